@@ -1,0 +1,60 @@
+# Every target sets up what it needs in .venv and .cache; `make help` lists them.
+SHELL := /bin/bash
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick lint types imports unit e2e bench cluster lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+$(STAMP): requirements/uv.txt requirements/dev.txt pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
+	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/uv.txt requirements/dev.txt
+	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(STAMP) ## decide which card each pod of examples/ gets, and show the cluster's tiles
+	@$(BIN)/gputile simulate --cluster examples/cluster.yaml -f examples/workloads.yaml
+
+test: $(STAMP) ## everything: lint, types, imports, unit, stateful, wire and end-to-end tests
+	@$(MAKE) --no-print-directory lint types imports
+	@$(BIN)/python -m pytest
+
+quick: $(STAMP) ## lint, types, imports and the unit tests, in under two minutes
+	@$(MAKE) --no-print-directory lint types imports unit
+
+lint: $(STAMP) ## ruff: lint and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMP) ## mypy --strict
+	@$(BIN)/mypy
+
+imports: $(STAMP) ## import-linter: imports run one way
+	@$(BIN)/lint-imports
+
+unit: $(STAMP) ## the tests that start no cluster
+	@$(BIN)/python -m pytest -q --ignore=tests/e2e
+
+e2e: $(STAMP) ## the tests on a real control plane
+	@$(BIN)/python -m pytest tests/e2e
+
+bench: $(STAMP) ## the benchmarks, as ratios within one run
+	@$(BIN)/python -m benchmarks
+
+cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
+	@$(BIN)/python -m tests.localcluster
+
+lock: $(STAMP) ## re-resolve requirements/*.txt (versions and hashes, no addresses)
+	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/uv.in -o requirements/uv.txt
+	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header pyproject.toml -o requirements/runtime.txt
+	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header --all-extras --group dev \
+		-c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
+
+clean: ## remove what the targets made
+	@rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

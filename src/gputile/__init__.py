@@ -1,0 +1,1 @@
+"""gputile shares the GPUs of a Kubernetes cluster."""
