@@ -1,0 +1,1 @@
+"""The words shared with the cluster: slim Kubernetes objects, wire formats, well-known names, amounts."""

@@ -1,0 +1,206 @@
+"""Slim Kubernetes objects: only the fields that gputile reads; every other field is skipped while decoding.
+
+``gc=False`` keeps the cyclic garbage collector off tens of thousands of objects; it is sound because none of these
+structs can be part of a reference cycle.
+"""
+
+from typing import Any
+
+import msgspec
+
+Quantity = str | int | float
+ResourceList = dict[str, Quantity]
+
+
+class _Object(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
+    """Common settings of the wire objects."""
+
+
+class OwnerReference(_Object):
+    """metav1.OwnerReference."""
+
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(_Object):
+    """metav1.ObjectMeta."""
+
+    name: str = ""
+    generate_name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    owner_references: list[OwnerReference] = []
+
+
+class ResourceRequirements(_Object):
+    """core/v1 ResourceRequirements."""
+
+    limits: ResourceList = {}
+    requests: ResourceList = {}
+
+
+class Container(_Object):
+    """core/v1 Container. ``restart_policy`` "Always" on an init container makes it a sidecar (KEP-753)."""
+
+    name: str = ""
+    resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
+    restart_policy: str = ""
+
+
+class Toleration(_Object):
+    """core/v1 Toleration."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class Taint(_Object):
+    """core/v1 Taint."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class PodSpec(_Object):
+    """core/v1 PodSpec. ``affinity`` stays undecoded: only the simulator looks into it."""
+
+    node_name: str = ""
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+    node_selector: dict[str, str] = {}
+    affinity: msgspec.Raw | None = None
+    tolerations: list[Toleration] = []
+    scheduler_name: str = ""
+    priority: int | None = None
+    priority_class_name: str = ""
+
+
+class PodStatus(_Object):
+    """core/v1 PodStatus."""
+
+    phase: str = ""
+
+
+class Pod(_Object):
+    """core/v1 Pod."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``, as logs and messages name a pod."""
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def finished(self) -> bool:
+        """Whether every container has stopped for good: the phase is Succeeded or Failed."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+class NodeSpec(_Object):
+    """core/v1 NodeSpec."""
+
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeAddress(_Object):
+    """core/v1 NodeAddress."""
+
+    type: str = ""
+    address: str = ""
+
+
+class NodeCondition(_Object):
+    """core/v1 NodeCondition."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class NodeStatus(_Object):
+    """core/v1 NodeStatus."""
+
+    capacity: ResourceList = {}
+    allocatable: ResourceList = {}
+    addresses: list[NodeAddress] = []
+    conditions: list[NodeCondition] = []
+
+
+class Node(_Object):
+    """core/v1 Node."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+    @property
+    def internal_ip(self) -> str:
+        """The node's InternalIP, or "" where it reports none."""
+        return next((a.address for a in self.status.addresses if a.type == "InternalIP"), "")
+
+
+class ListMeta(_Object):
+    """metav1.ListMeta. ``continue_`` is the token of the next page, "" on the last."""
+
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class ObjectReference(_Object):
+    """core/v1 ObjectReference."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class BindingMeta(_Object):
+    """The metadata of a Binding. The API server checks ``uid`` and merges ``annotations`` into the pod."""
+
+    name: str
+    namespace: str
+    uid: str
+    annotations: dict[str, str]
+
+
+class Binding(_Object):
+    """core/v1 Binding: the one write that sets nodeName and the allocation together (the ledger's commit)."""
+
+    metadata: BindingMeta
+    target: ObjectReference
+    api_version: str = "v1"
+    kind: str = "Binding"
+
+
+class Status(_Object):
+    """metav1.Status: what the API server answers to a request that it refuses."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: Any = None
+
+
+# omit_defaults drops apiVersion and kind, which the API server needs; it is switched off for what is sent.
+def encode_binding(binding: Binding) -> bytes:
+    """Return the JSON body of a POST to ``pods/NAME/binding``."""
+    body = {"apiVersion": binding.api_version, "kind": binding.kind, **msgspec.to_builtins(binding)}
+    return msgspec.json.encode(body)

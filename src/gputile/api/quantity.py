@@ -1,0 +1,104 @@
+"""Exact Kubernetes quantities.
+
+Kubernetes writes amounts as decimal numbers with an SI suffix ("500m", "2k"), a binary suffix ("15Gi") or an
+exponent ("1e3"); a kubelet that counts 10,000 devices reports "10k". Amounts here are never floats: the value is
+an exact ``Fraction`` and only integers leave this module. Grammar: apimachinery ``pkg/api/resource/quantity.go``.
+"""
+
+import re
+from fractions import Fraction
+
+MIB = 1024 * 1024
+
+_SUFFIX: dict[str, Fraction] = {
+    "": Fraction(1),
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
+    "Ki": Fraction(2**10),
+    "Mi": Fraction(2**20),
+    "Gi": Fraction(2**30),
+    "Ti": Fraction(2**40),
+    "Pi": Fraction(2**50),
+    "Ei": Fraction(2**60),
+}
+# Possessive by construction: digits and suffix share no character, so matching is linear in the input.
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?",
+    re.ASCII,
+)
+_LONGEST = 64
+
+
+class QuantityError(ValueError):
+    """The text is not a Kubernetes quantity, or not the kind of quantity that the field takes."""
+
+
+def parse_quantity(value: str | int | float) -> Fraction:
+    """Return the exact value of a Kubernetes quantity.
+
+    ``int`` and ``float`` are what YAML makes of unquoted numbers; a float is read by its shortest decimal form.
+
+    Raises:
+        QuantityError: the value is a bool, not finite, too long, or not of the grammar.
+    """
+    if isinstance(value, bool):
+        raise QuantityError(f"{value!r} is not a quantity")
+    if isinstance(value, int):
+        return Fraction(value)
+    text = repr(value) if isinstance(value, float) else value
+    if len(text) > _LONGEST:
+        raise QuantityError(f"a quantity has at most {_LONGEST} characters, this one {len(text)}")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise QuantityError(f"{text!r} is not a quantity")
+    number, suffix = Fraction(match["number"]), match["suffix"] or ""
+    if suffix in _SUFFIX:
+        return number * _SUFFIX[suffix]
+    exponent = int(suffix[1:])
+    if abs(exponent) > _LONGEST:
+        raise QuantityError(f"{text!r} is out of range")
+    return number * Fraction(10) ** exponent
+
+
+def parse_count(value: str | int | float) -> int:
+    """Return a quantity that must be a whole number, zero or more, as extended resources are.
+
+    Raises:
+        QuantityError: it is not a quantity, negative, or not a whole number.
+    """
+    amount = parse_quantity(value)
+    if amount < 0:
+        raise QuantityError(f"{value} is negative")
+    if amount.denominator != 1:
+        raise QuantityError(f"{value} is not a whole number")
+    if amount.numerator >= 2**63:
+        raise QuantityError(f"{value} is out of range")
+    return amount.numerator
+
+
+_MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>MiB|GiB|Mi|Gi|M|G)", re.ASCII)
+
+
+def parse_mib(text: str) -> int:
+    """Return a memory size in MiB, written as the documents do ("128MiB", "1GiB") or as Kubernetes does ("128Mi").
+
+    Raises:
+        QuantityError: it is neither, or not a whole number of MiB.
+    """
+    match = _MEMORY_UNIT.fullmatch(text.strip())
+    if match is None or match["suffix"] in ("M", "G"):
+        raise QuantityError(f"{text!r} is not a memory size such as 128MiB or 1GiB")
+    number = int(match["number"])
+    return number * 1024 if match["suffix"].startswith("G") else number
+
+
+def format_mib(mib: int) -> str:
+    """Return ``mib`` as people write it: "GiB" or "3GiB" style for whole GiB, else "128MiB"."""
+    return f"{mib // 1024}GiB" if mib % 1024 == 0 and mib else f"{mib}MiB"

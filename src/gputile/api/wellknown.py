@@ -1,0 +1,68 @@
+"""Every resource, label, annotation and environment name that gputile reads or writes, each with its source.
+
+ACK: Alibaba Cloud's documents of shared GPU scheduling. gpushare: AliyunContainerService/gpushare-scheduler-extender.
+NVIDIA: the NVIDIA device plugin and container toolkit. gputile: this project.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+# Resources (what containers ask for and nodes advertise)
+GPU_MEMORY: Final = "aliyun.com/gpu-mem"  # ACK; in memory units
+GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # ACK; 100 per card
+TOPOLOGY_GPU: Final = "aliyun.com/gpu"  # ACK; whole cards, best-connected set
+WHOLE_GPU: Final = "nvidia.com/gpu"  # NVIDIA; whole cards
+LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
+GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GPU)
+
+# Labels
+MODE_LABEL: Final = "ack.node.gpu.schedule"  # ACK; node
+PLACEMENT_LABEL: Final = "ack.node.gpu.placement"  # ACK; node
+GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"  # ACK; pod: spread gpu-mem evenly over that many cards
+MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"  # ACK; node
+CARD_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node
+CARD_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node
+LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6 documents; node
+
+# Annotations: gputile's own
+ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # pod: the ledger entry, see device.allocation
+MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # pod: the unit that its gpu-mem counts in
+INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # node: its cards, see device.inventory
+
+# Annotations that existing tools read: gpushare's, and ACK's
+GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
+GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"
+GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"
+GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
+
+# The Lease of the active extender
+EXTENDER_LEASE: Final = "gputile-extender"
+
+DEFAULT_UNIT_MIB: Final = 1024  # U1
+SMALLEST_UNIT_MIB: Final = 64  # U2
+
+
+class Mode(StrEnum):
+    """What ``ack.node.gpu.schedule`` selects; a node is in exactly one mode (M2)."""
+
+    EXCLUSIVE = "default"
+    CGPU = "cgpu"
+    CORE_MEM = "core_mem"
+    SHARE = "share"
+    MPS = "mps"
+    TOPOLOGY = "topology"
+
+    @property
+    def shared(self) -> bool:
+        """Whether pods ask for memory of a card rather than for cards."""
+        return self in (Mode.CGPU, Mode.CORE_MEM, Mode.SHARE, Mode.MPS)
+
+    @property
+    def isolates_memory(self) -> bool:
+        """Whether a pod cannot take more memory than it asked for (M4, M5, M7)."""
+        return self in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS)
+
+
+MODES: Final = tuple(mode.value for mode in Mode)
