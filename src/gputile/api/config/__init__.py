@@ -1,0 +1,1 @@
+"""Versioned configuration files."""

@@ -1,0 +1,94 @@
+"""``gputile.io/v1alpha1`` Configuration: what a cluster's owner may set, with defaults and validation."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from gputile.api.core import Pod
+from gputile.api.quantity import QuantityError, parse_mib
+from gputile.api.wellknown import SMALLEST_UNIT_MIB
+
+API_VERSION = "gputile.io/v1alpha1"
+KIND = "Configuration"
+
+
+class ConfigurationError(ValueError):
+    """The configuration is not valid; the text names the field, the rule and the valid values."""
+
+
+class _Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Settings that every part of the configuration shares: an unknown field is an error, not a typo ignored."""
+
+
+class Trust(_Section, frozen=True):
+    """Who may share a card that has no memory isolation (G5).
+
+    ``by`` "namespace": the pods of one namespace, or of the namespaces that ``groups`` puts together by a name;
+    "cluster": everybody.
+    """
+
+    by: Literal["namespace", "cluster"] = "namespace"
+    groups: dict[str, list[str]] = {}
+
+
+class Configuration(_Section, frozen=True):
+    """The whole configuration. ``gpu_memory_unit`` is written as the documents do: "1GiB", "128MiB"."""
+
+    api_version: Literal["gputile.io/v1alpha1"] = "gputile.io/v1alpha1"
+    kind: Literal["Configuration"] = "Configuration"
+    gpu_memory_unit: str = "1GiB"
+    placement: Literal["binpack", "spread"] = "binpack"
+    max_pods_per_gpu: int = 16
+    trust: Trust = Trust()
+
+    def __post_init__(self) -> None:
+        unit = self.unit_mib
+        if unit < SMALLEST_UNIT_MIB:
+            raise ConfigurationError(
+                f"gpuMemoryUnit is {self.gpu_memory_unit}: the smallest valid unit is {SMALLEST_UNIT_MIB}MiB"
+            )
+        if not 1 <= self.max_pods_per_gpu <= 1024:
+            raise ConfigurationError(f"maxPodsPerGpu is {self.max_pods_per_gpu}: valid are 1 to 1024")
+        seen: dict[str, str] = {}
+        for group, namespaces in self.trust.groups.items():
+            for namespace in namespaces:
+                if seen.setdefault(namespace, group) != group:
+                    raise ConfigurationError(
+                        f"trust.groups: namespace {namespace} is in {seen[namespace]} and in {group}: keep it in one"
+                    )
+
+    @property
+    def unit_mib(self) -> int:
+        """The memory unit in MiB.
+
+        Raises:
+            ConfigurationError: it is not a memory size.
+        """
+        try:
+            return parse_mib(self.gpu_memory_unit)
+        except QuantityError as error:
+            raise ConfigurationError(f"gpuMemoryUnit: {error}") from error
+
+    def trust_group(self, pod: Pod) -> str:
+        """Return the trust group of a pod: its namespace, the name of its namespace's group, or "" for everybody."""
+        if self.trust.by == "cluster":
+            return "*"
+        namespace = pod.metadata.namespace
+        for group, namespaces in self.trust.groups.items():
+            if namespace in namespaces:
+                return f"group:{group}"
+        return namespace
+
+
+def load_configuration(data: Any) -> Configuration:
+    """Return the configuration in ``data``, what a YAML parser made of the file; None is an empty file.
+
+    Raises:
+        ConfigurationError: an unknown field, a wrong type or a value that is not valid.
+    """
+    try:
+        return msgspec.convert({} if data is None else data, Configuration)
+    except msgspec.ValidationError as error:
+        if isinstance(error.__cause__, ConfigurationError):
+            raise error.__cause__ from None
+        raise ConfigurationError(str(error)) from error

@@ -1,0 +1,1 @@
+"""Who holds what: a cache of the allocations that the API server's pods carry, kept by events."""

@@ -1,0 +1,65 @@
+"""What can happen to the ledger. Facts come from the API server's watch; the last two come from gputile's own binds."""
+
+from dataclasses import dataclass
+
+from gputile.api.core import Node, Pod
+from gputile.ledger.booking import Booking
+
+
+@dataclass(frozen=True, slots=True)
+class PodApplied:
+    """A pod was created or changed."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodDeleted:
+    """A pod object is gone."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodsReplaced:
+    """A complete list of the cluster's pods: what is bound and not in it is gone."""
+
+    pods: list[Pod]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeApplied:
+    """A node was created or changed."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDeleted:
+    """A node object is gone. Bookings of its pods are kept until the pods are gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesReplaced:
+    """A complete list of the cluster's nodes."""
+
+    nodes: list[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A Binding is about to be sent: its cards are taken until the watch confirms it or it is forgotten."""
+
+    booking: Booking
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A Binding was certainly not executed: what was assumed for the pod is free again."""
+
+    uid: str
+
+
+Event = PodApplied | PodDeleted | PodsReplaced | NodeApplied | NodeDeleted | NodesReplaced | Assumed | Forgotten

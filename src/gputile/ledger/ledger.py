@@ -1,0 +1,265 @@
+"""The ledger: nodes and bookings by events, and the arrays that placement reads.
+
+The API server is the store; this is a cache of it that a list of nodes and pods rebuilds (design: "the API server
+is the ledger"). Whatever order events come in, the state depends only on the last word on each object and on what
+is assumed: tests compare it with a ledger rebuilt from the objects.
+"""
+
+from collections.abc import Iterator
+from typing import assert_never
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.ledger.booking import Booking, booking_of
+from gputile.ledger.columns import MIXED_GROUPS, NO_GROUP, Columns
+from gputile.ledger.events import (
+    Assumed,
+    Event,
+    Forgotten,
+    NodeApplied,
+    NodeDeleted,
+    NodesReplaced,
+    PodApplied,
+    PodDeleted,
+    PodsReplaced,
+)
+from gputile.ledger.node import NodeFacts, Service, facts_of
+
+
+class LedgerError(Exception):
+    """A booking contradicts what the ledger holds."""
+
+
+class Ledger:
+    """Who holds what. Not thread-safe: one event loop owns it."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.columns = Columns()
+        self.row_of: dict[str, int] = {}
+        self.changes: list[
+            int
+        ] = []  # every row that changed, in order; placement's caches read on from where they were
+        self._facts: list[NodeFacts | None] = [None] * self.columns.rows
+        self._position: list[dict[str, int]] = [{} for _ in range(self.columns.rows)]  # row -> card UUID -> column
+        self._free_rows: list[int] = list(range(self.columns.rows - 1, -1, -1))
+        self._bookings: dict[str, Booking] = {}
+        self._on_node: dict[str, dict[str, Booking]] = {}
+        self._groups: dict[str, int] = {}
+
+    # -- events
+
+    def apply(self, event: Event) -> None:
+        """Take in one event.
+
+        Raises:
+            LedgerError: an ``Assumed`` for a pod that already holds something elsewhere.
+        """
+        match event:
+            case PodApplied(pod):
+                self._pod_applied(pod)
+            case PodDeleted(uid):
+                self._release(uid)
+            case PodsReplaced(pods):
+                self._pods_replaced(pods)
+            case NodeApplied(node):
+                self._node_applied(node)
+            case NodeDeleted(name):
+                self._node_deleted(name)
+            case NodesReplaced(nodes):
+                for name in self.row_of.keys() - {node.metadata.name for node in nodes}:
+                    self._node_deleted(name)
+                for node in nodes:
+                    self._node_applied(node)
+            case Assumed(booking):
+                self._assume(booking)
+            case Forgotten(uid):
+                held = self._bookings.get(uid)
+                if held is not None and held.assumed_at is not None:
+                    self._release(uid)
+            case _:
+                assert_never(event)
+
+    def _pod_applied(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
+        held = self._bookings.get(uid)
+        if booking is None:
+            # An unbound pod with an assumed booking is the news from before our Binding: the booking stands.
+            if held is not None and (pod.finished or pod.spec.node_name or held.assumed_at is None):
+                self._release(uid)
+            return
+        if booking != held:
+            self._release(uid)
+            self._book(booking)
+
+    def _pods_replaced(self, pods: list[Pod]) -> None:
+        seen = {pod.metadata.uid for pod in pods}
+        # What is assumed stays: the list may be older than the bind; whoever assumed it looks after it.
+        for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
+            self._release(uid)
+        for pod in pods:
+            self._pod_applied(pod)
+
+    def _assume(self, booking: Booking) -> None:
+        held = self._bookings.get(booking.uid)
+        if held is not None:
+            raise LedgerError(f"pod {booking.key} already holds cards of node {held.node}")
+        self._book(booking)
+
+    # -- nodes
+
+    def _node_applied(self, node: Node) -> None:
+        facts = facts_of(node, self.configuration)
+        row = self.row_of.get(facts.name)
+        if row is not None and self._facts[row] == facts:
+            return
+        if row is None:
+            row = self._new_row()
+            self.row_of[facts.name] = row
+        self.columns.grow(self.columns.rows, len(facts.inventory.cards))
+        self._facts[row] = facts
+        self._position[row] = {card.uuid: i for i, card in enumerate(facts.inventory.cards)}
+        self._rebuild(row, facts)
+
+    def _node_deleted(self, name: str) -> None:
+        row = self.row_of.pop(name, None)
+        if row is None:
+            return
+        self.columns.clear(row)
+        self._facts[row], self._position[row] = None, {}
+        self._free_rows.append(row)
+        self.changes.append(row)
+
+    def _new_row(self) -> int:
+        if not self._free_rows:
+            old = self.columns.rows
+            self.columns.grow(old + 1, self.columns.cards)
+            self._free_rows = list(range(self.columns.rows - 1, old - 1, -1))
+            self._facts += [None] * (self.columns.rows - old)
+            self._position += [{} for _ in range(self.columns.rows - old)]
+        return self._free_rows.pop()
+
+    def _rebuild(self, row: int, facts: NodeFacts) -> None:
+        columns = self.columns
+        columns.clear(row)
+        columns.service[row] = facts.service
+        columns.slots[row] = facts.slots
+        columns.spread[row] = facts.placement == "spread"
+        columns.grouped[row] = facts.grouped
+        for i, card in enumerate(facts.inventory.cards):
+            columns.total[row, i] = facts.card_total(i)
+            columns.usable[row, i] = card.healthy
+        for booking in self._on_node.get(facts.name, {}).values():
+            self._add(row, booking)
+        self._refresh_service(row)
+        self.changes.append(row)
+
+    def _refresh_service(self, row: int) -> None:
+        """Close the node while a pod is on cards that nobody knows: any card could be the one it is on."""
+        facts = self._facts[row]
+        if facts is not None:
+            self.columns.service[row] = Service.NOTHING if self.unplaced(facts.name) else facts.service
+
+    # -- bookings
+
+    def _book(self, booking: Booking) -> None:
+        self._bookings[booking.uid] = booking
+        self._on_node.setdefault(booking.node, {})[booking.uid] = booking
+        row = self.row_of.get(booking.node)
+        if row is not None:
+            self._add(row, booking)
+            if booking.allocation is None:
+                self._refresh_service(row)
+            self.changes.append(row)
+
+    def _release(self, uid: str) -> None:
+        booking = self._bookings.pop(uid, None)
+        if booking is None:
+            return
+        others = self._on_node[booking.node]
+        del others[uid]
+        if not others:
+            del self._on_node[booking.node]
+        row = self.row_of.get(booking.node)
+        if row is not None:
+            self._remove(row, booking)
+            if booking.allocation is None:
+                self._refresh_service(row)
+            self.changes.append(row)
+
+    def _add(self, row: int, booking: Booking) -> None:
+        columns, position = self.columns, self._position[row]
+        group = self._group(booking.trust_group)
+        for share in booking.cards:
+            column = position.get(share.uuid)
+            if column is None:
+                continue
+            columns.used[row, column] += share.mib
+            columns.percent[row, column] += share.percent
+            columns.pods[row, column] += 1
+            held = columns.group[row, column]
+            if held == NO_GROUP:
+                columns.group[row, column] = group
+            elif held != group:
+                columns.group[row, column] = MIXED_GROUPS
+
+    def _remove(self, row: int, booking: Booking) -> None:
+        columns, position = self.columns, self._position[row]
+        for share in booking.cards:
+            column = position.get(share.uuid)
+            if column is None:
+                continue
+            columns.used[row, column] -= share.mib
+            columns.percent[row, column] -= share.percent
+            columns.pods[row, column] -= 1
+            if columns.pods[row, column] == 0:
+                columns.group[row, column] = NO_GROUP
+            elif columns.group[row, column] == MIXED_GROUPS:
+                groups = {self._group(b.trust_group) for b in self.on_card(booking.node, share.uuid)}
+                columns.group[row, column] = groups.pop() if len(groups) == 1 else MIXED_GROUPS
+
+    def _group(self, name: str) -> int:
+        return self._groups.setdefault(name, len(self._groups) + 1)
+
+    # -- questions
+
+    def group_number(self, name: str) -> int:
+        """Return the number that stands for a trust group in ``columns.group``; 0 for one that holds nothing yet."""
+        return self._groups.get(name, NO_GROUP)
+
+    def facts(self, row: int) -> NodeFacts | None:
+        """Return what the node in a row says of itself, None for an empty row."""
+        return self._facts[row]
+
+    def nodes(self) -> Iterator[tuple[int, NodeFacts]]:
+        """Yield the rows in use, by the nodes' names."""
+        for name in sorted(self.row_of):
+            row = self.row_of[name]
+            facts = self._facts[row]
+            if facts is not None:
+                yield row, facts
+
+    def booking(self, uid: str) -> Booking | None:
+        """Return what a pod holds."""
+        return self._bookings.get(uid)
+
+    def bookings(self) -> Iterator[Booking]:
+        """Yield all bookings."""
+        yield from self._bookings.values()
+
+    def on_node(self, name: str) -> Iterator[Booking]:
+        """Yield the bookings on a node, whether the node is known or not."""
+        yield from self._on_node.get(name, {}).values()
+
+    def on_card(self, node: str, uuid: str) -> Iterator[Booking]:
+        """Yield the bookings on one card."""
+        return (b for b in self.on_node(node) if any(share.uuid == uuid for share in b.cards))
+
+    def unplaced(self, node: str) -> list[Booking]:
+        """Return the pods on a node that hold cards nobody knows."""
+        return [b for b in self.on_node(node) if b.allocation is None]
+
+    def overdue(self, now: float, age: float) -> list[Booking]:
+        """Return the bookings assumed more than ``age`` seconds before ``now`` (monotonic) and not yet confirmed."""
+        return [b for b in self._bookings.values() if b.assumed_at is not None and now - b.assumed_at >= age]

@@ -1,0 +1,107 @@
+"""A node as the ledger knows it: its cards, its mode and what it serves."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node
+from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.wellknown import INVENTORY_ANNOTATION, MODE_LABEL, MODES, PLACEMENT_LABEL, WHOLE_GPU, Mode
+from gputile.device.inventory import Inventory, InventoryError, advertised_units, decode_inventory
+
+PLACEMENTS = ("binpack", "spread")
+
+
+class Service(IntEnum):
+    """What a node takes. FOREIGN is a node whose whole cards another device plugin hands out."""
+
+    NOTHING = 0
+    WHOLE = 1
+    TOPOLOGY = 2
+    MEMORY = 3
+    MEMORY_AND_CORE = 4
+    FOREIGN = 5
+
+
+_SERVICE = {
+    Mode.EXCLUSIVE: Service.WHOLE,
+    Mode.TOPOLOGY: Service.TOPOLOGY,
+    Mode.CORE_MEM: Service.MEMORY_AND_CORE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong."""
+
+    name: str
+    address: str
+    mode: Mode | None
+    unit_mib: int
+    placement: str
+    inventory: Inventory
+    service: Service
+    slots: int
+    grouped: bool
+    problem: str = ""
+
+    def card_total(self, position: int) -> int:
+        """Return the MiB of a card that can be given away: whole units of it where pods ask for units."""
+        card = self.inventory.cards[position]
+        if self.mode is not None and self.mode.shared:
+            return advertised_units(card, self.unit_mib) * self.unit_mib
+        return card.mib
+
+
+NO_CARDS = Inventory(cards=())
+UNLIMITED_PODS = 2**31 - 1
+
+
+def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
+    """Return what ``node`` says about its GPUs.
+
+    The mode and the unit that the node's agent has in force go before the label and the configuration: a change
+    that is held while GPU pods run (M12) has not happened yet.
+    """
+    meta, problem, inventory = node.metadata, "", NO_CARDS
+    text = meta.annotations.get(INVENTORY_ANNOTATION)
+    if text is not None:
+        try:
+            inventory = decode_inventory(text)
+        except InventoryError as error:
+            problem = f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}"
+    label = meta.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
+    in_force = inventory.mode if inventory.mode in MODES else label
+    mode = Mode(in_force) if in_force in MODES else None
+    if mode is None:
+        problem = f"its label {MODE_LABEL} is {label[:63]!r}; valid are {', '.join(MODES)}"
+    placement = meta.labels.get(PLACEMENT_LABEL, configuration.placement)
+    if placement not in PLACEMENTS:
+        placement = configuration.placement
+    service = Service.NOTHING
+    if problem:
+        inventory = NO_CARDS
+    elif inventory.cards and mode is not None:
+        service = _SERVICE.get(mode, Service.MEMORY)
+    elif text is None and mode is Mode.EXCLUSIVE and _advertises_whole_cards(node):
+        service = Service.FOREIGN
+    isolated = mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS)
+    return NodeFacts(
+        name=meta.name,
+        address=node.internal_ip,
+        mode=mode,
+        unit_mib=inventory.unit_mib or configuration.unit_mib,
+        placement=placement,
+        inventory=inventory,
+        service=service,
+        slots=configuration.max_pods_per_gpu if isolated else UNLIMITED_PODS,
+        grouped=mode is Mode.SHARE,
+        problem=problem,
+    )
+
+
+def _advertises_whole_cards(node: Node) -> bool:
+    try:
+        return parse_count(node.status.allocatable.get(WHOLE_GPU, 0)) > 0
+    except QuantityError:
+        return False
