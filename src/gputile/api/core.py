@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from gputile.api.affinity import Affinity, TopologySpreadConstraint
+
 Quantity = str | int | float
 ResourceList = dict[str, Quantity]
 
@@ -73,13 +75,14 @@ class Taint(_Object):
 
 
 class PodSpec(_Object):
-    """core/v1 PodSpec. ``affinity`` stays undecoded: only the simulator looks into it."""
+    """core/v1 PodSpec. ``affinity`` and the spread constraints are read by the simulator only."""
 
     node_name: str = ""
     containers: list[Container] = []
     init_containers: list[Container] = []
     node_selector: dict[str, str] = {}
-    affinity: msgspec.Raw | None = None
+    affinity: Affinity | None = None
+    topology_spread_constraints: list[TopologySpreadConstraint] = []
     tolerations: list[Toleration] = []
     scheduler_name: str = ""
     priority: int | None = None

@@ -1,0 +1,103 @@
+"""The scheduling rules of a pod that speak of labels: affinity, anti-affinity and topology spread (core/v1).
+
+Operators and effects stay plain strings here, so that an object from a newer API server still decodes; who gives
+them a meaning checks them.
+"""
+
+import msgspec
+
+
+class _Rule(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, frozen=True, kw_only=True):
+    """Common settings of the rules; frozen, because pods of one template share them."""
+
+
+class NodeSelectorRequirement(_Rule):
+    """core/v1 NodeSelectorRequirement."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(_Rule):
+    """core/v1 NodeSelectorTerm: all requirements must hold; a term without any holds for no node."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(_Rule):
+    """core/v1 NodeSelector: one of the terms must hold."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class PreferredSchedulingTerm(_Rule):
+    """core/v1 PreferredSchedulingTerm."""
+
+    weight: int = 0
+    preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+class NodeAffinity(_Rule):
+    """core/v1 NodeAffinity."""
+
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+    preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class LabelSelectorRequirement(_Rule):
+    """metav1.LabelSelectorRequirement."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+
+class LabelSelector(_Rule):
+    """metav1.LabelSelector: empty, it selects everything; absent, nothing."""
+
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+
+
+class PodAffinityTerm(_Rule):
+    """core/v1 PodAffinityTerm."""
+
+    label_selector: LabelSelector | None = None
+    topology_key: str = ""
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class PodAffinity(_Rule):
+    """core/v1 PodAffinity and PodAntiAffinity: the required terms."""
+
+    required: tuple[PodAffinityTerm, ...] = msgspec.field(
+        default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(_Rule):
+    """core/v1 Affinity."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(_Rule):
+    """core/v1 TopologySpreadConstraint."""
+
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+    match_label_keys: tuple[str, ...] = ()
