@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 NO_GROUP, MIXED_GROUPS = 0, -1
@@ -16,16 +17,16 @@ NO_GROUP, MIXED_GROUPS = 0, -1
 class Columns:
     """Arrays of shape [rows, cards] unless said otherwise.
 
-    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``pods``: pods on the card. ``usable``: the
-    card exists and is healthy. ``group``: number of the trust group whose pods are on the card, 0 for none, -1 for
-    several. Of shape [rows]: ``service``, what the node takes (``Service``), ``spread``, whether pods go to the
-    less used card, ``slots``, how many pods a card may hold, and ``grouped``, whether its cards hold one trust
-    group only.
+    ``total`` and ``used``: MiB (``used`` is wide enough for whatever annotations claim). ``percent``: percent of
+    compute in use. ``pods``: pods on the card. ``usable``: the card exists and is healthy. ``group``: number of the
+    trust group whose pods are on the card, 0 for none, -1 for several. Of shape [rows]: ``service``, what the node
+    takes (``Service``), ``spread``, whether pods go to the less used card, ``slots``, how many pods a card may
+    hold, and ``grouped``, whether its cards hold one trust group only.
     """
 
     def __init__(self, rows: int = 16, cards: int = 8) -> None:
         self.total: Int32 = np.zeros((rows, cards), np.int32)
-        self.used: Int32 = np.zeros((rows, cards), np.int32)
+        self.used: Int64 = np.zeros((rows, cards), np.int64)
         self.percent: Int32 = np.zeros((rows, cards), np.int32)
         self.pods: Int32 = np.zeros((rows, cards), np.int32)
         self.group: Int32 = np.zeros((rows, cards), np.int32)
@@ -38,12 +39,12 @@ class Columns:
     @property
     def rows(self) -> int:
         """How many rows there is room for."""
-        return self.total.shape[0]
+        return int(self.total.shape[0])
 
     @property
     def cards(self) -> int:
         """How many cards of a node there is room for."""
-        return self.total.shape[1]
+        return int(self.total.shape[1])
 
     def grow(self, rows: int, cards: int) -> None:
         """Make room for at least ``rows`` and ``cards``."""

@@ -11,6 +11,7 @@ from typing import assert_never
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.ledger.booking import Booking, booking_of
+from gputile.ledger.changes import Changes
 from gputile.ledger.columns import MIXED_GROUPS, NO_GROUP, Columns
 from gputile.ledger.events import (
     Assumed,
@@ -129,7 +130,7 @@ class Ledger:
         self.columns.clear(row)
         self._facts[row], self._position[row] = None, {}
         self._free_rows.append(row)
-        self.changes.append(row)
+        self.changes.add(row)
 
     def _new_row(self) -> int:
         if not self._free_rows:
@@ -153,13 +154,17 @@ class Ledger:
         for booking in self._on_node.get(facts.name, {}).values():
             self._add(row, booking)
         self._refresh_service(row)
-        self.changes.append(row)
+        self.changes.add(row)
 
     def _refresh_service(self, row: int) -> None:
-        """Close the node while a pod is on cards that nobody knows: any card could be the one it is on."""
+        """Close the node while a pod is on cards that nobody knows: any card could be the one it is on.
+
+        Not where another device plugin hands out the cards: there nobody but it ever knows.
+        """
         facts = self._facts[row]
         if facts is not None:
-            self.columns.service[row] = Service.NOTHING if self.unplaced(facts.name) else facts.service
+            closed = facts.service is not Service.FOREIGN and self.unplaced(facts.name)
+            self.columns.service[row] = Service.NOTHING if closed else facts.service
 
     # -- bookings
 
@@ -171,7 +176,7 @@ class Ledger:
             self._add(row, booking)
             if booking.allocation is None:
                 self._refresh_service(row)
-            self.changes.append(row)
+            self.changes.add(row)
 
     def _release(self, uid: str) -> None:
         booking = self._bookings.pop(uid, None)
@@ -186,7 +191,7 @@ class Ledger:
             self._remove(row, booking)
             if booking.allocation is None:
                 self._refresh_service(row)
-            self.changes.append(row)
+            self.changes.add(row)
 
     def _add(self, row: int, booking: Booking) -> None:
         columns, position = self.columns, self._position[row]

@@ -1,0 +1,76 @@
+"""One node, frozen: what the scalar rules of placement, the explanations and the tables look at."""
+
+from dataclasses import dataclass
+
+from gputile.device.inventory import Card
+from gputile.ledger.columns import NO_GROUP
+from gputile.ledger.ledger import Ledger
+from gputile.ledger.node import NodeFacts, Service
+
+
+@dataclass(frozen=True, slots=True)
+class CardState:
+    """A card and what is booked on it: MiB, percent of compute, pods, and the number of their trust group."""
+
+    card: Card
+    total: int
+    used: int
+    percent: int
+    pods: int
+    group: int
+
+    @property
+    def free(self) -> int:
+        """MiB that can still be given away; never negative, whatever the annotations claim."""
+        return max(0, self.total - self.used)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is booked on the card."""
+        return self.pods == 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """A node and its cards. ``closed_by`` names the pods on cards nobody knows that close the node."""
+
+    facts: NodeFacts
+    service: Service
+    cards: tuple[CardState, ...]
+    closed_by: tuple[str, ...] = ()
+
+    @property
+    def spread(self) -> bool:
+        """Whether pods go to the less used card."""
+        return self.facts.placement == "spread"
+
+
+def node_state(ledger: Ledger, row: int, facts: NodeFacts, without: frozenset[str] = frozenset()) -> NodeState:
+    """Return the state of the node in ``row``, as if the pods with the UIDs ``without`` were gone."""
+    columns = ledger.columns
+    gone = [b for b in ledger.on_node(facts.name) if b.uid in without] if without else []
+    cards = []
+    for i, card in enumerate(facts.inventory.cards):
+        shares = [share for b in gone for share in b.cards if share.uuid == card.uuid]
+        pods, group = int(columns.pods[row, i]) - len(shares), int(columns.group[row, i])
+        if shares:
+            left = {b.trust_group for b in ledger.on_card(facts.name, card.uuid) if b.uid not in without}
+            group = ledger.group_number(left.pop()) if len(left) == 1 else (group if left else NO_GROUP)
+        cards.append(
+            CardState(
+                card=card,
+                total=int(columns.total[row, i]),
+                used=int(columns.used[row, i]) - sum(share.mib for share in shares),
+                percent=int(columns.percent[row, i]) - sum(share.percent for share in shares),
+                pods=pods,
+                group=group,
+            )
+        )
+    closed_by = [b for b in ledger.unplaced(facts.name) if b.uid not in without]
+    closed = facts.service is not Service.FOREIGN and bool(closed_by)
+    return NodeState(
+        facts=facts,
+        service=Service.NOTHING if closed else facts.service,
+        cards=tuple(cards),
+        closed_by=tuple(b.key for b in closed_by) if closed else (),
+    )

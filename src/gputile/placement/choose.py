@@ -1,0 +1,51 @@
+"""Which cards of a node a pod gets, and how good the node is for it."""
+
+from collections.abc import Callable
+from types import ModuleType
+
+from gputile.device.request import Kind, Shape
+from gputile.ledger.node import Service
+from gputile.ledger.snapshot import CardState, NodeState
+from gputile.placement import binpack, spread
+from gputile.placement.fit import card_fits, fits
+from gputile.placement.topology import best_set
+
+CardKey = Callable[[CardState], tuple[int, ...]]
+POLICIES: dict[str, ModuleType] = {"binpack": binpack, "spread": spread}
+
+
+def choose_cards(node: NodeState, shape: Shape, group: int) -> tuple[CardState, ...] | None:
+    """Return the cards that the pod gets on ``node``, by index; None where it does not fit.
+
+    Empty on a node whose cards another device plugin hands out.
+    """
+    if not fits(node, shape, group):
+        return None
+    if node.service is Service.FOREIGN:
+        return ()
+    ready = [(i, card) for i, card in enumerate(node.cards) if card_fits(card, shape, node.facts, group)]
+    if shape.kind is Kind.SHARED:
+        policy = POLICIES[node.facts.placement]
+        chosen = sorted((card for _, card in ready), key=policy.card_key)[: shape.cards]
+        return tuple(sorted(chosen, key=lambda card: card.card.index))
+    if shape.kind is Kind.TOPOLOGY:
+        positions = best_set(node.facts.inventory.bandwidth, tuple(i for i, _ in ready), shape.cards)
+        return tuple(node.cards[i] for i in positions)
+    return tuple(card for _, card in ready[: shape.cards])
+
+
+def node_score(node: NodeState, shape: Shape, group: int) -> int | None:
+    """Return 0 to 1000 for ``node``, higher is better; None where the pod does not fit."""
+    chosen = choose_cards(node, shape, group)
+    if chosen is None:
+        return None
+    if not chosen:
+        return 0
+    policy = POLICIES[node.facts.placement]
+    if shape.kind is not Kind.SHARED:
+        held = sum(not card.empty for card in node.cards)
+        used = held + shape.cards
+        return int(policy.node_score(used, len(node.cards), used, len(node.cards)))
+    first = min(chosen, key=policy.card_key)
+    used, total = sum(card.used for card in node.cards), sum(card.total for card in node.cards)
+    return int(policy.node_score(first.used + shape.mib, first.total, used + shape.cards * shape.mib, total))

@@ -1,0 +1,189 @@
+"""Whether a request fits a node, and if not, why: the card, what it has, and what is missing."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
+from gputile.device.request import Kind, Request, Shape
+from gputile.ledger.columns import NO_GROUP
+from gputile.ledger.node import NodeFacts, Service
+from gputile.ledger.snapshot import CardState, NodeState
+
+
+class Rule(IntEnum):
+    """The rule that a node breaks for a request; the order is the order of the checks."""
+
+    FITS = 0
+    NO_CARDS = 1
+    BROKEN = 2
+    UNPLACED = 3
+    MODE = 4
+    TOO_FEW = 5
+    TOO_LARGE = 6
+    CARDS_TAKEN = 7
+
+
+SUMMARY = {
+    Rule.NO_CARDS: "node(s) without GPUs known to gputile",
+    Rule.BROKEN: "node(s) whose GPU description cannot be used",
+    Rule.UNPLACED: "node(s) with a pod on unknown GPUs",
+    Rule.MODE: "node(s) whose GPU mode does not serve the pod's resource",
+    Rule.TOO_FEW: "node(s) with fewer GPUs than the pod needs",
+    Rule.TOO_LARGE: "node(s) whose GPUs are smaller than the pod needs",
+    Rule.CARDS_TAKEN: "node(s) without enough free on a GPU",
+}
+# Rules that no pod's leaving can mend: preemption is not worth trying.
+LASTING = frozenset({Rule.NO_CARDS, Rule.BROKEN, Rule.MODE, Rule.TOO_FEW, Rule.TOO_LARGE})
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request does not fit a node. ``text`` is for people and does not repeat the node's name."""
+
+    rule: Rule
+    text: str
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it would not fit either if every pod left the node."""
+        return self.rule in LASTING
+
+
+def serves(service: Service, shape: Shape) -> bool:
+    """Return whether a node of ``service`` takes requests like ``shape`` at all (M1, M2, M8, T3)."""
+    if shape.kind is Kind.WHOLE:
+        return service in (Service.WHOLE, Service.FOREIGN)
+    if shape.kind is Kind.TOPOLOGY:
+        return service is Service.TOPOLOGY
+    return service is (Service.MEMORY_AND_CORE if shape.percent else Service.MEMORY)
+
+
+def card_fits(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> bool:
+    """Return whether one of the pod's cards can be ``card``; ``group`` is the number of its trust group."""
+    if not card.card.healthy:
+        return False
+    if shape.kind is not Kind.SHARED:
+        return card.empty
+    return (
+        card.total - card.used >= shape.mib
+        and card.percent + shape.percent <= 100
+        and card.pods < facts.slots
+        and (not facts.grouped or card.group == NO_GROUP or (group != NO_GROUP and card.group == group))
+    )
+
+
+def fits(node: NodeState, shape: Shape, group: int) -> bool:
+    """Return whether the request fits the node."""
+    if not serves(node.service, shape):
+        return False
+    if node.service is Service.FOREIGN:
+        return True
+    return sum(card_fits(card, shape, node.facts, group) for card in node.cards) >= shape.cards
+
+
+def refusal(node: NodeState, request: Request, group: int) -> Refusal | None:
+    """Return why the request does not fit the node, or None where it does."""
+    shape = request.shape
+    if fits(node, shape, group):
+        return None
+    facts = node.facts
+    if facts.problem:
+        return Refusal(Rule.BROKEN, facts.problem)
+    if node.closed_by:
+        text = f"pod {node.closed_by[0]} is on GPUs that nobody knows yet; the node's agent has to report them"
+        return Refusal(Rule.UNPLACED, text)
+    if not node.cards:
+        return Refusal(Rule.NO_CARDS, "it has no GPUs that gputile knows; is gputile's agent running there?")
+    if not serves(node.service, shape):
+        return Refusal(Rule.MODE, _mode_text(facts, shape))
+    healthy = [card for card in node.cards if card.card.healthy]
+    if len(healthy) < shape.cards:
+        sick = f", {len(node.cards) - len(healthy)} of them unhealthy" if len(healthy) < len(node.cards) else ""
+        text = f"it has {_count(len(node.cards), 'GPU')}{sick}; the pod needs {shape.cards}"
+        return Refusal(Rule.TOO_FEW, text)
+    if shape.kind is not Kind.SHARED:
+        free = sum(card.empty for card in healthy)
+        return Refusal(
+            Rule.CARDS_TAKEN,
+            f"{free} of {_count(len(healthy), 'GPU')} {'is' if free == 1 else 'are'} free; the pod needs {shape.cards}",
+        )
+    large = sum(card.total >= shape.mib for card in healthy)
+    if large < shape.cards or shape.percent > 100:
+        biggest = max(healthy, key=lambda card: card.total)
+        return Refusal(Rule.TOO_LARGE, _too_large_text(biggest, request, facts))
+    return Refusal(Rule.CARDS_TAKEN, _taken_text(node, healthy, request, group))
+
+
+def asked(shape: Shape) -> str:
+    """Return the resource that a request asks for, in words."""
+    return f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
+
+
+_SERVES_TEXT = {
+    Mode.EXCLUSIVE: f"whole GPUs ({WHOLE_GPU})",
+    Mode.TOPOLOGY: f"whole GPUs by topology ({TOPOLOGY_GPU})",
+    Mode.CORE_MEM: f"{GPU_MEMORY} together with {GPU_CORE}",
+}
+
+
+def _mode_text(facts: NodeFacts, shape: Shape) -> str:
+    if facts.mode is None:
+        return facts.problem
+    served = _SERVES_TEXT.get(facts.mode, f"{GPU_MEMORY} alone")
+    return f"its mode {facts.mode.value} serves {served}; the pod asks for {asked(shape)}"
+
+
+def _too_large_text(biggest: CardState, request: Request, facts: NodeFacts) -> str:
+    shape = request.shape
+    if shape.percent > 100:
+        return f"a GPU has 100 percent of compute; the pod needs {shape.percent} on one card"
+    units, unit = _in_units(biggest.total, facts), facts.unit_mib
+    return f"its largest GPU has {units} units of {unit} MiB; the pod needs {_need(shape.mib, unit)} on one card"
+
+
+def _taken_text(node: NodeState, healthy: list[CardState], request: Request, group: int) -> str:
+    """Name the card that comes closest, and what it lacks."""
+    shape, facts = request.shape, node.facts
+    card = min(
+        (c for c in healthy if c.total >= shape.mib and not card_fits(c, shape, facts, group)),
+        key=lambda c: (_lacks(c, shape, facts, group), -c.free, c.card.index),
+    )
+    name, unit = f"GPU {card.card.index}", facts.unit_mib
+    on_one = "on one card" if shape.cards == 1 else f"on each of {shape.cards} cards"
+    if card.free < shape.mib:
+        free, total = _in_units(card.free, facts), _in_units(card.total, facts)
+        text = f"{name} has {free} of {total} units free; the pod needs {_need(shape.mib, unit)} {on_one}"
+    elif card.percent + shape.percent > 100:
+        left = max(0, 100 - card.percent)
+        text = f"{name} has {left} of 100 percent of compute free; the pod needs {shape.percent} {on_one}"
+    elif card.pods >= facts.slots:
+        text = f"{name} holds {card.pods} pods, the most that a GPU may hold here ({facts.slots})"
+    else:
+        text = f"{name} is used by pods of another trust group, and mode {Mode.SHARE.value} does not isolate memory"
+    if shape.cards > 1:
+        ready = sum(card_fits(c, shape, facts, group) for c in healthy)
+        text += f" ({ready} of {len(healthy)} GPUs could take their part)"
+    return text
+
+
+def _lacks(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> int:
+    """Return how many of the rules a card breaks: the closest one is the one to name."""
+    return (
+        (card.free < shape.mib)
+        + (card.percent + shape.percent > 100)
+        + (card.pods >= facts.slots)
+        + (facts.grouped and card.group != NO_GROUP and (group == NO_GROUP or card.group != group))
+    )
+
+
+def _in_units(mib: int, facts: NodeFacts) -> int:
+    return mib // facts.unit_mib
+
+
+def _need(mib: int, unit: int) -> str:
+    """Return an amount in the node's units, in MiB where it is no whole number of them."""
+    return str(mib // unit) if mib % unit == 0 else f"{mib} MiB"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
