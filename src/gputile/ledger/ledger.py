@@ -38,9 +38,7 @@ class Ledger:
         self.configuration = configuration
         self.columns = Columns()
         self.row_of: dict[str, int] = {}
-        self.changes: list[
-            int
-        ] = []  # every row that changed, in order; placement's caches read on from where they were
+        self.changes = Changes()
         self._facts: list[NodeFacts | None] = [None] * self.columns.rows
         self._position: list[dict[str, int]] = [{} for _ in range(self.columns.rows)]  # row -> card UUID -> column
         self._free_rows: list[int] = list(range(self.columns.rows - 1, -1, -1))
@@ -164,7 +162,7 @@ class Ledger:
         facts = self._facts[row]
         if facts is not None:
             closed = facts.service is not Service.FOREIGN and self.unplaced(facts.name)
-            self.columns.service[row] = Service.NOTHING if closed else facts.service
+            self.columns.service[row] = Service.CLOSED if closed else facts.service
 
     # -- bookings
 

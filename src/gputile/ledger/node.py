@@ -13,7 +13,11 @@ PLACEMENTS = ("binpack", "spread")
 
 
 class Service(IntEnum):
-    """What a node takes. FOREIGN is a node whose whole cards another device plugin hands out."""
+    """What a node takes.
+
+    FOREIGN is a node whose whole cards another device plugin hands out; CLOSED one that takes nothing while a pod
+    on it holds cards that nobody knows.
+    """
 
     NOTHING = 0
     WHOLE = 1
@@ -21,6 +25,7 @@ class Service(IntEnum):
     MEMORY = 3
     MEMORY_AND_CORE = 4
     FOREIGN = 5
+    CLOSED = 6
 
 
 _SERVICE = {

@@ -70,7 +70,7 @@ def node_state(ledger: Ledger, row: int, facts: NodeFacts, without: frozenset[st
     closed = facts.service is not Service.FOREIGN and bool(closed_by)
     return NodeState(
         facts=facts,
-        service=Service.NOTHING if closed else facts.service,
+        service=Service.CLOSED if closed else facts.service,
         cards=tuple(cards),
         closed_by=tuple(b.key for b in closed_by) if closed else (),
     )

@@ -5,7 +5,7 @@ from gputile.ledger.snapshot import CardState
 
 def card_key(card: CardState) -> tuple[int, int, int]:
     """Order the cards that fit: the one with the least memory free first, then the least compute free."""
-    return (card.total - card.used, -card.percent, card.card.index)
+    return (card.total - card.used, -min(card.percent, 100), card.card.index)
 
 
 def node_score(card_used: int, card_total: int, node_used: int, node_total: int) -> int:

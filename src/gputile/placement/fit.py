@@ -23,14 +23,15 @@ class Rule(IntEnum):
     CARDS_TAKEN = 7
 
 
+# What is said of a node where there are too many to say it of each: alike for all, so that kube-scheduler counts them.
 SUMMARY = {
-    Rule.NO_CARDS: "node(s) without GPUs known to gputile",
-    Rule.BROKEN: "node(s) whose GPU description cannot be used",
-    Rule.UNPLACED: "node(s) with a pod on unknown GPUs",
-    Rule.MODE: "node(s) whose GPU mode does not serve the pod's resource",
+    Rule.NO_CARDS: "node(s) without usable GPUs",
+    Rule.BROKEN: "node(s) without usable GPUs",
+    Rule.UNPLACED: "node(s) with a pod on GPUs that nobody knows",
+    Rule.MODE: "node(s) whose GPU mode does not serve the pod's GPU resource",
     Rule.TOO_FEW: "node(s) with fewer GPUs than the pod needs",
     Rule.TOO_LARGE: "node(s) whose GPUs are smaller than the pod needs",
-    Rule.CARDS_TAKEN: "node(s) without enough free on a GPU",
+    Rule.CARDS_TAKEN: "node(s) without enough free on their GPUs",
 }
 # Rules that no pod's leaving can mend: preemption is not worth trying.
 LASTING = frozenset({Rule.NO_CARDS, Rule.BROKEN, Rule.MODE, Rule.TOO_FEW, Rule.TOO_LARGE})

@@ -11,6 +11,7 @@ from gputile.device.request import Kind, Shape
 from gputile.ledger.changes import Rows
 from gputile.ledger.columns import NO_GROUP, Columns
 from gputile.ledger.node import Service
+from gputile.placement.fit import Rule
 from gputile.placement.spread import SCALE
 
 Int64 = npt.NDArray[np.int64]
@@ -59,7 +60,7 @@ def _shared_scores(columns: Columns, shape: Shape, group: int, rows: Rows) -> In
     safe_total = np.maximum(total, 1)
     # One key orders the cards as (memory, compute) does; ties go to the first, the lowest index.
     key = np.where(spread[:, None], used * SCALE // safe_total, total - used) * 128
-    key += np.where(spread[:, None], percent, 100 - percent)
+    key += np.where(spread[:, None], np.minimum(percent, 100), 100 - np.minimum(percent, 100))
     first = np.where(ready, key, _FAR).argmin(axis=1)
     line = np.arange(len(rows))
     card_used, card_total = used[line, first] + shape.mib, safe_total[line, first]
@@ -68,3 +69,24 @@ def _shared_scores(columns: Columns, shape: Shape, group: int, rows: Rows) -> In
     score = 500 * card_used // card_total + 500 * node_used // node_total
     score = np.where(spread, 1000 - score, score)
     return np.where(fit, score, UNFIT)
+
+
+def rules(columns: Columns, shape: Shape, rows: Rows) -> Int64:
+    """Return for each of ``rows`` the ``Rule`` that it breaks for a request that fits none of them: shape [rows].
+
+    BROKEN is not told from NO_CARDS here; ``fit.refusal`` does, one node at a time.
+    """
+    service, usable = columns.service[rows], columns.usable[rows]
+    if shape.kind is Kind.SHARED:
+        wanted = Service.MEMORY_AND_CORE if shape.percent else Service.MEMORY
+        large = usable & (columns.total[rows] >= shape.mib)
+    else:
+        wanted = Service.TOPOLOGY if shape.kind is Kind.TOPOLOGY else Service.WHOLE
+        large = usable
+    result = np.full(len(rows), Rule.CARDS_TAKEN, np.int64)
+    result[(large.sum(axis=1) < shape.cards) | (shape.percent > 100)] = Rule.TOO_LARGE
+    result[usable.sum(axis=1) < shape.cards] = Rule.TOO_FEW
+    result[service != wanted] = Rule.MODE
+    result[service == Service.CLOSED] = Rule.UNPLACED
+    result[service == Service.NOTHING] = Rule.NO_CARDS
+    return result

@@ -11,7 +11,7 @@ def card_key(card: CardState) -> tuple[int, int, int]:
 
     The fraction is an integer in steps of 2**-20, so that scalar and array code agree exactly.
     """
-    return (card.used * SCALE // card.total, card.percent, card.card.index)
+    return (card.used * SCALE // card.total, min(card.percent, 100), card.card.index)
 
 
 def node_score(card_used: int, card_total: int, node_used: int, node_total: int) -> int:

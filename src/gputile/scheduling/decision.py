@@ -1,0 +1,54 @@
+"""A decision, and the Binding that makes it true."""
+
+from dataclasses import dataclass
+
+from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
+from gputile.device.allocation import Allocation, Chosen, binding_annotations
+from gputile.ledger.booking import Booking
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A pod's node and cards.
+
+    ``allocation`` is None, and ``cards`` empty, on a node whose cards another device plugin hands out.
+    """
+
+    node: str
+    cards: tuple[Chosen, ...]
+    allocation: Allocation | None
+
+    def annotations(self) -> dict[str, str]:
+        """Return what the Binding writes into the pod."""
+        return binding_annotations(self.allocation, self.cards) if self.allocation else {}
+
+    def binding(self, namespace: str, name: str, uid: str) -> Binding:
+        """Return the Binding: it sets the node and the allocation in one write, for the pod with this UID only."""
+        meta = BindingMeta(name=name, namespace=namespace, uid=uid, annotations=self.annotations())
+        return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
+
+    def booking(self, pod: Pod, trust_group: str, assumed_at: float) -> Booking | None:
+        """Return what to assume while the Binding is under way; None where there is nothing to book."""
+        if self.allocation is None:
+            return None
+        return Booking(
+            uid=pod.metadata.uid,
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            node=self.node,
+            trust_group=trust_group,
+            allocation=self.allocation,
+            priority=pod.spec.priority or 0,
+            assumed_at=assumed_at,
+        )
+
+    def text(self) -> str:
+        """Return the decision for people: "GPU 1 (4 units)" or "GPU 0, GPU 3"."""
+        if self.allocation is None:
+            return "cards by the node's own device plugin"
+        if self.allocation.whole:
+            return ", ".join(f"GPU {share.index}" for share in self.allocation.cards)
+        return ", ".join(
+            f"GPU {share.index} ({share.mib} MiB{f', {share.percent} % of compute' if share.percent else ''})"
+            for share in self.allocation.cards
+        )

@@ -1,0 +1,171 @@
+"""Answers the questions of a scheduler: which nodes, how good, which cards, and why not.
+
+The extender asks them over HTTP and the simulator directly. Scores are kept per request shape for all nodes, and
+only the rows that changed since are computed again.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from gputile.device.allocation import Chosen, allocate
+from gputile.device.inventory import advertised_units
+from gputile.device.request import Request, Shape
+from gputile.ledger.ledger import Ledger
+from gputile.ledger.snapshot import NodeState, node_state
+from gputile.placement import kernels
+from gputile.placement.choose import choose_cards
+from gputile.placement.fit import LASTING, SUMMARY, Refusal, Rule, refusal
+from gputile.scheduling.decision import Decision
+
+TOP_SCORE = 10  # MaxExtenderPriority of kube-scheduler
+NAMED_NODES = 10
+_SHAPES_KEPT = 256
+
+
+@dataclass(slots=True)
+class _Scored:
+    """The scores of all rows for one shape, as of a position in the ledger's changes."""
+
+    scores: npt.NDArray[np.int64]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """Which nodes a request fits, and why not the others.
+
+    ``refused`` and ``lasting`` map a node to its reason; what is in ``lasting`` no pod's leaving would mend.
+    ``closest`` are the refused nodes that come closest, with their reasons, for an event.
+    """
+
+    feasible: list[str]
+    refused: dict[str, str] = field(default_factory=dict)
+    lasting: dict[str, str] = field(default_factory=dict)
+    closest: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Placer:
+    """Placement on one ledger."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._scored: OrderedDict[Shape, _Scored] = OrderedDict()
+
+    def filter(self, request: Request, names: Sequence[str]) -> Filtered:
+        """Return which of ``names`` the request fits."""
+        rows, known = self._rows(names)
+        feasible = (self._scores(request.shape)[rows] != kernels.UNFIT) & known
+        if feasible.all():
+            return Filtered(list(names))
+        fitting = [name for name, fits in zip(names, feasible.tolist(), strict=True) if fits]
+        result = Filtered(fitting)
+        unfit = np.flatnonzero(~feasible)
+        self._explain(request, [names[i] for i in unfit.tolist()], rows[unfit], result)
+        return result
+
+    def rank(self, request: Request, names: Sequence[str]) -> list[int]:
+        """Return a score of 0 to 10 for each of ``names``: 10 the best, one less for each worse distinct score.
+
+        Ranks use the whole range however close the scores are; below the tenth they are all 0, as nodes that do
+        not fit are.
+        """
+        if not names:
+            return []
+        rows, known = self._rows(names)
+        scores = np.where(known, self._scores(request.shape)[rows], kernels.UNFIT)
+        distinct = np.unique(scores)
+        below = len(distinct) - 1 - np.searchsorted(distinct, scores)
+        ranks = np.where(scores == kernels.UNFIT, 0, np.maximum(TOP_SCORE - below, 0))
+        return [int(rank) for rank in ranks.tolist()]
+
+    def decide(
+        self, request: Request, name: str, now_ns: int, without: frozenset[str] = frozenset()
+    ) -> Decision | Refusal:
+        """Return which cards of node ``name`` the request gets now, or why it gets none.
+
+        ``without`` are UIDs of pods to be looked at as gone. ``now_ns`` is Unix time in nanoseconds.
+        """
+        node = self.state(name, without)
+        if node is None:
+            return Refusal(Rule.NO_CARDS, "the node is not known to gputile yet")
+        group = self.ledger.group_number(request.shape.trust_group)
+        chosen = choose_cards(node, request.shape, group)
+        if chosen is None:
+            why = refusal(node, request, group)
+            assert why is not None, "what does not fit has a reason"  # noqa: S101 - an invariant of fit
+            return why
+        if not chosen:
+            return Decision(name, (), None)
+        shared = node.facts.mode is not None and node.facts.mode.shared
+        cards = tuple(Chosen(c.card, advertised_units(c.card, node.facts.unit_mib) if shared else 0) for c in chosen)
+        mode = node.facts.mode.value if node.facts.mode else ""
+        return Decision(name, cards, allocate(request, cards, mode, now_ns))
+
+    def refusal(self, request: Request, name: str) -> Refusal | None:
+        """Return why the request does not fit node ``name``, None where it does."""
+        node = self.state(name)
+        if node is None:
+            return Refusal(Rule.NO_CARDS, "the node is not known to gputile yet")
+        return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
+
+    def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:
+        """Return the state of a node, None where it is not known."""
+        row = self.ledger.row_of.get(name)
+        facts = self.ledger.facts(row) if row is not None else None
+        if row is None or facts is None:
+            return None
+        return node_state(self.ledger, row, facts, without)
+
+    def _rows(self, names: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+        row_of = self.ledger.row_of
+        rows = np.fromiter((row_of.get(name, -1) for name in names), dtype=np.intp, count=len(names))
+        known = rows >= 0
+        return np.maximum(rows, 0), known
+
+    def _scores(self, shape: Shape) -> npt.NDArray[np.int64]:
+        """Return the scores of all rows, computing again only those that changed."""
+        ledger, kept = self.ledger, self._scored.get(shape)
+        position = ledger.changes.position
+        if kept is None:
+            kept = _Scored(np.empty(0, np.int64), -1)
+            self._scored[shape] = kept
+            if len(self._scored) > _SHAPES_KEPT:
+                self._scored.popitem(last=False)
+        else:
+            self._scored.move_to_end(shape)
+        if kept.position == position:
+            return kept.scores
+        whole = len(kept.scores) != ledger.columns.rows
+        changed = None if whole else ledger.changes.since(kept.position)
+        rows = np.arange(ledger.columns.rows) if changed is None else changed
+        fresh = kernels.scores(ledger.columns, shape, ledger.group_number(shape.trust_group), rows)
+        if changed is None:
+            kept.scores = fresh
+        else:
+            kept.scores[rows] = fresh
+        kept.position = position
+        return kept.scores
+
+    def _explain(self, request: Request, names: list[str], rows: npt.NDArray[np.intp], result: Filtered) -> None:
+        """Give each refused node its reason: in full for those that come closest, as a class for the others.
+
+        kube-scheduler writes all distinct reasons into the pod's status; thousands of distinct ones would not fit.
+        """
+        columns, known = self.ledger.columns, self.ledger.row_of
+        broken = kernels.rules(columns, request.shape, rows)
+        room = np.where(columns.usable[rows], columns.total[rows] - columns.used[rows], -1).max(axis=1)
+        # The last rule checked is the nearest miss; then the card with the most free.
+        order = np.lexsort((-room, -broken))
+        for rank, i in enumerate(order.tolist()):
+            name, rule = names[i], Rule(int(broken[i])) if names[i] in known else Rule.NO_CARDS
+            text = SUMMARY[rule]
+            if rank < NAMED_NODES:
+                why = self.refusal(request, name)
+                if why is not None:
+                    rule, text = why.rule, f"{name}: {why.text}"
+                    result.closest.append((name, why.text))
+            (result.lasting if rule in LASTING else result.refused)[name] = text
