@@ -1,0 +1,91 @@
+"""A plain client of the API server: what it is asked and what it answers, without a library in between."""
+
+import ssl
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx2 as httpx
+
+from tests.localcluster.certificates import KeyPair
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+CONNECTIONS = 32
+
+
+class ApiError(RuntimeError):
+    """The API server refused a request."""
+
+    def __init__(self, method: str, path: str, status: int, body: str) -> None:
+        super().__init__(f"{method} {path}: {status} {body[:800]}")
+        self.status = status
+
+
+class Api:
+    """Requests as one user, over keep-alive connections; may be used from several threads."""
+
+    def __init__(self, url: str, authority: str, identity: KeyPair) -> None:
+        context = ssl.create_default_context(cafile=authority)
+        context.load_cert_chain(identity.certificate, identity.key)
+        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
+        self.http = httpx.Client(base_url=url, verify=context, limits=limits, timeout=30.0, trust_env=False)
+
+    def get(self, path: str, **query: str) -> Any:
+        """Return the object or list at ``path``."""
+        return self.request("GET", path, query=query)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Create ``body`` under ``path``."""
+        return self.request("POST", path, body)
+
+    def put(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Replace the object at ``path``."""
+        return self.request("PUT", path, body)
+
+    def patch(self, path: str, body: Mapping[str, Any], content_type: str = MERGE_PATCH) -> Any:
+        """Change the object at ``path``."""
+        return self.request("PATCH", path, body, content_type=content_type)
+
+    def delete(self, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Any:
+        """Delete the object at ``path``; ``body`` is DeleteOptions."""
+        return self.request("DELETE", path, body, query=query)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        content_type: str = "application/json",
+        query: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Send one request and return the decoded answer.
+
+        Raises:
+            ApiError: the API server answered with an error; ``status`` tells which.
+        """
+        headers = {"Content-Type": content_type} if body is not None else None
+        answer = self.http.request(method, path, params=query or None, json=body, headers=headers)
+        if answer.is_error:
+            raise ApiError(method, path, answer.status_code, answer.text)
+        return answer.json() if answer.headers.get("Content-Type", "").startswith("application/json") else answer.text
+
+    def healthy(self) -> bool:
+        """Whether the API server says that it is ready."""
+        try:
+            return self.http.get("/readyz").status_code == httpx.codes.OK
+        except httpx.HTTPError:
+            return False
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.http.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,197 @@
+"""A Kubernetes control plane for as long as a ``with`` block lasts."""
+
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, Unpack
+
+import httpx2 as httpx
+
+from tests.localcluster import binaries, commands
+from tests.localcluster.certificates import Authority, KeyPair, write_key
+from tests.localcluster.client import Api, ApiError
+from tests.localcluster.kubeconfig import write_kubeconfig
+from tests.localcluster.nodes import SimulatedNodes
+from tests.localcluster.ports import LOOPBACK, accepts, free_ports
+from tests.localcluster.processes import Process
+from tests.localcluster.schedulerconfig import SchedulerOptions, scheduler_configuration
+
+ADMIN_GROUPS = ("system:masters",)
+SERVICE_HOSTS = (LOOPBACK, "localhost", "kubernetes.default.svc", "10.96.0.1")
+
+
+class KubectlFailed(RuntimeError):
+    """A kubectl command exited with an error; the message is what it wrote."""
+
+
+class ControlPlane:
+    """etcd, kube-apiserver and kube-controller-manager on free loopback ports, in a temporary directory.
+
+    Entering the context starts them; leaving it kills them and whatever ``start_process`` and ``start_scheduler``
+    started, and removes the directory. ``apiserver_arguments`` and ``controller_arguments`` are added to theirs.
+    """
+
+    def __init__(
+        self,
+        programs: Mapping[str, Path] | None = None,
+        *,
+        apiserver_arguments: Sequence[str] = (),
+        controller_arguments: Sequence[str] = (),
+    ) -> None:
+        self.programs = programs if programs is not None else binaries.find()
+        self._extra = {"kube-apiserver": apiserver_arguments, "kube-controller-manager": controller_arguments}
+        self.processes: dict[str, Process] = {}
+
+    def __enter__(self) -> Self:
+        self.directory = Path(tempfile.mkdtemp(prefix="gputile-controlplane-"))
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        etcd_port, peer_port, port = free_ports(3)
+        self.url = f"https://{LOOPBACK}:{port}"
+        etcd = commands.etcd(self.programs["etcd"], self.directory / "etcd", etcd_port, peer_port)
+        self.start_process("etcd", etcd, ready=lambda: accepts(etcd_port))
+        self.authority = Authority(self.directory)
+        self.ca = self.authority.certificate
+        self.service_account_key = self.directory / "service-account.key"
+        write_key(self.service_account_key)
+        self._identities: dict[tuple[str, tuple[str, ...]], KeyPair] = {}
+        self.api = Api(self.url, str(self.ca), self.identity("admin"))
+        serving = self.authority.server("apiserver", SERVICE_HOSTS)
+        apiserver = commands.apiserver(
+            self.programs["kube-apiserver"],
+            port=port,
+            etcd_port=etcd_port,
+            authority=self.ca,
+            serving=serving,
+            kubelet_client=self.identity("admin"),
+            service_account_key=self.service_account_key,
+        )
+        self.start_process("kube-apiserver", [*apiserver, *self._extra["kube-apiserver"]], ready=self.api.healthy)
+        controller = commands.controller_manager(
+            self.programs["kube-controller-manager"],
+            kubeconfig=self.kubeconfig("system:kube-controller-manager", ADMIN_GROUPS),
+            authority=self.ca,
+            service_account_key=self.service_account_key,
+        )
+        self.start_process("kube-controller-manager", [*controller, *self._extra["kube-controller-manager"]])
+        self._create_service_account("default")
+        self.nodes = SimulatedNodes(self.api)
+
+    def _create_service_account(self, namespace: str) -> None:
+        """Create what pods need to be admitted, rather than wait for the controller-manager to do so."""
+        try:
+            self.api.post(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "default"}})
+        except ApiError as error:
+            if error.status != httpx.codes.CONFLICT:
+                raise
+
+    def create_namespace(self, name: str) -> str:
+        """Create a namespace that pods can be created in at once, and return its name."""
+        self.api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+        self._create_service_account(name)
+        return name
+
+    def identity(self, user: str, groups: Sequence[str] | None = None) -> KeyPair:
+        """Return a client certificate of ``user``; ``admin`` may do everything unless groups are given."""
+        chosen = tuple(groups) if groups is not None else ADMIN_GROUPS if user == "admin" else ()
+        if (user, chosen) not in self._identities:
+            file_name = f"{len(self._identities)}-" + re.sub(r"[^\w.-]", "-", user)
+            self._identities[user, chosen] = self.authority.client(file_name, user, chosen)
+        return self._identities[user, chosen]
+
+    def kubeconfig(self, user: str = "admin", groups: Sequence[str] | None = None) -> Path:
+        """Return the path of a kubeconfig of ``user``, with everything embedded."""
+        identity = self.identity(user, groups)
+        return write_kubeconfig(identity.certificate.with_suffix(".kubeconfig"), self.url, self.ca, user, identity)
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess.run calls it
+        """Run kubectl as admin and return what it prints.
+
+        Raises:
+            KubectlFailed: it exited with an error.
+        """
+        own = [f"--kubeconfig={self.kubeconfig()}", f"--cache-dir={self.directory / 'kubectl'}"]
+        command = [str(self.programs["kubectl"]), *own, *arguments]
+        done = subprocess.run(command, input=input, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise KubectlFailed(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def start_scheduler(
+        self, extender_url: str | None = None, *, name: str = "kube-scheduler", **options: Unpack[SchedulerOptions]
+    ) -> Process:
+        """Start a kube-scheduler that asks the extender at ``extender_url``, and wait until it schedules.
+
+        ``name`` is the process's: give each of several its own. With ``lease_seconds`` they elect a leader, and the
+        wait is only for health.
+        """
+        kubeconfig = self.kubeconfig("system:kube-scheduler")
+        configuration = scheduler_configuration(kubeconfig, extender_url, options)
+        path = self.directory / f"{name}.json"
+        path.write_text(json.dumps(configuration, indent=2))
+        (port,) = free_ports(1)
+        command = commands.scheduler(self.programs["kube-scheduler"], configuration=path, port=port)
+        with httpx.Client(base_url=f"https://{LOOPBACK}:{port}", verify=False, trust_env=False) as health:
+
+            def ready() -> bool:
+                try:
+                    return health.get("/readyz").status_code == httpx.codes.OK
+                except httpx.HTTPError:
+                    return False
+
+            return self.start_process(name, command, ready=ready)
+
+    def start_process(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        ready: Callable[[], bool] | None = None,
+        environment: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+    ) -> Process:
+        """Start any program that ends with the control plane, its log in the directory; wait until it is ``ready``."""
+        process = Process(name, command, self.directory / f"{name}.log", environment)
+        process.start()
+        self.processes[name] = process
+        if ready is not None:
+            process.wait_ready(ready, timeout)
+        return process
+
+    def wait(self, check: Callable[[], bool], what: str, timeout: float = 20.0, interval: float = 0.05) -> None:
+        """Wait until ``check`` holds.
+
+        Raises:
+            TimeoutError: it did not within ``timeout`` seconds; says ``what`` was waited for.
+        """
+        deadline = time.monotonic() + timeout
+        while not check():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"after {timeout:g} s still waiting for {what}")
+            time.sleep(interval)
+
+    def close(self) -> None:
+        """Kill everything, the latest started first (nothing here is worth a graceful end), and remove the files."""
+        if api := getattr(self, "api", None):
+            api.close()
+        for process in reversed(self.processes.values()):
+            process.kill()
+        self.processes.clear()
+        shutil.rmtree(self.directory, ignore_errors=True)

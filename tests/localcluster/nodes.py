@@ -1,0 +1,140 @@
+"""Nodes that no kubelet serves, and what a kubelet would have done for their pods."""
+
+import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.localcluster.client import STRATEGIC_PATCH, Api
+
+ORDINARY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "250"}
+CONCURRENCY = 8
+CONDITIONS = {
+    "MemoryPressure": ("False", "KubeletHasSufficientMemory"),
+    "DiskPressure": ("False", "KubeletHasNoDiskPressure"),
+    "PIDPressure": ("False", "KubeletHasSufficientPID"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSpec:
+    """A node to simulate. ``capacity`` is added to that of an ordinary machine; what is allocatable equals it."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, str] = field(default_factory=dict)
+    address: str = "127.0.0.1"
+    taints: Sequence[Mapping[str, str]] = ()
+    ready: bool = True
+
+
+class SimulatedNodes:
+    """Creates and changes nodes, and plays the kubelet for their pods, as admin."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+
+    def create_node(
+        self,
+        name: str,
+        *,
+        labels: Mapping[str, str] | None = None,
+        annotations: Mapping[str, str] | None = None,
+        capacity: Mapping[str, str] | None = None,
+        address: str = "127.0.0.1",
+        taints: Sequence[Mapping[str, str]] = (),
+        ready: bool = True,
+    ) -> dict[str, Any]:
+        """Create a node as a kubelet registers it, ready for pods unless ``ready`` is False; return it."""
+        spec = NodeSpec(
+            name=name,
+            labels=labels or {},
+            annotations=annotations or {},
+            capacity=capacity or {},
+            address=address,
+            taints=taints,
+            ready=ready,
+        )
+        return self._create(spec)
+
+    def create_nodes(self, specs: Iterable[NodeSpec]) -> None:
+        """Create many nodes, several at a time."""
+        with ThreadPoolExecutor(CONCURRENCY) as pool:
+            for _ in pool.map(self._create, specs):
+                pass
+
+    def _create(self, spec: NodeSpec) -> dict[str, Any]:
+        node: dict[str, Any] = self._api.post("/api/v1/nodes", node_object(spec))
+        if not spec.ready:
+            return node
+        # The API server taints every new node; the controller-manager would remove the taint some time later.
+        taints = {"spec": {"taints": list(spec.taints) or None}}
+        changed: dict[str, Any] = self._api.patch(f"/api/v1/nodes/{spec.name}", taints)
+        return changed
+
+    def set_capacity(self, name: str, capacity: Mapping[str, str]) -> None:
+        """Advertise other counts of these resources, as a device plugin has the kubelet do."""
+        self._api.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": capacity, "allocatable": capacity}})
+
+    def annotate(self, name: str, annotations: Mapping[str, str | None]) -> None:
+        """Set annotations of a node; None removes one."""
+        self._api.patch(f"/api/v1/nodes/{name}", {"metadata": {"annotations": annotations}})
+
+    def label(self, name: str, labels: Mapping[str, str | None]) -> None:
+        """Set labels of a node; None removes one."""
+        self._api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
+
+    def delete_node(self, name: str) -> None:
+        """Remove a node; the controller-manager deletes its pods later."""
+        self._api.delete(f"/api/v1/nodes/{name}")
+
+    def delete_all_nodes(self) -> None:
+        """Remove every node."""
+        self._api.delete("/api/v1/nodes")
+
+    def delete_pod_now(self, namespace: str, name: str) -> None:
+        """Delete a pod without waiting for a kubelet, which here there is none of."""
+        self._api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", {"gracePeriodSeconds": 0})
+
+    def delete_all_pods_now(self, namespace: str) -> None:
+        """Delete every pod of a namespace without waiting for kubelets."""
+        self._api.delete(f"/api/v1/namespaces/{namespace}/pods", {"gracePeriodSeconds": 0})
+
+    def set_pod_phase(self, namespace: str, name: str, phase: str) -> None:
+        """Report of a pod what its kubelet would: ``Running`` (and ready), ``Succeeded`` or ``Failed``."""
+        ready = {"type": "Ready", "status": "True" if phase == "Running" else "False", "lastTransitionTime": now()}
+        status = {"phase": phase, "startTime": now(), "conditions": [ready]}
+        self._api.patch(f"/api/v1/namespaces/{namespace}/pods/{name}/status", {"status": status}, STRATEGIC_PATCH)
+
+
+def now() -> str:
+    """Return the time as Kubernetes writes it."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def node_object(spec: NodeSpec) -> dict[str, Any]:
+    """Return the Node that the kubelet of such a node would register with."""
+    resources = {**ORDINARY, **spec.capacity}
+    states = {**CONDITIONS, "Ready": ("True", "KubeletReady") if spec.ready else ("False", "KubeletNotReady")}
+    moment = now()
+    times = {"lastHeartbeatTime": moment, "lastTransitionTime": moment}
+    addresses = [{"type": "InternalIP", "address": spec.address}, {"type": "Hostname", "address": spec.name}]
+    common = {"kubernetes.io/hostname": spec.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": spec.name,
+            "labels": {**common, **spec.labels},
+            "annotations": dict(spec.annotations),
+        },
+        "spec": {"taints": list(spec.taints)} if spec.taints else {},
+        "status": {
+            "capacity": resources,
+            "allocatable": resources,
+            "addresses": addresses,
+            "conditions": [{"type": k, "status": s, "reason": reason, **times} for k, (s, reason) in states.items()],
+        },
+    }

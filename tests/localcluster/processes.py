@@ -1,0 +1,129 @@
+"""Child processes that cannot outlive the run, with their output in a file."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+# The kernel kills a child when the thread that started it ends, so one thread that lasts starts them all. A fork that
+# runs Python code before exec can lock up in a process with threads, so an interpreter of its own asks for the signal,
+# and then becomes the program, under the same process id.
+_SPAWNER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="spawner")
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+if os.getppid() != int(sys.argv[1]):
+    os._exit(1)  # it died before the line above
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+TAIL_BYTES = 4000
+
+
+class ProcessFailed(RuntimeError):
+    """A child process ended early or never became ready; the message has the end of its log."""
+
+
+class Process:
+    """A program in a process group of its own that dies with this process, and can be started again."""
+
+    def __init__(
+        self, name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.command = [str(part) for part in command]
+        self.log = log
+        self._environment = None if environment is None else {**os.environ, **environment}
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the program; its log goes on where an earlier start left it."""
+        if self.alive:
+            raise ProcessFailed(f"{self.name} runs already")
+        self._child = _SPAWNER.submit(self._spawn).result()
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        wrapped = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self.command]
+        with self.log.open("ab") as output:
+            return subprocess.Popen(
+                wrapped,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                process_group=0,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id of the latest start."""
+        if self._child is None:
+            raise ProcessFailed(f"{self.name} was never started")
+        return self._child.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the program runs."""
+        return self._child is not None and self._child.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """What it exited with; a negative number is the signal that ended it; None while it runs."""
+        return None if self._child is None else self._child.poll()
+
+    def stop(self, patience: float = 10.0) -> None:
+        """Ask it to end (SIGTERM), and kill it after ``patience`` seconds."""
+        if self._child is None:
+            return
+        self._signal(signal.SIGTERM)
+        try:
+            self._child.wait(patience)
+        except subprocess.TimeoutExpired:
+            pass
+        self.kill()
+
+    def kill(self) -> None:
+        """End it and its children as a power cut would (SIGKILL)."""
+        if self._child is not None:
+            self._signal(signal.SIGKILL)
+            self._child.wait()
+
+    def pause(self) -> None:
+        """Stop its clock (SIGSTOP): it holds its connections and leases and answers nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it run on after ``pause``."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the whole group: what the program itself has started too."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def log_text(self) -> str:
+        """Return all it has written so far."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def log_tail(self) -> str:
+        """Return the end of what it has written, for an error message."""
+        return self.log_text()[-TAIL_BYTES:]
+
+    def wait_ready(self, check: Callable[[], bool], timeout: float = 30.0, interval: float = 0.02) -> None:
+        """Wait until ``check`` holds.
+
+        Raises:
+            ProcessFailed: the process ended, or ``timeout`` seconds passed; with the end of its log.
+        """
+        deadline = time.monotonic() + timeout
+        while not check():
+            if not self.alive:
+                raise ProcessFailed(f"{self.name} ended with exit code {self.exit_code}:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                raise ProcessFailed(f"{self.name} was not ready after {timeout:g} s:\n{self.log_tail()}")
+            time.sleep(interval)
