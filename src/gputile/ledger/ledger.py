@@ -84,8 +84,8 @@ class Ledger:
         booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
         held = self._bookings.get(uid)
         if booking is None:
-            # An unbound pod with an assumed booking is the news from before our Binding: the booking stands.
-            if held is not None and (pod.finished or pod.spec.node_name or held.assumed_at is None):
+            # A pod is never unbound: an unbound one that holds something is news from before its Binding.
+            if held is not None and (pod.finished or pod.spec.node_name):
                 self._release(uid)
             return
         if booking != held:
