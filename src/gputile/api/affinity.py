@@ -11,7 +11,7 @@ class _Rule(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, frozen
     """Common settings of the rules; frozen, because pods of one template share them."""
 
 
-class NodeSelectorRequirement(_Rule):
+class NodeSelectorRequirement(_Rule, frozen=True):
     """core/v1 NodeSelectorRequirement."""
 
     key: str = ""
@@ -19,27 +19,27 @@ class NodeSelectorRequirement(_Rule):
     values: tuple[str, ...] = ()
 
 
-class NodeSelectorTerm(_Rule):
+class NodeSelectorTerm(_Rule, frozen=True):
     """core/v1 NodeSelectorTerm: all requirements must hold; a term without any holds for no node."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeSelector(_Rule):
+class NodeSelector(_Rule, frozen=True):
     """core/v1 NodeSelector: one of the terms must hold."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class PreferredSchedulingTerm(_Rule):
+class PreferredSchedulingTerm(_Rule, frozen=True):
     """core/v1 PreferredSchedulingTerm."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 
-class NodeAffinity(_Rule):
+class NodeAffinity(_Rule, frozen=True):
     """core/v1 NodeAffinity."""
 
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
@@ -48,7 +48,7 @@ class NodeAffinity(_Rule):
     )
 
 
-class LabelSelectorRequirement(_Rule):
+class LabelSelectorRequirement(_Rule, frozen=True):
     """metav1.LabelSelectorRequirement."""
 
     key: str = ""
@@ -56,14 +56,14 @@ class LabelSelectorRequirement(_Rule):
     values: tuple[str, ...] = ()
 
 
-class LabelSelector(_Rule):
+class LabelSelector(_Rule, frozen=True):
     """metav1.LabelSelector: empty, it selects everything; absent, nothing."""
 
     match_labels: dict[str, str] = {}
     match_expressions: tuple[LabelSelectorRequirement, ...] = ()
 
 
-class PodAffinityTerm(_Rule):
+class PodAffinityTerm(_Rule, frozen=True):
     """core/v1 PodAffinityTerm."""
 
     label_selector: LabelSelector | None = None
@@ -74,7 +74,7 @@ class PodAffinityTerm(_Rule):
     mismatch_label_keys: tuple[str, ...] = ()
 
 
-class PodAffinity(_Rule):
+class PodAffinity(_Rule, frozen=True):
     """core/v1 PodAffinity and PodAntiAffinity: the required terms."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
@@ -82,7 +82,7 @@ class PodAffinity(_Rule):
     )
 
 
-class Affinity(_Rule):
+class Affinity(_Rule, frozen=True):
     """core/v1 Affinity."""
 
     node_affinity: NodeAffinity | None = None
@@ -90,7 +90,7 @@ class Affinity(_Rule):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class TopologySpreadConstraint(_Rule):
+class TopologySpreadConstraint(_Rule, frozen=True):
     """core/v1 TopologySpreadConstraint."""
 
     max_skew: int = 1

@@ -1,0 +1,1 @@
+"""What-if on manifests: the same ledger and placement that decide live, fed from files."""

@@ -1,0 +1,241 @@
+"""YAML and JSON text to plain Python values, for text that nobody has checked.
+
+Kubernetes' rules where they differ from PyYAML's: keys are strings, timestamps and sexagesimal numbers stay text.
+A key written twice is an error. The values are built from parser events on a stack of our own: nesting is bounded,
+and an alias counts as large as what it stands for, so that a few lines cannot become gigabytes.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from yaml import CSafeLoader
+
+DEEPEST = 100
+MOST_VALUES = 5_000_000
+_TAG = "tag:yaml.org,2002:"
+_BOOLS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
+
+
+class DocumentError(ValueError):
+    """The text is not YAML or JSON of the kind that manifests are written in; says where and why."""
+
+
+def load_documents(text: str) -> Iterator[Any]:
+    """Yield the value of each document in ``text``; an empty document is None.
+
+    Raises:
+        DocumentError: the text cannot be read, or is larger or deeper than a manifest may be.
+    """
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            yield _load_json(text)
+            return
+        except json.JSONDecodeError:
+            pass  # YAML in flow style begins with a bracket too
+    yield from _load_yaml(text)
+
+
+def _load_json(text: str) -> Any:
+    try:
+        value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False).encode()  # an escape may spell half a character
+        return value
+    except json.JSONDecodeError:
+        raise
+    except RecursionError:
+        raise DocumentError(f"it is nested deeper than {DEEPEST} levels") from None
+    except UnicodeEncodeError:
+        raise DocumentError("an escape such as \\ud800 without its other half is not text") from None
+    except ValueError as error:
+        raise error if isinstance(error, DocumentError) else DocumentError(str(error)) from None
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise DocumentError(f"the key {twice[:80]!r} is written twice in one mapping")
+    return mapping
+
+
+def _refuse_constant(name: str) -> Any:
+    raise DocumentError(f"{name} is not JSON")
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A mapping or sequence that is being read. ``size`` counts its values, those of aliases included."""
+
+    value: dict[str, Any] | list[Any]
+    anchor: str | None
+    size: int = 1
+    key: str | None = None
+    merging: bool = False
+    merges: list[Any] = field(default_factory=list)
+
+
+def _load_yaml(text: str) -> Iterator[Any]:
+    try:
+        loader = CSafeLoader(text)
+        try:
+            yield from _documents(loader)
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise DocumentError(f"{line}{error.problem}") from error
+    except (yaml.YAMLError, UnicodeError) as error:
+        raise DocumentError(str(error).replace("\n", " ")) from error
+
+
+def _documents(loader: CSafeLoader) -> Iterator[Any]:
+    builder = _Builder(loader)
+    while loader.check_event():
+        event = loader.get_event()
+        if isinstance(event, yaml.DocumentStartEvent):
+            builder.begin()
+        elif isinstance(event, yaml.DocumentEndEvent):
+            yield builder.result
+        elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+            try:
+                builder.take(event)
+            except DocumentError as error:
+                line = event.start_mark.line + 1 if event.start_mark else 0
+                raise DocumentError(f"line {line}: {error}") from error.__cause__
+
+
+class _Builder:
+    """Builds one document's value from its events."""
+
+    def __init__(self, loader: CSafeLoader) -> None:
+        self._resolve: Callable[[type[yaml.Node], str, tuple[bool, bool]], str] = loader.resolve
+        self._total = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget the document before: anchors hold within one document."""
+        self.result: Any = None
+        self._stack: list[_Frame] = []
+        self._anchors: dict[str, tuple[Any, int]] = {}
+
+    def take(self, event: yaml.Event) -> None:
+        """Take the next event of the document."""
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._anchors:
+                raise DocumentError(f"the alias *{event.anchor} stands for nothing that is complete before it")
+            self._put(*self._anchors[event.anchor])
+        elif isinstance(event, yaml.ScalarEvent):
+            self._take_scalar(event)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            is_map = isinstance(event, yaml.MappingStartEvent)
+            if event.tag not in (None, "!", _TAG + ("map" if is_map else "seq")):
+                raise DocumentError(f"the tag {event.tag} has no meaning in a manifest")
+            if self._needs_key():
+                raise DocumentError("a key must be a string")
+            if len(self._stack) == DEEPEST:
+                raise DocumentError(f"it is nested deeper than {DEEPEST} levels")
+            self._stack.append(_Frame({} if is_map else [], event.anchor))
+        else:
+            frame = self._stack.pop()
+            _merge(frame)
+            self._put(frame.value, frame.size)
+            self._remember(frame.anchor, frame.value, frame.size)
+
+    def _take_scalar(self, event: yaml.ScalarEvent) -> None:
+        tag = event.tag
+        if tag is None or tag == "!":
+            tag = self._resolve(yaml.ScalarNode, event.value, event.implicit)
+        if self._needs_key():
+            self._take_key(event.value, tag)
+            return
+        value = _scalar(event.value, tag.removeprefix(_TAG))
+        self._put(value, 1)
+        self._remember(event.anchor, value, 1)
+
+    def _needs_key(self) -> bool:
+        if not self._stack:
+            return False
+        frame = self._stack[-1]
+        return isinstance(frame.value, dict) and frame.key is None and not frame.merging
+
+    def _take_key(self, text: str, tag: str) -> None:
+        frame = self._stack[-1]
+        if tag == f"{_TAG}merge":
+            frame.merging = True
+            return
+        if tag == f"{_TAG}null":
+            raise DocumentError("a key must be a string, this one is empty")
+        key = str(_BOOLS[text.lower()]).lower() if tag == f"{_TAG}bool" and text.lower() in _BOOLS else text
+        if key in frame.value:
+            raise DocumentError(f"the key {key[:80]!r} is written twice in one mapping")
+        frame.key = key
+
+    def _put(self, value: Any, size: int) -> None:
+        self._total += size
+        if self._total > MOST_VALUES:
+            raise DocumentError(f"it has more than {MOST_VALUES} values, aliases counted as what they stand for")
+        if not self._stack:
+            self.result = value
+            return
+        frame = self._stack[-1]
+        frame.size += size
+        if isinstance(frame.value, list):
+            frame.value.append(value)
+        elif frame.merging:
+            frame.merges += value if isinstance(value, list) else [value]
+            frame.merging = False
+        elif frame.key is None:
+            raise DocumentError("a key must be a string, not an alias")
+        else:
+            frame.value[frame.key] = value
+            frame.key = None
+
+    def _remember(self, anchor: str | None, value: Any, size: int) -> None:
+        if anchor is not None:
+            self._anchors[anchor] = (value, size)
+
+
+def _merge(frame: _Frame) -> None:
+    """Add what ``<<`` brings: a mapping's own keys go before merged ones, earlier merges before later ones."""
+    if isinstance(frame.value, dict):
+        for merged in frame.merges:
+            if not isinstance(merged, dict):
+                raise DocumentError("<< takes a mapping, or a list of mappings")
+            for key, value in merged.items():
+                frame.value.setdefault(key, value)
+
+
+def _scalar(text: str, tag: str) -> Any:
+    match tag:
+        case "null":
+            return None
+        case "bool" if text.lower() in _BOOLS:
+            return _BOOLS[text.lower()]
+        case "int" | "float" if ":" in text:
+            return text  # sexagesimal in YAML 1.1, text for Kubernetes
+        case "int" | "float":
+            try:
+                return _integer(text) if tag == "int" else _decimal(text)
+            except ValueError as error:
+                raise DocumentError(f"{text[:40]!r} is not a number") from error
+        case "str" | "timestamp" | "value" | "merge":
+            return text
+    raise DocumentError(f"the tag {tag} has no meaning in a manifest")
+
+
+def _integer(text: str) -> int:
+    digits = text.replace("_", "").lower()
+    unsigned = digits.lstrip("+-")
+    if unsigned.startswith("0") and unsigned.isdecimal() and unsigned != "0":
+        return int(digits, 8)
+    return int(digits, 0)
+
+
+def _decimal(text: str) -> float:
+    digits = text.replace("_", "").lower()
+    return float(digits.replace(".inf", "inf").replace(".nan", "nan"))

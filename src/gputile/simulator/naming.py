@@ -1,0 +1,35 @@
+"""Names and UIDs that a cluster draws by lot, made from what an object is called: every run gives the same."""
+
+import hashlib
+import uuid
+from collections.abc import Callable
+
+_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # Kubernetes' own for generated names: no vowels, no look-alikes
+_SUFFIXES = len(_ALPHABET) ** 5
+_UIDS = uuid.uuid5(uuid.NAMESPACE_DNS, "gputile.io")
+
+
+def make_uid(kind: str, namespace: str, name: str) -> str:
+    """Return the UID of an object that has none: the same for the same name."""
+    return str(uuid.uuid5(_UIDS, f"{kind}/{namespace}/{name}"))
+
+
+def suffixes(seed: str) -> Callable[[int], str]:
+    """Return a function from a pod's number to five characters, distinct for distinct numbers."""
+    digest = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:16], "big")
+    offset, step = digest % _SUFFIXES, digest // _SUFFIXES % _SUFFIXES
+    step += step % 3 == 0  # no common factor with 27**5: every number gets its own suffix
+
+    def suffix(number: int) -> str:
+        value, text = (offset + number * step) % _SUFFIXES, ""
+        for _ in range(5):
+            value, digit = divmod(value, len(_ALPHABET))
+            text += _ALPHABET[digit]
+        return text
+
+    return suffix
+
+
+def make_gpu_uuid(node: str, index: int) -> str:
+    """Return the UUID of a described node's card, in NVIDIA's form: the same for the same node and index."""
+    return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"

@@ -1,0 +1,80 @@
+"""All that a simulation starts from: files of nodes, of running pods and of workloads, read as one cluster."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from gputile.api.core import Node, Pod
+from gputile.simulator.cluster import described_nodes, described_unit, written_node
+from gputile.simulator.description import MOST_NODES
+from gputile.simulator.manifests import Manifest, ManifestError, load_manifests
+from gputile.simulator.workloads import expand
+
+
+@dataclass(slots=True)
+class Scenario:
+    """A cluster and what is asked of it.
+
+    ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
+    ``unit_mib`` is None where no description names a memory unit. ``notes`` are sentences about what was read
+    loosely or left out.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    bound: list[Pod] = field(default_factory=list)
+    pending: list[Pod] = field(default_factory=list)
+    unit_mib: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def load_scenario(
+    cluster: Iterable[str], workloads: Iterable[str] = (), *, nodes: Sequence[Node] = (), stdin: BinaryIO | None = None
+) -> Scenario:
+    """Return what the files of ``cluster`` and ``workloads`` hold together, beside ``nodes`` that are known already.
+
+    Nodes and pods may stand in any of the files; "-" is the standard input.
+
+    Raises:
+        ManifestError: a file, an object or the whole cannot be used.
+    """
+    loaded = load_manifests((*cluster, *workloads), stdin)
+    scenario = Scenario(nodes=list(nodes), notes=loaded.notes)
+    rest = [manifest for manifest in loaded.manifests if not _take_nodes(manifest, scenario)]
+    if not scenario.nodes:
+        raise ManifestError(
+            "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
+        )
+    expansion = expand(rest, scenario.nodes)
+    scenario.notes += expansion.notes
+    for pod in expansion.pods:
+        if pod.spec.node_name:
+            scenario.bound.append(pod)
+        elif not pod.finished:
+            scenario.pending.append(pod)
+    return scenario
+
+
+def _take_nodes(manifest: Manifest, scenario: Scenario) -> bool:
+    """Add the manifest's nodes to the scenario; return whether it is of a kind that has any."""
+    origin = manifest.origin
+    if manifest.kind == "Node" and manifest.api_version == "v1":
+        found = [written_node(manifest)]
+    elif manifest.kind == "Cluster" and manifest.group == "gputile.io":
+        found = list(described_nodes(manifest))
+        unit = described_unit(manifest)
+        if None not in (unit, scenario.unit_mib) and unit != scenario.unit_mib:
+            raise origin.error(
+                "gpuMemoryUnit", f"another file has {scenario.unit_mib} MiB; a cluster has one memory unit"
+            )
+        scenario.unit_mib = unit or scenario.unit_mib
+    else:
+        return False
+    known = {node.metadata.name for node in scenario.nodes}
+    for node in found:
+        if node.metadata.name in known:
+            raise origin.error("", f"there are two nodes of the name {node.metadata.name}")
+        known.add(node.metadata.name)
+    scenario.nodes += found
+    if len(scenario.nodes) > MOST_NODES:
+        raise origin.error("", f"with it there are more than {MOST_NODES} nodes")
+    return True
