@@ -1,0 +1,1 @@
+"""The gRPC messages and services of the kubelet, generated from the .proto files beside this module."""
