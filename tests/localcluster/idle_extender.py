@@ -1,0 +1,147 @@
+"""A scheduler extender that decides nothing, as fast as can be: what an extender costs before it thinks.
+
+Filter answers with all nodes given, prioritize with zeros, bind with a plain Binding. ``start_idle_extender`` runs it
+beside a control plane.
+"""
+
+import argparse
+import ssl
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx2 as httpx
+import msgspec
+import uvicorn
+
+from tests.localcluster.ports import LOOPBACK, accepts, free_ports
+
+if TYPE_CHECKING:
+    from tests.localcluster.controlplane import ControlPlane
+    from tests.localcluster.processes import Process
+
+Scope = dict[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+NULL = msgspec.Raw(b"null")
+JSON_HEADERS = [(b"content-type", b"application/json")]
+
+
+class _Nodes(msgspec.Struct):
+    """The nodes of filter's arguments, kept as the bytes that came."""
+
+    names: msgspec.Raw = msgspec.field(name="NodeNames", default=NULL)
+    nodes: msgspec.Raw = msgspec.field(name="Nodes", default=NULL)
+
+
+class _Metadata(msgspec.Struct):
+    name: str
+
+
+class _Node(msgspec.Struct):
+    metadata: _Metadata
+
+
+class _NodeList(msgspec.Struct):
+    items: list[_Node]
+
+
+class _Prioritized(msgspec.Struct):
+    names: list[str] | None = msgspec.field(name="NodeNames", default=None)
+    nodes: _NodeList | None = msgspec.field(name="Nodes", default=None)
+
+
+class _Bind(msgspec.Struct):
+    pod: str = msgspec.field(name="PodName")
+    namespace: str = msgspec.field(name="PodNamespace")
+    uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+_decode_nodes = msgspec.json.Decoder(_Nodes).decode
+_decode_prioritized = msgspec.json.Decoder(_Prioritized).decode
+_decode_bind = msgspec.json.Decoder(_Bind).decode
+
+
+class IdleExtender:
+    """The ASGI application; ``api`` is the client that binds, None if bind is not asked for."""
+
+    def __init__(self, api: httpx.AsyncClient | None = None) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        status, answer = await self._answer(scope["path"], body)
+        await send({"type": "http.response.start", "status": status, "headers": JSON_HEADERS})
+        await send({"type": "http.response.body", "body": answer})
+
+    async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        if path == "/filter":
+            given = _decode_nodes(body)
+            return 200, b'{"NodeNames":' + bytes(given.names) + b',"Nodes":' + bytes(given.nodes) + b"}"
+        if path == "/prioritize":
+            asked = _decode_prioritized(body)
+            names = asked.names or [node.metadata.name for node in (asked.nodes.items if asked.nodes else ())]
+            return 200, msgspec.json.encode([{"Host": name, "Score": 0} for name in names])
+        if path == "/bind" and self._api is not None:
+            return 200, msgspec.json.encode({"Error": await _bind(self._api, _decode_bind(body))})
+        return 404, b"{}"
+
+
+async def _bind(api: httpx.AsyncClient, wanted: _Bind) -> str:
+    """Bind as the scheduler would, and return what went wrong, "" if nothing did."""
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": wanted.pod, "uid": wanted.uid},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": wanted.node},
+    }
+    answer = await api.post(f"/api/v1/namespaces/{wanted.namespace}/pods/{wanted.pod}/binding", json=binding)
+    return answer.text if answer.is_error else ""
+
+
+def start_idle_extender(plane: "ControlPlane", *, name: str = "idle-extender", bind: bool = False) -> "Process":
+    """Start one beside ``plane``, and wait until it serves; ``extender_url`` tells where."""
+    (port,) = free_ports(1)
+    command: list[str | Path] = [sys.executable, "-m", __spec__.name, f"--port={port}"]
+    if bind:
+        identity = plane.identity("system:kube-scheduler")
+        command += [f"--api={plane.url}", f"--ca={plane.ca}"]
+        command += [f"--certificate={identity.certificate}", f"--key={identity.key}"]
+    root = Path(__file__).parent.parent.parent
+    return plane.start_process(name, command, ready=lambda: accepts(port), environment={"PYTHONPATH": str(root)})
+
+
+def extender_url(extender: "Process") -> str:
+    """Return the urlPrefix of a started idle extender."""
+    port = next(part for part in extender.command if part.startswith("--port=")).removeprefix("--port=")
+    return f"http://{LOOPBACK}:{port}"
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    for option in ("--api", "--ca", "--certificate", "--key"):
+        parser.add_argument(option, help="where and as whom to bind; without them bind is not served")
+    options = parser.parse_args()
+    api = None
+    if options.api:
+        context = ssl.create_default_context(cafile=options.ca)
+        context.load_cert_chain(options.certificate, options.key)
+        limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
+        api = httpx.AsyncClient(base_url=options.api, verify=context, limits=limits, trust_env=False)
+    uvicorn.run(
+        IdleExtender(api), host=LOOPBACK, port=options.port, access_log=False, log_level="warning", lifespan="off"
+    )
+
+
+if __name__ == "__main__":
+    main()
