@@ -14,8 +14,9 @@ class Booking:
     """What one pod holds.
 
     ``allocation`` is None for a pod that is bound to the node and asks for GPUs, but carries no readable
-    allocation: nobody knows yet which cards it is on, and ``problem`` says why. ``assumed_at`` is the monotonic
-    time in seconds of a bind that the watch has not confirmed yet, None once it has.
+    allocation: nobody knows yet which cards it is on, ``problem`` says why, and ``asked_mib`` how much memory it
+    asks for over all cards (0 for whole cards). ``assumed_at`` is the monotonic time in seconds of a bind that the
+    watch has not confirmed yet, None once it has.
     """
 
     uid: str
@@ -25,6 +26,7 @@ class Booking:
     trust_group: str
     allocation: Allocation | None
     problem: str = ""
+    asked_mib: int = 0
     priority: int = 0
     assumed_at: float | None = None
 
@@ -47,20 +49,26 @@ class Booking:
 def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
     """Return the booking that ``pod`` stands for, or None: not bound, finished (U4), or without a GPU.
 
-    A bound pod that asks for GPUs and carries no readable allocation gets a booking without cards.
+    A bound pod that asks for GPUs and carries no readable allocation gets a booking without cards. An allocation
+    on a pod that asks for none means nothing: anybody could have written it.
     """
     if not pod.spec.node_name or pod.finished:
         return None
+    try:
+        request = parse_request(pod, unit_mib, trust_group)
+        if request is None:
+            return None
+        asked_mib = request.shape.mib * request.shape.cards
+    except RequestError:
+        asked_mib = 0
     text, allocation, problem = pod.metadata.annotations.get(ALLOCATION_ANNOTATION), None, ""
-    if text is not None:
+    if text is None:
+        problem = f"it was bound without the annotation {ALLOCATION_ANNOTATION}"
+    else:
         try:
             allocation = decode_allocation(text)
         except AllocationError as error:
             problem = f"its annotation {ALLOCATION_ANNOTATION} cannot be read: {error}"
-    if allocation is None and not problem:
-        if not asks_for_gpus(pod, unit_mib, trust_group):
-            return None
-        problem = f"it was bound without the annotation {ALLOCATION_ANNOTATION}"
     return Booking(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
@@ -69,13 +77,6 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
         trust_group=trust_group(pod),
         allocation=allocation,
         problem=problem,
+        asked_mib=asked_mib,
         priority=pod.spec.priority or 0,
     )
-
-
-def asks_for_gpus(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> bool:
-    """Return whether the pod asks for GPUs, be it wrongly."""
-    try:
-        return parse_request(pod, unit_mib, trust_group) is not None
-    except RequestError:
-        return True

@@ -38,12 +38,13 @@ class Decision:
             node=self.node,
             trust_group=trust_group,
             allocation=self.allocation,
+            asked_mib=0 if self.allocation.whole else sum(share.mib for share in self.allocation.cards),
             priority=pod.spec.priority or 0,
             assumed_at=assumed_at,
         )
 
     def text(self) -> str:
-        """Return the decision for people: "GPU 1 (4 units)" or "GPU 0, GPU 3"."""
+        """Return the decision for people: "GPU 1 (4096 MiB)" or "GPU 0, GPU 3"."""
         if self.allocation is None:
             return "cards by the node's own device plugin"
         if self.allocation.whole:

@@ -1,0 +1,85 @@
+"""The JSON of kube-scheduler's HTTP extender (k8s.io/kube-scheduler/extender/v1).
+
+The Go structs carry no JSON tags: keys are Go's field names, and nil is ``null``. Embedded objects are ordinary
+core/v1 JSON.
+"""
+
+import msgspec
+
+from gputile.api.core import Pod
+
+
+class _Message(msgspec.Struct, rename="pascal", gc=False, kw_only=True):
+    """Keys in Go's spelling."""
+
+
+class ExtenderArgs(_Message):
+    """What ``filter`` and ``prioritize`` get. ``node_names`` is None unless the extender is nodeCacheCapable."""
+
+    pod: Pod
+    node_names: list[str] | None = None
+
+
+class FilterResult(_Message):
+    """The answer to ``filter``. What is in ``failed_and_unresolvable_nodes`` is not worth preempting for."""
+
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] = {}
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
+
+
+class HostPriority(_Message):
+    """One node's score, 0 to 10, in the answer to ``prioritize``."""
+
+    host: str
+    score: int
+
+
+class ExtenderBindingArgs(_Message):
+    """What ``bind`` gets."""
+
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class ExtenderBindingResult(_Message):
+    """The answer to ``bind``; an empty error means that the pod is bound."""
+
+    error: str = ""
+
+
+class MetaPod(_Message):
+    """A victim by its UID."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(_Message):
+    """The victims on one node, and how many PodDisruptionBudgets their eviction violates."""
+
+    pods: list[MetaPod] | None = None
+    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+
+
+class Victims(_Message):
+    """As ``MetaVictims``, with whole pods: what an extender gets that is not nodeCacheCapable."""
+
+    pods: list[Pod] | None = None
+    num_pdb_violations: int = msgspec.field(default=0, name="NumPDBViolations")
+
+
+class ExtenderPreemptionArgs(_Message):
+    """What ``preempt`` gets: for each candidate node the victims that the in-tree plugins chose."""
+
+    pod: Pod
+    node_name_to_victims: dict[str, Victims] | None = None
+    node_name_to_meta_victims: dict[str, MetaVictims] | None = None
+
+
+class ExtenderPreemptionResult(_Message):
+    """The answer to ``preempt``: always by UID."""
+
+    node_name_to_meta_victims: dict[str, MetaVictims]

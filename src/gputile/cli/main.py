@@ -1,0 +1,39 @@
+"""The ``gputile`` command, and ``kubectl inspect cgpu``."""
+
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from gputile.cli.simulate import simulate
+
+app = typer.Typer(
+    name="gputile",
+    help="Share the GPUs of a Kubernetes cluster.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"gputile {version('gputile')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Share the GPUs of a Kubernetes cluster."""
+
+
+app.command("simulate")(simulate)
+
+
+def main() -> None:
+    """Run the ``gputile`` command."""
+    app()

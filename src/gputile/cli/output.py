@@ -1,0 +1,42 @@
+"""How commands speak: results on stdout, everything else on stderr, colours on a terminal only."""
+
+import sys
+from enum import StrEnum
+from typing import Any, NoReturn
+
+import msgspec
+import typer
+
+BAD_INPUT = 2  # the exit code of typer's own usage errors
+NOT_PLACED = 3
+
+
+class Output(StrEnum):
+    """Formats of commands that show the cluster."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
+    """Print an error and leave with ``code``."""
+    typer.secho("error: ", nl=False, err=True, fg=typer.colors.RED, bold=True)
+    typer.echo(message, err=True)
+    raise typer.Exit(code)
+
+
+def note(message: str) -> None:
+    """Print something that is worth knowing and stops nobody."""
+    typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW)
+    typer.echo(message, err=True)
+
+
+def write(text: str) -> None:
+    """Print a result."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def write_json(value: Any) -> None:
+    """Print a result as JSON that people can read too."""
+    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")

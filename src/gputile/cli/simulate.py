@@ -1,0 +1,147 @@
+"""``gputile simulate``: what would happen to these workloads on this cluster."""
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gputile.cli.configuration import read_configuration
+from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note, write, write_json
+
+if TYPE_CHECKING:
+    from gputile.simulator.scenario import Scenario
+    from gputile.simulator.simulation import Outcome, Simulation
+
+
+class Format(StrEnum):
+    """What to print."""
+
+    TABLE = "table"
+    INSPECT = "inspect"
+    JSON = "json"
+
+
+def simulate(
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cluster", metavar="FILE", help="Nodes: a kind: Cluster, or what kubectl get nodes -o yaml prints."
+        ),
+    ] = None,
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filename", "-f", metavar="FILE", help="Workloads: a file, a directory, or - for standard input."
+        ),
+    ] = None,
+    from_cluster: Annotated[
+        bool, typer.Option("--from-cluster", help="Start from the nodes and pods of the cluster that kubectl talks to.")
+    ] = False,
+    output: Annotated[Format, typer.Option("--output", "-o", help="What to print.")] = Format.TABLE,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="For --from-cluster; default as kubectl's.")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", help="For --from-cluster: the kubeconfig's context.")
+    ] = None,
+) -> None:
+    """Decide node and cards for each pod of some manifests, with the very code that schedules live.
+
+    Prints each decision with its reason, then the table of kubectl inspect cgpu. Nothing is sent to any cluster.
+
+    Exit code: 0 when every pod was placed, 3 when one was not, 2 for input that cannot be used.
+    """
+    import msgspec
+
+    from gputile.simulator.manifests import ManifestError
+    from gputile.simulator.scenario import load_scenario
+    from gputile.simulator.simulation import Simulation
+
+    if not cluster and not from_cluster:
+        fail("give the cluster: --cluster FILE, or --from-cluster")
+    configuration = read_configuration(config)
+    nodes, pods = [], []
+    if from_cluster:
+        from gputile.cli.live import read_cluster
+
+        nodes, pods = read_cluster(kubeconfig, context)
+    try:
+        scenario = load_scenario(cluster or (), files or (), nodes=nodes)
+    except ManifestError as error:
+        fail(str(error), BAD_INPUT)
+    for text in scenario.notes:
+        note(text)
+    if scenario.unit_mib is not None:
+        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{scenario.unit_mib}MiB")
+    scenario.bound += [pod for pod in pods if pod.spec.node_name]
+    simulation = Simulation(configuration)
+    outcomes = _run(simulation, scenario)
+    _print(output, simulation, outcomes)
+    if any(outcome.node is None for outcome in outcomes):
+        raise typer.Exit(NOT_PLACED)
+
+
+def _run(simulation: "Simulation", scenario: "Scenario") -> "list[Outcome]":
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    return list(
+        track(
+            simulation.run(scenario, time.time_ns),
+            description="Deciding",
+            total=len(scenario.pending),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal or len(scenario.pending) < 500,
+        )
+    )
+
+
+def _print(output: Format, simulation: "Simulation", outcomes: "list[Outcome]") -> None:
+    from gputile.views import inspect
+    from gputile.views.tiles import tiles, to_builtins
+
+    nodes = tiles(simulation.ledger)
+    unit = inspect.unit_of(nodes, simulation.configuration.unit_mib)
+    if output is Format.JSON:
+        write_json({"decisions": [_decision(outcome) for outcome in outcomes], "nodes": to_builtins(nodes)})
+        return
+    if output is Format.TABLE:
+        _print_decisions(outcomes)
+        write("\n")
+    write(inspect.summary(nodes, unit))
+
+
+def _decision(outcome: "Outcome") -> dict[str, Any]:
+    allocation = outcome.allocation
+    gpus = [
+        {"index": share.index, "uuid": share.uuid, "mib": share.mib, "units": share.mib // allocation.unit_mib}
+        | ({"percent": share.percent} if share.percent and not allocation.whole else {})
+        for share in (allocation.cards if allocation else ())
+    ]
+    meta = outcome.pod.metadata
+    return {
+        "namespace": meta.namespace,
+        "pod": meta.name,
+        "node": outcome.node,
+        "gpus": gpus,
+        "reason": outcome.reason,
+    }
+
+
+def _print_decisions(outcomes: "list[Outcome]") -> None:
+    rows = [("NAMESPACE", "POD", "NODE", "GPU", "REASON")]
+    for outcome in outcomes:
+        cards = outcome.allocation.cards if outcome.allocation else ()
+        gpus = ",".join(str(share.index) for share in cards) or "-"
+        meta = outcome.pod.metadata
+        rows.append((meta.namespace, meta.name, outcome.node or "<none>", gpus, outcome.reason))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    for row in rows:
+        write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) + f"  {row[4]}\n")

@@ -1,0 +1,124 @@
+"""Decides a scenario pod by pod, with the ledger and the placement that decide live.
+
+Each pod goes through what a live one does: the in-tree predicates, ``filter``, ``prioritize``, the choice of the
+cards, and the Binding, whose annotation the ledger then reads back.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.wellknown import GPU_RESOURCES
+from gputile.device.allocation import Allocation
+from gputile.device.request import Request, RequestError, parse_request
+from gputile.ledger.events import NodeApplied, PodApplied
+from gputile.ledger.ledger import Ledger
+from gputile.placement.fit import Refusal
+from gputile.scheduling.decision import Decision
+from gputile.scheduling.placer import TOP_SCORE, Placer
+from gputile.simulator.predicates import Predicates
+from gputile.simulator.scenario import Scenario
+
+# What an extender's rank counts beside the in-tree scores, as the chart sets it: the GPU decides, the rest breaks ties.
+RANK_WEIGHT = 1000
+_SHOWN = 10
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one pod: its node and allocation, or None and why."""
+
+    pod: Pod
+    node: str | None
+    allocation: Allocation | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Simulation:
+    """A cluster, and the pods decided so far."""
+
+    configuration: Configuration
+    ledger: Ledger = field(init=False)
+    placer: Placer = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.configuration)
+        self.placer = Placer(self.ledger)
+
+    def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[Outcome]:
+        """Yield the outcome of each pending pod, in the order in which kube-scheduler takes them.
+
+        That is by priority, then by creation. ``clock_ns`` gives the time of each decision (ns since the epoch).
+        """
+        predicates = Predicates(scenario.nodes)
+        for node in scenario.nodes:
+            self.ledger.apply(NodeApplied(node))
+        for pod in scenario.bound:
+            self.ledger.apply(PodApplied(pod))
+            predicates.place(pod, pod.spec.node_name)
+        for pod in sorted(scenario.pending, key=lambda pod: -(pod.spec.priority or 0)):
+            outcome = self._decide(pod, predicates, clock_ns())
+            if outcome.node is not None:
+                predicates.place(pod, outcome.node)
+            yield outcome
+
+    def _decide(self, pod: Pod, predicates: Predicates, now_ns: int) -> Outcome:
+        try:
+            request = parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
+        except RequestError as error:
+            return Outcome(pod, None, None, str(error))
+        in_tree = predicates.reasons(pod)
+        open_to_pod = [name for name, reason in in_tree.items() if reason is None]
+        feasible = self.placer.filter(request, open_to_pod).feasible if request else open_to_pod
+        if not feasible:
+            return Outcome(pod, None, None, self._why_nowhere(request, in_tree))
+        scores = predicates.scores(pod, feasible)
+        ranks = self.placer.rank(request, feasible) if request else [TOP_SCORE] * len(feasible)
+        total = {name: rank * RANK_WEIGHT + scores[name] for name, rank in zip(feasible, ranks, strict=True)}
+        node = max(feasible, key=lambda name: total[name])
+        reason = f"fits {len(feasible)} of {len(in_tree)} node(s)"
+        if request is None:
+            return Outcome(pod, node, None, f"{reason}; asks for no GPU")
+        decision = self.placer.decide(request, node, now_ns)
+        if isinstance(decision, Refusal):
+            raise AssertionError(f"{node} fitted {pod.key} and then did not: {decision.text}")
+        self._bind(pod, decision)
+        state = self.placer.state(node)
+        policy = state.facts.placement if state and decision.allocation and not decision.allocation.whole else ""
+        return Outcome(pod, node, decision.allocation, f"{reason}; {policy + ': ' if policy else ''}{decision.text()}")
+
+    def _bind(self, pod: Pod, decision: Decision) -> None:
+        """Do what the API server does with the Binding."""
+        binding = decision.binding(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+        annotations = pod.metadata.annotations | binding.metadata.annotations
+        bound = msgspec.structs.replace(
+            pod,
+            metadata=msgspec.structs.replace(pod.metadata, annotations=annotations),
+            spec=msgspec.structs.replace(pod.spec, node_name=binding.target.name),
+        )
+        self.ledger.apply(PodApplied(bound))
+
+    def _why_nowhere(self, request: Request | None, in_tree: dict[str, str | None]) -> str:
+        """Return one sentence on all nodes: those where the GPU is what is missing by name, the others by count."""
+        by_gpu: list[tuple[int, str]] = []
+        counted: dict[str, list[str]] = {}
+        for name, reason in in_tree.items():
+            gpu_is_short = reason is None or any(reason == f"Insufficient {resource}" for resource in GPU_RESOURCES)
+            refused = self.placer.refusal(request, name) if request and gpu_is_short else None
+            if refused is not None:
+                by_gpu.append((-refused.rule, f"{name}: {refused.text}"))
+            else:
+                counted.setdefault(reason or "did not fit", []).append(name)
+        by_gpu.sort(key=lambda found: found[0])
+        parts = [text for _, text in by_gpu[:_SHOWN]]
+        if len(by_gpu) > _SHOWN:
+            parts.append(f"and {len(by_gpu) - _SHOWN} more nodes for want of GPUs")
+        for reason, names in counted.items():
+            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+            parts.append(f"{len(names)} {reason} ({shown})")
+        return f"fits none of {len(in_tree)} node(s); " + "; ".join(parts)

@@ -1,0 +1,1 @@
+"""What people look at: tables, explanations and numbers, computed from the ledger."""
