@@ -50,7 +50,7 @@ class Predicates:
         if position is None or pod.finished or pod.metadata.uid in self._placed:
             return
         load = self._loads[position]
-        self._count(load, pod, 1)
+        _count(load, pod, 1)
         self._placed[pod.metadata.uid] = Placed(pod, load.node)
         if repels(pod):
             self._repelling[pod.metadata.uid] = self._placed[pod.metadata.uid]
@@ -60,7 +60,7 @@ class Predicates:
         placed = self._placed.pop(uid, None)
         self._repelling.pop(uid, None)
         if placed is not None:
-            self._count(self._loads[self._position[placed.node.metadata.name]], placed.pod, -1)
+            _count(self._loads[self._position[placed.node.metadata.name]], placed.pod, -1)
 
     def reasons(self, pod: Pod) -> dict[str, str | None]:
         """Return for each node, in order, why the pod may not go there; None where it may."""
@@ -100,7 +100,7 @@ class Predicates:
             template = self._templates[id(spec)] = _Template(spec, pod_requests(spec), reasons)
         return template
 
-    def _count(self, load: _Load, pod: Pod, sign: int) -> None:
-        needs = self._template(pod.spec).needs
-        for name, amount in (*needs.items(), (PODS, 1)):
-            load.used[name] = load.used.get(name, 0) + sign * amount
+
+def _count(load: _Load, pod: Pod, sign: int) -> None:
+    for name, amount in (*pod_requests(pod.spec).items(), (PODS, 1)):
+        load.used[name] = load.used.get(name, 0) + sign * amount

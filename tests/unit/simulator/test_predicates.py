@@ -114,7 +114,7 @@ def test_operators(operator, values, labels, matches):
             r"podAffinity.*\[0\].topologyKey: must be there",
         ),
         (
-            "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 0, preference: {}}]}}",
+            "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 0}]}}",
             "weight: 0 is not in 1 to 100",
         ),
     ],
