@@ -1,13 +1,18 @@
-"""How much of a node's plain resources a pod takes, in exact integers; GPU resources are left to the ledger."""
+"""How much of a node's resources a pod takes, in exact integers.
 
+GPU resources count too, as totals of the node: that is all that kube-scheduler sees of them.
+"""
+
+import math
 from collections.abc import Mapping
 
-from gputile.api.core import Container, Node, PodSpec, ResourceList
+from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList
 from gputile.api.quantity import QuantityError, parse_quantity
-from gputile.api.wellknown import GPU_RESOURCES
+from gputile.api.wellknown import LEGACY_GPU, WHOLE_GPU
 
 CPU = "cpu"
 PODS = "pods"
+_FIRST = {CPU: 0, "memory": 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
 Amounts = dict[str, int]
 
 
@@ -31,19 +36,25 @@ def pod_requests(spec: PodSpec) -> Amounts:
     for container in spec.containers:
         _add(running, container_requests(container))
     _raise_to(peak, running)
-    return {name: amount for name, amount in peak.items() if amount}
+    return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
 
 
 def container_requests(container: Container) -> Amounts:
-    """Return one container's requests; where only a limit is set, the request is the limit."""
+    """Return one container's requests; where only a limit is set, the request is the limit.
+
+    An amount that cannot be read, or is negative, is nothing: such a GPU request is refused when it is decided.
+    """
     amounts = {**container.resources.limits, **container.resources.requests}
-    return {name: _amount(name, amount) for name, amount in amounts.items() if name not in GPU_RESOURCES}
+    requests: Amounts = {}
+    for name, quantity in amounts.items():
+        _add(requests, {WHOLE_GPU if name == LEGACY_GPU else name: -_floor(name, quantity, sign=-1)})
+    return requests
 
 
 def node_allocatable(node: Node) -> Amounts:
     """Return what pods may take of the node. An amount that cannot be read, or is negative, is nothing."""
     resources: ResourceList = node.status.allocatable or node.status.capacity
-    return {name: _readable(name, amount) for name, amount in resources.items() if name not in GPU_RESOURCES}
+    return {name: _floor(name, quantity) for name, quantity in resources.items()}
 
 
 def insufficient(needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]) -> str | None:
@@ -56,17 +67,13 @@ def insufficient(needs: Mapping[str, int], used: Mapping[str, int], allocatable:
     return None
 
 
-def _amount(name: str, quantity: str | int | float) -> int:
-    value = parse_quantity(quantity) * (1000 if name == CPU else 1)
-    return -(-value.numerator // value.denominator)
-
-
-def _readable(name: str, quantity: str | int | float) -> int:
+def _floor(name: str, quantity: Quantity, sign: int = 1) -> int:
+    """Return ``sign`` times the amount, rounded down; 0 for one that is not a quantity, or negative."""
     try:
         value = parse_quantity(quantity) * (1000 if name == CPU else 1)
     except QuantityError:
         return 0
-    return max(0, value.numerator // value.denominator)
+    return math.floor(sign * value) if value > 0 else 0
 
 
 def _add(amounts: Amounts, more: Mapping[str, int]) -> None:

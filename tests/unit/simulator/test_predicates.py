@@ -8,6 +8,8 @@ from .builders import node, pod
 
 SELECTOR = "node(s) didn't match Pod's node affinity/selector"
 
+GPUS = {"gpus": {"count": 2, "memory": "15GiB"}}
+
 
 def reason(pod_, *nodes):
     return Predicates(nodes).reasons(pod_)[nodes[0].metadata.name]
@@ -57,7 +59,24 @@ def expression(key, operator, *values):
         ("containers: [{name: c, resources: {limits: {x.io/y: 1}}}]", {}, "Insufficient x.io/y"),
         ("containers: [{name: c, resources: {limits: {x.io/y: 1}}}]", {"resources": {"x.io/y": 1}}, None),
         ("containers: [{name: c, resources: {limits: {x.io/y: 0}}}]", {}, None),
-        ("containers: [{name: c, resources: {limits: {nvidia.com/gpu: 9}}}]", {}, None),
+        ("containers: [{name: c, resources: {limits: {nvidia.com/gpu: 2}}}]", GPUS, None),
+        ("containers: [{name: c, resources: {limits: {nvidia.com/gpu: 3}}}]", GPUS, "Insufficient nvidia.com/gpu"),
+        (
+            "containers: [{name: c, resources: {limits: {alpha.kubernetes.io/nvidia-gpu: 3}}}]",
+            GPUS,
+            "Insufficient nvidia.com/gpu",
+        ),
+        (
+            "containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: 31, cpu: 500}}}]",
+            GPUS | {"mode": "share"},
+            "Insufficient cpu",
+        ),
+        (
+            "containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: 31}}}]",
+            GPUS | {"mode": "share"},
+            "Insufficient aliyun.com/gpu-mem",
+        ),
+        ("containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: x}}}]", GPUS, None),
         ("{}", {"pods": 0}, "Too many pods"),
     ],
 )
