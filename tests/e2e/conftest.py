@@ -1,5 +1,6 @@
 """What the tests on a real control plane share."""
 
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -31,9 +32,8 @@ def control_plane() -> Iterator[ControlPlane]:
 @pytest.fixture
 def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own; its pods are gone when the test ends."""
-    name = request.node.name.lower().replace("_", "-").partition("[")[0][:50].strip("-")
-    name = f"{name}-{len(control_plane.api.get('/api/v1/namespaces')['items'])}"
-    control_plane.create_namespace(name)
+    test = request.node.name.partition("[")[0].lower().replace("_", "-")[:50].strip("-")
+    name = control_plane.create_namespace(f"{test}-{secrets.token_hex(3)}")
     yield name
     control_plane.nodes.delete_all_pods_now(name)
     control_plane.api.delete(f"/api/v1/namespaces/{name}")

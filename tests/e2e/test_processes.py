@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.localcluster import binaries, skipping
+from tests.localcluster import binaries, scratch, skipping
 from tests.localcluster.processes import Process, ProcessFailed
 from tests.localcluster.toolchain import ComponentMissing
 
@@ -70,6 +70,21 @@ def test_a_process_dies_with_the_one_that_started_it() -> None:
     starter = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert starter.returncode == -9, starter.stderr
     wait_ended(int(starter.stdout))
+
+
+def test_the_directory_of_a_killed_run_is_removed_and_that_of_a_living_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    abandoned = tmp_path / f"{scratch.PREFIX}abandoned"
+    abandoned.mkdir()
+    (abandoned / scratch.LOCK).touch()
+    living = scratch.Scratch()
+    another = scratch.Scratch()
+    assert sorted(tmp_path.iterdir()) == sorted([living.path, another.path])
+    living.remove()
+    another.remove()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_of_programs_must_have_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

