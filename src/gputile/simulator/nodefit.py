@@ -3,7 +3,7 @@
 The reasons are in kube-scheduler's own words.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gputile.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, PodSpec, Taint, Toleration
@@ -25,6 +25,14 @@ def static_reason(spec: PodSpec, node: Node) -> str | None:
     if taint is not None:
         return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
     return None if matches_node(spec, node) else WRONG_LABELS
+
+
+def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[str | None]:
+    """Return ``static_reason`` for each node. Where the affinity names nodes, only those are looked at closely."""
+    names = _named_nodes(spec)
+    if names is None:
+        return [static_reason(spec, node) for node in nodes]
+    return [static_reason(spec, node) if node.metadata.name in names else WRONG_LABELS for node in nodes]
 
 
 def untolerated_taint(spec: PodSpec, node: Node) -> Taint | None:
@@ -63,6 +71,20 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
         _compare(labels.get(r.key), r.operator, r.values) for r in selector.match_expressions
     )
+
+
+def _named_nodes(spec: PodSpec) -> set[str] | None:
+    """Return the only nodes that the required affinity can match, as a DaemonSet's pods name one; None for any."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    if affinity is None or affinity.required is None:
+        return None
+    names: set[str] = set()
+    for term in affinity.required.node_selector_terms:
+        named = [field.values for field in term.match_fields if field.operator == "In"]
+        if not named:
+            return None
+        names.update(named[0])
+    return names
 
 
 def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:

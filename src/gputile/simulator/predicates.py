@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gputile.api.core import Node, Pod, PodSpec
 from gputile.simulator.interpod import Placed, hard_spread, interpod_checks, repels
-from gputile.simulator.nodefit import avoided_taints, preferred_weight, static_reason
+from gputile.simulator.nodefit import avoided_taints, preferred_weight, static_reasons
 from gputile.simulator.podrequests import PODS, Amounts, insufficient, node_allocatable, pod_requests
 
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
@@ -66,7 +66,7 @@ class Predicates:
         """Return for each node, in order, why the pod may not go there; None where it may."""
         template = self._template(pod.spec)
         checks = []
-        if self._repelling or pod.spec.affinity is not None or hard_spread(pod):
+        if self._repelling or hard_spread(pod) or _looks_at_pods(pod.spec):
             checks = interpod_checks(pod, list(self._placed.values()), self._repelling.values(), self._nodes)
         answers: dict[str, str | None] = {}
         for load, static in zip(self._loads, template.reasons, strict=True):
@@ -96,11 +96,16 @@ class Predicates:
         if template is None:
             if len(self._templates) == _MOST_TEMPLATES:
                 self._templates.clear()
-            reasons = [static_reason(spec, node) for node in self._nodes]
-            template = self._templates[id(spec)] = _Template(spec, pod_requests(spec), reasons)
+            template = _Template(spec, pod_requests(spec), static_reasons(spec, self._nodes))
+            self._templates[id(spec)] = template
         return template
 
 
 def _count(load: _Load, pod: Pod, sign: int) -> None:
     for name, amount in (*pod_requests(pod.spec).items(), (PODS, 1)):
         load.used[name] = load.used.get(name, 0) + sign * amount
+
+
+def _looks_at_pods(spec: PodSpec) -> bool:
+    affinity = spec.affinity
+    return affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)
