@@ -1,9 +1,7 @@
 """A Kubernetes control plane for as long as a ``with`` block lasts."""
 
 import json
-import re
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,15 +12,14 @@ import httpx2 as httpx
 
 from tests.localcluster import binaries, commands
 from tests.localcluster.certificates import Authority, KeyPair, write_key
-from tests.localcluster.client import Api, ApiError
-from tests.localcluster.kubeconfig import write_kubeconfig
+from tests.localcluster.client import Api, ApiError, health_check
+from tests.localcluster.kubeconfig import ADMIN_GROUPS, Users
 from tests.localcluster.nodes import SimulatedNodes
 from tests.localcluster.ports import LOOPBACK, accepts, free_ports
 from tests.localcluster.processes import Process, ProcessFailed
 from tests.localcluster.schedulerconfig import SchedulerOptions, scheduler_configuration
 from tests.localcluster.scratch import Scratch
 
-ADMIN_GROUPS = ("system:masters",)
 SERVICE_HOSTS = (LOOPBACK, "localhost", "kubernetes.default.svc", "10.96.0.1")
 
 
@@ -47,8 +44,6 @@ class ControlPlane:
         self.programs = programs if programs is not None else binaries.find()
         self._extra = {"kube-apiserver": apiserver_arguments, "kube-controller-manager": controller_arguments}
         self.processes: dict[str, Process] = {}
-        self._identities: dict[tuple[str, tuple[str, ...]], KeyPair] = {}
-        self._issuing = threading.Lock()
         self._api: Api | None = None
 
     def __enter__(self) -> Self:
@@ -75,6 +70,7 @@ class ControlPlane:
         self.ca = self.authority.certificate
         self.service_account_key = self.directory / "service-account.key"
         write_key(self.service_account_key)
+        self._users = Users(self.authority, self.url)
         self.api = self._api = Api(self.url, str(self.ca), self.identity("admin"))
         serving = self.authority.server("apiserver", SERVICE_HOSTS)
         apiserver = commands.apiserver(
@@ -113,19 +109,11 @@ class ControlPlane:
 
     def identity(self, user: str, groups: Sequence[str] | None = None) -> KeyPair:
         """Return a client certificate of ``user``; ``admin`` may do everything unless groups are given."""
-        chosen = tuple(groups) if groups is not None else ADMIN_GROUPS if user == "admin" else ()
-        with self._issuing:
-            if (user, chosen) not in self._identities:
-                file_name = f"{len(self._identities)}-" + re.sub(r"[^\w.-]", "-", user)
-                self._identities[user, chosen] = self.authority.client(file_name, user, chosen)
-            return self._identities[user, chosen]
+        return self._users.identity(user, groups)
 
     def kubeconfig(self, user: str = "admin", groups: Sequence[str] | None = None) -> Path:
         """Return the path of a kubeconfig of ``user``, with everything embedded."""
-        identity = self.identity(user, groups)
-        path = identity.certificate.with_suffix(".kubeconfig")
-        with self._issuing:
-            return path if path.exists() else write_kubeconfig(path, self.url, self.ca, user, identity)
+        return self._users.kubeconfig(user, groups)
 
     def kubectl(self, *arguments: str, input: str | None = None) -> str:
         """Run kubectl as admin and return what it prints.
@@ -154,14 +142,7 @@ class ControlPlane:
         path.write_text(json.dumps(configuration, indent=2))
         (port,) = free_ports(1)
         command = commands.scheduler(self.programs["kube-scheduler"], configuration=path, port=port)
-        with httpx.Client(base_url=f"https://{LOOPBACK}:{port}", verify=False, trust_env=False) as health:
-
-            def ready() -> bool:
-                try:
-                    return health.get("/readyz").status_code == httpx.codes.OK
-                except httpx.HTTPError:
-                    return False
-
+        with health_check(f"https://{LOOPBACK}:{port}/readyz") as ready:
             return self.start_process(name, command, ready=ready)
 
     def start_process(
