@@ -1,0 +1,226 @@
+"""Requests to the API server: bytes out, bytes in, and every failure under the name that says what it means.
+
+The transport is aiohttp: a small POST over TLS costs it 0.08 to 0.15 ms of CPU where httpx takes 0.6, and a scheduler
+that binds hundreds of pods a second shares its core with them.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from importlib.metadata import version
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+from urllib.parse import urlencode
+
+import aiohttp
+from yarl import URL
+
+from gputile.kube.backoff import Backoff
+from gputile.kube.credentials import Credential
+from gputile.kube.errors import (
+    AnswerLost,
+    ConnectionFailed,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    api_error,
+)
+from gputile.kube.kubeconfig import Access
+
+log = logging.getLogger(__name__)
+
+JSON = "application/json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+CONNECT_SECONDS = 5.0
+
+Query = Mapping[str, str]
+_NO_QUERY: Query = {}
+_RETRY = Backoff(first=0.1, longest=2.0)
+
+
+class _Request(NamedTuple):
+    method: str
+    path: str
+    within: float
+    query: Query = _NO_QUERY
+    body: bytes = b""
+    content_type: str = JSON
+
+    @property
+    def target(self) -> str:
+        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
+
+
+class Connection:
+    """A pool of keep-alive connections to one API server; an async context manager.
+
+    ``within`` is in seconds and covers a whole request where the call gives none. A GET is tried ``attempts`` times
+    with ``retry`` between; nothing else is ever sent twice, except after a 401 with other credentials.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        within: float = 10.0,
+        attempts: int = 4,
+        retry: Backoff = _RETRY,
+        max_connections: int = 64,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._access = access
+        self._within = within
+        self._attempts = attempts
+        self._retry = retry
+        self._max_connections = max_connections
+        self._sleep = sleep
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the kubeconfig's context, or of the pod."""
+        return self._access.namespace
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=self._max_connections, socket_factory=_watchful_socket)
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            headers={"User-Agent": f"gputile/{version('gputile')}", "Accept": JSON, "Accept-Encoding": "identity"},
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def get(self, path: str, query: Query = _NO_QUERY, *, within: float | None = None) -> bytes:
+        """Return the object or list at ``path``; try again while the API server is unreachable, overloaded or failing.
+
+        Raises:
+            KubeError: the failure of the last attempt.
+        """
+        request = _Request("GET", path, within or self._within, query)
+        for attempt in range(self._attempts - 1):
+            try:
+                return await self._send(request)
+            except (ConnectionFailed, AnswerLost, ServerError, TooManyRequests) as error:
+                log.info("trying again: %s", error)
+                wait = max(self._retry.delay(attempt), error.retry_after)
+            await self._sleep(wait)
+        return await self._send(request)
+
+    async def post(self, path: str, body: bytes, *, within: float | None = None) -> bytes:
+        """Create ``body`` (JSON) under ``path`` and return what the API server stored.
+
+        Raises:
+            KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
+        """
+        return await self._send(_Request("POST", path, within or self._within, body=body))
+
+    async def patch(
+        self, path: str, body: bytes, *, content_type: str = MERGE_PATCH, within: float | None = None
+    ) -> bytes:
+        """Change the object at ``path`` and return it.
+
+        Raises:
+            KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
+        """
+        request = _Request("PATCH", path, within or self._within, body=body, content_type=content_type)
+        return await self._send(request)
+
+    async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
+        """Delete the object at ``path``; ``body`` is a metav1.DeleteOptions, for instance with a uid precondition.
+
+        Raises:
+            KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
+        """
+        return await self._send(_Request("DELETE", path, within or self._within, body=body))
+
+    @asynccontextmanager
+    async def stream(self, path: str, query: Query, *, within: float) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch and yield its chunks as they come, for at most ``within`` seconds.
+
+        Raises:
+            KubeError: it could not be opened, or broke off. A watch that the API server ends properly just ends.
+        """
+        request = _Request("GET", path, within, query)
+        async with await self._open(request) as response, aclosing(_chunks(request, response)) as chunks:
+            yield chunks
+
+    async def _send(self, request: _Request) -> bytes:
+        async with await self._open(request) as response:
+            with _named(request):
+                return await response.read()
+
+    async def _open(self, request: _Request) -> aiohttp.ClientResponse:
+        credential = await self._access.credentials.current()
+        try:
+            return await self._open_as(credential, request)
+        except Unauthorized:
+            if not self._access.credentials.refused(credential):
+                raise
+        return await self._open_as(await self._access.credentials.current(), request)
+
+    async def _open_as(self, credential: Credential, request: _Request) -> aiohttp.ClientResponse:
+        if self._session is None:
+            raise RuntimeError("the connection is used outside its `async with`")
+        headers = {"Content-Type": request.content_type} if request.body else {}
+        if credential.authorization:
+            headers["Authorization"] = credential.authorization
+        with _named(request):
+            response = await self._session.request(
+                request.method,
+                URL(self._access.server + request.target, encoded=True),
+                data=request.body or None,
+                headers=headers,
+                allow_redirects=False,
+                proxy=self._access.proxy,
+                ssl=credential.tls or True,
+                server_hostname=self._access.tls_server_name,
+                timeout=aiohttp.ClientTimeout(total=request.within, connect=CONNECT_SECONDS),
+            )
+            if response.status < 300:
+                return response
+            async with response:
+                body = await response.read()
+        retry_after = response.headers.get("Retry-After", "")
+        seconds = float(retry_after) if retry_after.isdecimal() else 0.0
+        raise api_error(request.method, request.target, response.status, body, seconds)
+
+
+async def _chunks(request: _Request, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    with _named(request):
+        async for chunk in response.content.iter_any():
+            yield chunk
+
+
+@contextmanager
+def _named(request: _Request) -> Iterator[None]:
+    what = f"{request.method} {request.target}"
+    try:
+        yield
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
+        raise ConnectionFailed(f"{what}: no connection: {error}") from error
+    except TimeoutError as error:
+        raise AnswerLost(f"{what}: no complete answer within {request.within:g} s") from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise AnswerLost(f"{what}: the connection broke: {error or type(error).__name__}") from error
+
+
+def _watchful_socket(address: tuple[Any, ...]) -> socket.socket:
+    """Return a socket that notices a dead peer within half a minute, where the kernel's default is two hours."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    return made

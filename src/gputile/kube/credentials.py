@@ -1,0 +1,93 @@
+"""Who gputile is towards the API server: what a request carries, and what to do when that is refused."""
+
+import base64
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from gputile.kube.errors import ConfigError
+
+TOKEN_FILE_SECONDS = 60.0  # the kubelet rotates a projected token well before it expires
+
+
+class Credential(NamedTuple):
+    """What one request carries: the Authorization header, and the TLS settings with the client certificate."""
+
+    authorization: str | None
+    tls: ssl.SSLContext | None
+
+
+class Credentials(Protocol):
+    """A source of credentials."""
+
+    async def current(self) -> Credential:
+        """Return what to send now.
+
+        Raises:
+            ConfigError: there is none to be had.
+        """
+
+    def refused(self, credential: Credential) -> bool:
+        """Take note that ``credential`` got a 401; return whether another request could carry another one."""
+
+
+class FixedCredentials:
+    """A token, a password, a client certificate, or nothing: the same for ever."""
+
+    def __init__(self, authorization: str | None, tls: ssl.SSLContext | None) -> None:
+        self._credential = Credential(authorization, tls)
+
+    async def current(self) -> Credential:
+        """Return the one credential."""
+        return self._credential
+
+    def refused(self, credential: Credential) -> bool:
+        """Return False: there is no other."""
+        del credential
+        return False
+
+
+class TokenFileCredentials:
+    """A token in a file that somebody rotates, as the kubelet does for service accounts."""
+
+    def __init__(self, path: Path, tls: ssl.SSLContext | None, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._tls = tls
+        self._monotonic = monotonic
+        self._credential: Credential | None = None
+        self._read_at = 0.0
+
+    async def current(self) -> Credential:
+        """Return the token, read again once a minute.
+
+        Raises:
+            ConfigError: the file cannot be read.
+        """
+        now = self._monotonic()
+        if self._credential is None or now - self._read_at >= TOKEN_FILE_SECONDS:
+            self._credential = Credential(bearer(self._read()), self._tls)
+            self._read_at = now
+        return self._credential
+
+    def refused(self, credential: Credential) -> bool:
+        """Read the file again; return whether it holds another token than the one refused."""
+        self._credential = None
+        return bearer(self._read()) != credential.authorization
+
+    def _read(self) -> str:
+        try:
+            return self._path.read_text().strip()
+        except OSError as error:
+            raise ConfigError(f"cannot read the token file {self._path}: {error.strerror}") from error
+
+
+def bearer(token: str) -> str:
+    """Return the Authorization header of a bearer token."""
+    return f"Bearer {token}"
+
+
+def basic(username: str, password: str) -> str:
+    """Return the Authorization header of a user name and password."""
+    return "Basic " + base64.b64encode(f"{username}:{password}".encode()).decode()

@@ -1,0 +1,194 @@
+"""Lists and watch lines as typed objects, and what to do with an object that does not fit its type.
+
+One object that somebody wrote by hand must not stop the rest. Decoding is tried in one go first; only where that fails
+is it done object by object, and what still does not fit becomes an :class:`Unreadable`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from gputile.api.core import ListMeta, ObjectMeta, Status
+from gputile.kube.errors import BadAnswer, status_error
+
+
+class KubeObject(Protocol):
+    """What every object of the API has; a msgspec struct whose other fields all have defaults."""
+
+    metadata: ObjectMeta
+
+
+T = TypeVar("T", bound=KubeObject)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """An object that exists but does not fit its type: ``why`` says what is the matter with it."""
+
+    namespace: str
+    name: str
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced(Generic[T]):
+    """A complete, consistent list: what is neither in ``objects`` nor in ``unreadable`` does not exist."""
+
+    objects: Sequence[T]
+    unreadable: Sequence[Unreadable] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Generic[T]):
+    """An object was created or changed."""
+
+    object: T
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted(Generic[T]):
+    """An object is gone. One that was unreadable has its identity in ``metadata`` and nothing else."""
+
+    object: T
+
+
+Event = Replaced[T] | Applied[T] | Deleted[T] | Unreadable
+
+
+class WatchLine(NamedTuple, Generic[T]):
+    """One line of a watch: the version that the watch has reached, and what happened (None for a bookmark)."""
+
+    version: str
+    event: Applied[T] | Deleted[T] | Unreadable | None
+
+
+class Page(NamedTuple, Generic[T]):
+    """One page of a list."""
+
+    metadata: ListMeta
+    objects: Sequence[T]
+    unreadable: Sequence[Unreadable]
+
+
+class _ListOf(msgspec.Struct, Generic[T]):
+    metadata: ListMeta
+    items: list[T] | None = None
+
+
+class _RawList(msgspec.Struct):
+    metadata: ListMeta
+    items: list[msgspec.Raw] | None = None
+
+
+class _WatchEvent(msgspec.Struct, Generic[T], gc=False):
+    type: str
+    object: T
+
+
+class _RawEvent(msgspec.Struct, gc=False):
+    type: str
+    object: msgspec.Raw
+
+
+class ObjectDecoder(Generic[T]):
+    """Decodes the lists and watches of one kind of object."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self._kind = kind
+        self._object = msgspec.json.Decoder(kind)
+        self._list: msgspec.json.Decoder[_ListOf[T]] = msgspec.json.Decoder(_ListOf[kind])  # type: ignore[valid-type]
+        self._event: msgspec.json.Decoder[_WatchEvent[T]] = msgspec.json.Decoder(_WatchEvent[kind])  # type: ignore[valid-type]
+        self._raw_list = msgspec.json.Decoder(_RawList)
+        self._raw_event = msgspec.json.Decoder(_RawEvent)
+
+    def page(self, body: bytes) -> Page[T]:
+        """Decode one page of a list.
+
+        Raises:
+            BadAnswer: it is no list at all.
+        """
+        try:
+            whole = self._list.decode(body)
+        except msgspec.MsgspecError:
+            return self._page_by_item(body)
+        return Page(whole.metadata, whole.items or (), ())
+
+    def _page_by_item(self, body: bytes) -> Page[T]:
+        try:
+            raw = self._raw_list.decode(body)
+        except msgspec.MsgspecError as error:
+            raise BadAnswer(f"the API server's list cannot be read: {error}") from error
+        objects: list[T] = []
+        unreadable: list[Unreadable] = []
+        for item in raw.items or ():
+            try:
+                objects.append(self._object.decode(item))
+            except msgspec.MsgspecError as error:
+                unreadable.append(_unreadable(_identity(item), error))
+        return Page(raw.metadata, objects, unreadable)
+
+    def line(self, line: bytes, request: str) -> WatchLine[T]:
+        """Decode one line of the watch that ``request`` (its path) opened.
+
+        Raises:
+            BadAnswer: it is no watch event, or another ERROR event.
+            Gone: it is an ERROR event that says that the watch's version is too old.
+        """
+        try:
+            event = self._event.decode(line)
+        except msgspec.MsgspecError:
+            return self._line_by_parts(line, request)
+        version = event.object.metadata.resource_version
+        if event.type in ("ADDED", "MODIFIED"):
+            return WatchLine(version, Applied(event.object))
+        if event.type == "DELETED":
+            return WatchLine(version, Deleted(event.object))
+        return self._line_by_parts(line, request)
+
+    def _line_by_parts(self, line: bytes, request: str) -> WatchLine[T]:
+        try:
+            event = self._raw_event.decode(line)
+            if event.type == "ERROR":
+                said = msgspec.json.decode(event.object, type=Status)
+                if said.code == 410:
+                    raise status_error("WATCH", request, said.code, said)
+                raise BadAnswer(f"the watch of {request} failed: {said.code} {said.reason} {said.message}")
+        except msgspec.MsgspecError as error:
+            raise BadAnswer(f"the API server's watch of {request} cannot be read: {error}") from error
+        identity = _identity(event.object)
+        version = identity.resource_version
+        if event.type == "BOOKMARK":
+            return WatchLine(version, None)
+        if event.type == "DELETED":
+            return WatchLine(
+                version, Deleted(msgspec.convert({"metadata": identity}, self._kind, from_attributes=True))
+            )
+        if event.type in ("ADDED", "MODIFIED"):
+            try:
+                self._object.decode(event.object)
+            except msgspec.MsgspecError as error:
+                return WatchLine(version, _unreadable(identity, error))
+        raise BadAnswer(f"the API server's watch of {request} has an event of type {event.type!r}")
+
+
+def _identity(raw: msgspec.Raw) -> ObjectMeta:
+    """Return who the object is, as far as that can be read."""
+    try:
+        document: Any = msgspec.json.decode(raw)
+    except msgspec.MsgspecError:
+        return ObjectMeta()
+    metadata = document.get("metadata") if isinstance(document, dict) else None
+    found = metadata if isinstance(metadata, dict) else {}
+    name, namespace, uid, version = (_text(found.get(key)) for key in ("name", "namespace", "uid", "resourceVersion"))
+    return ObjectMeta(name=name, namespace=namespace, uid=uid, resource_version=version)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _unreadable(identity: ObjectMeta, error: Exception) -> Unreadable:
+    return Unreadable(identity.namespace, identity.name, identity.uid, str(error))

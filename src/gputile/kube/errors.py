@@ -1,0 +1,126 @@
+"""What can go wrong between gputile and the API server.
+
+The question that every caller of a write has to answer is whether the request was executed. A Binding whose answer got
+lost may well have bound its pod, and its cards must not be given away before that is known; a Binding that was refused
+certainly has not. So each error says it: ``may_have_been_executed``.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gputile.api.core import Status
+from gputile.kube.permission import permission_of
+
+
+class KubeError(Exception):
+    """Anything that keeps a request from succeeding."""
+
+    may_have_been_executed: bool = False
+    retry_after: float = 0.0  # seconds that the API server asks to wait before the next attempt
+
+
+class ConfigError(KubeError):
+    """The kubeconfig, the service account or an exec plugin cannot be used. Nothing was sent."""
+
+
+class ConnectionFailed(KubeError):
+    """No connection came about. Nothing was sent."""
+
+
+class AnswerLost(KubeError):
+    """The request was sent, or may have been, and no complete answer came: a time-out or a broken connection."""
+
+    may_have_been_executed = True
+
+
+class BadAnswer(KubeError):
+    """The answer is complete but is not the JSON that the API server speaks: a proxy's page, or a corrupt stream."""
+
+    may_have_been_executed = True
+
+
+class ApiError(KubeError):
+    """The API server answered that it does not do what it was asked: HTTP ``status``, machine-readable ``reason``."""
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after = retry_after
+
+
+class Unauthorized(ApiError):
+    """401: the credentials are unknown or have expired."""
+
+
+class Forbidden(ApiError):
+    """403: the credentials are known but lack a permission, or an admission plugin refused."""
+
+
+class NotFound(ApiError):
+    """404: no such object, or no such kind of object."""
+
+
+class Conflict(ApiError):
+    """409: the object exists already (``reason`` AlreadyExists) or has changed since it was read (Conflict)."""
+
+
+class Gone(ApiError):
+    """410: the resource version or continue token is too old; only a new list helps."""
+
+
+class Invalid(ApiError):
+    """422: the object breaks a rule of its kind."""
+
+
+class TooManyRequests(ApiError):
+    """429: the API server sheds load; ``retry_after`` says for how long to leave it alone."""
+
+
+class ServerError(ApiError):
+    """5xx: the API server, or what it depends on, failed, perhaps after the change was stored."""
+
+    may_have_been_executed = True
+
+
+_BY_STATUS: Mapping[int, type[ApiError]] = {
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    410: Gone,
+    422: Invalid,
+    429: TooManyRequests,
+}
+_STATUS = msgspec.json.Decoder(Status)
+
+
+def api_error(method: str, path: str, status: int, body: bytes, retry_after: float = 0.0) -> ApiError:
+    """Return the error for an answer of ``status``; ``body`` is a metav1.Status, or what a proxy said instead."""
+    try:
+        said = _STATUS.decode(body)
+    except msgspec.MsgspecError:
+        said = Status(message=body[:200].decode(errors="replace").strip())
+    return status_error(method, path, status, said, retry_after)
+
+
+def status_error(method: str, path: str, status: int, said: Status, retry_after: float = 0.0) -> ApiError:
+    """Return the error for a metav1.Status that says ``status``, as a failed request or a watch delivers it."""
+    kind = _BY_STATUS.get(status, ServerError if status >= 500 else ApiError)
+    parts = [f"{method} {path}: {status} {said.reason or kind.__name__}"]
+    if said.message:
+        parts.append(said.message)
+    remedy = _remedy(status, method, path)
+    if remedy:
+        parts.append(remedy)
+    return kind(status, said.reason, "; ".join(parts), retry_after)
+
+
+def _remedy(status: int, method: str, path: str) -> str:
+    if status == 401:
+        return "renew the token, certificate or exec plugin login of the kubeconfig or service account"
+    if status == 403:
+        return f"if RBAC refused it, grant {permission_of(method, path)}"
+    return ""

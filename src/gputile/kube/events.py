@@ -1,0 +1,155 @@
+"""Events on pods and nodes, as ``kubectl describe`` shows them. Scheduling never waits for them."""
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Literal, NoReturn
+
+import msgspec
+
+from gputile.api.core import ObjectReference
+from gputile.kube.backoff import Backoff
+from gputile.kube.connection import Connection
+from gputile.kube.errors import ConnectionFailed, KubeError, NotFound, TooManyRequests
+from gputile.kube.eventbox import EventBox, EventKey, Occurrences, shortened
+
+log = logging.getLogger(__name__)
+
+COMPONENT = "gputile"
+NAME_LENGTH = 253
+_BACKOFF = Backoff()
+
+
+class EventRecorder:
+    """Takes events at any rate and sends at most ``per_second`` on average, ``burst`` at once.
+
+    ``instance`` names this process among its like. ``failed`` and ``dropped`` count the events that were not sent,
+    because the API server refused them and because more than ``capacity`` were waiting.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        instance: str,
+        *,
+        per_second: float = 10.0,
+        burst: int = 50,
+        capacity: int = 4096,
+        backoff: Backoff = _BACKOFF,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.failed = 0
+        self._connection = connection
+        self._instance = instance
+        self._per_second = per_second
+        self._burst = float(burst)
+        self._box = EventBox(capacity)
+        self._backoff = backoff
+        self._now = now
+        self._monotonic = monotonic
+        self._sleep = sleep
+        self._filled = asyncio.Event()
+
+    @property
+    def dropped(self) -> int:
+        """How many events were dropped because too many were waiting."""
+        return self._box.dropped
+
+    @property
+    def waiting(self) -> int:
+        """How many events are to be sent; occurrences of the same event count once."""
+        return len(self._box)
+
+    def record(
+        self, about: ObjectReference, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
+    ) -> None:
+        """Say something about an object. Returns at once; the same again within ten minutes only counts up.
+
+        ``reason`` is one word in CamelCase; of ``message`` the first 1024 bytes are sent.
+        """
+        text = shortened(message)
+        key = EventKey(about.kind, about.namespace, about.name, about.uid, kind, reason, text)
+        self._box.put(key, about, self._now(), self._monotonic())
+        self._filled.set()
+
+    async def run(self) -> NoReturn:
+        """Send what is recorded, until cancelled."""
+        tokens, counted = self._burst, self._monotonic()
+        failures = 0
+        while True:
+            await self._until_filled()
+            now = self._monotonic()
+            tokens, counted = min(self._burst, tokens + (now - counted) * self._per_second), now
+            if tokens < 1.0:
+                await self._sleep((1.0 - tokens) / self._per_second)
+                continue
+            tokens -= 1.0
+            key, occurrences = self._box.take()
+            try:
+                await self._send(key, occurrences)
+            except (ConnectionFailed, TooManyRequests) as error:
+                self._box.put_back(key, occurrences)
+                await self._sleep(max(self._backoff.delay(failures), error.retry_after))
+                failures += 1
+                continue
+            except KubeError as error:
+                self.failed += 1
+                log.log(logging.INFO if failures else logging.WARNING, "an event was not sent: %s", error)
+                failures += 1
+                continue
+            failures = 0
+            self._box.sent(key, occurrences)
+
+    async def _until_filled(self) -> None:
+        while not self._box:
+            self._filled.clear()
+            await self._filled.wait()
+
+    async def _send(self, key: EventKey, occurrences: Occurrences) -> None:
+        # the events of cluster-scoped objects live in the default namespace
+        collection = f"/api/v1/namespaces/{key.namespace or 'default'}/events"
+        if occurrences.stored_as:
+            change = {"count": occurrences.count, "lastTimestamp": _stamp(occurrences.last)}
+            try:
+                await self._connection.patch(f"{collection}/{occurrences.stored_as}", msgspec.json.encode(change))
+                return
+            except NotFound:
+                log.debug("event %s has expired", occurrences.stored_as)
+        suffix = f".{uuid.uuid4().hex[:16]}"
+        name = key.name[: NAME_LENGTH - len(suffix)].rstrip(".-") + suffix
+        body = self._event(name, collection.split("/")[4], key, occurrences)
+        await self._connection.post(collection, msgspec.json.encode(body))
+        occurrences.stored_as = name
+
+    def _event(self, name: str, namespace: str, key: EventKey, occurrences: Occurrences) -> dict[str, Any]:
+        about = occurrences.about
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": about.api_version or "v1",
+                "kind": about.kind,
+                "namespace": about.namespace,
+                "name": about.name,
+                "uid": about.uid,
+            },
+            "type": key.type,
+            "reason": key.reason,
+            "message": key.message,
+            "count": occurrences.count,
+            "firstTimestamp": _stamp(occurrences.first),
+            "lastTimestamp": _stamp(occurrences.last),
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._instance,
+        }
+
+
+def _stamp(when: datetime) -> str:
+    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,149 @@
+"""Credentials from a command: the exec plugins of kubeconfigs, client.authentication.k8s.io v1 and v1beta1."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from gputile.kube.credentials import Credential, bearer
+from gputile.kube.errors import ConfigError
+
+VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+PLUGIN_SECONDS = 60.0
+
+TlsFactory = Callable[[str, str], ssl.SSLContext | None]
+
+
+class ExecVariable(msgspec.Struct):
+    """An environment variable that the kubeconfig sets for the plugin."""
+
+    name: str
+    value: str
+
+
+class ExecConfig(msgspec.Struct, rename="camel", kw_only=True):
+    """The ``exec`` section of a kubeconfig's user."""
+
+    api_version: str
+    command: str
+    args: list[str] | None = None
+    env: list[ExecVariable] | None = None
+    install_hint: str = ""
+    provide_cluster_info: bool = False
+    interactive_mode: str = "IfAvailable"
+
+
+class _CredentialStatus(msgspec.Struct, rename="camel", kw_only=True):
+    expiration_timestamp: datetime | None = None
+    token: str = ""
+    client_certificate_data: str = ""
+    client_key_data: str = ""
+
+
+class _ExecCredential(msgspec.Struct, rename="camel", kw_only=True):
+    api_version: str
+    status: _CredentialStatus
+
+
+class ExecCredentials:
+    """Runs the plugin when there is no credential, when it has expired, and when it was refused; one run at a time.
+
+    ``cluster`` is what the plugin is told of the cluster if it asks for it; ``tls`` makes TLS settings from a client
+    certificate and key in PEM, both empty where the plugin gives a token only.
+    """
+
+    def __init__(
+        self,
+        config: ExecConfig,
+        cluster: Mapping[str, Any],
+        tls: TlsFactory,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        if config.api_version not in VERSIONS:
+            known = " and ".join(VERSIONS)
+            raise ConfigError(f"exec plugin {config.command} speaks {config.api_version}; gputile speaks {known}")
+        if config.interactive_mode == "Always":
+            raise ConfigError(f"exec plugin {config.command} needs a terminal, which gputile does not give it")
+        self._config = config
+        self._cluster = cluster
+        self._tls = tls
+        self._now = now
+        self._lock = asyncio.Lock()
+        self._credential: Credential | None = None
+        self._expires: datetime | None = None
+
+    async def current(self) -> Credential:
+        """Return the credential that the plugin gave, or gives now.
+
+        Raises:
+            ConfigError: the plugin is missing, fails, or answers with something else than a credential.
+        """
+        async with self._lock:
+            expired = self._expires is not None and self._now() >= self._expires
+            if self._credential is None or expired:
+                self._credential = await self._fetch()
+            return self._credential
+
+    def refused(self, credential: Credential) -> bool:
+        """Forget ``credential``; return True: the plugin may give another."""
+        if credential is self._credential:
+            self._credential = None
+        return True
+
+    async def _fetch(self) -> Credential:
+        given = self._parse(await self._run())
+        if given.expiration_timestamp is None or given.expiration_timestamp.tzinfo:
+            self._expires = given.expiration_timestamp
+        else:
+            self._expires = given.expiration_timestamp.replace(tzinfo=UTC)
+        tls = self._tls(given.client_certificate_data, given.client_key_data)
+        return Credential(bearer(given.token) if given.token else None, tls)
+
+    def _environment(self) -> dict[str, str]:
+        spec: dict[str, Any] = {"interactive": False}
+        if self._config.provide_cluster_info:
+            spec["cluster"] = self._cluster
+        info = {"apiVersion": self._config.api_version, "kind": "ExecCredential", "spec": spec}
+        extra = {variable.name: variable.value for variable in self._config.env or ()}
+        return {**os.environ, **extra, "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode()}
+
+    async def _run(self) -> bytes:
+        command = self._config.command
+        pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+        try:
+            process = await asyncio.create_subprocess_exec(
+                command, *self._config.args or (), env=self._environment(), stdin=null, stdout=pipe, stderr=pipe
+            )
+        except OSError as error:
+            hint = f"; {self._config.install_hint}" if self._config.install_hint else ""
+            raise ConfigError(f"cannot run the exec plugin {command}: {error.strerror}{hint}") from error
+        try:
+            async with asyncio.timeout(PLUGIN_SECONDS):
+                output, errors = await process.communicate()
+        except TimeoutError as error:
+            raise ConfigError(f"exec plugin {command} gave no answer within {PLUGIN_SECONDS:g} s") from error
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        if process.returncode:
+            said = errors.decode(errors="replace").strip()[-500:]
+            raise ConfigError(f"exec plugin {command} failed with status {process.returncode}: {said}")
+        return output
+
+    def _parse(self, output: bytes) -> _CredentialStatus:
+        try:
+            answer = msgspec.json.decode(output, type=_ExecCredential)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"exec plugin {self._config.command} answered with no ExecCredential: {error}") from error
+        if answer.api_version != self._config.api_version:
+            both = f"{answer.api_version} instead of {self._config.api_version}"
+            raise ConfigError(f"exec plugin {self._config.command} answered in {both}")
+        status = answer.status
+        if not status.token and not (status.client_certificate_data and status.client_key_data):
+            raise ConfigError(f"exec plugin {self._config.command} gave neither a token nor a certificate with its key")
+        return status

@@ -1,0 +1,169 @@
+"""Where the API server is and how to get in, from a kubeconfig or from the service account of gputile's pod."""
+
+import os
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import yaml
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
+from lightkube.config.models import User
+from lightkube.core.exceptions import ConfigError as LightkubeConfigError
+
+from gputile.kube.credentials import Credentials, FixedCredentials, TokenFileCredentials, basic, bearer
+from gputile.kube.errors import ConfigError
+from gputile.kube.execplugin import ExecConfig, ExecCredentials
+from gputile.kube.tls import ClusterTls
+
+_PATHS = {
+    "clusters": ("certificate-authority",),
+    "users": ("client-certificate", "client-key", "tokenFile"),
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """All that a connection needs to know. ``server`` is a URL without a trailing slash."""
+
+    server: str
+    credentials: Credentials
+    namespace: str = "default"
+    tls_server_name: str | None = None
+    proxy: str | None = None
+
+
+def load_access(
+    kubeconfig: str | Path | None = None,
+    context: str | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    service_account: str | Path = SERVICE_ACCOUNT,
+) -> Access:
+    """Return the access that ``kubeconfig``, else $KUBECONFIG, else ~/.kube/config, else the service account gives.
+
+    ``context`` names another context than the current one of the kubeconfig. $KUBECONFIG may list several files, of
+    which the first to define something wins.
+
+    Raises:
+        ConfigError: there is no usable configuration, and what is the matter with it.
+    """
+    files = _files(kubeconfig, environ)
+    try:
+        if files:
+            return _access(_merge(files), context)
+        if context is None and "KUBERNETES_SERVICE_HOST" in environ:
+            return _in_cluster(service_account)
+    except (LightkubeConfigError, msgspec.MsgspecError, yaml.YAMLError, OSError, ValueError) as error:
+        raise ConfigError(f"cannot use {_named(files)}: {error}") from error
+    except KeyError as error:
+        raise ConfigError(f"cannot use {_named(files)}: {error} is missing") from error
+    raise ConfigError("no kubeconfig: give a path, set $KUBECONFIG, write ~/.kube/config, or run in a pod")
+
+
+def _named(files: list[Path]) -> str:
+    return "kubeconfig " + os.pathsep.join(map(str, files)) if files else "the pod's service account"
+
+
+def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Path]:
+    if kubeconfig:
+        return [Path(kubeconfig).expanduser()]
+    if environ.get("KUBECONFIG"):
+        named = [Path(each) for each in environ["KUBECONFIG"].split(os.pathsep) if each]
+        return [each for each in named if each.is_file()] or named
+    home = Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config"
+    return [home] if home.is_file() else []
+
+
+def _merge(files: list[Path]) -> dict[str, Any]:
+    merged: dict[str, Any] = {"clusters": {}, "contexts": {}, "users": {}}
+    for file in files:
+        document = yaml.safe_load(file.read_text())
+        if not isinstance(document, dict):
+            raise ValueError(f"{file} is no mapping")
+        if not merged.get("current-context"):
+            merged["current-context"] = document.get("current-context")
+        for section in ("clusters", "contexts", "users"):
+            for entry in document.get(section) or ():
+                merged[section].setdefault(entry["name"], _absolute(section, entry, file.absolute().parent))
+    for section in ("clusters", "contexts", "users"):
+        merged[section] = list(merged[section].values())
+    return merged
+
+
+def _absolute(section: str, entry: dict[str, Any], directory: Path) -> dict[str, Any]:
+    inner = entry[section[:-1]]
+    for key in _PATHS.get(section, ()):
+        if inner.get(key):
+            inner[key] = str(directory / inner[key])
+    command = (inner.get("exec") or {}).get("command", "")
+    if os.sep in command:
+        inner["exec"]["command"] = str(directory / command)
+    return entry
+
+
+def _access(document: dict[str, Any], context: str | None) -> Access:
+    config = KubeConfig.from_dict(document).get(context or document.get("current-context"))
+    if config is None:
+        raise ValueError("it has no current context")
+    cluster = _entry(document, "clusters", config.context.cluster)
+    user = _entry(document, "users", config.context.user) if config.context.user else {}
+    server = config.cluster.server.rstrip("/")
+    return Access(
+        server=server,
+        credentials=_credentials(config, cluster, user),
+        namespace=config.namespace,
+        tls_server_name=cluster.get("tls-server-name") or None,
+        proxy=cluster.get("proxy-url") or _environment_proxy(server),
+    )
+
+
+def _in_cluster(service_account: str | Path) -> Access:
+    config = KubeConfig.from_service_account(service_account).get()
+    if config is None:
+        raise ValueError("it names no API server")
+    return Access(config.cluster.server, _credentials(config, {}, {}), config.namespace)
+
+
+def _entry(document: dict[str, Any], section: str, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(each[section[:-1]] for each in document[section] if each["name"] == name)
+    return found
+
+
+def _credentials(config: SingleConfig, cluster: dict[str, Any], user_section: dict[str, Any]) -> Credentials:
+    user = config.user or User()
+    tls = ClusterTls(config.cluster)
+    if user.exec:
+        plugin = msgspec.convert(user_section["exec"], ExecConfig)
+        return ExecCredentials(plugin, _told_to_plugin(cluster, tls), tls.with_pem)
+    if user.auth_provider:
+        raise ValueError("auth-provider is no longer part of kubeconfigs; use an exec plugin")
+    context = tls.of_user(user)
+    if user.token_file:
+        return TokenFileCredentials(Path(user.token_file), context)
+    if user.token:
+        return FixedCredentials(bearer(user.token), context)
+    if user.username and user.password:
+        return FixedCredentials(basic(user.username, user.password), context)
+    return FixedCredentials(None, context)
+
+
+def _told_to_plugin(cluster: dict[str, Any], tls: ClusterTls) -> dict[str, Any]:
+    keys = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
+    told = {str(key): cluster[key] for key in keys if key in cluster}
+    if tls.authority_data:
+        told["certificate-authority-data"] = tls.authority_data
+    for extension in cluster.get("extensions") or ():
+        if extension.get("name") == "client.authentication.k8s.io/exec":
+            told["config"] = extension.get("extension")
+    return told
+
+
+def _environment_proxy(server: str) -> str | None:
+    url = urlsplit(server)
+    if urllib.request.proxy_bypass(url.netloc):
+        return None
+    return urllib.request.getproxies().get(url.scheme)

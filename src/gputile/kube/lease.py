@@ -1,0 +1,176 @@
+"""One active replica, by a coordination.k8s.io/v1 Lease.
+
+The lease follows the traffic: nothing here renews by itself. A replica that is asked to schedule calls
+:meth:`LeaseHolder.acquire` and then :meth:`LeaseHolder.renew` as long as it is asked; a standby calls
+:meth:`LeaseHolder.observe` now and then, so that it knows at once whether the holder is alive when it is needed.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from gputile.api.core import ObjectMeta
+from gputile.kube.connection import Connection
+from gputile.kube.errors import BadAnswer, Conflict, NotFound
+from gputile.kube.tenancy import Record, Step, Tenancy
+
+
+class _LeaseSpec(msgspec.Struct, rename="camel"):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+
+
+class _Lease(msgspec.Struct):
+    metadata: ObjectMeta
+    spec: _LeaseSpec = msgspec.field(default_factory=_LeaseSpec)
+
+
+_LEASE = msgspec.json.Decoder(_Lease)
+
+
+class LeaseHolder:
+    """Reads and writes one lease on behalf of a :class:`Tenancy`; one request at a time.
+
+    ``within`` is how many seconds a request may take; it should be well below the lease's duration.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        namespace: str,
+        name: str,
+        tenancy: Tenancy,
+        *,
+        within: float = 5.0,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._connection = connection
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._path = f"{self._collection}/{name}"
+        self._name = name
+        self._tenancy = tenancy
+        self._within = within
+        self._monotonic = monotonic
+        self._now = now
+        self._lock = asyncio.Lock()
+
+    @property
+    def valid_until(self) -> float:
+        """Until when, on the monotonic clock, the lease is certainly this replica's."""
+        return self._tenancy.valid_until
+
+    @property
+    def holder(self) -> str:
+        """Who held the lease when it was last read or written, or ""."""
+        return self._tenancy.record.holder if self._tenancy.record else ""
+
+    def valid(self) -> bool:
+        """Return whether this replica is the active one, now."""
+        return self._tenancy.valid(self._monotonic())
+
+    async def observe(self) -> None:
+        """Read the lease.
+
+        Raises:
+            KubeError: it cannot be read.
+        """
+        async with self._lock:
+            await self._read()
+
+    async def acquire(self) -> bool:
+        """Read the lease, take it if it is free, expired or this replica's own; return whether it is held.
+
+        Raises:
+            KubeError: it cannot be read or written. The claim stands until ``valid_until`` all the same.
+        """
+        async with self._lock:
+            await self._read()
+            return await self._claim()
+
+    async def renew(self) -> bool:
+        """Write the lease that this replica holds; return whether it is held. Reads it only if somebody changed it.
+
+        Raises:
+            KubeError: it cannot be read or written. The claim stands until ``valid_until`` all the same.
+        """
+        async with self._lock:
+            return await self._claim()
+
+    async def release(self) -> None:
+        """Give the lease up, so that another replica need not wait for its end. Does nothing if it is not held.
+
+        Raises:
+            KubeError: it cannot be written. The claim is given up all the same.
+        """
+        async with self._lock:
+            self._tenancy.give_up()
+            record = self._tenancy.record
+            if record and record.holder == self._tenancy.identity:
+                nobody = Record(record.resource_version, "", 1.0, record.transitions)
+                try:
+                    stored = await self._write(Step.RENEW, nobody)
+                except Conflict:
+                    return
+                self._tenancy.seen(stored, self._monotonic())
+
+    async def _claim(self) -> bool:
+        for _ in range(2):
+            step = self._tenancy.next_step(self._monotonic())
+            if step is Step.WAIT:
+                return False
+            started = self._monotonic()
+            try:
+                stored = await self._write(step, self._tenancy.wanted())
+            except (Conflict, NotFound):
+                await self._read()
+                continue
+            self._tenancy.written(stored, started, self._monotonic())
+            break
+        return self.valid()
+
+    async def _read(self) -> None:
+        try:
+            record = _record(await self._connection.get(self._path, within=self._within))
+        except NotFound:
+            record = None
+        self._tenancy.seen(record, self._monotonic())
+
+    async def _write(self, step: Step, record: Record) -> Record:
+        stamp = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec: dict[str, Any] = {
+            "holderIdentity": record.holder,
+            "leaseDurationSeconds": int(record.duration),
+            "leaseTransitions": record.transitions,
+            "renewTime": stamp,
+        }
+        if step is not Step.RENEW:
+            spec["acquireTime"] = stamp
+        body: dict[str, Any] = {"metadata": {"name": self._name}, "spec": spec}
+        if step is Step.CREATE:
+            body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+            answer = await self._connection.post(self._collection, msgspec.json.encode(body), within=self._within)
+        else:
+            # the version makes the patch a conflict if anybody has written since
+            body["metadata"]["resourceVersion"] = record.resource_version
+            answer = await self._connection.patch(self._path, msgspec.json.encode(body), within=self._within)
+        return _record(answer)
+
+
+def _record(answer: bytes) -> Record:
+    try:
+        lease = _LEASE.decode(answer)
+    except msgspec.MsgspecError as error:
+        raise BadAnswer(f"this is no Lease: {error}") from error
+    spec = lease.spec
+    return Record(
+        resource_version=lease.metadata.resource_version,
+        holder=spec.holder_identity or "",
+        duration=float(spec.lease_duration_seconds or 0),
+        transitions=spec.lease_transitions or 0,
+    )

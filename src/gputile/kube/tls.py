@@ -1,0 +1,56 @@
+"""TLS settings towards one API server: whom to trust, and which client certificate to show."""
+
+import base64
+import ssl
+import tempfile
+from pathlib import Path
+
+from lightkube.config.models import Cluster, User
+
+
+class ClusterTls:
+    """Makes the TLS settings of one cluster; None throughout where the API server is reached by plain HTTP."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._encrypted = cluster.server.startswith("https:")
+        self._insecure = cluster.insecure
+        self.authority_data = cluster.certificate_auth_data or ""  # PEM in base64, as kubeconfigs hold it
+        if not self.authority_data and cluster.certificate_auth:
+            self.authority_data = base64.b64encode(Path(cluster.certificate_auth).read_bytes()).decode()
+
+    def of_user(self, user: User) -> ssl.SSLContext | None:
+        """Return the settings with the client certificate of ``user``, if it has one."""
+        if user.client_cert_data or user.client_key_data:
+            return self.with_pem(_decoded(user.client_cert_data), _decoded(user.client_key_data))
+        if user.client_cert:
+            context = self._context()
+            if context:
+                context.load_cert_chain(user.client_cert, user.client_key)
+            return context
+        return self._context()
+
+    def with_pem(self, certificate: str, key: str) -> ssl.SSLContext | None:
+        """Return the settings with a client certificate and its key in PEM, or without where they are empty."""
+        context = self._context()
+        if context and certificate:
+            # ssl reads a certificate from files only
+            with tempfile.TemporaryDirectory() as directory:
+                files = Path(directory, "tls.crt"), Path(directory, "tls.key")
+                for file, content in zip(files, (certificate, key), strict=True):
+                    file.touch(mode=0o600)
+                    file.write_text(content)
+                context.load_cert_chain(*files)
+        return context
+
+    def _context(self) -> ssl.SSLContext | None:
+        if not self._encrypted:
+            return None
+        context = ssl.create_default_context(cadata=_decoded(self.authority_data) or None)
+        if self._insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def _decoded(data: str | None) -> str:
+    return base64.b64decode(data or "").decode()
