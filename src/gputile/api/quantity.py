@@ -34,6 +34,7 @@ _QUANTITY = re.compile(
     re.ASCII,
 )
 _LONGEST = 64
+_LONGEST_INTEGER = 256  # bits
 
 
 class QuantityError(ValueError):
@@ -51,6 +52,8 @@ def parse_quantity(value: str | int | float) -> Fraction:
     if isinstance(value, bool):
         raise QuantityError(f"{value!r} is not a quantity")
     if isinstance(value, int):
+        if value.bit_length() > _LONGEST_INTEGER:
+            raise QuantityError("a quantity is an integer of at most 256 bits, this one is longer")
         return Fraction(value)
     text = repr(value) if isinstance(value, float) else value
     if len(text) > _LONGEST:

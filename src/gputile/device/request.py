@@ -118,7 +118,9 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
         _check_spread(part, cards)
     mib = effective(parts, lambda part: part.units) * unit // cards
     if mib > MOST_MIB:
-        raise RequestError(f"{GPU_MEMORY}: {mib} MiB on one card are more than any card has")
+        raise RequestError(
+            f"{GPU_MEMORY} counts units of {unit} MiB: {mib // unit} of them on one card are more than any card has"
+        )
     percent = effective(parts, lambda part: part.percent) // cards
     return Request(Shape(kind, cards, mib, percent, trust_group(pod)), unit, parts)
 
@@ -213,7 +215,9 @@ def _stamped_unit(pod: Pod, default: int) -> int:
 def _check_spread(part: ContainerRequest, cards: int) -> None:
     for name, amount in ((GPU_MEMORY, part.units), (GPU_CORE, part.percent)):
         if amount % cards:
+            low = amount - amount % cards
+            remedy = f"{low} or {low + cards}" if low else f"{cards}"
             raise RequestError(
                 f"container {part.name}: {name} is {amount}, which {cards} cards ({GPU_COUNT_LABEL}) do not divide "
-                f"evenly: ask {amount - amount % cards or cards} or {amount - amount % cards + cards}"
+                f"evenly: ask {remedy}"
             )

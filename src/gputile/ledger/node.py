@@ -27,6 +27,11 @@ class Service(IntEnum):
     FOREIGN = 5
     CLOSED = 6
 
+    @property
+    def closes(self) -> bool:
+        """Whether a pod on cards that nobody knows closes the node: where gputile gives out cards at all."""
+        return self not in (Service.NOTHING, Service.FOREIGN)
+
 
 _SERVICE = {
     Mode.EXCLUSIVE: Service.WHOLE,

@@ -25,6 +25,11 @@ class CardState:
         return max(0, self.total - self.used)
 
     @property
+    def held(self) -> int:
+        """MiB in use as far as the card has them: what scores count, so that a lie about one card stays its own."""
+        return min(self.used, self.total)
+
+    @property
     def empty(self) -> bool:
         """Whether nothing is booked on the card."""
         return self.pods == 0
@@ -67,7 +72,7 @@ def node_state(ledger: Ledger, row: int, facts: NodeFacts, without: frozenset[st
             )
         )
     closed_by = [b for b in ledger.unplaced(facts.name) if b.uid not in without]
-    closed = facts.service is not Service.FOREIGN and bool(closed_by)
+    closed = facts.service.closes and bool(closed_by)
     return NodeState(
         facts=facts,
         service=Service.CLOSED if closed else facts.service,

@@ -47,5 +47,5 @@ def node_score(node: NodeState, shape: Shape, group: int) -> int | None:
         used = held + shape.cards
         return int(policy.node_score(used, len(node.cards), used, len(node.cards)))
     first = min(chosen, key=policy.card_key)
-    used, total = sum(card.used for card in node.cards), sum(card.total for card in node.cards)
+    used, total = sum(card.held for card in node.cards), sum(card.total for card in node.cards)
     return int(policy.node_score(first.used + shape.mib, first.total, used + shape.cards * shape.mib, total))

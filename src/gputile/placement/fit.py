@@ -67,10 +67,14 @@ def card_fits(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> bo
         return card.empty
     return (
         card.total - card.used >= shape.mib
-        and card.percent + shape.percent <= 100
+        and not _lacks_compute(card, shape)
         and card.pods < facts.slots
         and (not facts.grouped or card.group == NO_GROUP or (group != NO_GROUP and card.group == group))
     )
+
+
+def _lacks_compute(card: CardState, shape: Shape) -> bool:
+    return shape.percent > 0 and card.percent + shape.percent > 100
 
 
 def fits(node: NodeState, shape: Shape, group: int) -> bool:
@@ -93,7 +97,7 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal | None:
     if node.closed_by:
         text = f"pod {node.closed_by[0]} is on GPUs that nobody knows yet; the node's agent has to report them"
         return Refusal(Rule.UNPLACED, text)
-    if not node.cards:
+    if not node.cards and node.service is not Service.FOREIGN:
         return Refusal(Rule.NO_CARDS, "it has no GPUs that gputile knows; is gputile's agent running there?")
     if not serves(node.service, shape):
         return Refusal(Rule.MODE, _mode_text(facts, shape))
@@ -110,8 +114,7 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal | None:
         )
     large = sum(card.total >= shape.mib for card in healthy)
     if large < shape.cards or shape.percent > 100:
-        biggest = max(healthy, key=lambda card: card.total)
-        return Refusal(Rule.TOO_LARGE, _too_large_text(biggest, request, facts))
+        return Refusal(Rule.TOO_LARGE, _too_large_text(healthy, shape, facts))
     return Refusal(Rule.CARDS_TAKEN, _taken_text(node, healthy, request, group))
 
 
@@ -134,12 +137,25 @@ def _mode_text(facts: NodeFacts, shape: Shape) -> str:
     return f"its mode {facts.mode.value} serves {served}; the pod asks for {asked(shape)}"
 
 
-def _too_large_text(biggest: CardState, request: Request, facts: NodeFacts) -> str:
-    shape = request.shape
+def _too_large_text(healthy: list[CardState], shape: Shape, facts: NodeFacts) -> str:
+    """Name the largest of the cards that are too small, and how many are not."""
     if shape.percent > 100:
-        return f"a GPU has 100 percent of compute; the pod needs {shape.percent} on one card"
-    units, unit = _in_units(biggest.total, facts), facts.unit_mib
-    return f"its largest GPU has {units} units of {unit} MiB; the pod needs {_need(shape.mib, unit)} on one card"
+        return f"a GPU has 100 percent of compute; the pod needs {shape.percent} {_on(shape)}"
+    small = [card for card in healthy if card.total < shape.mib]
+    biggest, unit = max(small, key=lambda card: card.total), facts.unit_mib
+    units, need = _in_units(biggest.total, facts), _need(shape.mib, unit)
+    if len(small) == len(healthy):
+        return f"its largest GPU has {units} units of {unit} MiB; the pod needs {need} {_on(shape)}"
+    name = f"GPU {biggest.card.index}"
+    large = len(healthy) - len(small)
+    return (
+        f"{large} of its {len(healthy)} GPUs {'is' if large == 1 else 'are'} large enough, "
+        f"{name} has {units} units of {unit} MiB; the pod needs {need} {_on(shape)}"
+    )
+
+
+def _on(shape: Shape) -> str:
+    return "on one card" if shape.cards == 1 else f"on each of {shape.cards} cards"
 
 
 def _taken_text(node: NodeState, healthy: list[CardState], request: Request, group: int) -> str:
@@ -150,13 +166,12 @@ def _taken_text(node: NodeState, healthy: list[CardState], request: Request, gro
         key=lambda c: (_lacks(c, shape, facts, group), -c.free, c.card.index),
     )
     name, unit = f"GPU {card.card.index}", facts.unit_mib
-    on_one = "on one card" if shape.cards == 1 else f"on each of {shape.cards} cards"
     if card.free < shape.mib:
         free, total = _in_units(card.free, facts), _in_units(card.total, facts)
-        text = f"{name} has {free} of {total} units free; the pod needs {_need(shape.mib, unit)} {on_one}"
-    elif card.percent + shape.percent > 100:
+        text = f"{name} has {free} of {total} units free; the pod needs {_need(shape.mib, unit)} {_on(shape)}"
+    elif _lacks_compute(card, shape):
         left = max(0, 100 - card.percent)
-        text = f"{name} has {left} of 100 percent of compute free; the pod needs {shape.percent} {on_one}"
+        text = f"{name} has {left} of 100 percent of compute free; the pod needs {shape.percent} {_on(shape)}"
     elif card.pods >= facts.slots:
         text = f"{name} holds {card.pods} pods, the most that a GPU may hold here ({facts.slots})"
     else:
@@ -171,7 +186,7 @@ def _lacks(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> int:
     """Return how many of the rules a card breaks: the closest one is the one to name."""
     return (
         (card.free < shape.mib)
-        + (card.percent + shape.percent > 100)
+        + _lacks_compute(card, shape)
         + (card.pods >= facts.slots)
         + (facts.grouped and card.group != NO_GROUP and (group == NO_GROUP or card.group != group))
     )

@@ -70,7 +70,7 @@ class Configuration(_Section, frozen=True):
             raise ConfigurationError(f"gpuMemoryUnit: {error}") from error
 
     def trust_group(self, pod: Pod) -> str:
-        """Return the trust group of a pod: its namespace, the name of its namespace's group, or "" for everybody."""
+        """Return the trust group of a pod: its namespace, the name of its namespace's group, or "*" for everybody."""
         if self.trust.by == "cluster":
             return "*"
         namespace = pod.metadata.namespace
