@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.device.allocation import Chosen, allocate
-from gputile.device.inventory import advertised_units
+from gputile.device.inventory import MOST_MIB, advertised_units
 from gputile.device.request import Request, Shape
+from gputile.ledger.columns import Columns
 from gputile.ledger.ledger import Ledger
 from gputile.ledger.snapshot import NodeState, node_state
 from gputile.placement import kernels
@@ -65,7 +66,7 @@ class Placer:
             return Filtered(list(names))
         result = Filtered(list(compress(names, feasible.tolist())))
         unfit = np.flatnonzero(~feasible)
-        self._explain(request, [names[i] for i in unfit.tolist()], rows[unfit], result)
+        self._explain(request, [names[i] for i in unfit.tolist()], rows[unfit], known[unfit], result)
         return result
 
     def rank(self, request: Request, names: Sequence[str]) -> list[int]:
@@ -150,7 +151,7 @@ class Placer:
             return kept.scores
         whole = len(kept.scores) != ledger.columns.rows
         changed = None if whole else ledger.changes.since(kept.position)
-        rows = np.arange(ledger.columns.rows) if changed is None else changed
+        rows = slice(0, ledger.columns.rows) if changed is None else changed
         fresh = kernels.scores(ledger.columns, shape, ledger.group_number(shape.trust_group), rows)
         if changed is None:
             kept.scores = fresh
@@ -159,22 +160,41 @@ class Placer:
         kept.position = position
         return kept.scores
 
-    def _explain(self, request: Request, names: list[str], rows: npt.NDArray[np.intp], result: Filtered) -> None:
+    def _explain(
+        self,
+        request: Request,
+        names: list[str],
+        rows: npt.NDArray[np.intp],
+        known: npt.NDArray[np.bool_],
+        result: Filtered,
+    ) -> None:
         """Give each refused node its reason: in full for those that come closest, as a class for the others.
 
         kube-scheduler writes all distinct reasons into the pod's status; thousands of distinct ones would not fit.
         """
-        columns, known = self.ledger.columns, self.ledger.row_of
-        broken = kernels.rules(columns, request.shape, rows)
-        room = np.where(columns.usable[rows], columns.total[rows] - columns.used[rows], -1).max(axis=1)
-        # The last rule checked is the nearest miss; then the card with the most free.
-        order = np.lexsort((-room, -broken))
-        for rank, i in enumerate(order.tolist()):
-            name, rule = names[i], Rule(int(broken[i])) if names[i] in known else Rule.NO_CARDS
-            text = SUMMARY[rule]
-            if rank < NAMED_NODES:
-                why = self.refusal(request, name)
-                if why is not None:
-                    rule, text = why.rule, f"{name}: {why.text}"
-                    result.closest.append((name, why.text))
-            (result.lasting if rule in LASTING else result.refused)[name] = text
+        columns = self.ledger.columns
+        broken = np.where(known, kernels.rules(columns, request.shape, rows), Rule.NO_CARDS)
+        for rule in np.unique(broken).tolist():
+            texts = result.lasting if rule in LASTING else result.refused
+            texts |= dict.fromkeys(compress(names, (broken == rule).tolist()), SUMMARY[rule])
+        for i in _closest(columns, rows, broken):
+            name = names[i]
+            why = self.refusal(request, name)
+            if why is None:
+                continue
+            for texts in (result.lasting, result.refused):
+                texts.pop(name, None)
+            (result.lasting if why.lasting else result.refused)[name] = f"{name}: {why.text}"
+            result.closest.append((name, why.text))
+
+
+def _closest(columns: Columns, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]) -> list[int]:
+    """Return the positions of the nodes to name: those that break the latest rule, then those with the most free."""
+    free = columns.total[rows] - columns.used[rows]
+    nearness = broken * MOST_MIB * 2 + np.where(columns.usable[rows], free, -1).max(axis=1).clip(-1)
+    if len(rows) > NAMED_NODES:  # sorting thousands to name ten would be a waste
+        near = np.flatnonzero(nearness >= np.partition(nearness, -NAMED_NODES)[-NAMED_NODES])
+    else:
+        near = np.arange(len(rows))
+    order = np.argsort(-nearness[near], kind="stable")[:NAMED_NODES]
+    return [int(i) for i in near[order]]
