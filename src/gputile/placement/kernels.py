@@ -84,7 +84,8 @@ def _fullness(columns: Columns, shape: Shape, rows: Rows, ready: Bool, free: Int
     card_used, card_total = used[line, first] + shape.mib, total[line, first]
     node_used = np.minimum(used, total).sum(axis=1) + shape.cards * shape.mib
     score = 500 * card_used // card_total + 500 * node_used // total.sum(axis=1)
-    return 1000 - score if spread else score
+    result: Int64 = 1000 - score if spread else score
+    return result
 
 
 def rules(columns: Columns, shape: Shape, rows: Which) -> Int64:
@@ -113,4 +114,5 @@ def _wanted(shape: Shape) -> Service:
 
 def _count(cards: Bool) -> Int64:
     """Return how many cards of each row are true."""
-    return cards.sum(axis=1, dtype=np.int64)
+    counts: Int64 = cards.sum(axis=1, dtype=np.int64)
+    return counts
