@@ -36,7 +36,7 @@ class Occurrences:
 
 
 class EventBox:
-    """Events by key: those to be sent, oldest first, at most ``capacity``; and those sent within the last ten minutes."""
+    """Events by key: at most ``capacity`` to be sent, oldest first, and as many of those sent lately."""
 
     def __init__(self, capacity: int) -> None:
         self.dropped = 0

@@ -70,6 +70,11 @@ class LeaseHolder:
         """Who held the lease when it was last read or written, or ""."""
         return self._tenancy.record.holder if self._tenancy.record else ""
 
+    @property
+    def transitions(self) -> int:
+        """How often the lease has changed hands, as of when it was last read or written."""
+        return self._tenancy.record.transitions if self._tenancy.record else 0
+
     def valid(self) -> bool:
         """Return whether this replica is the active one, now."""
         return self._tenancy.valid(self._monotonic())

@@ -25,6 +25,7 @@ from gputile.kube.errors import (
     Unauthorized,
 )
 from gputile.kube.lines import LineSplitter
+from gputile.kube.listing import PAGE_SIZE, list_pages
 
 __all__ = ["Applied", "Deleted", "Event", "Reflector", "ReflectorCounts", "Replaced", "Unreadable"]
 
@@ -72,7 +73,7 @@ class Reflector(Generic[T]):
         on_event: Callable[[Event[T]], None],
         *,
         query: Query | None = None,
-        page_size: int = 500,
+        page_size: int = PAGE_SIZE,
         list_seconds: float = 60.0,
         watch_seconds: tuple[int, int] = (290, 590),
         margin: float = 30.0,
@@ -161,7 +162,14 @@ class Reflector(Generic[T]):
     async def _list(self) -> None:
         answered, self._waiting = self._waiting, []
         try:
-            version, replaced = await self._pages()
+            version, replaced = await list_pages(
+                self._connection,
+                self._path,
+                self._decoder,
+                self._query,
+                page_size=self._page_size,
+                seconds=self._list_seconds,
+            )
         except BaseException:
             self._waiting = answered + self._waiting
             raise
@@ -176,27 +184,6 @@ class Reflector(Generic[T]):
         for asked in answered:
             if not asked.done():
                 asked.set_result(None)
-
-    async def _pages(self) -> tuple[str, Replaced[T]]:
-        objects: list[T] = []
-        unreadable: list[Unreadable] = []
-        query = {**self._query, "limit": str(self._page_size)}
-        while True:
-            try:
-                body = await self._connection.get(self._path, query, within=self._list_seconds)
-            except Gone:
-                if "limit" not in query:
-                    raise
-                # the continue token has expired: the whole list at once is the one way that always comes to an end
-                query = self._query
-                objects, unreadable = [], []
-                continue
-            page = self._decoder.page(body)
-            objects += page.objects
-            unreadable += page.unreadable
-            if not page.metadata.continue_:
-                return page.metadata.resource_version, Replaced(objects, unreadable)
-            query = {**query, "continue": page.metadata.continue_}
 
     async def _watch(self) -> None:
         seconds = random.SystemRandom().randint(*self._watch_seconds)

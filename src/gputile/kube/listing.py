@@ -1,0 +1,54 @@
+"""A complete, consistent list of one kind of object."""
+
+from gputile.kube.connection import Connection, Query
+from gputile.kube.decoding import ObjectDecoder, Replaced, T, Unreadable
+from gputile.kube.errors import Gone
+
+PAGE_SIZE = 500
+
+
+async def list_pages(
+    connection: Connection,
+    path: str,
+    decoder: ObjectDecoder[T],
+    query: Query,
+    *,
+    page_size: int = PAGE_SIZE,
+    seconds: float = 60.0,
+) -> tuple[str, Replaced[T]]:
+    """Return the version of the list and all its objects, read from a quorum in pages of ``page_size``.
+
+    ``seconds`` is the limit of one page.
+
+    Raises:
+        KubeError: it cannot be had.
+    """
+    objects: list[T] = []
+    unreadable: list[Unreadable] = []
+    asked = {**query, "limit": str(page_size)}
+    while True:
+        try:
+            body = await connection.get(path, asked, within=seconds)
+        except Gone:
+            if "limit" not in asked:
+                raise
+            # the continue token has expired: the whole list at once is the one way that always comes to an end
+            asked = dict(query)
+            objects, unreadable = [], []
+            continue
+        page = decoder.page(body)
+        objects += page.objects
+        unreadable += page.unreadable
+        if not page.metadata.continue_:
+            return page.metadata.resource_version, Replaced(objects, unreadable)
+        asked = {**asked, "continue": page.metadata.continue_}
+
+
+async def list_all(connection: Connection, path: str, kind: type[T]) -> list[T]:
+    """Return all objects at ``path`` that can be read.
+
+    Raises:
+        KubeError: the list cannot be had.
+    """
+    _, replaced = await list_pages(connection, path, ObjectDecoder(kind), {})
+    return list(replaced.objects)

@@ -1,0 +1,39 @@
+"""A consumer of reflector events: the simplest store there is."""
+
+from gputile.api.core import Pod
+from gputile.kube.backoff import Backoff
+from gputile.kube.reflector import Applied, Deleted, Event, Replaced, Unreadable
+
+PODS = "/api/v1/pods"
+QUICK = Backoff(first=0.001, longest=0.004)
+
+
+def pod(name: str, **labels: str) -> dict[str, object]:
+    return {"metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}", "labels": labels}, "spec": {}}
+
+
+def unreadable_pod(name: str) -> dict[str, object]:
+    return {"metadata": {"name": name, "namespace": "ns", "uid": f"uid-{name}"}, "spec": {"containers": 7}}
+
+
+class View:
+    def __init__(self) -> None:
+        self.versions: dict[str, str] = {}
+        self.unreadable: set[str] = set()
+        self.events: list[Event[Pod]] = []
+
+    def __call__(self, event: Event[Pod]) -> None:
+        self.events.append(event)
+        match event:
+            case Replaced(objects, unreadable):
+                self.versions = {each.metadata.name: each.metadata.resource_version for each in objects}
+                self.unreadable = {each.name for each in unreadable}
+            case Applied(each):
+                self.versions[each.metadata.name] = each.metadata.resource_version
+                self.unreadable.discard(each.metadata.name)
+            case Deleted(each):
+                self.versions.pop(each.metadata.name, None)
+                self.unreadable.discard(each.metadata.name)
+            case Unreadable(name=name):
+                self.versions.pop(name, None)
+                self.unreadable.add(name)
