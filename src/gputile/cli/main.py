@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from gputile.cli.extender import extender
+from gputile.cli.inspect import inspect
 from gputile.cli.simulate import simulate
 
 app = typer.Typer(
@@ -32,8 +34,15 @@ def _root(
 
 
 app.command("simulate")(simulate)
+app.command("inspect")(inspect)
+app.command("extender")(extender)
 
 
 def main() -> None:
     """Run the ``gputile`` command."""
     app()
+
+
+def kubectl_inspect_cgpu() -> None:
+    """Run ``kubectl inspect cgpu``, which kubectl finds by the name of this program, ``kubectl-inspect-cgpu``."""
+    typer.run(inspect)

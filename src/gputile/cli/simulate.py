@@ -11,6 +11,7 @@ from gputile.cli.configuration import read_configuration
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note, write, write_json
 
 if TYPE_CHECKING:
+    from gputile.api.core import Node, Pod
     from gputile.simulator.scenario import Scenario
     from gputile.simulator.simulation import Outcome, Simulation
 
@@ -65,7 +66,8 @@ def simulate(
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
     configuration = read_configuration(config)
-    nodes, pods = [], []
+    nodes: "list[Node]" = []
+    pods: "list[Pod]" = []
     if from_cluster:
         from gputile.cli.live import read_cluster
 
@@ -120,11 +122,13 @@ def _print(output: Format, simulation: "Simulation", outcomes: "list[Outcome]") 
 
 def _decision(outcome: "Outcome") -> dict[str, Any]:
     allocation = outcome.allocation
-    gpus = [
-        {"index": share.index, "uuid": share.uuid, "mib": share.mib, "units": share.mib // allocation.unit_mib}
-        | ({"percent": share.percent} if share.percent and not allocation.whole else {})
-        for share in (allocation.cards if allocation else ())
-    ]
+    unit_mib, whole = (allocation.unit_mib, allocation.whole) if allocation else (1, False)
+    gpus: list[dict[str, Any]] = []
+    for share in () if allocation is None else allocation.cards:
+        units = share.mib // unit_mib
+        gpus.append({"index": share.index, "uuid": share.uuid, "mib": share.mib, "units": units})
+        if share.percent and not whole:
+            gpus[-1]["percent"] = share.percent
     meta = outcome.pod.metadata
     return {
         "namespace": meta.namespace,

@@ -19,6 +19,7 @@ from gputile.api.extender import (
     FilterResult,
 )
 from gputile.extender.metrics import Metrics
+from gputile.extender.readiness import NotReady
 from gputile.extender.verbs import BadRequest, Verbs
 
 log = logging.getLogger(__name__)
@@ -33,10 +34,6 @@ _encoder = msgspec.json.Encoder()
 
 Answer = tuple[Any, str]
 Handler = Callable[[bytes], Awaitable[Answer]]
-
-
-class NotReady(Exception):
-    """This replica may not answer now; the text says why."""
 
 
 def create_app(

@@ -1,5 +1,6 @@
 """What can happen to the ledger. Facts come from the API server's watch; the last two come from gputile's own binds."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputile.api.core import Node, Pod
@@ -22,9 +23,13 @@ class PodDeleted:
 
 @dataclass(frozen=True, slots=True)
 class PodsReplaced:
-    """A complete list of the cluster's pods: what is bound and not in it is gone."""
+    """A complete list of the cluster's pods: what is bound and not in it is gone.
 
-    pods: list[Pod]
+    ``unreadable`` are UIDs of pods that exist and cannot be read: the last word on them stands.
+    """
+
+    pods: Sequence[Pod]
+    unreadable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,10 @@ class NodeDeleted:
 
 @dataclass(frozen=True, slots=True)
 class NodesReplaced:
-    """A complete list of the cluster's nodes."""
+    """A complete list of the cluster's nodes. ``unreadable`` are names of nodes of which the last word stands."""
 
-    nodes: list[Node]
+    nodes: Sequence[Node]
+    unreadable: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

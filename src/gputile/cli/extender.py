@@ -1,0 +1,88 @@
+"""``gputile extender``: the service beside kube-scheduler."""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gputile.cli.configuration import read_configuration
+from gputile.cli.logs import LogFormat, set_up_logging
+from gputile.cli.output import fail
+
+
+def extender(
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; other than loopback needs TLS.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8888,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's, then the pod's own.")
+    ] = None,
+    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+    identity: Annotated[
+        str | None, typer.Option("--identity", help="Name of this replica in the Lease; default: the host's name.")
+    ] = None,
+    lease_namespace: Annotated[
+        str | None, typer.Option("--lease-namespace", help="Where the Lease is; default: the context's namespace.")
+    ] = None,
+    lease_seconds: Annotated[
+        int,
+        typer.Option(
+            "--lease-seconds", min=0, max=600, help="How long a replica that died blocks the next; 0: no Lease."
+        ),
+    ] = 15,
+    events: Annotated[bool, typer.Option("--events/--no-events", help="Write Events on pods.")] = True,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Serve HTTPS with it.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None,
+    client_ca: Annotated[
+        Path | None,
+        typer.Option("--client-ca", metavar="FILE", help="Admit clients with a certificate of this CA only."),
+    ] = None,
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")] = LogFormat.JSON,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Answer kube-scheduler: which nodes a pod fits, how good they are, which cards it gets, and bind it.
+
+    Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
+    the Bindings that are under way.
+    """
+    from gputile.extender.service import Settings, Tls, default_identity, serve
+    from gputile.kube.errors import ConfigError
+    from gputile.kube.kubeconfig import load_access
+
+    configuration = read_configuration(config)
+    if (tls_cert is None) != (tls_key is None) or (client_ca is not None and tls_cert is None):
+        fail("--tls-cert and --tls-key go together, and --client-ca goes with them")
+    for file in (tls_cert, tls_key, client_ca):
+        if file is not None and not file.is_file():
+            fail(f"{file}: no such file")
+    if tls_cert is None and not _is_loopback(host):
+        fail(f"--host {host} is not loopback: give --tls-cert and --tls-key; --client-ca admits kube-scheduler only")
+    try:
+        access = load_access(kubeconfig, context)
+    except ConfigError as error:
+        fail(str(error))
+    set_up_logging(log_format, verbose)
+    settings = Settings(
+        host=host,
+        port=port,
+        tls=Tls(tls_cert, tls_key, client_ca) if tls_cert and tls_key else None,
+        identity=identity or default_identity(),
+        lease_namespace=lease_namespace or "",
+        lease_seconds=lease_seconds,
+        events=events,
+    )
+    import uvloop
+
+    uvloop.run(serve(access, configuration, settings))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,55 @@
+"""``gputile inspect`` and ``kubectl inspect cgpu``: who holds what."""
+
+import fnmatch
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gputile.cli.configuration import read_configuration
+from gputile.cli.output import Output, fail, write, write_json
+
+
+def inspect(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="Only these nodes; * matches.")] = None,
+    details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False,
+    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="The cluster's Configuration, for the unit of nodes without an agent."
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")
+    ] = None,
+    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+) -> None:
+    """Show for each GPU node how much of each card is allocated, in the memory unit that is in force.
+
+    A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which card yet.
+    """
+    from gputile.cli.live import read_cluster
+    from gputile.ledger.events import NodesReplaced, PodsReplaced
+    from gputile.ledger.ledger import Ledger
+    from gputile.views import inspect as tables
+    from gputile.views.tiles import tiles, to_builtins
+
+    configuration = read_configuration(config)
+    nodes, pods = read_cluster(kubeconfig, context)
+    ledger = Ledger(configuration)
+    ledger.apply(NodesReplaced(nodes))
+    ledger.apply(PodsReplaced(pods))
+    shown = tiles(ledger)
+    if names:
+        unmatched = [name for name in names if not any(fnmatch.fnmatchcase(tile.name, name) for tile in shown)]
+        if unmatched:
+            fail(f"no node with GPUs is called {unmatched[0]}")
+        shown = [tile for tile in shown if any(fnmatch.fnmatchcase(tile.name, name) for name in names)]
+    unit = tables.unit_of(shown, configuration.unit_mib)
+    if output is Output.JSON:
+        write_json({"unitMib": unit, "nodes": to_builtins(shown)})
+    elif details:
+        write(tables.details(shown, unit))
+    else:
+        write(tables.summary(shown, unit))

@@ -1,0 +1,45 @@
+"""Structured logs: one JSON object a line, or text for people at a terminal."""
+
+import logging
+import sys
+from enum import StrEnum
+
+import msgspec
+
+
+class LogFormat(StrEnum):
+    """How services write their logs."""
+
+    JSON = "json"
+    TEXT = "text"
+
+
+_ORDINARY = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "ts": round(record.created, 6),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+            **{key: value for key, value in vars(record).items() if key not in _ORDINARY},
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=repr).decode()
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        fields = (f"{key}={value}" for key, value in vars(record).items() if key not in _ORDINARY)
+        return " ".join([super().format(record), *fields])
+
+
+def set_up_logging(log_format: LogFormat, verbose: bool) -> None:
+    """Send all logs to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler.setFormatter(_JsonFormatter() if log_format is LogFormat.JSON else text)
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)

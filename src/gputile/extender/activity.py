@@ -1,0 +1,94 @@
+"""Which replica may decide: the one that holds the Lease and has seen everything that was written before it did.
+
+The Lease follows the traffic. kube-scheduler talks to the extender beside it, and only the scheduler that is the
+leader talks at all; so the replica that is asked takes the Lease, keeps it while it is asked, and lets it lapse when
+nobody asks any more. Who takes it over from another lists the cluster anew first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from gputile.extender.readiness import NotReady
+from gputile.kube.errors import KubeError
+from gputile.kube.lease import LeaseHolder
+
+log = logging.getLogger(__name__)
+
+
+class Activity:
+    """Admits calls while this replica is the active one.
+
+    ``refresh`` lists the cluster anew. ``idle_seconds`` is how long the Lease is kept after the last call.
+    """
+
+    def __init__(
+        self,
+        lease: LeaseHolder,
+        refresh: Callable[[], Awaitable[None]],
+        monotonic: Callable[[], float],
+        *,
+        idle_seconds: float = 60.0,
+    ) -> None:
+        self._lease = lease
+        self._refresh = refresh
+        self._monotonic = monotonic
+        self._idle_seconds = idle_seconds
+        self._last_call = float("-inf")
+        self._seen_as_of: int | None = None  # the Lease's transitions when everything before them had been seen
+        self._taking: asyncio.Task[None] | None = None
+
+    def active(self) -> bool:
+        """Return whether this replica may act now."""
+        return self._seen_as_of is not None and self._lease.valid()
+
+    async def admit(self) -> None:
+        """Return when this replica may act.
+
+        Raises:
+            NotReady: another one holds the Lease, or it cannot be had now.
+        """
+        self._last_call = self._monotonic()
+        if self.active():
+            return
+        if self._taking is None:
+            self._taking = asyncio.create_task(self._take())
+            self._taking.add_done_callback(lambda _: setattr(self, "_taking", None))
+        await asyncio.shield(self._taking)
+
+    async def _take(self) -> None:
+        try:
+            held = await self._lease.acquire()
+        except KubeError as error:
+            raise NotReady(f"the Lease cannot be had: {error}") from error
+        if not held:
+            raise NotReady(f"replica {self._lease.holder or 'of another name'} is the active one")
+        transitions = self._lease.transitions
+        if transitions == self._seen_as_of:
+            return  # the Lease had only lapsed: nobody else has acted meanwhile
+        log.info("taking over", extra={"lease_transitions": transitions})
+        await self._refresh()
+        if not self._lease.valid() and not await self._lease.renew():
+            raise NotReady("the Lease was lost while the cluster was listed")
+        self._seen_as_of = transitions
+
+    async def keep(self, seconds: float) -> None:
+        """Renew the Lease every ``seconds`` while this replica is asked; watch it while it is not. Runs for ever."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                if self._lease.valid() and self._monotonic() - self._last_call < self._idle_seconds:
+                    if not await self._lease.renew():
+                        log.warning("the Lease is lost", extra={"holder": self._lease.holder})
+                else:
+                    await self._lease.observe()
+            except KubeError as error:
+                log.warning("the Lease cannot be renewed or read: %s", error)
+
+    async def release(self) -> None:
+        """Give the Lease up, for the next replica to take at once."""
+        self._seen_as_of = None
+        try:
+            await self._lease.release()
+        except KubeError as error:
+            log.warning("the Lease cannot be released: %s", error)

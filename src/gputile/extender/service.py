@@ -1,0 +1,197 @@
+"""Puts the extender together and runs it: watches, Lease, HTTP server, and an orderly end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, ObjectReference, Pod
+from gputile.api.wellknown import EXTENDER_LEASE
+from gputile.extender.activity import Activity
+from gputile.extender.apiserver import BIND_SECONDS, ApiServerCluster
+from gputile.extender.app import create_app
+from gputile.extender.binder import Binder, Clock
+from gputile.extender.feed import Feed
+from gputile.extender.metrics import Metrics
+from gputile.extender.readiness import NotReady
+from gputile.extender.verbs import Notice, Verbs
+from gputile.kube.connection import Connection
+from gputile.kube.events import EventRecorder
+from gputile.kube.kubeconfig import Access
+from gputile.kube.lease import LeaseHolder
+from gputile.kube.reflector import Reflector
+from gputile.kube.tenancy import Tenancy
+from gputile.ledger.ledger import Ledger
+from gputile.scheduling.placer import Placer
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The server's certificate and key, and the authority that clients' certificates must come from."""
+
+    certificate: Path
+    key: Path
+    client_authority: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How this process runs. ``lease_seconds`` 0 means that there is no other replica."""
+
+    host: str = "127.0.0.1"
+    port: int = 8888
+    tls: Tls | None = None
+    identity: str = ""
+    lease_namespace: str = ""
+    lease_seconds: float = 15.0
+    events: bool = True
+
+
+class Extender:
+    """The parts of one extender on one connection."""
+
+    def __init__(self, connection: Connection, configuration: Configuration, settings: Settings) -> None:
+        self.ledger = Ledger(configuration)
+        self.metrics = Metrics()
+        self._settings = settings
+        self._events = EventRecorder(connection, settings.identity) if settings.events else None
+        feed = Feed(self.ledger.apply)
+        self._pods = Reflector(connection, "/api/v1/pods", Pod, feed.pods)
+        self._nodes = Reflector(connection, "/api/v1/nodes", Node, feed.nodes)
+        namespace = settings.lease_namespace or connection.namespace
+        tenancy = Tenancy(settings.identity, settings.lease_seconds or 1.0, settings.lease_seconds / 3 or 0.5)
+        lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, tenancy, within=max(1.0, settings.lease_seconds / 3))
+        self._activity = Activity(lease, self._refresh, time.monotonic) if settings.lease_seconds else None
+        cluster = ApiServerCluster(connection, self._activity.active if self._activity else lambda: True)
+        placer = Placer(self.ledger)
+        self.binder = Binder(placer, cluster, Clock(time.monotonic, time.time_ns))
+        self.app: Starlette = create_app(
+            Verbs(placer, self.binder, cluster, self._notify), self.metrics, admit=self._admit, ready=self.not_ready
+        )
+        self._describe()
+
+    def not_ready(self) -> str:
+        """Return why this replica is not ready to be asked, "" where it is."""
+        missing = [name for name, r in (("pods", self._pods), ("nodes", self._nodes)) if not r.synced]
+        return f"the {' and '.join(missing)} are not listed yet" if missing else ""
+
+    async def _admit(self) -> None:
+        why = self.not_ready()
+        if why:
+            raise NotReady(why)
+        if self._activity is not None:
+            await self._activity.admit()
+
+    async def _refresh(self) -> None:
+        await asyncio.gather(self._pods.relist(), self._nodes.relist())
+
+    def _notify(self, notice: Notice) -> None:
+        if self._events is not None:
+            meta = notice.pod.metadata
+            about = ObjectReference(
+                api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
+            )
+            self._events.record(about, notice.reason, notice.message, "Warning" if notice.warning else "Normal")
+
+    def _describe(self) -> None:
+        gauge, ledger = self.metrics.gauge, self.ledger
+        gauge("gputile_extender_synced", "1 once pods and nodes are listed.", lambda: not self.not_ready())
+        active: Callable[[], bool] = self._activity.active if self._activity else lambda: True
+        gauge("gputile_extender_active", "1 while this replica may decide.", active)
+        gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
+        gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
+        gauge("gputile_ledger_unconfirmed", "Bindings not confirmed.", lambda: len(ledger.overdue(time.monotonic(), 0)))
+        gauge(
+            "gputile_ledger_overallocated_gpus",
+            "GPUs with more booked than they have: never, unless somebody else writes allocations.",
+            lambda: int(((ledger.columns.used > ledger.columns.total) & ledger.columns.usable).sum()),
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
+        work = [self._pods.run(), self._nodes.run(), self._settle()]
+        if self._activity is not None:
+            work.append(self._activity.keep(self._settings.lease_seconds / 3))
+        if self._events is not None:
+            work.append(self._events.run())
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+            try:
+                yield
+            finally:
+                await self.binder.drain()
+                for task in tasks:
+                    task.cancel()
+        if self._activity is not None:
+            await self._activity.release()
+
+    async def _settle(self) -> None:
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            await self.binder.settle()
+
+
+async def serve(access: Access, configuration: Configuration, settings: Settings) -> None:
+    """Run the extender until SIGTERM or SIGINT; Bindings that are under way are finished first."""
+    async with Connection(access) as connection:
+        extender = Extender(connection, configuration, settings)
+        server = _Server(
+            uvicorn.Config(
+                extender.app,
+                host=settings.host,
+                port=settings.port,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=int(BIND_SECONDS),
+                timeout_keep_alive=75,
+                ssl_certfile=settings.tls.certificate if settings.tls else None,
+                ssl_keyfile=settings.tls.key if settings.tls else None,
+                ssl_ca_certs=str(settings.tls.client_authority)
+                if settings.tls and settings.tls.client_authority
+                else None,
+                ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls and settings.tls.client_authority else ssl.CERT_NONE,
+            )
+        )
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, server.stop)
+        log.info(
+            "extender starts", extra={"address": f"{settings.host}:{settings.port}", "identity": settings.identity}
+        )
+        async with extender.running():
+            await server.serve()
+        log.info("extender stops")
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: ours end more than the server."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
+
+    def stop(self) -> None:
+        """Take no new connection, answer what is asked, and return from ``serve``."""
+        self.should_exit = True
+
+
+def default_identity() -> str:
+    """Return the name of this host: in Kubernetes the pod's, so that a restarted container resumes its own Lease."""
+    return socket.gethostname()

@@ -1,0 +1,69 @@
+"""gputile's own parts in a local cluster: simulated GPU nodes as cluster descriptions say, and the extender."""
+
+import sys
+from pathlib import Path
+
+import httpx2 as httpx
+
+from gputile.api.core import Node
+from gputile.api.wellknown import GPU_RESOURCES, LEGACY_GPU
+from gputile.simulator.scenario import load_scenario
+from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.nodes import NodeSpec
+from tests.localcluster.ports import free_ports
+from tests.localcluster.processes import Process
+from tests.localcluster.schedulerconfig import ManagedResource
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SERVICE_ACCOUNT = "system:serviceaccount:gputile:gputile-extender"
+SERVICE_ACCOUNT_GROUPS = ["system:serviceaccounts", "system:serviceaccounts:gputile", "system:authenticated"]
+# kube-scheduler takes no name of kubernetes.io here; the old one is rewritten before it ever sees a pod.
+MANAGED: list[ManagedResource] = [{"name": name} for name in GPU_RESOURCES if name != LEGACY_GPU]
+
+
+def described_nodes(*files: Path) -> list[NodeSpec]:
+    """Return the nodes that cluster descriptions describe, ready to be created."""
+    return [node_spec(node) for node in load_scenario([str(file) for file in files]).nodes]
+
+
+def node_spec(node: Node) -> NodeSpec:
+    """Return a node as the control plane's helper creates it."""
+    return NodeSpec(
+        name=node.metadata.name,
+        labels=node.metadata.labels,
+        annotations=node.metadata.annotations,
+        capacity={name: str(amount) for name, amount in node.status.allocatable.items()},
+        address=node.internal_ip or "127.0.0.1",
+        taints=[{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in node.spec.taints],
+    )
+
+
+def start_extender(
+    plane: ControlPlane, name: str = "extender", *, lease_seconds: int = 0, port: int = 0, arguments: tuple[str, ...] = ()
+) -> tuple[Process, str]:
+    """Start an extender with exactly the rights that its example manifest grants; return it and its URL.
+
+    It is ready when it has listed the cluster.
+    """
+    plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "rbac.yaml"))
+    port = port or free_ports(1)[0]
+    url = f"http://127.0.0.1:{port}"
+    command = [
+        Path(sys.executable).with_name("gputile"),
+        "extender",
+        f"--port={port}",
+        f"--kubeconfig={plane.kubeconfig(SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS)}",
+        "--lease-namespace=gputile",
+        f"--lease-seconds={lease_seconds}",
+        f"--identity={name}",
+        *arguments,
+    ]
+    return plane.start_process(name, command, ready=lambda: is_ready(url)), url
+
+
+def is_ready(url: str) -> bool:
+    """Return whether the extender there says that it is ready."""
+    try:
+        return httpx.get(f"{url}/readyz", timeout=1.0).status_code == 200
+    except httpx.HTTPError:
+        return False
