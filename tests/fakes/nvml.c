@@ -1,0 +1,414 @@
+/* A libnvidia-ml.so.1 without a driver: it presents the machine that a text file describes.
+ *
+ * The environment variable GPUTILE_FAKE_NVML names the file; it may change at any time and is read again when its
+ * inode, size or modification time differ. One fact a line, its words separated by tabs (nvml.py writes it):
+ *
+ *   driver <version> | cuda <integer> | init <code>          init: what every call answers, 0 for success
+ *   gpu <i> uuid|name|bus <text>
+ *   gpu <i> memory|minor|numa|error <integer>                memory in bytes; error: what every call on it answers
+ *   gpu <i> capability|pcie|mig|rows <integer> <integer>     pcie: generation, width; mig: current, pending
+ *                                                            rows: remapping pending, failed
+ *   gpu <i> recovery <action>
+ *   gpu <i> link <l> <version> <device type> <bus>           an active NVLink to a GPU (0) or a switch (2)
+ *   gpu <i> instance <gi> <ci> <memory> <gpu slices> <compute slices> <uuid> <name>
+ *   ancestor <i> <j> <level>
+ *   fail <function> <card, -1 for all> <code>
+ *   xid <sequence> <card> <code> <gi> <ci>                   gi, ci: -1 for an event of the whole card
+ *
+ * Structures and values are those of the public nvml.h; only what gputile calls is here.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
+enum { DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15 };
+enum { MOST_CARDS = 64, MOST_LINKS = 36, MOST_INSTANCES = 8, MOST_FAILURES = 32, MOST_XIDS = 512, WORDS = 12 };
+
+typedef unsigned int uint;
+typedef unsigned long long ulong64;
+
+typedef struct { uint version, type; char bus[32]; int active; } Link;
+typedef struct { uint gi, ci, gpu_slices, compute_slices; ulong64 memory; char uuid[96], name[96]; } Instance;
+typedef struct {
+    char uuid[96], name[96], bus[32];
+    ulong64 memory;
+    int minor, numa, error, capability[2], pcie[2], mig[2], rows[2], recovery, instances;
+    Link links[MOST_LINKS];
+    Instance instance[MOST_INSTANCES];
+} Card;
+typedef struct { char function[64]; int card, code; } Failure;
+typedef struct { ulong64 sequence, code; int card, gi, ci; } Xid;
+typedef struct {
+    char driver[80];
+    int cuda, init, cards, failures, xids;
+    int ancestor[MOST_CARDS][MOST_CARDS];
+    Card card[MOST_CARDS];
+    Failure failure[MOST_FAILURES];
+    Xid xid[MOST_XIDS];
+} State;
+
+typedef struct { char bus_legacy[16]; uint domain, bus, device, device_id, subsystem_id; char bus_id[32]; } PciInfo;
+typedef struct { ulong64 total, free, used; } Memory;
+typedef struct { uint sm, copy, decoder, encoder, jpeg, ofa, gpu_slices, compute_slices; ulong64 memory_mb; } Attributes;
+typedef struct { void *device; ulong64 type, data; uint gi, ci; } Event;
+typedef struct {
+    uint field, scope;
+    long long timestamp, latency;
+    int type, code;
+    union { double d; uint u; ulong64 ull; } value;
+} FieldValue;
+typedef struct { ulong64 delivered, types[MOST_CARDS]; } EventSet;
+
+static State state;
+static struct stat read_as;
+static int initialised;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+/* A handle is an address in one of these, so that it outlives a change of the file. */
+static char card_handle[MOST_CARDS];
+static char instance_handle[MOST_CARDS][MOST_INSTANCES];
+
+static void copy(char *to, size_t size, const char *from) { snprintf(to, size, "%s", from); }
+
+static void take_card(char **w, int n) {
+    int i = atoi(w[1]);
+    if (i < 0 || i >= MOST_CARDS || n < 4) return;
+    Card *c = &state.card[i];
+    const char *key = w[2];
+    if (i >= state.cards) state.cards = i + 1;
+    if (!strcmp(key, "uuid")) copy(c->uuid, sizeof c->uuid, w[3]);
+    else if (!strcmp(key, "name")) copy(c->name, sizeof c->name, w[3]);
+    else if (!strcmp(key, "bus")) copy(c->bus, sizeof c->bus, w[3]);
+    else if (!strcmp(key, "memory")) c->memory = strtoull(w[3], NULL, 10);
+    else if (!strcmp(key, "minor")) c->minor = atoi(w[3]);
+    else if (!strcmp(key, "numa")) c->numa = atoi(w[3]);
+    else if (!strcmp(key, "error")) c->error = atoi(w[3]);
+    else if (!strcmp(key, "recovery")) c->recovery = atoi(w[3]);
+    else if (n < 5) return;
+    else if (!strcmp(key, "capability")) c->capability[0] = atoi(w[3]), c->capability[1] = atoi(w[4]);
+    else if (!strcmp(key, "pcie")) c->pcie[0] = atoi(w[3]), c->pcie[1] = atoi(w[4]);
+    else if (!strcmp(key, "mig")) c->mig[0] = atoi(w[3]), c->mig[1] = atoi(w[4]);
+    else if (!strcmp(key, "rows")) c->rows[0] = atoi(w[3]), c->rows[1] = atoi(w[4]);
+    else if (!strcmp(key, "link") && n >= 7 && atoi(w[3]) < MOST_LINKS) {
+        Link *l = &c->links[atoi(w[3])];
+        l->active = 1, l->version = atoi(w[4]), l->type = atoi(w[5]);
+        copy(l->bus, sizeof l->bus, w[6]);
+    } else if (!strcmp(key, "instance") && n >= 10 && c->instances < MOST_INSTANCES) {
+        Instance *m = &c->instance[c->instances++];
+        m->gi = atoi(w[3]), m->ci = atoi(w[4]), m->memory = strtoull(w[5], NULL, 10);
+        m->gpu_slices = atoi(w[6]), m->compute_slices = atoi(w[7]);
+        copy(m->uuid, sizeof m->uuid, w[8]), copy(m->name, sizeof m->name, w[9]);
+    }
+}
+
+static void take(char **w, int n) {
+    if (!strcmp(w[0], "gpu")) take_card(w, n);
+    else if (!strcmp(w[0], "driver") && n > 1) copy(state.driver, sizeof state.driver, w[1]);
+    else if (!strcmp(w[0], "cuda") && n > 1) state.cuda = atoi(w[1]);
+    else if (!strcmp(w[0], "init") && n > 1) state.init = atoi(w[1]);
+    else if (!strcmp(w[0], "ancestor") && n > 3)
+        state.ancestor[atoi(w[1])][atoi(w[2])] = state.ancestor[atoi(w[2])][atoi(w[1])] = atoi(w[3]);
+    else if (!strcmp(w[0], "fail") && n > 3 && state.failures < MOST_FAILURES) {
+        Failure *f = &state.failure[state.failures++];
+        copy(f->function, sizeof f->function, w[1]), f->card = atoi(w[2]), f->code = atoi(w[3]);
+    } else if (!strcmp(w[0], "xid") && n > 5 && state.xids < MOST_XIDS)
+        state.xid[state.xids++] = (Xid){strtoull(w[1], NULL, 10), strtoull(w[3], NULL, 10), atoi(w[2]), atoi(w[4]), atoi(w[5])};
+}
+
+/* Read the file again if it changed. Without a file there is no driver. */
+static void refresh(void) {
+    const char *path = getenv("GPUTILE_FAKE_NVML");
+    struct stat now;
+    FILE *file = NULL;
+    if (path && !stat(path, &now)) {
+        if (now.st_ino == read_as.st_ino && now.st_size == read_as.st_size &&
+            now.st_mtim.tv_sec == read_as.st_mtim.tv_sec && now.st_mtim.tv_nsec == read_as.st_mtim.tv_nsec)
+            return;
+        file = fopen(path, "r");
+    }
+    memset(&state, 0, sizeof state);
+    memset(&read_as, 0, sizeof read_as);
+    state.init = DRIVER_NOT_LOADED;
+    if (!file) return;
+    state.init = OK;
+    for (int i = 0; i < MOST_CARDS; i++) state.card[i].numa = state.card[i].mig[0] = state.card[i].recovery = -1;
+    char line[1024];
+    while (fgets(line, sizeof line, file)) {
+        char *words[WORDS], *rest = NULL;
+        int n = 0;
+        for (char *w = strtok_r(line, "\t\n", &rest); w && n < WORDS; w = strtok_r(NULL, "\t\n", &rest)) words[n++] = w;
+        if (n) take(words, n);
+    }
+    fclose(file);
+    read_as = now;
+}
+
+static int planned(const char *function, int card) {
+    for (int i = 0; i < state.failures; i++)
+        if (!strcmp(state.failure[i].function, function) && (state.failure[i].card < 0 || state.failure[i].card == card))
+            return state.failure[i].code;
+    return OK;
+}
+
+/* Every function opens with one of these two and ends by `return leave(code)`. */
+static int enter(const char *function) {
+    pthread_mutex_lock(&mutex);
+    refresh();
+    if (!initialised) return UNINITIALIZED;
+    return state.init ? state.init : planned(function, -1);
+}
+
+static int leave(int code) {
+    pthread_mutex_unlock(&mutex);
+    return code;
+}
+
+/* Find the card, and the MIG instance if the handle is of one. */
+static int find(const char *function, void *handle, Card **card, Instance **instance) {
+    int code = enter(function);
+    size_t i = (char *)handle - card_handle, m = (char *)handle - &instance_handle[0][0];
+    if (instance) *instance = NULL;
+    if (code) return code;
+    if (i >= MOST_CARDS) {
+        i = m / MOST_INSTANCES;
+        if (i >= MOST_CARDS || !instance || (int)(m % MOST_INSTANCES) >= state.card[i].instances) return INVALID_ARGUMENT;
+        *instance = &state.card[i].instance[m % MOST_INSTANCES];
+    }
+    if ((int)i >= state.cards) return GPU_IS_LOST;
+    *card = &state.card[i];
+    return (*card)->error ? (*card)->error : planned(function, (int)i);
+}
+
+#define CARD(handle) Card *c = NULL; int code = find(__func__, handle, &c, NULL); if (code) return leave(code)
+#define CARD_OR_INSTANCE(handle) Card *c = NULL; Instance *m = NULL; \
+    int code = find(__func__, handle, &c, &m); if (code) return leave(code)
+
+static int text(char *to, uint size, const char *from) {
+    if (strlen(from) >= size) return INSUFFICIENT_SIZE;
+    strcpy(to, from);
+    return OK;
+}
+
+int nvmlInitWithFlags(uint flags) {
+    (void)flags;
+    pthread_mutex_lock(&mutex);
+    refresh();
+    if (!state.init) initialised++;
+    return leave(state.init);
+}
+int nvmlShutdown(void) {
+    pthread_mutex_lock(&mutex);
+    if (!initialised) return leave(UNINITIALIZED);
+    initialised--;
+    return leave(OK);
+}
+const char *nvmlErrorString(int code) { (void)code; return "an error of the fake NVML"; }
+
+int nvmlSystemGetDriverVersion(char *version, uint size) {
+    int code = enter(__func__);
+    return leave(code ? code : text(version, size, state.driver));
+}
+int nvmlSystemGetCudaDriverVersion(int *version) {
+    int code = enter(__func__);
+    *version = state.cuda;
+    return leave(code);
+}
+int nvmlDeviceGetCount_v2(uint *count) {
+    int code = enter(__func__);
+    *count = state.cards;
+    return leave(code);
+}
+int nvmlDeviceGetHandleByIndex_v2(uint i, void **handle) {
+    int code = enter(__func__);
+    if (code) return leave(code);
+    if (i >= (uint)state.cards) return leave(INVALID_ARGUMENT);
+    *handle = &card_handle[i];
+    return leave(state.card[i].error ? state.card[i].error : planned(__func__, (int)i));
+}
+int nvmlDeviceGetUUID(void *device, char *to, uint size) {
+    CARD_OR_INSTANCE(device);
+    return leave(text(to, size, m ? m->uuid : c->uuid));
+}
+int nvmlDeviceGetName(void *device, char *to, uint size) {
+    CARD_OR_INSTANCE(device);
+    return leave(text(to, size, m ? m->name : c->name));
+}
+int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
+    CARD_OR_INSTANCE(device);
+    ulong64 total = m ? m->memory : c->memory;
+    if (!total) return leave(NOT_SUPPORTED);
+    *memory = (Memory){total, total, 0};
+    return leave(OK);
+}
+int nvmlDeviceGetMinorNumber(void *device, uint *minor) {
+    CARD(device);
+    *minor = c->minor;
+    return leave(OK);
+}
+int nvmlDeviceGetPciInfo_v3(void *device, PciInfo *info) {
+    CARD(device);
+    memset(info, 0, sizeof *info);
+    return leave(text(info->bus_id, sizeof info->bus_id, c->bus));
+}
+int nvmlDeviceGetMemoryAffinity(void *device, uint size, unsigned long *nodes, int scope) {
+    CARD(device);
+    (void)scope;
+    if (c->numa < 0) return leave(NOT_SUPPORTED);
+    memset(nodes, 0, size * sizeof *nodes);
+    nodes[c->numa / 64] = 1ul << c->numa % 64;
+    return leave(OK);
+}
+int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
+    CARD(device);
+    *major = c->capability[0], *minor = c->capability[1];
+    return leave(OK);
+}
+int nvmlDeviceGetMaxPcieLinkGeneration(void *device, uint *generation) {
+    CARD(device);
+    *generation = c->pcie[0];
+    return leave(c->pcie[0] ? OK : NOT_SUPPORTED);
+}
+int nvmlDeviceGetMaxPcieLinkWidth(void *device, uint *width) {
+    CARD(device);
+    *width = c->pcie[1];
+    return leave(c->pcie[1] ? OK : NOT_SUPPORTED);
+}
+int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, int *level) {
+    CARD(one);
+    size_t i = (char *)one - card_handle, j = (char *)other - card_handle;
+    if (j >= (size_t)state.cards) return leave(INVALID_ARGUMENT);
+    *level = state.ancestor[i][j];
+    return leave(state.card[j].error);
+}
+int nvmlDeviceGetNvLinkState(void *device, uint link, uint *active) {
+    CARD(device);
+    int any = 0;
+    for (int l = 0; l < MOST_LINKS; l++) any |= c->links[l].active;
+    if (!any) return leave(NOT_SUPPORTED);
+    if (link >= 18) return leave(INVALID_ARGUMENT);
+    *active = c->links[link].active;
+    return leave(OK);
+}
+int nvmlDeviceGetNvLinkVersion(void *device, uint link, uint *version) {
+    CARD(device);
+    if (link >= MOST_LINKS) return leave(INVALID_ARGUMENT);
+    *version = c->links[link].version;
+    return leave(OK);
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, uint link, uint *type) {
+    CARD(device);
+    if (link >= MOST_LINKS) return leave(INVALID_ARGUMENT);
+    *type = c->links[link].type;
+    return leave(OK);
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, uint link, PciInfo *info) {
+    CARD(device);
+    if (link >= MOST_LINKS) return leave(INVALID_ARGUMENT);
+    memset(info, 0, sizeof *info);
+    return leave(text(info->bus_id, sizeof info->bus_id, c->links[link].bus));
+}
+int nvmlDeviceGetMigMode(void *device, uint *current, uint *pending) {
+    CARD(device);
+    if (c->mig[0] < 0) return leave(NOT_SUPPORTED);
+    *current = c->mig[0], *pending = c->mig[1];
+    return leave(OK);
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *device, uint *count) {
+    CARD(device);
+    *count = c->mig[0] < 0 ? 0 : MOST_INSTANCES;
+    return leave(OK);
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(void *device, uint i, void **handle) {
+    CARD(device);
+    if (i >= MOST_INSTANCES) return leave(INVALID_ARGUMENT);
+    if ((int)i >= c->instances) return leave(NOT_FOUND);
+    *handle = &instance_handle[(char *)device - card_handle][i];
+    return leave(OK);
+}
+int nvmlDeviceGetGpuInstanceId(void *device, uint *id) {
+    CARD_OR_INSTANCE(device);
+    if (!m) return leave(INVALID_ARGUMENT);
+    *id = m->gi;
+    return leave(OK);
+}
+int nvmlDeviceGetComputeInstanceId(void *device, uint *id) {
+    CARD_OR_INSTANCE(device);
+    if (!m) return leave(INVALID_ARGUMENT);
+    *id = m->ci;
+    return leave(OK);
+}
+int nvmlDeviceGetAttributes_v2(void *device, Attributes *attributes) {
+    CARD_OR_INSTANCE(device);
+    if (!m) return leave(INVALID_ARGUMENT);
+    memset(attributes, 0, sizeof *attributes);
+    attributes->gpu_slices = m->gpu_slices, attributes->compute_slices = m->compute_slices;
+    attributes->memory_mb = m->memory >> 20;
+    return leave(OK);
+}
+int nvmlDeviceGetRemappedRows(void *device, uint *correctable, uint *uncorrectable, uint *pending, uint *failure) {
+    CARD(device);
+    if (c->capability[0] < 8) return leave(NOT_SUPPORTED);
+    *correctable = *uncorrectable = 0, *pending = c->rows[0], *failure = c->rows[1];
+    return leave(OK);
+}
+int nvmlDeviceGetRetiredPagesPendingStatus(void *device, uint *pending) {
+    CARD(device);
+    if (c->capability[0] >= 8) return leave(NOT_SUPPORTED);
+    *pending = c->rows[0];
+    return leave(OK);
+}
+int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
+    CARD(device);
+    for (int i = 0; i < count; i++) {
+        values[i].code = values[i].field == 230 && c->recovery >= 0 ? OK : NOT_SUPPORTED;
+        values[i].type = 1, values[i].value.u = c->recovery;
+    }
+    return leave(OK);
+}
+
+int nvmlEventSetCreate(void **set) {
+    int code = enter(__func__);
+    if (code) return leave(code);
+    EventSet *s = calloc(1, sizeof *s);
+    for (int i = 0; i < state.xids; i++)
+        if (state.xid[i].sequence > s->delivered) s->delivered = state.xid[i].sequence;
+    *set = s;
+    return leave(OK);
+}
+int nvmlDeviceGetSupportedEventTypes(void *device, ulong64 *types) {
+    CARD(device);
+    *types = 0x1 | 0x2 | 0x8;
+    return leave(OK);
+}
+int nvmlDeviceRegisterEvents(void *device, ulong64 types, void *set) {
+    CARD(device);
+    ((EventSet *)set)->types[(char *)device - card_handle] |= types;
+    return leave(OK);
+}
+int nvmlEventSetWait_v2(void *set, Event *event, uint timeout_ms) {
+    EventSet *s = set;
+    const struct timespec pause = {0, 10 * 1000 * 1000};
+    for (uint waited = 0;; waited += 10) {
+        int code = enter(__func__);
+        for (int i = 0; !code && i < state.cards; i++)
+            if (s->types[i] && state.card[i].error == GPU_IS_LOST) code = GPU_IS_LOST;
+        for (int i = 0; i < state.xids && (!code || code == GPU_IS_LOST); i++) {
+            Xid *x = &state.xid[i];
+            if (x->sequence <= s->delivered || x->card < 0 || x->card >= MOST_CARDS || !(s->types[x->card] & 0x8)) continue;
+            s->delivered = x->sequence;
+            *event = (Event){&card_handle[x->card], 0x8, x->code, (uint)x->gi, (uint)x->ci};
+            return leave(OK);
+        }
+        leave(code);
+        if (code) return code;
+        if (waited >= timeout_ms) return TIMEOUT;
+        nanosleep(&pause, NULL);
+    }
+}
+int nvmlEventSetFree(void *set) {
+    free(set);
+    return OK;
+}
