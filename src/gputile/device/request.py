@@ -63,7 +63,8 @@ class Shape:
     """All of a request that decides where it fits; requests of one shape get one answer.
 
     ``cards`` is the number of distinct cards; ``mib`` and ``percent`` are needed on each of them (0 for whole
-    cards). ``trust_group`` is the group that may share a card without isolation (G5).
+    cards). ``trust_group`` is the group that may share a card without isolation (G5). ``unit_mib`` is the unit that
+    the pod's gpu-mem counts in (0 for whole cards).
     """
 
     kind: Kind
@@ -71,6 +72,7 @@ class Shape:
     mib: int = 0
     percent: int = 0
     trust_group: str = ""
+    unit_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             f"{GPU_MEMORY} counts units of {unit} MiB: {mib // unit} of them on one card are more than any card has"
         )
     percent = effective(parts, lambda part: part.percent) // cards
-    return Request(Shape(kind, cards, mib, percent, trust_group(pod)), unit, parts)
+    return Request(Shape(kind, cards, mib, percent, trust_group(pod), unit), unit, parts)
 
 
 def effective(parts: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:

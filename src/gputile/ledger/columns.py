@@ -21,7 +21,7 @@ class Columns:
     compute in use. ``pods``: pods on the card. ``usable``: the card exists and is healthy. ``group``: number of the
     trust group whose pods are on the card, 0 for none, -1 for several. Of shape [rows]: ``service``, what the node
     takes (``Service``), ``spread``, whether pods go to the less used card, ``slots``, how many pods a card may
-    hold, and ``grouped``, whether its cards hold one trust group only.
+    hold, ``unit``, its memory unit in MiB, and ``grouped``, whether its cards hold one trust group only.
     """
 
     def __init__(self, rows: int = 16, cards: int = 8) -> None:
@@ -33,6 +33,7 @@ class Columns:
         self.usable: Bool = np.zeros((rows, cards), np.bool_)
         self.service: Int32 = np.zeros(rows, np.int32)
         self.slots: Int32 = np.zeros(rows, np.int32)
+        self.unit: Int32 = np.zeros(rows, np.int32)
         self.spread: Bool = np.zeros(rows, np.bool_)
         self.grouped: Bool = np.zeros(rows, np.bool_)
 

@@ -5,7 +5,7 @@ is the ledger"). Whatever order events come in, the state depends only on the la
 is assumed: tests compare it with a ledger rebuilt from the objects.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import assert_never
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -59,14 +59,14 @@ class Ledger:
                 self._pod_applied(pod)
             case PodDeleted(uid):
                 self._release(uid)
-            case PodsReplaced(pods):
-                self._pods_replaced(pods)
+            case PodsReplaced(pods, unreadable):
+                self._pods_replaced(pods, unreadable)
             case NodeApplied(node):
                 self._node_applied(node)
             case NodeDeleted(name):
                 self._node_deleted(name)
-            case NodesReplaced(nodes):
-                for name in self.row_of.keys() - {node.metadata.name for node in nodes}:
+            case NodesReplaced(nodes, unreadable):
+                for name in self.row_of.keys() - {node.metadata.name for node in nodes} - unreadable:
                     self._node_deleted(name)
                 for node in nodes:
                     self._node_applied(node)
@@ -92,8 +92,8 @@ class Ledger:
             self._release(uid)
             self._book(booking)
 
-    def _pods_replaced(self, pods: list[Pod]) -> None:
-        seen = {pod.metadata.uid for pod in pods}
+    def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
+        seen = {pod.metadata.uid for pod in pods} | unreadable
         # What is assumed stays: the list may be older than the bind; whoever assumed it looks after it.
         for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
             self._release(uid)
@@ -144,6 +144,7 @@ class Ledger:
         columns.clear(row)
         columns.service[row] = facts.service
         columns.slots[row] = facts.slots
+        columns.unit[row] = facts.unit_mib
         columns.spread[row] = facts.placement == "spread"
         columns.grouped[row] = facts.grouped
         for i, card in enumerate(facts.inventory.cards):
@@ -157,11 +158,12 @@ class Ledger:
     def _refresh_service(self, row: int) -> None:
         """Close the node while a pod is on cards that nobody knows: any card could be the one it is on.
 
-        Not where another device plugin hands out the cards: there nobody but it ever knows.
+        Not where another device plugin hands out the cards: there nobody but it ever knows. Nor where the node
+        serves nothing: what is wrong with it is the better reason.
         """
         facts = self._facts[row]
         if facts is not None:
-            closed = facts.service is not Service.FOREIGN and self.unplaced(facts.name)
+            closed = facts.service.closes and self.unplaced(facts.name)
             self.columns.service[row] = Service.CLOSED if closed else facts.service
 
     # -- bookings

@@ -18,9 +18,10 @@ class Rule(IntEnum):
     BROKEN = 2
     UNPLACED = 3
     MODE = 4
-    TOO_FEW = 5
-    TOO_LARGE = 6
-    CARDS_TAKEN = 7
+    UNIT = 5
+    TOO_FEW = 6
+    TOO_LARGE = 7
+    CARDS_TAKEN = 8
 
 
 # What is said of a node where there are too many to say it of each: alike for all, so that kube-scheduler counts them.
@@ -29,12 +30,13 @@ SUMMARY = {
     Rule.BROKEN: "node(s) without usable GPUs",
     Rule.UNPLACED: "node(s) with a pod on GPUs that nobody knows",
     Rule.MODE: "node(s) whose GPU mode does not serve the pod's GPU resource",
+    Rule.UNIT: "node(s) whose memory unit is not the pod's",
     Rule.TOO_FEW: "node(s) with fewer GPUs than the pod needs",
     Rule.TOO_LARGE: "node(s) whose GPUs are smaller than the pod needs",
     Rule.CARDS_TAKEN: "node(s) without enough free on their GPUs",
 }
 # Rules that no pod's leaving can mend: preemption is not worth trying.
-LASTING = frozenset({Rule.NO_CARDS, Rule.BROKEN, Rule.MODE, Rule.TOO_FEW, Rule.TOO_LARGE})
+LASTING = frozenset({Rule.NO_CARDS, Rule.BROKEN, Rule.MODE, Rule.UNIT, Rule.TOO_FEW, Rule.TOO_LARGE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,15 @@ def serves(service: Service, shape: Shape) -> bool:
     return service is (Service.MEMORY_AND_CORE if shape.percent else Service.MEMORY)
 
 
+def same_unit(facts: NodeFacts, shape: Shape) -> bool:
+    """Return whether the pod and the node count memory alike.
+
+    The kubelet counts units: where one of the pod were another of the node, it would hand out other bytes than the
+    ledger books (B1).
+    """
+    return shape.kind is not Kind.SHARED or facts.unit_mib == shape.unit_mib
+
+
 def card_fits(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> bool:
     """Return whether one of the pod's cards can be ``card``; ``group`` is the number of its trust group."""
     if not card.card.healthy:
@@ -79,7 +90,7 @@ def _lacks_compute(card: CardState, shape: Shape) -> bool:
 
 def fits(node: NodeState, shape: Shape, group: int) -> bool:
     """Return whether the request fits the node."""
-    if not serves(node.service, shape):
+    if not serves(node.service, shape) or not same_unit(node.facts, shape):
         return False
     if node.service is Service.FOREIGN:
         return True
@@ -101,6 +112,9 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal | None:
         return Refusal(Rule.NO_CARDS, "it has no GPUs that gputile knows; is gputile's agent running there?")
     if not serves(node.service, shape):
         return Refusal(Rule.MODE, _mode_text(facts, shape))
+    if not same_unit(facts, shape):
+        text = f"its memory unit is {facts.unit_mib} MiB; the pod's gpu-mem counts in units of {shape.unit_mib} MiB"
+        return Refusal(Rule.UNIT, text)
     healthy = [card for card in node.cards if card.card.healthy]
     if len(healthy) < shape.cards:
         sick = f", {len(node.cards) - len(healthy)} of them unhealthy" if len(healthy) < len(node.cards) else ""

@@ -58,7 +58,8 @@ def _shared_scores(columns: Columns, shape: Shape, group: int, rows: Which) -> I
         if group != NO_GROUP:
             mine |= held == group
         ready &= mine | ~grouped[:, None]
-    fit = (columns.service[rows] == _wanted(shape)) & (_count(ready) >= shape.cards)
+    takes = (columns.service[rows] == _wanted(shape)) & (columns.unit[rows] == shape.unit_mib)
+    fit = takes & (_count(ready) >= shape.cards)
 
     result = np.full(len(fit), UNFIT, np.int64)
     for spread in (False, True):
@@ -98,6 +99,8 @@ def rules(columns: Columns, shape: Shape, rows: Which) -> Int64:
     result = np.full(len(service), Rule.CARDS_TAKEN, np.int64)
     result[(_count(large) < shape.cards) | (shape.percent > 100)] = Rule.TOO_LARGE
     result[_count(usable) < shape.cards] = Rule.TOO_FEW
+    if shape.kind is Kind.SHARED:
+        result[columns.unit[rows] != shape.unit_mib] = Rule.UNIT
     result[service != _wanted(shape)] = Rule.MODE
     result[service == Service.CLOSED] = Rule.UNPLACED
     result[service == Service.NOTHING] = Rule.NO_CARDS
