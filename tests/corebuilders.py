@@ -1,0 +1,97 @@
+"""Nodes and pods in one line each, for the tests of the core."""
+
+from collections.abc import Mapping, Sequence
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements
+from gputile.api.wellknown import GPU_CORE, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL
+from gputile.api.wellknown import PLACEMENT_LABEL as PLACEMENT
+from gputile.device.allocation import Allocation, CardShare, encode_allocation
+from gputile.device.inventory import Card, Inventory, encode_inventory
+from gputile.device.request import Request, parse_request
+from gputile.ledger.booking import Booking
+from gputile.ledger.events import Assumed, NodeApplied
+from gputile.ledger.ledger import Ledger
+
+GIB15 = 15 * 1024
+
+
+def cards_of(node: str, sizes: Sequence[int], sick: Sequence[int] = ()) -> tuple[Card, ...]:
+    return tuple(Card(i, f"GPU-{node}-{i}", mib, healthy=i not in sick) for i, mib in enumerate(sizes))
+
+
+def gpu_node(
+    name: str = "n",
+    *,
+    mode: str = "",
+    sizes: Sequence[int] = (GIB15,) * 4,
+    sick: Sequence[int] = (),
+    placement: str = "",
+    unit_mib: int = 0,
+    bandwidth: tuple[tuple[float, ...], ...] = (),
+    inventory: str | None = None,
+    allocatable: Mapping[str, str] | None = None,
+) -> Node:
+    """A node whose agent reports cards of ``sizes`` MiB; ``inventory`` replaces its annotation's text."""
+    text = inventory
+    if text is None:
+        cards = cards_of(name, sizes, sick)
+        text = encode_inventory(Inventory(cards, unit_mib=unit_mib, bandwidth=bandwidth))
+    labels = ({MODE_LABEL: mode} if mode else {}) | ({PLACEMENT: placement} if placement else {})
+    return Node(
+        metadata=ObjectMeta(name=name, labels=labels, annotations={INVENTORY_ANNOTATION: text} if text else {}),
+        status=NodeStatus(allocatable=dict(allocatable or {})),
+    )
+
+
+def container(name: str = "main", *, sidecar: bool = False, **limits: int | str) -> Container:
+    """A container; ``mem`` and ``core`` are short for the shared resources, other limits by their full names."""
+    short = {"mem": GPU_MEMORY, "core": GPU_CORE}
+    resources = ResourceRequirements(limits={short.get(key, key): value for key, value in limits.items()})
+    return Container(name=name, resources=resources, restart_policy="Always" if sidecar else "")
+
+
+def pod(
+    uid: str = "p",
+    *containers: Container,
+    init: Sequence[Container] = (),
+    count: int | str | None = None,
+    namespace: str = "default",
+    node: str = "",
+    phase: str = "",
+    annotations: Mapping[str, str] | None = None,
+    **limits: int | str,
+) -> Pod:
+    labels = {GPU_COUNT_LABEL: str(count)} if count is not None else {}
+    meta = ObjectMeta(name=uid, namespace=namespace, uid=uid, labels=labels, annotations=dict(annotations or {}))
+    spec = PodSpec(containers=list(containers) or [container(**limits)], init_containers=list(init), node_name=node)
+    return Pod(metadata=meta, spec=spec, status=PodStatus(phase=phase))
+
+
+def request_of(asking: Pod, unit_mib: int = 1024) -> Request:
+    request = parse_request(asking, unit_mib)
+    assert request is not None
+    return request
+
+
+def ledger_of(*nodes: Node, configuration: Configuration | None = None) -> Ledger:
+    ledger = Ledger(configuration or Configuration())
+    for node in nodes:
+        ledger.apply(NodeApplied(node))
+    return ledger
+
+
+def share(uuid: str, mib: int, percent: int = 0) -> CardShare:
+    return CardShare(uuid, 0, mib, percent)
+
+
+def book(
+    ledger: Ledger, uid: str, node: str, *shares: CardShare, namespace: str = "default", whole: bool = False
+) -> None:
+    """Assume a booking as it stands, lies included."""
+    allocation = Allocation(shares, {}, 1024, whole=whole)
+    ledger.apply(Assumed(Booking(uid, namespace, uid, node, namespace, allocation, assumed_at=0.0)))
+
+
+def allocation_text(*shares: CardShare, whole: bool = False) -> str:
+    return encode_allocation(Allocation(shares, {"main": shares}, 1024, whole=whole))

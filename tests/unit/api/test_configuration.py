@@ -1,0 +1,72 @@
+"""The configuration: valid values, and an error that names the field and the rule for every other."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from tests.corebuilders import pod
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+fields = st.sampled_from(["apiVersion", "kind", "gpuMemoryUnit", "placement", "maxPodsPerGpu", "trust", "by", "x"])
+
+
+def test_an_empty_file_is_the_defaults_u1_u7_m9() -> None:
+    configuration = load_configuration(None)
+    assert (configuration.unit_mib, configuration.max_pods_per_gpu, configuration.placement) == (1024, 16, "binpack")
+
+
+@pytest.mark.parametrize(("unit", "mib"), [("64MiB", 64), ("128MiB", 128), ("1GiB", 1024), ("2Gi", 2048)])
+def test_units_from_64_mib_are_valid_u2(unit: str, mib: int) -> None:
+    assert load_configuration({"gpuMemoryUnit": unit}).unit_mib == mib
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        ({"gpuMemoryUnit": "63MiB"}, "smallest valid unit is 64MiB"),
+        ({"gpuMemoryUnit": "0MiB"}, "smallest valid unit is 64MiB"),
+        ({"gpuMemoryUnit": "1"}, "gpuMemoryUnit"),
+        ({"maxPodsPerGpu": 0}, "maxPodsPerGpu"),
+        ({"maxPodsPerGpu": True}, "maxPodsPerGpu"),
+        ({"placement": "random"}, "placement"),
+        ({"placment": "spread"}, "placment"),
+        ({"apiVersion": "gputile.io/v2"}, "apiVersion"),
+        ({"trust": {"by": "user"}}, "trust.by"),
+        ({"trust": {"groups": {"a": ["x"], "b": ["x"]}}}, "namespace x is in a and in b"),
+        ([], "object"),
+        ("text", "object"),
+    ],
+)
+def test_what_is_not_valid_names_the_field(data: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        load_configuration(data)
+
+
+@given(st.one_of(json_values, st.dictionaries(fields, json_values, max_size=4)))
+def test_anything_is_a_configuration_or_a_configuration_error(data: Any) -> None:
+    try:
+        configuration = load_configuration(data)
+    except ConfigurationError as error:
+        assert str(error)
+    else:
+        assert configuration.unit_mib >= 64
+
+
+@pytest.mark.parametrize(
+    ("trust", "groups"),
+    [
+        ({}, {"a": "a", "b": "b", "c": "c"}),
+        ({"by": "cluster"}, {"a": "*", "b": "*", "c": "*"}),
+        ({"groups": {"team": ["a", "b"]}}, {"a": "group:team", "b": "group:team", "c": "c"}),
+    ],
+)
+def test_trust_groups_are_namespaces_unless_configured_g5(trust: dict[str, Any], groups: dict[str, str]) -> None:
+    configuration: Configuration = load_configuration({"trust": trust})
+    assert {name: configuration.trust_group(pod(namespace=name)) for name in groups} == groups

@@ -1,0 +1,68 @@
+"""The slim objects read what the API server writes, and write what it reads."""
+
+import msgspec
+import pytest
+
+from gputile.api.core import Binding, BindingMeta, ListMeta, Node, ObjectReference, Pod, encode_binding
+
+POD = b"""{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "namespace": "b", "uid": "u",
+ "creationTimestamp": null, "managedFields": [{"x": 1}], "ownerReferences": [{"kind": "Job", "controller": true}]},
+ "spec": {"nodeName": "n", "priority": 7, "hostNetwork": true,
+  "initContainers": [{"name": "s", "restartPolicy": "Always"}],
+  "containers": [{"name": "c", "image": "i", "resources": {"limits": {"aliyun.com/gpu-mem": "16", "cpu": 1, "x": 0.5}}}]},
+ "status": {"phase": "Running", "conditions": []}}"""
+
+
+def test_a_pod_keeps_what_gputile_reads_and_skips_the_rest() -> None:
+    pod = msgspec.json.decode(POD, type=Pod)
+    assert pod.key == "b/a"
+    assert pod.spec.node_name == "n"
+    assert pod.spec.priority == 7
+    assert pod.spec.init_containers[0].restart_policy == "Always"
+    assert pod.spec.containers[0].resources.limits == {"aliyun.com/gpu-mem": "16", "cpu": 1, "x": 0.5}
+    assert pod.metadata.owner_references[0].controller
+
+
+@pytest.mark.parametrize(
+    ("phase", "finished"),
+    [("Pending", False), ("Running", False), ("Unknown", False), ("", False), ("Succeeded", True), ("Failed", True)],
+)
+def test_only_a_pod_whose_containers_have_stopped_is_finished_u4(phase: str, finished: bool) -> None:
+    assert msgspec.json.decode(f'{{"status": {{"phase": "{phase}"}}}}', type=Pod).finished is finished
+
+
+def test_a_deleting_pod_is_not_finished_u4() -> None:
+    text = '{"metadata": {"deletionTimestamp": "2030-01-01T00:00:00Z"}, "status": {"phase": "Running"}}'
+    assert not msgspec.json.decode(text, type=Pod).finished
+
+
+def test_defaults_are_not_shared_between_objects() -> None:
+    first, second = Pod(), Pod()
+    first.metadata.labels["a"] = "b"
+    assert second.metadata.labels == {}
+    assert Pod().metadata.labels == {}
+
+
+def test_a_node_tells_its_internal_ip() -> None:
+    text = '{"status": {"addresses": [{"type": "Hostname", "address": "h"}, {"type": "InternalIP", "address": "1.2.3.4"}]}}'
+    assert msgspec.json.decode(text, type=Node).internal_ip == "1.2.3.4"
+    assert Node().internal_ip == ""
+
+
+def test_the_token_of_the_next_page_is_called_continue() -> None:
+    assert msgspec.json.decode('{"continue": "t", "resourceVersion": "5"}', type=ListMeta) == ListMeta(
+        continue_="t", resource_version="5"
+    )
+
+
+def test_a_binding_is_sent_with_kind_uid_and_annotations() -> None:
+    binding = Binding(
+        metadata=BindingMeta(name="a", namespace="b", uid="u", annotations={"k": "v"}),
+        target=ObjectReference(api_version="v1", kind="Node", name="n"),
+    )
+    assert msgspec.json.decode(encode_binding(binding)) == {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "a", "namespace": "b", "uid": "u", "annotations": {"k": "v"}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": "n"},
+    }

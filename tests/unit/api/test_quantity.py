@@ -1,0 +1,111 @@
+"""Quantities are exact, and nothing but a QuantityError leaves the parser."""
+
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.quantity import QuantityError, format_mib, parse_count, parse_mib, parse_quantity
+
+DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+signs = st.sampled_from(["", "+", "-"])
+digits = st.text("0123456789", min_size=1, max_size=18)
+numbers = st.one_of(
+    digits,
+    digits.map(lambda d: f"{d}."),
+    digits.map(lambda d: f".{d}"),
+    st.tuples(digits, digits).map(".".join),
+)
+
+
+def reference(sign: str, number: str, scale: Decimal) -> Fraction:
+    with localcontext() as context:
+        context.prec = 200
+        return Fraction(Decimal(sign + number) * scale)
+
+
+@given(signs, numbers, st.sampled_from([*DECIMAL, *BINARY]))
+def test_suffixes_agree_with_decimal_arithmetic(sign: str, number: str, suffix: str) -> None:
+    scale = Decimal(2) ** BINARY[suffix] if suffix in BINARY else Decimal(10) ** DECIMAL[suffix]
+    assert parse_quantity(sign + number + suffix) == reference(sign, number, scale)
+
+
+@given(signs, numbers, st.sampled_from("eE"), st.integers(-30, 30))
+def test_exponents_agree_with_decimal_arithmetic(sign: str, number: str, e: str, exponent: int) -> None:
+    assert parse_quantity(f"{sign}{number}{e}{exponent}") == reference(sign, number, Decimal(10) ** exponent)
+
+
+@given(st.integers(0, 2**63 - 1))
+def test_counts_keep_every_integer_however_written(number: int) -> None:
+    assert parse_count(number) == parse_count(str(number)) == parse_count(f"{number}000m") == number
+
+
+@given(st.floats())
+def test_floats_are_read_by_their_shortest_form(value: float) -> None:
+    try:
+        parsed = parse_quantity(value)
+    except QuantityError:
+        assert value != value or abs(value) > 1e64 or 0 < abs(value) < 1e-64  # NaN, or out of range
+    else:
+        assert parsed == Fraction(Decimal(repr(value)))
+
+
+@given(st.one_of(st.text(), st.text("0123456789.eE+-KMGTPEikmun _", max_size=12)))
+def test_any_text_is_a_quantity_or_a_quantity_error(text: str) -> None:
+    for parse in (parse_quantity, parse_count, parse_mib):
+        try:
+            parse(text)
+        except QuantityError as error:
+            assert str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " 1", "1 ", "1K", "1ki", "1KI", "0x10", "1_000", "NaN", "Infinity", "1e", "e3", ".", "+", "--1", "1Eii", "１"],
+)
+def test_what_kubernetes_refuses_is_refused(text: str) -> None:
+    with pytest.raises(QuantityError):
+        parse_quantity(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "rule"),
+    [
+        ("0.5", "not a whole number"),
+        (0.5, "not a whole number"),
+        ("500m", "not a whole number"),
+        ("-1", "negative"),
+        (-1, "negative"),
+        (2**63, "out of range"),
+        pytest.param(10**5000, "256 bits", id="too-long"),
+        ("9" * 65, "64 characters"),
+        ("1e999", "out of range"),
+        (True, "not a quantity"),
+    ],
+)
+def test_counts_say_which_rule_is_broken_g2(value: str | float, rule: str) -> None:
+    with pytest.raises(QuantityError, match=rule):
+        parse_count(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "mib"),
+    [("128MiB", 128), ("128 MiB", 128), ("128Mi", 128), ("1GiB", 1024), ("2Gi", 2048), (" 64MiB ", 64), ("0MiB", 0)],
+)
+def test_memory_units_as_documents_and_kubernetes_write_them_u2(text: str, mib: int) -> None:
+    assert parse_mib(text) == mib
+
+
+@pytest.mark.parametrize("text", ["128", "128MB", "1G", "128M", "-1MiB", "1.5GiB", "MiB", "1TiB", ""])
+def test_other_memory_units_are_refused_u2(text: str) -> None:
+    with pytest.raises(QuantityError, match="memory size"):
+        parse_mib(text)
+
+
+@given(st.integers(0, 10**9))
+def test_a_formatted_size_reads_back(mib: int) -> None:
+    assert parse_mib(format_mib(mib)) == mib
