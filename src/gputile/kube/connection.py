@@ -59,7 +59,7 @@ class Connection:
     """A pool of keep-alive connections to one API server; an async context manager.
 
     ``within`` is in seconds and covers a whole request where the call gives none. A GET is tried ``attempts`` times
-    with ``retry`` between; nothing else is ever sent twice, except after a 401 with other credentials.
+    with ``retry`` between; a POST or PATCH is never sent twice, except after a 401 with other credentials.
     """
 
     def __init__(
@@ -138,6 +138,9 @@ class Connection:
 
     async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
         """Delete the object at ``path``; ``body`` is a metav1.DeleteOptions, for instance with a uid precondition.
+
+        The transport sends it once more if a kept-alive connection broke before any answer: NotFound may then mean that
+        the first one had deleted the object.
 
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.

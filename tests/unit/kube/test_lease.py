@@ -1,0 +1,129 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gputile.kube.connection import Connection
+from gputile.kube.errors import AnswerLost, BadAnswer, Forbidden
+from gputile.kube.lease import LeaseHolder
+from gputile.kube.tenancy import Tenancy
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.kube.views import QUICK
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+
+
+class Scene:
+    def __init__(self, server: FakeApiServer, connection: Connection) -> None:
+        self.server = server
+        self.connection = connection
+        self.time = 0.0
+
+    def replica(self, identity: str) -> LeaseHolder:
+        tenancy = Tenancy(identity, duration=15, margin=3)
+        return LeaseHolder(self.connection, "ns", "active", tenancy, within=0.2, monotonic=lambda: self.time)
+
+    @property
+    def spec(self) -> dict[str, object]:
+        spec: dict[str, object] = self.server.store[LEASES]["active"]["spec"]
+        return spec
+
+
+def on_stage(work: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        server = FakeApiServer()
+        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+            await work(Scene(server, connection))
+
+    asyncio.run(main())
+
+
+def test_a_lease_is_created_renewed_released_and_taken() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = scene.replica("first"), scene.replica("second")
+        assert not first.valid()
+        assert await first.acquire()
+        assert first.valid_until == 12.0
+        assert scene.spec["leaseDurationSeconds"] == 15
+        assert not await second.acquire()
+        assert second.holder == "first"
+        scene.time = 10.0
+        assert await first.renew()
+        assert first.valid_until == 22.0
+        await first.release()
+        assert not first.valid()
+        assert scene.spec["holderIdentity"] == ""
+        assert await second.acquire()
+        assert scene.spec["holderIdentity"] == "second"
+        assert scene.spec["leaseTransitions"] == 1
+        assert not await first.renew()
+
+    on_stage(work)
+
+
+def test_a_silent_holder_loses_its_lease_and_a_restarted_one_resumes_it() -> None:
+    async def work(scene: Scene) -> None:
+        assert await scene.replica("first").acquire()
+        scene.time = 1.0
+        assert await scene.replica("first").acquire()
+        second = scene.replica("second")
+        await second.observe()
+        scene.time = 15.9
+        assert not await second.acquire()
+        scene.time = 16.0
+        assert await second.acquire()
+
+    on_stage(work)
+
+
+def test_a_renewal_whose_answer_is_lost_is_found_again() -> None:
+    async def work(scene: Scene) -> None:
+        first = scene.replica("first")
+        assert await first.acquire()
+        scene.time = 5.0
+        scene.server.fault("patch", "lose")
+        with pytest.raises(AnswerLost):
+            await first.renew()
+        assert first.valid_until == 12.0
+        scene.time = 6.0
+        assert await first.renew()
+        assert first.valid_until == 18.0
+
+    on_stage(work)
+
+
+def test_a_lease_lost_to_another_is_not_renewed_and_not_released() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = scene.replica("first"), scene.replica("second")
+        assert await first.acquire()
+        await second.observe()
+        scene.time = 20.0
+        assert await second.acquire()
+        await first.release()
+        assert second.valid()
+        assert scene.spec["holderIdentity"] == "second"
+        assert not await first.renew()
+        assert first.holder == "second"
+
+    on_stage(work)
+
+
+def test_two_that_create_at_once_agree_on_one() -> None:
+    async def work(scene: Scene) -> None:
+        replicas = [scene.replica(f"r{i}") for i in range(4)]
+        held = await asyncio.gather(*(replica.acquire() for replica in replicas))
+        assert sum(held) == 1
+
+    on_stage(work)
+
+
+def test_refusals_and_nonsense_are_raised() -> None:
+    async def work(scene: Scene) -> None:
+        scene.server.fault("post", "answer", status=403)
+        with pytest.raises(Forbidden, match='verb "create" on resource "leases"'):
+            await scene.replica("first").acquire()
+        scene.server.fault("get", "answer", status=200, body=b"[]")
+        with pytest.raises(BadAnswer):
+            await scene.replica("first").observe()
+
+    on_stage(work)

@@ -1,0 +1,145 @@
+"""Two replicas never both believe that they hold the lease, whatever happens to their requests."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from gputile.kube.tenancy import Record, Step, Tenancy
+
+OFFSETS = (0.0, 1_000_000.0, -500.0)
+REPLICAS = st.integers(0, len(OFFSETS) - 1)
+
+
+@dataclass
+class Write:
+    """A request on its way: it takes effect when it arrives, if its version is still the current one."""
+
+    record: Record
+    started: float
+    stored: Record | None = None
+    arrived: bool = False
+
+
+class Leases(RuleBasedStateMachine):
+    """Replicas whose clocks differ, one request each in flight, and writes that arrive after their senders gave up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 0.0
+        self.version = 0
+        self.stored: Record | None = None
+        self.replicas = [Tenancy(f"r{i}", 5 + 3 * i, 0) for i in range(len(OFFSETS))]
+        self.reads: dict[int, Record | None] = {}
+        self.writes: dict[int, Write] = {}
+        self.strays: list[Write] = []
+
+    def now(self, i: int) -> float:
+        return self.time + OFFSETS[i]
+
+    def idle(self, i: int) -> bool:
+        return i not in self.reads and i not in self.writes
+
+    def arrive(self, write: Write) -> None:
+        write.arrived = True
+        current = self.stored.resource_version if self.stored else ""
+        if write.record.resource_version == current:
+            self.version += 1
+            self.stored = write.stored = replace(write.record, resource_version=str(self.version))
+
+    @rule(seconds=st.floats(0.1, 7))
+    def pass_time(self, seconds: float) -> None:
+        self.time += seconds
+
+    @rule(i=REPLICAS)
+    def start_to_read(self, i: int) -> None:
+        if self.idle(i):
+            self.reads[i] = self.stored
+
+    @rule(i=REPLICAS)
+    def finish_reading(self, i: int) -> None:
+        if i in self.reads:
+            self.replicas[i].seen(self.reads.pop(i), self.now(i))
+
+    @rule(i=REPLICAS)
+    def start_to_write(self, i: int) -> None:
+        if self.idle(i) and self.replicas[i].next_step(self.now(i)) is not Step.WAIT:
+            self.writes[i] = Write(self.replicas[i].wanted(), self.now(i))
+
+    @rule(i=REPLICAS)
+    def start_to_release(self, i: int) -> None:
+        replica = self.replicas[i]
+        replica.give_up()
+        if self.idle(i) and replica.record and replica.record.holder == replica.identity:
+            self.strays.append(Write(replace(replica.record, holder="", duration=1.0), 0.0))
+
+    @rule(i=REPLICAS)
+    def write_arrives(self, i: int) -> None:
+        if i in self.writes and not self.writes[i].arrived:
+            self.arrive(self.writes[i])
+
+    @rule(i=REPLICAS)
+    def answer_to_write(self, i: int) -> None:
+        if i in self.writes and self.writes[i].arrived:
+            write = self.writes.pop(i)
+            if write.stored:
+                self.replicas[i].written(write.stored, write.started, self.now(i))
+
+    @rule(i=REPLICAS)
+    def answer_is_lost(self, i: int) -> None:
+        if i in self.writes:
+            self.strays.append(self.writes.pop(i))
+
+    @rule(which=st.integers(0, 9))
+    def stray_arrives(self, which: int) -> None:
+        late = [stray for stray in self.strays if not stray.arrived]
+        if which < len(late):
+            self.arrive(late[which])
+
+    @rule(i=REPLICAS)
+    def restart(self, i: int) -> None:
+        old = self.replicas[i]
+        self.replicas[i] = Tenancy(old.identity, old.duration, old.margin)
+        self.reads.pop(i, None)
+        if i in self.writes:
+            self.strays.append(self.writes.pop(i))
+
+    @invariant()
+    def at_most_one_is_sure(self) -> None:
+        sure = [replica.identity for i, replica in enumerate(self.replicas) if replica.valid(self.now(i))]
+        assert len(sure) <= 1
+
+
+Leases.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestLeases = Leases.TestCase
+
+
+def test_an_expired_holder_is_replaced_after_its_own_duration_on_my_clock() -> None:
+    mine = Tenancy("me", 15, 3)
+    theirs = Record("1", "them", 10.0, transitions=4)
+    mine.seen(theirs, 100.0)
+    mine.seen(theirs, 105.0)
+    assert mine.next_step(109.9) is Step.WAIT
+    assert mine.expected_free_at == 110.0
+    assert mine.next_step(110.0) is Step.TAKE
+    assert mine.wanted() == Record("1", "me", 15.0, transitions=5)
+    mine.seen(replace(theirs, resource_version="2"), 110.0)
+    assert mine.next_step(110.0) is Step.WAIT
+
+
+def test_a_claim_counts_from_before_its_request() -> None:
+    mine = Tenancy("me", 15, 3)
+    assert mine.next_step(0.0) is Step.CREATE
+    mine.written(replace(mine.wanted(), resource_version="1"), 100.0, 104.0)
+    assert mine.valid_until == 112.0
+    assert mine.valid(111.9)
+    assert not mine.valid(112.0)
+    assert mine.next_step(200.0) is Step.RENEW
+
+
+@pytest.mark.parametrize(("identity", "duration", "margin"), [("", 15, 3), ("me", 3, 3), ("me", 3, -1)])
+def test_nonsense_is_refused(identity: str, duration: float, margin: float) -> None:
+    with pytest.raises(ValueError, match="lease"):
+        Tenancy(identity, duration, margin)
