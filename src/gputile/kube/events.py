@@ -47,7 +47,7 @@ class EventRecorder:
         self._connection = connection
         self._instance = instance
         self._per_second = per_second
-        self._burst = float(burst)
+        self._burst = burst
         self._box = EventBox(capacity)
         self._backoff = backoff
         self._now = now
@@ -79,16 +79,15 @@ class EventRecorder:
 
     async def run(self) -> NoReturn:
         """Send what is recorded, until cancelled."""
-        tokens, counted = self._burst, self._monotonic()
         failures = 0
+        paid_until = self._monotonic()  # each event pays for 1 / per_second; a burst may run ahead of the clock
         while True:
             await self._until_filled()
-            now = self._monotonic()
-            tokens, counted = min(self._burst, tokens + (now - counted) * self._per_second), now
-            if tokens < 1.0:
-                await self._sleep((1.0 - tokens) / self._per_second)
-                continue
-            tokens -= 1.0
+            paid_until = max(paid_until, self._monotonic())
+            ahead = paid_until - self._monotonic() - (self._burst - 1) / self._per_second
+            if ahead > 0:
+                await self._sleep(ahead)
+            paid_until += 1 / self._per_second
             key, occurrences = self._box.take()
             try:
                 await self._send(key, occurrences)

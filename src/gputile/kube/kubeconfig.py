@@ -106,9 +106,10 @@ def _absolute(section: str, entry: dict[str, Any], directory: Path) -> dict[str,
 
 
 def _access(document: dict[str, Any], context: str | None) -> Access:
-    config = KubeConfig.from_dict(document).get(context or document.get("current-context"))
+    chosen = context or document.get("current-context")
+    config = KubeConfig.from_dict(document).get(chosen) if chosen else None
     if config is None:
-        raise ValueError("it has no current context")
+        raise ValueError("it has no current context, and none is named")
     cluster = _entry(document, "clusters", config.context.cluster)
     user = _entry(document, "users", config.context.user) if config.context.user else {}
     server = config.cluster.server.rstrip("/")

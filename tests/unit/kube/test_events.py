@@ -1,0 +1,165 @@
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.core import ObjectReference
+from gputile.kube.connection import Connection
+from gputile.kube.eventbox import shortened
+from gputile.kube.events import EventRecorder
+from tests.fakes.apiserver import FakeApiServer, Object, until
+from tests.unit.kube.views import QUICK
+
+EVENTS = "/api/v1/namespaces/ns/events"
+POD = ObjectReference(api_version="v1", kind="Pod", namespace="ns", name="p", uid="u")
+NODE = ObjectReference(api_version="v1", kind="Node", name="n", uid="n-uid")
+START = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+class Desk:
+    def __init__(self, server: FakeApiServer) -> None:
+        self.server = server
+        self.time = 0.0
+        self.naps: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.time += seconds
+        await asyncio.sleep(0)
+
+    def events(self, collection: str = EVENTS) -> list[Object]:
+        return list(self.server.store.get(collection, {}).values())
+
+
+def recording(work: Callable[[Desk, EventRecorder], Awaitable[None]], capacity: int = 4096) -> None:
+    async def main() -> None:
+        server = FakeApiServer()
+        async with server.running(), Connection(server.access(), retry=QUICK, within=0.2) as connection:
+            desk = Desk(server)
+            recorder = EventRecorder(
+                connection,
+                "gputile-0",
+                capacity=capacity,
+                burst=5,
+                backoff=QUICK,
+                now=lambda: START + timedelta(seconds=desk.time),
+                monotonic=lambda: desk.time,
+                sleep=desk.sleep,
+            )
+            task = asyncio.create_task(recorder.run())
+            try:
+                await work(desk, recorder)
+            finally:
+                task.cancel()
+                await asyncio.wait([task])
+
+    asyncio.run(main())
+
+
+def test_an_event_says_about_whom_what_and_when() -> None:
+    async def work(desk: Desk, recorder: EventRecorder) -> None:
+        recorder.record(POD, "Shared", "on card 3")
+        recorder.record(NODE, "Sick", "card 1 is gone", "Warning")
+        await until(lambda: len(desk.server.requests) == 2)
+        (event,) = desk.events()
+        assert event["involvedObject"] == {
+            "apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "p", "uid": "u",
+        }  # fmt: skip
+        assert (event["type"], event["reason"], event["message"]) == ("Normal", "Shared", "on card 3")
+        assert event["reportingComponent"] == event["source"]["component"] == "gputile"
+        assert event["firstTimestamp"] == event["lastTimestamp"] == "2030-01-02T03:04:05Z"
+        (about_node,) = desk.events("/api/v1/namespaces/default/events")
+        assert about_node["type"] == "Warning"
+        assert about_node["metadata"]["namespace"] == "default"
+
+    recording(work)
+
+
+def test_the_same_again_counts_up_for_ten_minutes() -> None:
+    async def work(desk: Desk, recorder: EventRecorder) -> None:
+        for _ in range(3):
+            recorder.record(POD, "Shared", "on card 3")
+        await until(lambda: desk.server.count("post") == 1 and not recorder.waiting)
+        assert desk.events()[0]["count"] == 3
+        desk.time = 500.0
+        recorder.record(POD, "Shared", "on card 3")
+        await until(lambda: desk.server.count("patch") == 1)
+        assert desk.events()[0]["count"] == 4
+        assert desk.events()[0]["lastTimestamp"] == "2030-01-02T03:12:25Z"
+        await until(lambda: not recorder.waiting)
+        desk.time = 1200.0
+        recorder.record(POD, "Shared", "on card 3")
+        await until(lambda: len(desk.events()) == 2)
+
+    recording(work)
+
+
+def test_an_event_that_the_cluster_forgot_is_made_anew() -> None:
+    async def work(desk: Desk, recorder: EventRecorder) -> None:
+        recorder.record(POD, "Shared", "on card 3")
+        await until(lambda: len(desk.events()) == 1)
+        desk.server.store[EVENTS].clear()
+        await asyncio.sleep(0.01)
+        recorder.record(POD, "Shared", "on card 3")
+        await until(lambda: len(desk.events()) == 1)
+        assert desk.events()[0]["count"] == 2
+
+    recording(work)
+
+
+def test_the_oldest_is_dropped_when_too_many_wait() -> None:
+    async def work(desk: Desk, recorder: EventRecorder) -> None:
+        for i in range(7):
+            recorder.record(POD, "Shared", f"on card {i}")
+        assert (recorder.waiting, recorder.dropped) == (4, 3)
+        await until(lambda: len(desk.events()) == 4)
+        assert [event["message"] for event in desk.events()] == [f"on card {i}" for i in (3, 4, 5, 6)]
+
+    recording(work, capacity=4)
+
+
+def test_events_are_sent_at_a_limited_rate() -> None:
+    async def work(desk: Desk, recorder: EventRecorder) -> None:
+        for i in range(25):
+            recorder.record(POD, "Shared", f"on card {i}")
+        await until(lambda: len(desk.events()) == 25)
+        assert 1.99 < desk.time < 2.01
+
+    recording(work)
+
+
+def test_a_shedding_server_is_asked_again_and_a_refusing_one_is_not() -> None:
+    async def work(desk: Desk, recorder: EventRecorder) -> None:
+        desk.server.fault("post", "answer", status=429, headers={"Retry-After": "9"})
+        recorder.record(POD, "Shared", "first")
+        await until(lambda: len(desk.events()) == 1)
+        assert 9.0 in desk.naps
+        desk.server.fault("post", "answer", status=403)
+        recorder.record(POD, "Shared", "refused")
+        recorder.record(POD, "Shared", "second")
+        await until(lambda: len(desk.events()) == 2)
+        assert recorder.failed == 1
+
+    recording(work)
+
+
+def test_long_names_are_cut_to_what_a_name_may_be() -> None:
+    async def work(desk: Desk, recorder: EventRecorder) -> None:
+        long = ObjectReference(api_version="v1", kind="Pod", namespace="ns", name="p" * 235 + ".-" + "q" * 16)
+        recorder.record(long, "Shared", "x")
+        await until(lambda: len(desk.events()) == 1)
+        name = desk.events()[0]["metadata"]["name"]
+        assert len(name) <= 253
+        assert name.startswith("p" * 235 + ".")
+        assert desk.events()[0]["involvedObject"]["name"] == long.name
+
+    recording(work)
+
+
+@given(st.text(st.characters(codec=None), min_size=300, max_size=1200))
+def test_messages_are_valid_and_fit(message: str) -> None:
+    short = shortened(message)
+    assert len(short.encode()) <= 1024
+    assert short.endswith("…") or short == message.encode(errors="replace").decode()

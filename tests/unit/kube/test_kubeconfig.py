@@ -1,0 +1,223 @@
+import asyncio
+import base64
+import json
+import stat
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gputile.kube.credentials import Credential
+from gputile.kube.errors import ConfigError
+from gputile.kube.kubeconfig import Access, load_access
+from tests.localcluster.certificates import Authority
+
+V1 = "client.authentication.k8s.io/v1"
+
+
+def document(user: dict[str, Any], **cluster: Any) -> dict[str, Any]:
+    return {
+        "current-context": "here",
+        "contexts": [
+            {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "team"}},
+            {"name": "there", "context": {"cluster": "d", "user": "u"}},
+        ],
+        "clusters": [
+            {"name": "c", "cluster": {"server": "https://10.0.0.1:6443/", **cluster}},
+            {"name": "d", "cluster": {"server": "http://10.0.0.2:8080"}},
+        ],
+        "users": [{"name": "u", "user": user}],
+    }
+
+
+def load(directory: Path, content: dict[str, Any], context: str | None = None) -> Access:
+    path = directory / "config"
+    path.write_text(yaml.safe_dump(content))
+    return load_access(path, context, environ={})
+
+
+def credential(access: Access) -> Credential:
+    return asyncio.run(_current(access))
+
+
+async def _current(access: Access) -> Credential:
+    return await access.credentials.current()
+
+
+@pytest.mark.parametrize(
+    ("user", "authorization"),
+    [
+        ({}, None),
+        ({"token": "t"}, "Bearer t"),
+        ({"username": "a", "password": "b"}, "Basic " + base64.b64encode(b"a:b").decode()),
+    ],
+)
+def test_plain_credentials(tmp_path: Path, user: dict[str, Any], authorization: str | None) -> None:
+    access = load(tmp_path, document(user, **{"tls-server-name": "api", "proxy-url": "http://proxy:3128"}))
+    assert (access.server, access.namespace) == ("https://10.0.0.1:6443", "team")
+    assert (access.tls_server_name, access.proxy) == ("api", "http://proxy:3128")
+    assert credential(access).authorization == authorization
+    assert credential(access).tls is not None
+
+
+def test_another_context_may_be_asked_for(tmp_path: Path) -> None:
+    access = load(tmp_path, document({}), "there")
+    assert (access.server, access.namespace) == ("http://10.0.0.2:8080", "default")
+    assert credential(access).tls is None
+    with pytest.raises(ConfigError, match="nowhere"):
+        load(tmp_path, document({}), "nowhere")
+
+
+def test_files_are_relative_to_the_kubeconfig_and_data_is_taken_as_it_is(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.client("client", "gputile")
+    (tmp_path / "token").write_text("rotated")
+    files = {"client-certificate": "client.crt", "client-key": "client.key", "tokenFile": "token"}
+    from_files = credential(load(tmp_path, document(files, **{"certificate-authority": "ca.crt"})))
+    assert from_files.authorization == "Bearer rotated"
+    encoded = [base64.b64encode(path.read_bytes()).decode() for path in (pair.certificate, pair.key)]
+    data = {"client-certificate-data": encoded[0], "client-key-data": encoded[1]}
+    ca = base64.b64encode(authority.certificate.read_bytes()).decode()
+    from_data = credential(load(tmp_path, document(data, **{"certificate-authority-data": ca})))
+    for found in (from_files, from_data):
+        assert found.tls is not None
+        assert [dict(part[0] for part in ca["subject"])["commonName"] for ca in found.tls.get_ca_certs()] == [
+            "gputile-test-ca"
+        ]
+
+
+def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_text(yaml.safe_dump({"current-context": "there", "users": [{"name": "u", "user": {"token": "1"}}]}))
+    second.write_text(yaml.safe_dump(document({"token": "2"})))
+    environ = {"KUBECONFIG": f"{tmp_path / 'absent'}:{first}:{second}"}
+    access = load_access(environ=environ)
+    assert access.server == "http://10.0.0.2:8080"
+    assert credential(access).authorization == "Bearer 1"
+
+
+def test_the_service_account_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Authority(tmp_path)
+    (tmp_path / "token").write_text("pod-token")
+    (tmp_path / "namespace").write_text("kube-system")
+    environ = {"HOME": str(tmp_path), "KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    access = load_access(environ=environ, service_account=tmp_path)
+    assert (access.server, access.namespace) == ("https://[fd00::1]:443", "kube-system")
+    assert credential(access).authorization == "Bearer pod-token"
+    with pytest.raises(ConfigError, match="service account"):
+        load_access(environ=environ, service_account=tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("{", "config"), ("[]", "no mapping"), ("clusters: [{}]", "name"), ("{}", "no current context")],
+)
+def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, why: str) -> None:
+    path = tmp_path / "config"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=why):
+        load_access(path, environ={})
+
+
+def test_no_configuration_at_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="KUBECONFIG"):
+        load_access(environ={"HOME": str(tmp_path)})
+    with pytest.raises(ConfigError, match="absent"):
+        load_access(tmp_path / "absent", environ={})
+
+
+def plugin(directory: Path, answer: dict[str, Any], code: int = 0) -> dict[str, Any]:
+    """An exec plugin that notes what it was told, and how often it ran."""
+    script = directory / "plugin"
+    script.write_text(
+        f"#!{sys.executable}\n"
+        "import os, sys\n"
+        f"with open({str(directory / 'told')!r}, 'a') as told:\n"
+        "    print(os.environ['KUBERNETES_EXEC_INFO'], os.environ['EXTRA'], *sys.argv[1:], file=told)\n"
+        f"print({json.dumps(answer)!r})\n"
+        f"sys.exit({code})\n"
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    return {
+        "apiVersion": V1,
+        "command": "./plugin",
+        "args": ["get-token"],
+        "env": [{"name": "EXTRA", "value": "e"}],
+        "provideClusterInfo": True,
+        "interactiveMode": "IfAvailable",
+    }
+
+
+def answer(**status: Any) -> dict[str, Any]:
+    return {"apiVersion": V1, "kind": "ExecCredential", "status": status}
+
+
+def test_an_exec_plugin_gives_a_token_that_is_kept_until_it_expires_or_is_refused(tmp_path: Path) -> None:
+    Authority(tmp_path)
+    section = plugin(tmp_path, answer(token="t", expirationTimestamp="2099-01-01T00:00:00Z"))
+    access = load(tmp_path, document({"exec": section}, **{"certificate-authority": "ca.crt"}))
+
+    async def main() -> None:
+        first = await access.credentials.current()
+        assert first.authorization == "Bearer t"
+        assert await access.credentials.current() is first
+        assert access.credentials.refused(first)
+        assert await access.credentials.current() is not first
+
+    asyncio.run(main())
+    runs = (tmp_path / "told").read_text().splitlines()
+    assert len(runs) == 2
+    info, extra = runs[0].rsplit("} ", 1)
+    told = json.loads(info + "}")
+    assert extra == "e get-token"
+    assert told["apiVersion"] == V1
+    assert told["spec"]["interactive"] is False
+    assert told["spec"]["cluster"]["server"] == "https://10.0.0.1:6443/"
+    authority = (tmp_path / "ca.crt").read_bytes()
+    assert base64.b64decode(told["spec"]["cluster"]["certificate-authority-data"]) == authority
+
+
+def test_an_expired_exec_credential_is_fetched_again(tmp_path: Path) -> None:
+    past = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    access = load(tmp_path, document({"exec": plugin(tmp_path, answer(token="t", expirationTimestamp=past))}))
+
+    async def main() -> None:
+        await access.credentials.current()
+        await access.credentials.current()
+
+    asyncio.run(main())
+    assert len((tmp_path / "told").read_text().splitlines()) == 2
+
+
+def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
+    pair = Authority(tmp_path).client("client", "gputile")
+    certificate, key = pair.certificate.read_text(), pair.key.read_text()
+    section = plugin(tmp_path, answer(clientCertificateData=certificate, clientKeyData=key))
+    found = credential(load(tmp_path, document({"exec": section})))
+    assert found.authorization is None
+    assert found.tls is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "given", "code", "why"),
+    [
+        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, answer(token="t"), 0, "speaks"),
+        ({"interactiveMode": "Always"}, answer(token="t"), 0, "terminal"),
+        ({"command": "./absent", "installHint": "install it"}, answer(token="t"), 0, "install it"),
+        ({}, answer(token="t"), 3, "status 3"),
+        ({}, answer(), 0, "neither"),
+        ({}, {"apiVersion": "other/v1", "status": {"token": "t"}}, 0, "other/v1"),
+        ({}, {"token": "t"}, 0, "no ExecCredential"),
+    ],
+)
+def test_what_is_wrong_with_an_exec_plugin_is_said(
+    tmp_path: Path, change: dict[str, Any], given: dict[str, Any], code: int, why: str
+) -> None:
+    section = {**plugin(tmp_path, given, code), **change}
+    with pytest.raises(ConfigError, match=why):
+        credential(load(tmp_path, document({"exec": section})))
