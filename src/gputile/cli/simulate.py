@@ -78,14 +78,24 @@ def simulate(
         fail(str(error), BAD_INPUT)
     for text in scenario.notes:
         note(text)
-    if scenario.unit_mib is not None:
-        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{scenario.unit_mib}MiB")
+    unit_mib = scenario.unit_mib if scenario.unit_mib is not None or config else _unit_in_force(scenario)
+    if unit_mib is not None:
+        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{unit_mib}MiB")
     scenario.bound += [pod for pod in pods if pod.spec.node_name]
     simulation = Simulation(configuration)
     outcomes = _run(simulation, scenario)
     _print(output, simulation, outcomes)
     if any(outcome.node is None for outcome in outcomes):
         raise typer.Exit(NOT_PLACED)
+
+
+def _unit_in_force(scenario: "Scenario") -> int | None:
+    """Return the memory unit that all nodes with an agent count in, None where they differ or there is none."""
+    from gputile.api.config.v1alpha1 import Configuration
+    from gputile.ledger.node import facts_of
+
+    found = {facts_of(node, Configuration()).inventory.unit_mib for node in scenario.nodes} - {0}
+    return found.pop() if len(found) == 1 else None
 
 
 def _run(simulation: "Simulation", scenario: "Scenario") -> "list[Outcome]":

@@ -34,18 +34,22 @@ def choose_cards(node: NodeState, shape: Shape, group: int) -> tuple[CardState, 
     return tuple(card for _, card in ready[: shape.cards])
 
 
-def node_score(node: NodeState, shape: Shape, group: int) -> int | None:
-    """Return 0 to 1000 for ``node``, higher is better; None where the pod does not fit."""
+def node_score(node: NodeState, shape: Shape, group: int, policy_name: str) -> int | None:
+    """Return 0 to 1000 for ``node``, higher is better; None where the pod does not fit.
+
+    ``policy_name`` is the cluster's: it tells full nodes from empty ones, while a node's own label only tells among
+    its cards (M9). So the scores of all nodes compare.
+    """
     chosen = choose_cards(node, shape, group)
     if chosen is None:
         return None
     if not chosen:
         return 0
-    policy = POLICIES[node.facts.placement]
+    policy = POLICIES[policy_name]
     if shape.kind is not Kind.SHARED:
         held = sum(not card.empty for card in node.cards)
         used = held + shape.cards
         return int(policy.node_score(used, len(node.cards), used, len(node.cards)))
-    first = min(chosen, key=policy.card_key)
+    first = min(chosen, key=POLICIES[node.facts.placement].card_key)
     used, total = sum(card.held for card in node.cards), sum(card.total for card in node.cards)
     return int(policy.node_score(first.used + shape.mib, first.total, used + shape.cards * shape.mib, total))

@@ -22,31 +22,33 @@ UNFIT = -1
 _FAR = np.iinfo(np.int64).max
 
 
-def scores(columns: Columns, shape: Shape, group: int, rows: Which) -> Int64:
+def scores(columns: Columns, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
     """Return for each of ``rows`` its score from 0 to 1000, or -1 where the request does not fit: shape [rows].
 
-    A slice of rows is read in place; an array of rows is copied out first.
+    ``emptier`` tells whether emptier nodes are better (the cluster's policy is spread). A slice of rows is read in
+    place; an array of rows is copied out first.
     """
     if shape.kind is Kind.SHARED:
-        return _shared_scores(columns, shape, group, rows)
-    return _whole_scores(columns, shape, rows)
+        return _shared_scores(columns, shape, group, rows, emptier=emptier)
+    return _whole_scores(columns, shape, rows, emptier=emptier)
 
 
-def _whole_scores(columns: Columns, shape: Shape, rows: Which) -> Int64:
+def _whole_scores(columns: Columns, shape: Shape, rows: Which, *, emptier: bool) -> Int64:
     service = columns.service[rows]
     empty = columns.pods[rows] == 0
     fit = (service == _wanted(shape)) & (_count(columns.usable[rows] & empty) >= shape.cards)
     cards = np.maximum(_count(columns.total[rows] > 0), 1)
     used = _count(~empty) + shape.cards
     score = 500 * used // cards * 2
-    score = np.where(columns.spread[rows], 1000 - score, score)
+    if emptier:
+        score = 1000 - score
     result = np.where(fit, score, UNFIT)
     if shape.kind is Kind.WHOLE:
         result[service == Service.FOREIGN] = 0
     return result
 
 
-def _shared_scores(columns: Columns, shape: Shape, group: int, rows: Which) -> Int64:
+def _shared_scores(columns: Columns, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
     free = columns.total[rows] - columns.used[rows]
     ready = columns.usable[rows] & (free >= shape.mib) & (columns.pods[rows] < columns.slots[rows, None])
     if shape.percent:
@@ -67,12 +69,13 @@ def _shared_scores(columns: Columns, shape: Shape, group: int, rows: Which) -> I
         part = np.flatnonzero(fit & (columns.spread[rows] == spread))
         if len(part):
             lines = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
-            result[part] = _fullness(columns, shape, lines, ready[part], free[part], spread=spread)
+            score = _fullness(columns, shape, lines, ready[part], free[part], spread=spread)
+            result[part] = 1000 - score if emptier else score
     return result
 
 
 def _fullness(columns: Columns, shape: Shape, rows: Rows, ready: Bool, free: Int64, *, spread: bool) -> Int64:
-    """Score rows of one policy: the first card by the policy's order, and the node, after the pod is placed."""
+    """Return how full card and node get with the pod, for rows that choose their cards alike (``spread``)."""
     total = columns.total[rows]
     used = total - free
     # One key orders the cards as (memory, compute) does; ties go to the first, the lowest index.
@@ -84,9 +87,8 @@ def _fullness(columns: Columns, shape: Shape, rows: Rows, ready: Bool, free: Int
     line = np.arange(len(rows))
     card_used, card_total = used[line, first] + shape.mib, total[line, first]
     node_used = np.minimum(used, total).sum(axis=1) + shape.cards * shape.mib
-    score = 500 * card_used // card_total + 500 * node_used // total.sum(axis=1)
-    result: Int64 = 1000 - score if spread else score
-    return result
+    fullness: Int64 = 500 * card_used // card_total + 500 * node_used // total.sum(axis=1)
+    return fullness
 
 
 def rules(columns: Columns, shape: Shape, rows: Which) -> Int64:

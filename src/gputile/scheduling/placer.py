@@ -57,6 +57,7 @@ class Placer:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._scored: OrderedDict[Shape, _Scored] = OrderedDict()
+        self._emptier = ledger.configuration.placement == "spread"
 
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of ``names`` the request fits."""
@@ -70,9 +71,11 @@ class Placer:
         return result
 
     def rank(self, request: Request, names: Sequence[str]) -> list[int]:
-        """Return a score of 0 to 10 for each of ``names``: 10 the best, one less for each worse distinct score.
+        """Return a rank of 0 to 10 for each of ``names``.
 
-        Ranks use the whole range however close the scores are; below the tenth they are all 0, as nodes that do
+        10 is the best node alone: among nodes of equal score the one that the ledger met first, so that
+        kube-scheduler, which draws lots among equals, does not scatter pods over equal nodes. Then 9 for its equals,
+        and one less for each worse distinct score, however close; below the tenth they are all 0, as nodes that do
         not fit are.
         """
         if not names:
@@ -82,11 +85,15 @@ class Placer:
         # Scores are small integers from -1 (unfit) on: a table from score to rank replaces a sort.
         distinct = np.flatnonzero(np.bincount(scores + 1))
         rank_of = np.zeros(int(distinct[-1]) + 1, np.int64)
-        best = distinct[: -TOP_SCORE - 1 : -1]
-        rank_of[best] = np.arange(TOP_SCORE, TOP_SCORE - len(best), -1)
+        best = distinct[:-TOP_SCORE:-1]
+        rank_of[best] = np.arange(TOP_SCORE - 1, TOP_SCORE - 1 - len(best), -1)
         rank_of[0] = 0
-        ranks: list[int] = rank_of[scores + 1].tolist()
-        return ranks
+        ranks = rank_of[scores + 1]
+        top = np.flatnonzero(scores == scores.max())
+        if scores[top[0]] != kernels.UNFIT:
+            ranks[top[rows[top].argmin()]] = TOP_SCORE
+        answer: list[int] = ranks.tolist()
+        return answer
 
     def decide(
         self, request: Request, name: str, now_ns: int, without: frozenset[str] = frozenset()
@@ -152,7 +159,9 @@ class Placer:
         whole = len(kept.scores) != ledger.columns.rows
         changed = None if whole else ledger.changes.since(kept.position)
         rows = slice(0, ledger.columns.rows) if changed is None else changed
-        fresh = kernels.scores(ledger.columns, shape, ledger.group_number(shape.trust_group), rows)
+        fresh = kernels.scores(
+            ledger.columns, shape, ledger.group_number(shape.trust_group), rows, emptier=self._emptier
+        )
         if changed is None:
             kept.scores = fresh
         else:
