@@ -39,19 +39,29 @@ def node_spec(node: Node) -> NodeSpec:
 
 
 def start_extender(
-    plane: ControlPlane, name: str = "extender", *, lease_seconds: int = 0, port: int = 0, arguments: tuple[str, ...] = ()
+    plane: ControlPlane,
+    name: str = "extender",
+    *,
+    unit: str = "1GiB",
+    lease_seconds: int = 0,
+    arguments: tuple[str, ...] = (),
 ) -> tuple[Process, str]:
     """Start an extender with exactly the rights that its example manifest grants; return it and its URL.
 
-    It is ready when it has listed the cluster.
+    ``unit`` is the cluster's memory unit. It is ready when it has listed the cluster.
     """
     plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "rbac.yaml"))
-    port = port or free_ports(1)[0]
+    port = free_ports(1)[0]
+    configuration = plane.directory / f"{name}.configuration.yaml"
+    configuration.write_text(
+        f"apiVersion: gputile.io/v1alpha1\nkind: Configuration\ngpuMemoryUnit: {unit}\n", encoding="utf-8"
+    )
     url = f"http://127.0.0.1:{port}"
     command = [
         Path(sys.executable).with_name("gputile"),
         "extender",
         f"--port={port}",
+        f"--config={configuration}",
         f"--kubeconfig={plane.kubeconfig(SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS)}",
         "--lease-namespace=gputile",
         f"--lease-seconds={lease_seconds}",
