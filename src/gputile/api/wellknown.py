@@ -42,6 +42,7 @@ EXTENDER_LEASE: Final = "gputile-extender"
 
 DEFAULT_UNIT_MIB: Final = 1024  # U1
 SMALLEST_UNIT_MIB: Final = 64  # U2
+LARGEST_UNIT_MIB: Final = 16 * 1024 * 1024  # more than any card has
 
 
 class Mode(StrEnum):

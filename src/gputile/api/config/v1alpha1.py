@@ -6,7 +6,7 @@ import msgspec
 
 from gputile.api.core import Pod
 from gputile.api.quantity import QuantityError, parse_mib
-from gputile.api.wellknown import SMALLEST_UNIT_MIB
+from gputile.api.wellknown import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
@@ -46,6 +46,10 @@ class Configuration(_Section, frozen=True):
         if unit < SMALLEST_UNIT_MIB:
             raise ConfigurationError(
                 f"gpuMemoryUnit is {self.gpu_memory_unit}: the smallest valid unit is {SMALLEST_UNIT_MIB}MiB"
+            )
+        if unit > LARGEST_UNIT_MIB:
+            raise ConfigurationError(
+                f"gpuMemoryUnit is {self.gpu_memory_unit}: the largest valid unit is {LARGEST_UNIT_MIB}MiB"
             )
         if not 1 <= self.max_pods_per_gpu <= 1024:
             raise ConfigurationError(f"maxPodsPerGpu is {self.max_pods_per_gpu}: valid are 1 to 1024")
