@@ -1,0 +1,223 @@
+"""The right-card protocol: steer the kubelet to the booked card, check what it chose, remember who got what.
+
+Everything here is decided from what it is given; nothing waits and nothing is read. The order of the kubelet's calls
+for one container of one resource is ``preferred`` (not always asked), ``allocate``, and before each start
+``prestart``.
+
+An error from ``allocate`` kills the pod for good, so it is given only where a container would otherwise start with a
+card or an amount that is not its own: IDs of cards that are not there, of too many cards, of cards without room, or
+of cards that hold pods it must not share with. Everything else is served as the kubelet chose, and the ledger
+corrected.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gputile.agent.adopt import adopt, holding_for, with_part
+from gputile.agent.answer import Grant, Limits, directory_name, environment, pod_mib, shares_of
+from gputile.agent.holdings import Holding, Holdings, Part
+from gputile.agent.identify import Candidate, candidates, unlisted_candidates, worth_asking
+from gputile.agent.ids import DeviceIdError, by_card
+from gputile.agent.listing import Listing
+from gputile.agent.pods import KnownPod
+from gputile.agent.setup import Setup
+from gputile.agent.steer import readable
+from gputile.agent.targets import Targets
+from gputile.agent.verify import Contradiction, stranger_on, verify
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import ObjectMeta, Pod
+from gputile.device.request import Phase
+
+EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
+
+
+class NotYet(Exception):
+    """A container must not start before this is settled; the kubelet tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    resource: str
+    ids: frozenset[str]
+    candidate: Candidate | None
+    at: float
+
+
+class Admission:
+    """The state of the node's admissions. ``pods`` are the pods bound to this node, by key."""
+
+    def __init__(self, configuration: Configuration, setup: Setup, holdings: Holdings) -> None:
+        self.configuration = configuration
+        self.setup = setup
+        self.holdings = holdings
+        self.pods: dict[str, KnownPod] = {}
+        self.labels: Mapping[str, str] = {}
+        self._expected: _Expected | None = None
+        self._last_uid = ""
+
+    # -- what the shell asks before it calls
+
+    def unclear(self, listing: Listing | None, resource: str, size: int) -> list[str]:
+        """Return the keys of pods to read from the API server before relying on what is known of them."""
+        return worth_asking(self._candidates(listing, resource, size))
+
+    def expects(self, resource: str, ids: Iterable[str], now: float) -> bool:
+        """Return whether an ``allocate`` of ``ids`` follows the last preference, so that its pod is known already."""
+        expected = self._expected
+        return (
+            expected is not None
+            and expected.resource == resource
+            and expected.ids == frozenset(ids)
+            and now - expected.at < EXPECTED_FOR_S
+        )
+
+    # -- the protocol
+
+    def preferred(
+        self,
+        resource: str,
+        available: Iterable[str],
+        must: Iterable[str],
+        size: int,
+        listing: Listing | None,
+        now: float,
+    ) -> tuple[str, ...]:
+        """Return the IDs that the kubelet should take."""
+        offered, kept = tuple(available), frozenset(must)
+        candidate = next(iter(self._candidates(listing, resource, size)), None)
+        blank = self._holding(candidate, "", 0)
+        self._release([i for i in offered if i not in kept], resource, listing, blank.uid)
+
+        def servable(ids: tuple[str, ...]) -> bool:
+            try:
+                self._verified(candidate, blank, resource, ids, reused=False)
+            except Contradiction:
+                return False
+            return True
+
+        targets = Targets(self.setup, self.holdings, self.pods, self.labels, self.configuration)
+        ids = targets.choose(blank, candidate, resource, readable(offered), readable(kept), size, servable)
+        self._expected = _Expected(resource, frozenset(ids), candidate, now)
+        self._last_uid = blank.uid
+        return ids
+
+    def allocate(
+        self, resource: str, ids: tuple[str, ...], listing: Listing | None, now: float, now_ns: int
+    ) -> tuple[Grant, Holding]:
+        """Take ``ids`` as given to the container that is being admitted; return what it gets, and what its pod holds.
+
+        Raises:
+            Contradiction: they cannot be served.
+        """
+        if self._expected is not None and self.expects(resource, ids, now):
+            candidate = self._expected.candidate
+        else:
+            candidate = self._asking(resource, ids, listing)
+        self._expected = None
+        holding = self._holding(candidate, min(ids, default=""), now_ns)
+        self._release(ids, resource, listing, holding.uid)
+        before = {i for p in holding.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
+        holding, part = self._verified(candidate, holding, resource, ids, reused=before.issuperset(ids))
+        self.holdings.put(holding)
+        self._last_uid = holding.uid
+        pod, asked = (candidate.pod, candidate.part) if candidate else (None, None)
+        indices = tuple(by_card(ids))
+        if before.issuperset(ids) and asked is not None and pod is not None and pod.request is not None:
+            # An init container's IDs, in any order: the container is on the cards that the pod has for it.
+            indices = tuple(sorted(holding.slots[resource]))[: max(len(indices), pod.request.shape.cards)]
+            if not self.setup.mode.shared:
+                indices = tuple(by_card(ids))
+        shares = shares_of(self.setup, holding, asked, indices)
+        uuids = self.setup.uuids(resource, ids, indices)
+        mib = pod_mib(holding, pod, indices[0]) if indices else 0
+        return Grant(environment(self.setup, uuids, shares, holding.unit_mib, mib), part.directory, uuids), holding
+
+    def prestart(
+        self, resource: str, ids: tuple[str, ...], listing: Listing | None, now_ns: int
+    ) -> list[tuple[str, Limits]]:
+        """Return the limits of the container with ``ids``, each with the name of the directory that they go to.
+
+        An init container and the container that takes over its IDs have their own.
+
+        Raises:
+            NotYet: it is not certain whose the IDs are, or what is known of it forbids the start.
+        """
+        if listing is not None:
+            adopt(listing, self.pods, self.holdings, self.setup, now_ns)
+        wanted, found = frozenset(ids), []
+        for holding in self.holdings.holders(resource, ids):
+            for part in holding.parts:
+                if part.resource == resource and frozenset(part.ids) == wanted:
+                    found.append((part.directory, self._limits(holding, part)))
+        if not found:
+            raise NotYet(f"no container is known yet that has these IDs of {resource}")
+        return found
+
+    # -- who, and what they hold
+
+    def _candidates(self, listing: Listing | None, resource: str, size: int) -> list[Candidate]:
+        if listing is None:
+            return unlisted_candidates(self.pods, self.holdings, resource, size)
+        return candidates(listing, self.pods, self.holdings, resource, size, self._last_uid)
+
+    def _asking(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> Candidate | None:
+        """Return who asks for just these IDs; those of an init container can only be for its own pod."""
+        found = self._candidates(listing, resource, len(ids))
+        owners = {holding.uid for holding in self.holdings.holders(resource, ids)}
+        return next((c for c in found if c.pod is not None and c.pod.uid in owners), found[0] if found else None)
+
+    def _holding(self, candidate: Candidate | None, mark: str, now_ns: int) -> Holding:
+        """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""
+        if candidate is None:
+            return holding_for(f"unknown:{mark}", None, "", self.setup, "", now_ns)
+        pod, key = candidate.pod, candidate.key
+        uid = pod.uid if pod else f"static:{key}"
+        namespace, _, name = key.partition("/")
+        meta = ObjectMeta(namespace=namespace, name=name)
+        group = pod.trust_group if pod else self.configuration.trust_group(Pod(metadata=meta))
+        return self.holdings.get(uid) or holding_for(uid, pod, key, self.setup, group, now_ns)
+
+    def _verified(
+        self, candidate: Candidate | None, holding: Holding, resource: str, ids: tuple[str, ...], *, reused: bool
+    ) -> tuple[Holding, Part]:
+        container, pod, asked = (candidate.container, candidate.pod, candidate.part) if candidate else ("", None, None)
+        phase = asked.phase if asked else Phase.APP
+        try:
+            part = Part(container, phase, resource, ids, directory_name(holding.uid, container))
+            holding = with_part(holding, part, self.setup)
+        except DeviceIdError as error:
+            raise Contradiction(str(error)) from error
+        cards, most = pod.request.shape.cards if pod and pod.request else 1, self.configuration.max_pods_per_gpu
+        verify(self.setup, self.holdings, holding, container, resource, cards, most, reused=reused)
+        return holding, part
+
+    def _release(self, ids: Iterable[str], resource: str, listing: Listing | None, uid: str) -> None:
+        """Forget the holdings of pods that are gone: the kubelet would not offer what it still sees as taken."""
+        for holding in self.holdings.holders(resource, ids):
+            if holding.uid == uid:
+                continue
+            pod = self.pods.get(holding.key)
+            alive = pod is not None and pod.alive and pod.uid == holding.uid
+            if not alive or (listing is not None and holding.key not in listing):
+                self.holdings.drop(holding.uid)
+
+    def _limits(self, holding: Holding, part: Part) -> Limits:
+        pod = self.pods.get(holding.key)
+        if not holding.identified:
+            raise NotYet("the kubelet does not say yet whose these device IDs are")
+        indices = tuple(sorted(by_card(part.ids)))
+        for index in indices:
+            stranger = stranger_on(self.setup, self.holdings, holding, index)
+            if stranger is not None:
+                raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
+        asked = pod.part(part.container) if pod is not None and pod.uid == holding.uid else None
+        shares = shares_of(self.setup, holding, asked, indices)
+        return Limits(
+            namespace=holding.namespace,
+            pod=holding.name,
+            uid=holding.uid,
+            container=part.container,
+            mode=self.setup.mode.value,
+            unit_mib=holding.unit_mib,
+            cards=shares,
+        )

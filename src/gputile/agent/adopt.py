@@ -1,0 +1,96 @@
+"""Puts every device ID under the pod that the kubelet says has it: what was assumed at ``Allocate`` is made certain.
+
+A holding may have been answered under a stand-in (nobody could be asked at the time, or a static pod that the API
+server did not know yet) or, rarely, under the name's former owner: a pod that was deleted by force and created again
+while the watch lagged behind. Only the label changes; the IDs, and the directory that the container was given, stay.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from gputile.agent.answer import directory_name
+from gputile.agent.holdings import Holding, Holdings, Part
+from gputile.agent.ids import DeviceIdError, by_card
+from gputile.agent.listing import ListedPod, Listing
+from gputile.agent.pods import KnownPod
+from gputile.agent.setup import MIG_PREFIX, MODE_RESOURCES, Setup
+from gputile.device.request import Phase
+
+
+def adopt(
+    listing: Listing, pods: Mapping[str, KnownPod], holdings: Holdings, setup: Setup, now_ns: int
+) -> list[Holding]:
+    """Bring ``holdings`` in line with the listing, and return those that changed."""
+    changed: dict[str, Holding] = {}
+    for key, listed in listing.items():
+        pod = pods.get(key)
+        if pod is None or not pod.alive:
+            continue
+        for container, resource, ids in listed.parts():
+            held = holdings.get(pod.uid)
+            part = held.part(container, resource) if held else None
+            if not _ours(resource, ids) or (part is not None and frozenset(part.ids) == ids):
+                continue
+            holding = _take_over(listed, pod, container, resource, ids, holdings, setup, now_ns)
+            holdings.put(holding)
+            changed[holding.uid] = holding
+    return list(changed.values())
+
+
+def holding_for(uid: str, pod: KnownPod | None, key: str, setup: Setup, trust_group: str, now_ns: int) -> Holding:
+    """Return an empty holding for a pod, or for the stand-in ``uid`` where ``pod`` is None."""
+    namespace, _, name = key.partition("/")
+    unit = pod.request.unit_mib if pod and pod.request else setup.in_force.unit_mib
+    mode, identified = setup.mode.value, bool(key)
+    return Holding(uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified)
+
+
+def with_part(holding: Holding, part: Part, setup: Setup) -> Holding:
+    """Return ``holding`` with ``part``, and the UUIDs of the cards that it is on."""
+    holding = holding.replaced(part)
+    cards = {card.index: card.uuid for card in setup.inventory.cards if card.index in holding.indices}
+    return msgspec.structs.replace(holding, cards=cards | holding.cards)
+
+
+def _take_over(
+    listed: ListedPod,
+    pod: KnownPod,
+    container: str,
+    resource: str,
+    ids: frozenset[str],
+    holdings: Holdings,
+    setup: Setup,
+    now_ns: int,
+) -> Holding:
+    own = holdings.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
+    directory = directory_name(pod.uid, container)
+    for former in holdings.holders(resource, ids):
+        for part in former.parts:
+            if part.resource == resource and frozenset(part.ids) == ids and part.phase is not Phase.INIT:
+                directory = part.directory
+        if former.uid == own.uid:
+            continue
+        if former.key == listed.key:  # the same pod under a stand-in, or mistaken for the former one of its name
+            for part in former.parts:
+                if own.part(part.container, part.resource) is None:
+                    own = with_part(own, part, setup)
+            holdings.drop(former.uid)
+        else:
+            left = tuple(p for p in former.parts if p.resource != resource or ids.isdisjoint(p.ids))
+            if left:
+                holdings.put(msgspec.structs.replace(former, parts=left))
+            else:
+                holdings.drop(former.uid)
+    request = pod.part(container)
+    phase = request.phase if request else Phase.APP
+    return with_part(own, Part(container, phase, resource, tuple(sorted(ids)), directory), setup)
+
+
+def _ours(resource: str, ids: frozenset[str]) -> bool:
+    if resource not in MODE_RESOURCES and not resource.startswith(MIG_PREFIX):
+        return False
+    try:
+        return bool(by_card(ids))
+    except DeviceIdError:
+        return False

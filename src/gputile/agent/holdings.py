@@ -1,0 +1,128 @@
+"""Which device IDs went to which pod: what ``Allocate`` answered, as far as the kubelet still stands by it.
+
+The kubelet names no pod in its calls, and PodResources shows no init containers, so what was answered is remembered
+here and in a checkpoint. A holding is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from types import MappingProxyType
+
+import msgspec
+
+from gputile.agent.ids import by_card
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY
+from gputile.device.request import Phase
+
+EMPTY: Mapping[int, frozenset[int]] = MappingProxyType({})
+
+
+class Part(msgspec.Struct, frozen=True):
+    """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory."""
+
+    container: str
+    phase: Phase
+    resource: str
+    ids: tuple[str, ...]
+    directory: str = ""
+
+
+class Holding(msgspec.Struct, frozen=True, dict=True):
+    """All that one pod got.
+
+    ``cards`` is the UUID that each index stood for when the IDs were given: after a reboot an index can be another
+    card's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then a stand-in.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    unit_mib: int
+    mode: str
+    trust_group: str
+    since_ns: int
+    parts: tuple[Part, ...] = ()
+    cards: dict[int, str] = {}
+    identified: bool = True
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` of the pod."""
+        return f"{self.namespace}/{self.name}"
+
+    @cached_property
+    def slots(self) -> dict[str, dict[int, frozenset[int]]]:
+        """The slots of each card by resource, those of all containers together: what the kubelet keeps for the pod."""
+        ids: dict[str, set[str]] = {}
+        for part in self.parts:
+            ids.setdefault(part.resource, set()).update(part.ids)
+        return {resource: by_card(held) for resource, held in ids.items()}
+
+    @cached_property
+    def indices(self) -> frozenset[int]:
+        """The indices of the cards that the pod is on."""
+        return frozenset(index for cards in self.slots.values() for index in cards)
+
+    def mib(self, index: int) -> int:
+        """Return the MiB of a card that the pod holds as memory units; 0 for whole cards."""
+        return len(self.slots.get(GPU_MEMORY, EMPTY).get(index, ())) * self.unit_mib
+
+    def percent(self, index: int) -> int:
+        """Return the percent of a card's compute that the pod holds; 0 for whole cards."""
+        return len(self.slots.get(GPU_CORE, EMPTY).get(index, ()))
+
+    def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
+        """Return the slots of each card that a container has of a resource."""
+        part = self.part(container, resource)
+        return by_card(part.ids) if part else EMPTY
+
+    def part(self, container: str, resource: str) -> Part | None:
+        """Return what a container got of a resource."""
+        return next((p for p in self.parts if p.container == container and p.resource == resource), None)
+
+    def replaced(self, part: Part) -> "Holding":
+        """Return the holding with ``part`` in the place of what the container had of the resource."""
+        others = tuple(p for p in self.parts if (p.container, p.resource) != (part.container, part.resource))
+        return msgspec.structs.replace(self, parts=(*others, part))
+
+
+class Holdings:
+    """All holdings of the node, by the pod's UID."""
+
+    def __init__(self, holdings: Iterable[Holding] = ()) -> None:
+        self._by_uid: dict[str, Holding] = {holding.uid: holding for holding in holdings}
+
+    def __iter__(self) -> Iterator[Holding]:
+        return iter(tuple(self._by_uid.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def get(self, uid: str) -> Holding | None:
+        """Return what a pod holds."""
+        return self._by_uid.get(uid)
+
+    def put(self, holding: Holding) -> None:
+        """Add a holding, or replace the one of this UID."""
+        self._by_uid[holding.uid] = holding
+
+    def drop(self, uid: str) -> None:
+        """Forget what a pod held."""
+        self._by_uid.pop(uid, None)
+
+    def on(self, index: int, without: str = "") -> Iterator[Holding]:
+        """Yield the holdings on a card, without that of the pod ``without``."""
+        return (h for h in self._by_uid.values() if index in h.indices and h.uid != without)
+
+    def slots(self, resource: str, index: int) -> set[int]:
+        """Return the slots of a card that are held."""
+        return {slot for h in self._by_uid.values() for slot in h.slots.get(resource, EMPTY).get(index, ())}
+
+    def mib(self, index: int, without: str = "") -> int:
+        """Return the MiB of a card that pods hold as memory units."""
+        return sum(holding.mib(index) for holding in self.on(index, without))
+
+    def holders(self, resource: str, ids: Iterable[str]) -> list[Holding]:
+        """Return the holdings that have one of ``ids``."""
+        wanted = set(ids)
+        return [h for h in self if any(p.resource == resource and not wanted.isdisjoint(p.ids) for p in h.parts)]

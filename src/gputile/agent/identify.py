@@ -1,0 +1,112 @@
+"""Whose containers the kubelet is asking for, since no call of the device plugin API says it.
+
+The kubelet admits one pod at a time, and ``List`` shows that pod with containers that have no devices yet; every
+other pod has its devices. So the pod is the one that is bound here, asks for GPUs, and lacks them in the list. The
+container is the next in the order of admission (init containers and sidecars in the order of the spec, then the
+others) that asks for just so many IDs of the resource. An init container is not listed: whether it had its turn is
+known from the holdings alone.
+
+Where more than one pod could be meant, as when a pod was started once without the devices it asked for, the one whose
+admission has begun goes first, then pending pods, then the oldest; what the kubelet does is checked against it
+afterwards in any case.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gputile.agent.holdings import Holdings
+from gputile.agent.listing import ListedPod, Listing
+from gputile.agent.pods import KnownPod
+from gputile.device.request import ContainerRequest, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A container that the kubelet may be asking for.
+
+    ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
+    ``part`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
+    ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first.
+    """
+
+    key: str
+    container: str
+    pod: KnownPod | None = None
+    part: ContainerRequest | None = None
+    sure: bool = False
+
+
+def candidates(
+    listing: Listing, pods: Mapping[str, KnownPod], holdings: Holdings, resource: str, size: int, last_uid: str = ""
+) -> list[Candidate]:
+    """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first.
+
+    ``pods`` are the pods of this node by key; ``last_uid`` is the pod that was last seen in admission.
+    """
+    found: list[tuple[tuple[object, ...], Candidate]] = []
+    for key, listed in listing.items():
+        pod = pods.get(key)
+        if pod is None or (pod.request is None and pod.problem):
+            container = next((name for name in listed.containers if not listed.ids(name, resource)), "")
+            if container:
+                found.append(((2, "", key), Candidate(key, container, pod)))
+            continue
+        if not pod.alive:
+            continue
+        candidate = _next_container(listed, pod, holdings, resource, size)
+        if candidate is not None:
+            meta, pending = pod.pod.metadata, pod.pod.status.phase in ("", "Pending")
+            rank = 0 if candidate.sure and pending else 1
+            found.append(((rank, pod.uid != last_uid, not pending, meta.creation_timestamp or "", key), candidate))
+    return [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
+
+
+def unlisted_candidates(pods: Mapping[str, KnownPod], holdings: Holdings, resource: str, size: int) -> list[Candidate]:
+    """Return who may be asking where the kubelet does not answer ``List``: pods that hold nothing of their due."""
+    found = []
+    for key, pod in pods.items():
+        if pod.alive and pod.pod.metadata.deletion_timestamp is None:
+            listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, _held_containers(pod, holdings))
+            candidate = _next_container(listed, pod, holdings, resource, size)
+            if candidate is not None and candidate.sure:
+                found.append((pod.pod.metadata.creation_timestamp or "", key, candidate))
+    return [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:2])]
+
+
+def worth_asking(found: list[Candidate]) -> list[str]:
+    """Return the keys to ask the API server about before ``found`` is relied on; none where the answer is clear."""
+    sure = [candidate for candidate in found if candidate.sure]
+    if len(sure) == 1:
+        return []
+    return [candidate.key for candidate in found if not candidate.sure]
+
+
+def _next_container(listed: ListedPod, pod: KnownPod, holdings: Holdings, resource: str, size: int) -> Candidate | None:
+    """Return the container of ``pod`` that comes next; an init container that had its turn only if nothing else does.
+
+    The kubelet asks for an init container twice if it was killed between the answer and its own checkpoint.
+    """
+    held, again = holdings.get(pod.uid), None
+    for part in pod.request.containers if pod.request else ():
+        demand = pod.demand(part, resource)
+        remembered = held is not None and held.part(part.name, resource) is not None
+        if demand != size or listed.ids(part.name, resource):
+            continue
+        if not remembered:
+            return Candidate(listed.key, part.name, pod, part, sure=True)
+        if part.phase is not Phase.INIT:
+            # It was answered before, and the kubelet does not have it: it forgot, or this is another pod of that name.
+            return Candidate(listed.key, part.name, pod, part)
+        again = again or Candidate(listed.key, part.name, pod, part)
+    lacking = not listed.containers or any(not resources for resources in listed.containers.values())
+    return again if lacking else None
+
+
+def _held_containers(pod: KnownPod, holdings: Holdings) -> dict[str, dict[str, frozenset[str]]]:
+    held = holdings.get(pod.uid)
+    containers: dict[str, dict[str, frozenset[str]]] = {
+        container.name: {} for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)
+    }
+    for part in held.parts if held else ():
+        containers[part.container][part.resource] = frozenset(part.ids)
+    return containers

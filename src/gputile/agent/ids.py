@@ -1,0 +1,49 @@
+"""Device IDs that say which card they are on: ``g3-00412`` is slot 412 of the card with index 3.
+
+Whoever holds an ID is on its card, whatever else is known of them: that makes the kubelet's own assignment of IDs
+readable. The slot is only a name, what an ID is worth is said elsewhere (``slots``). Slots have five digits, so that
+IDs sort by card and slot, and more where a card has more slots.
+"""
+
+import re
+from collections.abc import Iterable
+
+_ID = re.compile(r"g(0|[1-9][0-9]{0,2})-([0-9]{5,9})", re.ASCII)
+
+
+class DeviceIdError(ValueError):
+    """The text is not a device ID of gputile."""
+
+
+def encode(index: int, slot: int) -> str:
+    """Return the ID of a slot of the card with ``index``.
+
+    >>> encode(3, 412)
+    'g3-00412'
+    """
+    return f"g{index}-{slot:05d}"
+
+
+def decode(device_id: str) -> tuple[int, int]:
+    """Return the index of the card and the slot.
+
+    Raises:
+        DeviceIdError: the text is not what ``encode`` makes of any card and slot.
+    """
+    match = _ID.fullmatch(device_id)
+    if match is None or (len(match[2]) > 5 and match[2][0] == "0"):
+        raise DeviceIdError(f"{device_id[:64]!r} is not a device ID such as g3-00412")
+    return int(match[1]), int(match[2])
+
+
+def by_card(device_ids: Iterable[str]) -> dict[int, frozenset[int]]:
+    """Return the slots of each card that ``device_ids`` name, by the card's index in ascending order.
+
+    Raises:
+        DeviceIdError: one of them is not a device ID.
+    """
+    found: dict[int, set[int]] = {}
+    for device_id in device_ids:
+        index, slot = decode(device_id)
+        found.setdefault(index, set()).add(slot)
+    return {index: frozenset(found[index]) for index in sorted(found)}

@@ -1,0 +1,38 @@
+"""What the kubelet's PodResources ``List`` says, as plain data: the IDs of each resource of each container of each pod.
+
+``List`` shows the pod that is being admitted, whose containers have no devices yet, and leaves out init containers
+that are not sidecars.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+Resources = Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPod:
+    """One pod: its containers in the order of its spec, with the IDs of each resource."""
+
+    namespace: str
+    name: str
+    containers: Mapping[str, Resources] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """``namespace/name``."""
+        return f"{self.namespace}/{self.name}"
+
+    def ids(self, container: str, resource: str) -> frozenset[str]:
+        """Return the IDs of a resource that a container has."""
+        return self.containers.get(container, {}).get(resource, frozenset())
+
+    def parts(self) -> Iterator[tuple[str, str, frozenset[str]]]:
+        """Yield container, resource and IDs."""
+        for container, resources in self.containers.items():
+            for resource, ids in resources.items():
+                yield container, resource, ids
+
+
+Listing = Mapping[str, ListedPod]
+"""The listed pods by key."""

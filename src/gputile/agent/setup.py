@@ -1,0 +1,104 @@
+"""What this node offers now: its cards, and the mode, the unit and the way of sharing that are in force.
+
+Beside the six modes, whole cards can be shared in NVIDIA's own ways (G3), in mode ``default`` only. The node's label
+``gputile.io/sharing`` chooses: ``time-slicing`` offers each card ``gputile.io/replicas`` times as ``nvidia.com/gpu``;
+``mig`` offers existing MIG instances as ``nvidia.com/mig-<profile>`` and the cards that are not split as
+``nvidia.com/gpu``. Pods on these are counted by kube-scheduler alone.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gputile.agent.ids import encode
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
+from gputile.device.advertised import resources_for_mode
+from gputile.device.inventory import Card, Inventory
+
+SHARING_LABEL: Final = "gputile.io/sharing"  # node
+REPLICAS_LABEL: Final = "gputile.io/replicas"  # node; with time-slicing
+MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA's device plugin, strategy "mixed"
+MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
+
+
+class Sharing(StrEnum):
+    """How NVIDIA's own ways share whole cards of a node in mode ``default``."""
+
+    NONE = "none"
+    TIME_SLICING = "time-slicing"
+    MIG = "mig"
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What the node is set to: what its labels said the last time that a change could be made."""
+
+    mode: Mode
+    unit_mib: int
+    sharing: Sharing = Sharing.NONE
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A MIG instance: the ``slot``-th on the card with ``index``."""
+
+    index: int
+    slot: int
+    uuid: str
+    resource: str
+    mib: int
+    healthy: bool = True
+
+    @property
+    def device_id(self) -> str:
+        """The instance's device ID."""
+        return encode(self.index, self.slot)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The node's offer. ``inventory`` are its whole cards; ``withheld`` says why nothing is offered, "" if it is."""
+
+    inventory: Inventory
+    in_force: InForce
+    instances: tuple[Instance, ...] = ()
+    withheld: str = ""
+
+    @property
+    def mode(self) -> Mode:
+        """The mode in force."""
+        return self.in_force.mode
+
+    @property
+    def replicated(self) -> bool:
+        """Whether a card is offered several times over, without a booking."""
+        return self.in_force.sharing is Sharing.TIME_SLICING
+
+    @property
+    def booked_by_ledger(self) -> bool:
+        """Whether the scheduler chooses the cards; elsewhere kube-scheduler only counts."""
+        return not self.replicated
+
+    def card(self, index: int) -> Card | None:
+        """Return the whole card with ``index``."""
+        return next((card for card in self.inventory.cards if card.index == index), None)
+
+    def instance(self, resource: str, device_id: str) -> Instance | None:
+        """Return the MIG instance that an ID of ``resource`` stands for."""
+        return next((i for i in self.instances if i.resource == resource and i.device_id == device_id), None)
+
+    def offers(self, resource: str) -> bool:
+        """Return whether pods can get any of ``resource`` here."""
+        if self.withheld:
+            return False
+        if resource.startswith(MIG_PREFIX):
+            return any(instance.resource == resource for instance in self.instances)
+        offered = resources_for_mode(self.mode, self.inventory.cards, self.in_force.unit_mib, count_unhealthy=True)
+        return offered.get(resource, 0) > 0
+
+    def uuids(self, resource: str, ids: tuple[str, ...], indices: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the UUIDs that a container sees: those of the MIG instances, or of the cards with ``indices``."""
+        if resource.startswith(MIG_PREFIX):
+            return tuple(i.uuid for device_id in sorted(ids) if (i := self.instance(resource, device_id)) is not None)
+        return tuple(card.uuid for index in indices if (card := self.card(index)) is not None)

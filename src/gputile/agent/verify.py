@@ -1,0 +1,119 @@
+"""Whether the IDs that the kubelet chose, or is about to be told to choose, can be served: the same rules for both."""
+
+from collections.abc import Mapping
+
+from gputile.agent.advertise import displaced
+from gputile.agent.holdings import Holding, Holdings
+from gputile.agent.setup import MIG_PREFIX, Setup
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, Mode
+from gputile.device.advertised import CORE_PERCENT
+
+SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
+
+
+class Contradiction(Exception):
+    """The kubelet's choice cannot be served; the text goes into the pod's status."""
+
+
+def verify(
+    setup: Setup,
+    holdings: Holdings,
+    holding: Holding,
+    container: str,
+    resource: str,
+    cards: int,
+    most_pods: int,
+    *,
+    reused: bool = False,
+) -> None:
+    """Refuse what a container must not start with. ``holding`` is the pod's, with what the container is to get.
+
+    ``cards`` is the number of cards that it asks for. ``reused`` says that its IDs are those of an init
+    container of the pod: the kubelet takes them in any order, and the pod holds the cards anyway.
+
+    Raises:
+        Contradiction: says which rule is broken.
+    """
+    part = holding.part(container, resource)
+    ids = part.ids if part else ()
+    if not setup.offers(resource):
+        raise Contradiction(f"{resource} is not offered here: {setup.withheld or f'the mode is {setup.mode.value}'}")
+    taken = [other for other in holdings.holders(resource, ids) if other.uid != holding.uid]
+    if taken:
+        raise Contradiction(f"device IDs are held by pod {taken[0].key} already")
+    slots = holding.container_slots(container, resource)
+    if resource.startswith(MIG_PREFIX):
+        gone = [i for i in ids if (instance := setup.instance(resource, i)) is None or not instance.healthy]
+        if gone:
+            raise Contradiction(f"MIG instance {gone[0]} is not there or not healthy")
+        return
+    _check_cards(setup, holdings, slots)
+    if resource in SHARED_RESOURCES:
+        if not reused:
+            _check_spread(holding, container, resource, slots, cards)
+        _check_room(setup, holdings, holding, slots)
+    _check_company(setup, holdings, holding, slots, most_pods)
+
+
+def _check_cards(setup: Setup, holdings: Holdings, slots: Mapping[int, frozenset[int]]) -> None:
+    for index in slots:
+        card = setup.card(index)
+        if card is None:
+            raise Contradiction(f"GPU {index} is not there any more")
+        if not card.healthy:
+            raise Contradiction(f"GPU {index} is unhealthy")
+        if displaced(card, holdings):
+            raise Contradiction(f"pods of another card hold device IDs of GPU {index}")
+
+
+def _check_spread(
+    holding: Holding, container: str, resource: str, slots: Mapping[int, frozenset[int]], cards: int
+) -> None:
+    names = ", ".join(f"GPU {index}" for index in slots)
+    if len(slots) != cards:
+        raise Contradiction(f"the kubelet chose {resource} on {names}; the container asks for {_cards(cards)}")
+    if len({len(held) for held in slots.values()}) > 1:
+        raise Contradiction(f"the kubelet chose unequal parts of {resource} on {names}")
+    for other in SHARED_RESOURCES:
+        there = holding.container_slots(container, other)
+        if other != resource and there and there.keys() != slots.keys():
+            raise Contradiction(f"the container's {other} is on other cards than its {resource} on {names}")
+
+
+def _cards(number: int) -> str:
+    return "one card" if number == 1 else f"{number} cards"
+
+
+def _check_room(setup: Setup, holdings: Holdings, holding: Holding, slots: Mapping[int, frozenset[int]]) -> None:
+    for index in slots:
+        card = setup.card(index)
+        if card is None:
+            continue
+        others, own = holdings.mib(index, holding.uid), holding.mib(index)
+        if others + own > card.mib:
+            raise Contradiction(f"GPU {index} has {card.mib - others} of {card.mib} MiB left, the pod would hold {own}")
+        percent = sum(other.percent(index) for other in holdings.on(index, holding.uid)) + holding.percent(index)
+        if percent > CORE_PERCENT:
+            raise Contradiction(f"GPU {index} would have {percent} of {CORE_PERCENT} percent of its compute taken")
+
+
+def _check_company(
+    setup: Setup, holdings: Holdings, holding: Holding, slots: Mapping[int, frozenset[int]], most_pods: int
+) -> None:
+    for index in slots:
+        others = list(holdings.on(index, holding.uid))
+        if not setup.mode.shared and not setup.replicated and others:
+            raise Contradiction(f"GPU {index} is held by pod {others[0].key}")
+        if setup.mode.isolates_memory and len(others) >= most_pods:
+            raise Contradiction(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
+        stranger = stranger_on(setup, holdings, holding, index)
+        if stranger is not None:
+            raise Contradiction(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
+
+
+def stranger_on(setup: Setup, holdings: Holdings, holding: Holding, index: int) -> Holding | None:
+    """Return a pod on the card that ``holding`` must not share it with; unknown pods are judged once they are known."""
+    if not (setup.mode is Mode.SHARE or setup.replicated) or not holding.identified:
+        return None
+    others = (other for other in holdings.on(index, holding.uid) if other.identified)
+    return next((other for other in others if other.trust_group != holding.trust_group), None)
