@@ -1,0 +1,244 @@
+"""What fits a node, and the words for what does not."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.ledger.booking import Booking
+from gputile.ledger.events import Assumed
+from gputile.placement.fit import Refusal, Rule
+from gputile.scheduling.placer import Placer
+from tests.corebuilders import book, container, gpu_node, ledger_of, pod, request_of, share
+
+Held = tuple[int, int, int, str]  # card, MiB, percent, namespace
+
+
+def refuse(node: Node, asking: Pod, held: Sequence[Held] = (), unit: int = 1024, slots: int = 16) -> Refusal | None:
+    ledger = ledger_of(node, configuration=Configuration(max_pods_per_gpu=slots))
+    for i, (card, mib, percent, namespace) in enumerate(held):
+        book(ledger, f"h{i}", "n", share(f"GPU-n-{card}", mib, percent), namespace=namespace)
+    return Placer(ledger).refusal(request_of(asking, unit), "n")
+
+
+WHOLE, LEGACY, TOPOLOGY = "nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu", "aliyun.com/gpu"
+GIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("node", "asking", "held", "rule", "text"),
+    [
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360, 15360]),
+            pod(mem=10),
+            [(0, 14 * GIB, 0, "a"), (1, 12 * GIB, 0, "a")],
+            Rule.CARDS_TAKEN,
+            "GPU 1 has 3 of 15 units free; the pod needs 10 on one card",
+            id="U1 the card that comes closest",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360] * 3),
+            pod(mem=20, count=2),
+            [(0, 14 * GIB, 0, "a"), (1, 12 * GIB, 0, "a")],
+            Rule.CARDS_TAKEN,
+            "GPU 1 has 3 of 15 units free; the pod needs 10 on each of 2 cards (1 of 3 GPUs could take their part)",
+            id="M10 on each of the cards",
+        ),
+        pytest.param(
+            gpu_node(mode="core_mem", sizes=[15360]),
+            pod(mem=1, core=50),
+            [(0, GIB, 60, "a")],
+            Rule.CARDS_TAKEN,
+            "GPU 0 has 40 of 100 percent of compute free; the pod needs 50 on one card",
+            id="M8 compute",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360]),
+            pod(mem=1),
+            [(0, 64, 0, "a")] * 16,
+            Rule.CARDS_TAKEN,
+            "GPU 0 holds 16 pods, the most that a GPU may hold here (16)",
+            id="U7 the 17th pod",
+        ),
+        pytest.param(
+            gpu_node(mode="share", sizes=[15360]),
+            pod(mem=1, namespace="b"),
+            [(0, GIB, 0, "a")],
+            Rule.CARDS_TAKEN,
+            "GPU 0 is used by pods of another trust group, and mode share does not isolate memory",
+            id="G5 another group",
+        ),
+        pytest.param(
+            gpu_node(sizes=[15360] * 4),
+            pod(**{WHOLE: 2}),
+            [(0, GIB, 0, "a"), (1, GIB, 0, "a"), (2, GIB, 0, "a")],
+            Rule.CARDS_TAKEN,
+            "1 of 4 GPUs is free; the pod needs 2",
+            id="M1 whole cards",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360, 8192]),
+            pod(mem=16),
+            [],
+            Rule.TOO_LARGE,
+            "its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one card",
+            id="U1 larger than any card",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360, 8192]),
+            pod(mem=24, count=2),
+            [],
+            Rule.TOO_LARGE,
+            "1 of its 2 GPUs is large enough, GPU 1 has 8 units of 1024 MiB; the pod needs 12 on each of 2 cards",
+            id="M10 mixed cards",
+        ),
+        pytest.param(
+            gpu_node(mode="core_mem"),
+            pod("p", container("a", mem=1, core=60), container("b", mem=1, core=60)),
+            [],
+            Rule.TOO_LARGE,
+            "a GPU has 100 percent of compute; the pod needs 120 on one card",
+            id="M8 more than a card",
+        ),
+        pytest.param(
+            gpu_node(sizes=[15360] * 2, sick=[1]),
+            pod(**{LEGACY: 2}),
+            [],
+            Rule.TOO_FEW,
+            "it has 2 GPUs, 1 of them unhealthy; the pod needs 2",
+            id="B6 unhealthy",
+        ),
+        pytest.param(
+            gpu_node(sizes=[15360]),
+            pod(**{WHOLE: 2}),
+            [],
+            Rule.TOO_FEW,
+            "it has 1 GPU; the pod needs 2",
+            id="M1 too few",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu"),
+            pod(**{WHOLE: 1}),
+            [],
+            Rule.MODE,
+            "its mode cgpu serves aliyun.com/gpu-mem alone; the pod asks for nvidia.com/gpu",
+            id="M2 shared",
+        ),
+        pytest.param(
+            gpu_node(mode="topology"),
+            pod(mem=1),
+            [],
+            Rule.MODE,
+            "its mode topology serves whole GPUs by topology (aliyun.com/gpu); the pod asks for aliyun.com/gpu-mem",
+            id="T3 others are kept off",
+        ),
+        pytest.param(
+            gpu_node(),
+            pod(mem=1),
+            [],
+            Rule.MODE,
+            "its mode default serves whole GPUs (nvidia.com/gpu); the pod asks for aliyun.com/gpu-mem",
+            id="M1 exclusive",
+        ),
+        pytest.param(
+            gpu_node(mode="core_mem"),
+            pod(mem=1),
+            [],
+            Rule.MODE,
+            "its mode core_mem serves aliyun.com/gpu-mem together with aliyun.com/gpu-core.percentage; "
+            "the pod asks for aliyun.com/gpu-mem",
+            id="M8 memory alone",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", unit_mib=128),
+            pod(mem=1),
+            [],
+            Rule.UNIT,
+            "its memory unit is 128 MiB; the pod's gpu-mem counts in units of 1024 MiB",
+            id="U5 two units",
+        ),
+        pytest.param(
+            gpu_node(mode="fast"),
+            pod(mem=1),
+            [],
+            Rule.BROKEN,
+            "its label ack.node.gpu.schedule is 'fast'; valid are default, cgpu, core_mem, share, mps, topology",
+            id="M2 unknown mode",
+        ),
+        pytest.param(
+            gpu_node(inventory=""),
+            pod(mem=1),
+            [],
+            Rule.NO_CARDS,
+            "it has no GPUs that gputile knows; is gputile's agent running there?",
+            id="no agent",
+        ),
+        pytest.param(
+            gpu_node(inventory="", allocatable={WHOLE: "8"}),
+            pod(mem=1),
+            [],
+            Rule.MODE,
+            "its mode default serves whole GPUs (nvidia.com/gpu); the pod asks for aliyun.com/gpu-mem",
+            id="G6 another device plugin",
+        ),
+    ],
+)
+def test_refusals_name_the_card_what_it_has_and_what_is_missing(
+    node: Node, asking: Pod, held: Sequence[Held], rule: Rule, text: str
+) -> None:
+    assert refuse(node, asking, held) == Refusal(rule, text)
+
+
+def test_garbage_in_the_inventory_is_told() -> None:
+    why = refuse(gpu_node(inventory="{"), pod(mem=1))
+    assert why is not None
+    assert why.rule is Rule.BROKEN
+    assert why.text.startswith("its annotation gputile.io/inventory cannot be read: ")
+
+
+def test_a_pod_on_unknown_cards_closes_the_node_and_is_named() -> None:
+    ledger = ledger_of(gpu_node(mode="cgpu"))
+    ledger.apply(Assumed(Booking("u", "ns", "lost", "n", "ns", None, assumed_at=0.0)))
+    why = Placer(ledger).refusal(request_of(pod(mem=1)), "n")
+    assert why == Refusal(
+        Rule.UNPLACED, "pod ns/lost is on GPUs that nobody knows yet; the node's agent has to report them"
+    )
+
+
+FITTING = [
+    pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=15), [], id="U1 exactly a card"),
+    pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=3), [(0, 12 * GIB, 0, "b")], id="M4 others' pods"),
+    pytest.param(
+        gpu_node(mode="core_mem", sizes=[15360]), pod(mem=1, core=40), [(0, GIB, 60, "a")], id="M8 100 percent"
+    ),
+    pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=1), [(0, 64, 0, "a")] * 15, id="U7 the 16th pod"),
+    pytest.param(gpu_node(mode="share", sizes=[15360]), pod(mem=1), [(0, 64, 0, "default")] * 30, id="M6 own group"),
+    pytest.param(gpu_node(mode="share", sizes=[15360] * 2), pod(mem=1), [(0, 64, 0, "a")], id="G5 an empty card"),
+    pytest.param(
+        gpu_node(mode="cgpu", sizes=[15360]), pod(mem=1), [(0, 64, 70, "a")] * 2, id="M4 compute does not count"
+    ),
+    pytest.param(gpu_node(mode="mps"), pod(mem=1), [], id="M7 mps"),
+    pytest.param(gpu_node(mode="topology"), pod(**{TOPOLOGY: 4}), [], id="T1 all cards"),
+    pytest.param(gpu_node(mode="default"), pod(**{LEGACY: 4}), [], id="L3 the old name"),
+    pytest.param(
+        gpu_node(inventory="", allocatable={WHOLE: "8"}), pod(**{WHOLE: 64}), [], id="G6 another plugin counts"
+    ),
+]
+
+
+@pytest.mark.parametrize(("node", "asking", "held"), FITTING)
+def test_what_fits_is_not_refused(node: Node, asking: Pod, held: Sequence[Held]) -> None:
+    assert refuse(node, asking, held) is None
+
+
+def test_the_limit_of_pods_a_gpu_is_configurable_u7() -> None:
+    node, held = gpu_node(mode="cgpu", sizes=[15360]), [(0, 64, 0, "a")] * 3
+    assert refuse(node, pod(mem=1), held, slots=4) is None
+    assert refuse(node, pod(mem=1), held, slots=3) is not None
+
+
+def test_units_of_128_mib_give_every_whole_unit_of_a_card_u2() -> None:
+    node = gpu_node(mode="cgpu", sizes=[15109], unit_mib=128)
+    assert refuse(node, pod(mem=118), unit=128) is None
+    assert refuse(node, pod(mem=119), unit=128) is not None
