@@ -26,7 +26,7 @@
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 enum { DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15 };
-enum { MOST_CARDS = 64, MOST_LINKS = 36, MOST_INSTANCES = 8, MOST_FAILURES = 32, MOST_XIDS = 512, WORDS = 12 };
+enum { MOST_CARDS = 64, MOST_LINKS = 36, MOST_INSTANCES = 8, MOST_FAILURES = 32, MOST_XIDS = 512, MOST_HANDLES = 512, WORDS = 12 };
 
 typedef unsigned int uint;
 typedef unsigned long long ulong64;
@@ -61,15 +61,17 @@ typedef struct {
     int type, code;
     union { double d; uint u; ulong64 ull; } value;
 } FieldValue;
-typedef struct { ulong64 delivered, types[MOST_CARDS]; } EventSet;
+typedef struct { ulong64 delivered, types[MOST_HANDLES]; } EventSet;
 
 static State state;
 static struct stat read_as;
 static int initialised;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* A handle is an address in one of these, so that it outlives a change of the file. */
-static char card_handle[MOST_CARDS];
-static char instance_handle[MOST_CARDS][MOST_INSTANCES];
+/* A handle is an address in one of these. As with the driver's own, a card's is its own for as long as the process
+ * lives, whatever becomes of the others: the n-th handle is that of the UUID handle_of[n]. */
+static char card_handle[MOST_HANDLES];
+static char instance_handle[MOST_HANDLES][MOST_INSTANCES];
+static char handle_of[MOST_HANDLES][96];
 
 static void copy(char *to, size_t size, const char *from) { snprintf(to, size, "%s", from); }
 
@@ -166,20 +168,37 @@ static int leave(int code) {
     return code;
 }
 
+static int number_of(const char *uuid) {
+    int n = 0;
+    while (n < MOST_HANDLES - 1 && *handle_of[n] && strcmp(handle_of[n], uuid)) n++;
+    copy(handle_of[n], sizeof handle_of[n], uuid);
+    return n;
+}
+
+/* The index of the card whose handle it is; -1 if the card is gone. */
+static int index_of(void *handle) {
+    size_t n = (char *)handle - card_handle;
+    for (int i = 0; n < MOST_HANDLES && i < state.cards; i++)
+        if (!strcmp(state.card[i].uuid, handle_of[n])) return i;
+    return -1;
+}
+
 /* Find the card, and the MIG instance if the handle is of one. */
 static int find(const char *function, void *handle, Card **card, Instance **instance) {
-    int code = enter(function);
-    size_t i = (char *)handle - card_handle, m = (char *)handle - &instance_handle[0][0];
+    int code = enter(function), number = -1;
+    size_t m = (char *)handle - &instance_handle[0][0];
     if (instance) *instance = NULL;
     if (code) return code;
-    if (i >= MOST_CARDS) {
-        i = m / MOST_INSTANCES;
-        if (i >= MOST_CARDS || !instance || (int)(m % MOST_INSTANCES) >= state.card[i].instances) return INVALID_ARGUMENT;
-        *instance = &state.card[i].instance[m % MOST_INSTANCES];
+    if ((size_t)((char *)handle - card_handle) >= MOST_HANDLES) {
+        if (m >= sizeof instance_handle || !instance) return INVALID_ARGUMENT;
+        handle = &card_handle[m / MOST_INSTANCES], number = m % MOST_INSTANCES;
     }
-    if ((int)i >= state.cards) return GPU_IS_LOST;
+    int i = index_of(handle);
+    if (i < 0) return GPU_IS_LOST;
     *card = &state.card[i];
-    return (*card)->error ? (*card)->error : planned(function, (int)i);
+    if (number >= (*card)->instances) return INVALID_ARGUMENT;
+    if (number >= 0) *instance = &(*card)->instance[number];
+    return (*card)->error ? (*card)->error : planned(function, i);
 }
 
 #define CARD(handle) Card *c = NULL; int code = find(__func__, handle, &c, NULL); if (code) return leave(code)
@@ -225,7 +244,7 @@ int nvmlDeviceGetHandleByIndex_v2(uint i, void **handle) {
     int code = enter(__func__);
     if (code) return leave(code);
     if (i >= (uint)state.cards) return leave(INVALID_ARGUMENT);
-    *handle = &card_handle[i];
+    *handle = &card_handle[number_of(state.card[i].uuid)];
     return leave(state.card[i].error ? state.card[i].error : planned(__func__, (int)i));
 }
 int nvmlDeviceGetUUID(void *device, char *to, uint size) {
@@ -278,8 +297,8 @@ int nvmlDeviceGetMaxPcieLinkWidth(void *device, uint *width) {
 }
 int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, int *level) {
     CARD(one);
-    size_t i = (char *)one - card_handle, j = (char *)other - card_handle;
-    if (j >= (size_t)state.cards) return leave(INVALID_ARGUMENT);
+    int i = index_of(one), j = index_of(other);
+    if (j < 0) return leave(GPU_IS_LOST);
     *level = state.ancestor[i][j];
     return leave(state.card[j].error);
 }
@@ -393,13 +412,17 @@ int nvmlEventSetWait_v2(void *set, Event *event, uint timeout_ms) {
     const struct timespec pause = {0, 10 * 1000 * 1000};
     for (uint waited = 0;; waited += 10) {
         int code = enter(__func__);
-        for (int i = 0; !code && i < state.cards; i++)
-            if (s->types[i] && state.card[i].error == GPU_IS_LOST) code = GPU_IS_LOST;
+        for (int n = 0; !code && n < MOST_HANDLES; n++) {
+            int i = s->types[n] ? index_of(&card_handle[n]) : 0;
+            if (i < 0 || (s->types[n] && state.card[i].error == GPU_IS_LOST)) code = GPU_IS_LOST;
+        }
         for (int i = 0; i < state.xids && (!code || code == GPU_IS_LOST); i++) {
             Xid *x = &state.xid[i];
-            if (x->sequence <= s->delivered || x->card < 0 || x->card >= MOST_CARDS || !(s->types[x->card] & 0x8)) continue;
+            if (x->sequence <= s->delivered || x->card < 0 || x->card >= state.cards) continue;
+            int n = number_of(state.card[x->card].uuid);
+            if (!(s->types[n] & 0x8)) continue;
             s->delivered = x->sequence;
-            *event = (Event){&card_handle[x->card], 0x8, x->code, (uint)x->gi, (uint)x->ci};
+            *event = (Event){&card_handle[n], 0x8, x->code, (uint)x->gi, (uint)x->ci};
             return leave(OK);
         }
         leave(code);

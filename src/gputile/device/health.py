@@ -65,7 +65,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The conditions of a machine's cards and MIG instances by UUID. One that is not there is healthy."""
+    """The conditions of a machine's cards and MIG instances by UUID; one that is not there is well."""
 
     conditions: Mapping[str, Condition] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -92,7 +92,9 @@ def after(health: Health, signs: Iterable[Sign], now_s: float) -> Health:
     """Return ``health`` after ``signs``, in their order, seen at ``now_s``."""
     conditions = dict(health.conditions)
     for sign in signs:
-        conditions[sign.uuid] = _step(conditions.get(sign.uuid, WELL), sign, now_s)
+        condition = _step(conditions.pop(sign.uuid, WELL), sign, now_s)
+        if condition != WELL:
+            conditions[sign.uuid] = condition
     return Health(MappingProxyType(conditions)) if conditions != health.conditions else health
 
 

@@ -75,14 +75,12 @@ def read_wiring(nvml: Binding, handle: Handle, card: ProbedCard) -> Wiring:
     return Wiring(card.bus_id, (generation, width), tuple(_links(nvml, handle)))
 
 
-def trouble_of(nvml: Binding, handle: Handle, card: ProbedCard) -> str:
+def trouble_of(nvml: Binding, handle: Handle) -> str:
     """Return what is wrong with a card that answers, "" if nothing.
 
     Raises:
         CallError: it does not answer.
     """
-    if nvml.nvmlDeviceGetUUID(handle) != card.uuid:
-        return "another GPU answers in its place"
     nvml.nvmlDeviceGetMemoryInfo(handle)
     _, _, pending, failed = optional((0, 0, 0, 0), nvml.nvmlDeviceGetRemappedRows, handle)
     if failed:

@@ -187,7 +187,7 @@ class RealProbe:
     def _examined(self, handle: Handle, card: ProbedCard) -> Iterator[Examined]:
         doubtful = False
         try:
-            trouble = trouble_of(self._nvml, handle, card)
+            trouble = trouble_of(self._nvml, handle)
         except CallError as error:
             _raise_if_down(error)
             trouble = error.problem.message
