@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from gputile.agent.adopt import adopt, holding_for, with_part
 from gputile.agent.answer import Grant, Limits, directory_name, environment, pod_mib, shares_of
-from gputile.agent.holdings import Holding, Holdings, Part
+from gputile.agent.holdings import Holding, Holdings, Part, cards_of
 from gputile.agent.identify import Candidate, candidates, unlisted_candidates, worth_asking
-from gputile.agent.ids import DeviceIdError, by_card
+from gputile.agent.ids import DeviceIdError
 from gputile.agent.listing import Listing
 from gputile.agent.pods import KnownPod
 from gputile.agent.setup import Setup
@@ -121,12 +121,7 @@ class Admission:
         self.holdings.put(holding)
         self._last_uid = holding.uid
         pod, asked = (candidate.pod, candidate.part) if candidate else (None, None)
-        indices = tuple(by_card(ids))
-        if before.issuperset(ids) and asked is not None and pod is not None and pod.request is not None:
-            # An init container's IDs, in any order: the container is on the cards that the pod has for it.
-            indices = tuple(sorted(holding.slots[resource]))[: max(len(indices), pod.request.shape.cards)]
-            if not self.setup.mode.shared:
-                indices = tuple(by_card(ids))
+        indices = self._cards(pod, holding, part)
         shares = shares_of(self.setup, holding, asked, indices)
         uuids = self.setup.uuids(resource, ids, indices)
         mib = pod_mib(holding, pod, indices[0]) if indices else 0
@@ -201,17 +196,20 @@ class Admission:
             if not alive or (listing is not None and holding.key not in listing):
                 self.holdings.drop(holding.uid)
 
+    def _cards(self, pod: KnownPod | None, holding: Holding, part: Part) -> tuple[int, ...]:
+        return cards_of(holding, part.container, pod.shared_cards if pod is not None and self.setup.mode.shared else 0)
+
     def _limits(self, holding: Holding, part: Part) -> Limits:
         pod = self.pods.get(holding.key)
         if not holding.identified:
             raise NotYet("the kubelet does not say yet whose these device IDs are")
-        indices = tuple(sorted(by_card(part.ids)))
+        own = pod if pod is not None and pod.uid == holding.uid else None
+        indices = self._cards(own, holding, part)
         for index in indices:
             stranger = stranger_on(self.setup, self.holdings, holding, index)
             if stranger is not None:
                 raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
-        asked = pod.part(part.container) if pod is not None and pod.uid == holding.uid else None
-        shares = shares_of(self.setup, holding, asked, indices)
+        shares = shares_of(self.setup, holding, own.part(part.container) if own else None, indices)
         return Limits(
             namespace=holding.namespace,
             pod=holding.name,

@@ -126,3 +126,15 @@ class Holdings:
         """Return the holdings that have one of ``ids``."""
         wanted = set(ids)
         return [h for h in self if any(p.resource == resource and not wanted.isdisjoint(p.ids) for p in h.parts)]
+
+
+def cards_of(holding: Holding, container: str, cards: int = 0) -> tuple[int, ...]:
+    """Return the indices of the cards that a container is on.
+
+    ``cards`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
+    gets them in any order, perhaps not of each card: it is on the cards that the pod has.
+    """
+    held = {index for part in holding.parts if part.container == container for index in by_card(part.ids)}
+    if cards and len(held) != cards:
+        return tuple(sorted(holding.indices))[:cards]
+    return tuple(sorted(held))

@@ -38,6 +38,13 @@ class KnownPod:
         """Whether its containers may still run or start."""
         return not self.pod.finished
 
+    @property
+    def shared_cards(self) -> int:
+        """How many cards each container shares; 0 for whole cards, 1 where it is not known."""
+        if self.request is None:
+            return 1
+        return self.request.shape.cards if self.request.shape.kind is Kind.SHARED else 0
+
     def demand(self, part: ContainerRequest, resource: str) -> int:
         """Return how many IDs of ``resource`` a container asks for."""
         if self.request is None:

@@ -1,0 +1,68 @@
+"""Carries out what the reconciler found. What fails turns up again the next time."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from gputile.agent.admission import Admission
+from gputile.agent.cluster import Cluster
+from gputile.agent.metrics import Metrics
+from gputile.agent.podbook import apply_pod
+from gputile.agent.pods import KnownPod
+from gputile.agent.reconciler import Annotations, Complain, Confirm, Correct, Correction, Release
+from gputile.api.core import ObjectReference
+from gputile.kube.errors import KubeError
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 4
+
+
+class Corrector:
+    """Writes corrections to the API server, a few at a time."""
+
+    def __init__(self, cluster: Cluster, metrics: Metrics, admission: Admission) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._admission = admission
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    async def carry_out(self, found: Iterable[Correction]) -> None:
+        """Carry out all corrections."""
+        await asyncio.gather(*(self._one(correction) for correction in found))
+
+    async def _one(self, correction: Correction) -> None:
+        match correction:
+            case Release(uid):
+                self._admission.holdings.drop(uid)
+            case Complain(pod, reason, message):
+                self._cluster.record(_reference(pod), reason, message, "Warning")
+            case Confirm(pod, annotations):
+                await self._annotate(pod, annotations)
+            case Correct(pod, annotations, booked, found, quiet):
+                if not await self._annotate(pod, annotations):
+                    return
+                if quiet:
+                    self._metrics.placed.inc()
+                    text = f"the pod was bound without an allocation and is on {found}"
+                    self._cluster.record(_reference(pod), "GpuAssigned", text)
+                else:
+                    self._metrics.corrections.inc()
+                    text = f"the kubelet put the pod on {found}, booked was {booked}; the booking was corrected"
+                    self._cluster.record(_reference(pod), "GpuBookingCorrected", text, "Warning")
+                    log.warning("pod %s: %s", pod.key, text)
+
+    async def _annotate(self, pod: KnownPod, annotations: Annotations) -> bool:
+        async with self._free:
+            try:
+                changed = await self._cluster.annotate(pod.pod, annotations)
+            except KubeError as error:
+                log.info("pod %s is not annotated: %s", pod.key, error)
+                return False
+        apply_pod(self._admission.pods, changed, self._admission.configuration)
+        return True
+
+
+def _reference(pod: KnownPod) -> ObjectReference:
+    meta = pod.pod.metadata
+    return ObjectReference(api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid)

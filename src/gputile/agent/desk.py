@@ -1,0 +1,140 @@
+"""Answers the kubelet: fetches what a decision needs, lets ``Admission`` decide, writes down what was decided.
+
+``Allocate`` holds up every pod of the node and has no deadline in the kubelet, so what is fetched has one here: the
+kubelet's list and the API server are each waited for a third of a second, and then it goes without them.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gputile.agent.admission import Admission, NotYet
+from gputile.agent.advertise import Device, devices
+from gputile.agent.answer import CONTAINER_DIRECTORY, Grant
+from gputile.agent.cluster import Cluster
+from gputile.agent.listing import Listing
+from gputile.agent.metrics import Metrics
+from gputile.agent.plugin import NotReady
+from gputile.agent.podbook import apply_pod
+from gputile.agent.podresources import PodResources
+from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.agent.store import Store
+from gputile.agent.verify import Contradiction
+from gputile.kube.errors import KubeError
+
+log = logging.getLogger(__name__)
+
+FETCH_WITHIN_S = 0.33
+MOST_LOOKUPS = 8
+
+
+class AdmissionDesk:
+    """The desk of one node. ``changed`` is called after each allocation, ``save`` writes the checkpoint."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        store: Store,
+        host_allocations: Path,
+        podresources: PodResources,
+        cluster: Cluster,
+        metrics: Metrics,
+        node: str,
+        save: Callable[[], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._admission = admission
+        self._store = store
+        self._host_allocations = host_allocations
+        self._podresources = podresources
+        self._cluster = cluster
+        self._metrics = metrics
+        self._node = node
+        self._save = save
+        self._changed = changed
+
+    def devices(self, resource: str) -> tuple[Device, ...]:
+        """Return the IDs of a resource, each with whether it is healthy."""
+        return devices(self._admission.setup, self._admission.holdings, resource)
+
+    async def preferred(
+        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> tuple[str, ...]:
+        """Return the IDs that the kubelet should take."""
+        with self._metrics.seconds.labels("GetPreferredAllocation").time():
+            listing = await self._look(resource, size)
+            return self._admission.preferred(resource, available, must, size, listing, time.monotonic())
+
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
+        """Return what a container gets.
+
+        Raises:
+            Contradiction: the IDs cannot be served.
+        """
+        with self._metrics.seconds.labels("Allocate").time():
+            now, listing = time.monotonic(), None
+            if not self._admission.expects(resource, ids, now):
+                listing = await self._look(resource, len(ids))
+            try:
+                grant, holding = self._admission.allocate(resource, ids, listing, now, time.time_ns())
+            except Contradiction as error:
+                self._metrics.contradictions.inc()
+                log.error("refused %d of %s: %s", len(ids), resource, error)
+                raise
+            if not holding.identified:
+                self._metrics.unidentified.inc()
+                log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
+            self._write(grant)
+            self._changed()
+            return self._response(grant)
+
+    async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
+        """Write the limits of a container that is about to start.
+
+        Raises:
+            NotReady: it must not start yet.
+        """
+        with self._metrics.seconds.labels("PreStartContainer").time():
+            listing = await self._podresources.list(FETCH_WITHIN_S)
+            try:
+                for directory, limits in self._admission.prestart(resource, ids, listing, time.time_ns()):
+                    self._store.write_limits(directory, limits)
+            except NotYet as error:
+                self._changed()
+                raise NotReady(str(error)) from error
+            except OSError as error:
+                raise NotReady(f"the limits cannot be written: {error}") from error
+
+    async def _look(self, resource: str, size: int) -> Listing | None:
+        """Return what the kubelet lists, after reading those pods from the API server that may be the one."""
+        listing = await self._podresources.list(FETCH_WITHIN_S)
+        unclear = self._admission.unclear(listing, resource, size)[:MOST_LOOKUPS]
+        if unclear:
+            await asyncio.gather(*(self._read(key) for key in unclear))
+        return listing
+
+    async def _read(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        try:
+            pod = await asyncio.wait_for(self._cluster.pod(namespace, name, FETCH_WITHIN_S), FETCH_WITHIN_S)
+        except (KubeError, TimeoutError) as error:
+            log.warning("cannot read pod %s: %s", key, error)
+            return
+        if pod is not None and pod.spec.node_name == self._node:
+            apply_pod(self._admission.pods, pod, self._admission.configuration)
+
+    def _write(self, grant: Grant) -> None:
+        """Write down what was granted; what fails here is made good before the container starts, or recovered."""
+        try:
+            self._store.prepare(grant.directory)
+            self._save()
+        except OSError:
+            log.exception("cannot write the state of the agent")
+
+    def _response(self, grant: Grant) -> pb.ContainerAllocateResponse:
+        mount = pb.Mount(
+            container_path=CONTAINER_DIRECTORY, host_path=str(self._host_allocations / grant.directory), read_only=True
+        )
+        return pb.ContainerAllocateResponse(envs=dict(grant.environment), mounts=[mount])

@@ -1,0 +1,62 @@
+"""Reading the kubelet's own checkpoint, for an agent that has lost its own.
+
+``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container and the IDs of every
+allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's private file, so
+nothing depends on it: what cannot be read there is taken over from PodResources later.
+"""
+
+from typing import Any
+
+import msgspec
+
+from gputile.agent.adopt import holding_for, with_part
+from gputile.agent.answer import directory_name
+from gputile.agent.holdings import Holding, Part
+from gputile.agent.ids import DeviceIdError
+from gputile.agent.pods import KnownPod
+from gputile.agent.setup import MIG_PREFIX, MODE_RESOURCES, Setup
+from gputile.device.request import Phase
+
+FILE_NAME = "kubelet_internal_checkpoint"
+
+
+class _Entry(msgspec.Struct, rename="pascal"):
+    pod_uid: str = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: dict[str, list[str]] | None = msgspec.field(name="DeviceIDs", default=None)
+
+
+class _Data(msgspec.Struct, rename="pascal"):
+    pod_device_entries: list[_Entry] | None = None
+
+
+class _File(msgspec.Struct, rename="pascal"):
+    data: _Data
+    checksum: Any = None
+
+
+def recover(text: bytes, pods: dict[str, KnownPod], setup: Setup, now_ns: int) -> list[Holding]:
+    """Return the holdings of ``pods`` (by UID) that the kubelet's checkpoint tells; none where it cannot be read."""
+    try:
+        entries = msgspec.json.decode(text, type=_File).data.pod_device_entries or []
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return []
+    found: dict[str, Holding] = {}
+    for entry in entries:
+        pod = pods.get(entry.pod_uid)
+        ours = entry.resource_name in MODE_RESOURCES or entry.resource_name.startswith(MIG_PREFIX)
+        if pod is None or not pod.alive or not ours:
+            continue
+        ids = tuple(sorted(device_id for group in (entry.device_ids or {}).values() for device_id in group))
+        asked = pod.part(entry.container_name)
+        phase = asked.phase if asked else Phase.APP
+        directory = directory_name(pod.uid, entry.container_name)
+        holding = found.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
+        try:
+            found[pod.uid] = with_part(
+                holding, Part(entry.container_name, phase, entry.resource_name, ids, directory), setup
+            )
+        except DeviceIdError:
+            continue
+    return list(found.values())

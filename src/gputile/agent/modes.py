@@ -1,0 +1,109 @@
+"""Which mode, unit and way of sharing are in force, and what people are told where it is not what they asked for.
+
+A change of mode or of sharing is held while GPU pods are on the node, since their devices would vanish under them
+(M12); a new memory unit takes effect at once (U5, see ``slots``). What is not valid changes nothing and says what
+would be (M2, U2).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gputile.agent.setup import REPLICAS_LABEL, SHARING_LABEL, InForce, Sharing
+from gputile.agent.slots import UnitError, check_unit
+from gputile.api.core import NodeCondition
+from gputile.api.wellknown import MODE_LABEL, MODES, Mode
+from gputile.device.inventory import Card
+
+# As with the pressure conditions of the kubelet, "True" is the bad news.
+MODE_PENDING: Final = "gputile.io/ModePending"
+UNIT_REFUSED: Final = "gputile.io/MemoryUnitRefused"
+MOST_REPLICAS = 64
+_NAMED_PODS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is in force from now on, and what the node says about what is not."""
+
+    in_force: InForce
+    conditions: tuple[NodeCondition, ...]
+
+
+class LabelError(ValueError):
+    """A label of the node has a value that is not valid; the text names the valid ones."""
+
+
+def plan(
+    before: InForce | None, labels: Mapping[str, str], unit_mib: int, cards: Sequence[Card], gpu_pods: Sequence[str]
+) -> Plan:
+    """Return what is in force after a look at the node's labels; ``before`` is None for a node that joins (M11).
+
+    ``unit_mib`` is the configured memory unit, ``gpu_pods`` the keys of the GPU pods on the node.
+    """
+    current = before or InForce(Mode.EXCLUSIVE, unit_mib)
+    unit, unit_condition = _unit(current, unit_mib, cards)
+    current = replace(current, unit_mib=unit)
+    try:
+        wanted = replace(asked_for(labels), unit_mib=unit)
+    except LabelError as error:
+        return Plan(current, (_condition(MODE_PENDING, "InvalidLabel", str(error)), unit_condition))
+    if wanted == current or before is None or not gpu_pods:
+        text = f"the node is in mode {wanted.mode.value}"
+        return Plan(wanted, (_condition(MODE_PENDING, "ModeInForce", text, bad=False), unit_condition))
+    return Plan(
+        current, (_condition(MODE_PENDING, "PodsOnNode", _held_text(current, wanted, gpu_pods)), unit_condition)
+    )
+
+
+def asked_for(labels: Mapping[str, str]) -> InForce:
+    """Return what the node's labels ask for; the unit is not among them.
+
+    Raises:
+        LabelError: one of them is not valid.
+    """
+    mode = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
+    if mode not in MODES:
+        raise LabelError(f"the label {MODE_LABEL} is {mode!r}; valid are {', '.join(MODES)}")
+    way = labels.get(SHARING_LABEL, Sharing.NONE.value)
+    if way not in tuple(Sharing):
+        raise LabelError(f"the label {SHARING_LABEL} is {way!r}; valid are {', '.join(Sharing)}")
+    sharing, replicas = Sharing(way), 1
+    if sharing is not Sharing.NONE and mode != Mode.EXCLUSIVE.value:
+        raise LabelError(f"the label {SHARING_LABEL}={way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode}")
+    if sharing is Sharing.TIME_SLICING:
+        text = labels.get(REPLICAS_LABEL, "")
+        if not (text.isascii() and text.isdigit() and len(text) <= 3 and 2 <= int(text) <= MOST_REPLICAS):
+            raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
+        replicas = int(text)
+    return InForce(Mode(mode), 0, sharing, replicas)
+
+
+def _unit(current: InForce, unit_mib: int, cards: Sequence[Card]) -> tuple[int, NodeCondition]:
+    try:
+        check_unit(tuple(cards), unit_mib)
+    except UnitError as error:
+        return current.unit_mib, _condition(UNIT_REFUSED, "TooManyDevices", str(error))
+    text = f"the memory unit is {unit_mib} MiB"
+    return unit_mib, _condition(UNIT_REFUSED, "UnitInForce", text, bad=False)
+
+
+def _held_text(current: InForce, wanted: InForce, gpu_pods: Sequence[str]) -> str:
+    names = ", ".join(sorted(gpu_pods)[:_NAMED_PODS])
+    more = f" and {len(gpu_pods) - _NAMED_PODS} more" if len(gpu_pods) > _NAMED_PODS else ""
+    return (
+        f"{_name(current)} stays in force while GPU pods are on the node: {names}{more}; "
+        f"{_name(wanted)} follows when they are gone"
+    )
+
+
+def _name(in_force: InForce) -> str:
+    if in_force.sharing is Sharing.TIME_SLICING:
+        return f"mode {in_force.mode.value} with {in_force.replicas} replicas a card"
+    if in_force.sharing is Sharing.MIG:
+        return f"mode {in_force.mode.value} with MIG"
+    return f"mode {in_force.mode.value}"
+
+
+def _condition(kind: str, reason: str, message: str, *, bad: bool = True) -> NodeCondition:
+    return NodeCondition(type=kind, status="True" if bad else "False", reason=reason, message=message)

@@ -1,0 +1,134 @@
+"""Compares what pods hold with what the ledger says of them, for ever. The kubelet wins.
+
+Nothing is done here: the result is a list of corrections, and one that could not be carried out turns up again the next
+time. A pod is judged once all its containers have their devices, an init container's being known from the holdings.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gputile.agent.holdings import Holding, Holdings
+from gputile.agent.listing import Listing
+from gputile.agent.pods import KnownPod
+from gputile.agent.rewrite import allocation_of, annotations_of
+from gputile.agent.setup import Setup
+from gputile.api.wellknown import GPUSHARE_ASSIGNED
+from gputile.device.allocation import CardShare
+from gputile.device.request import Phase
+
+Annotations = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The pod is gone or has ended, and the kubelet no longer keeps its devices."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """The pod is on other cards than its annotation says, or has none: write what is true.
+
+    ``booked`` and ``found`` are for people; ``quiet`` is set where there was no booking to contradict.
+    """
+
+    pod: KnownPod
+    annotations: Annotations
+    booked: str
+    found: str
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """The devices were given as booked: say so in the annotation that existing tools read (B9)."""
+
+    pod: KnownPod
+    annotations: Annotations
+
+
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """Something that cannot be put right from here; ``message`` names the remedy."""
+
+    pod: KnownPod
+    reason: str
+    message: str
+
+
+Correction = Release | Correct | Confirm | Complain
+
+
+def reconcile(
+    pods: Iterable[KnownPod], holdings: Holdings, listing: Listing, setup: Setup, now_ns: int, *, synced: bool
+) -> list[Correction]:
+    """Return what differs. ``synced`` says that ``pods`` is complete, so that what is missing there is gone."""
+    known = {pod.uid: pod for pod in pods}
+    found: list[Correction] = []
+    if synced:
+        found += [Release(holding.uid) for holding in holdings if _gone(holding, known.get(holding.uid), listing)]
+    for pod in known.values():
+        if pod.alive and pod.request is not None and setup.booked_by_ledger:
+            found += _judge(pod, holdings.get(pod.uid), listing, setup, now_ns)
+    return found
+
+
+def _gone(holding: Holding, pod: KnownPod | None, listing: Listing) -> bool:
+    """Return whether a holding has ended: the kubelet must have let go of it, and the API server not know better."""
+    if pod is not None and pod.alive:
+        return False
+    listed = listing.get(holding.key)
+    if listed is None:
+        return True
+    shown = {(resource, device_id) for _, resource, ids in listed.parts() for device_id in ids}
+    if any((part.resource, device_id) in shown for part in holding.parts for device_id in part.ids):
+        return False
+    # The name is listed without these IDs: another pod has it now, or it is about to get its first devices.
+    return pod is not None or (holding.identified and bool(shown))
+
+
+def _judge(pod: KnownPod, holding: Holding | None, listing: Listing, setup: Setup, now_ns: int) -> list[Correction]:
+    if holding is None or not _complete(pod, holding):
+        return _missing(pod, listing)
+    truth = allocation_of(pod, holding, setup, now_ns)
+    if truth is None:
+        return []
+    if pod.allocation is not None and pod.allocation.containers == truth.containers:
+        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
+            return [Confirm(pod, {GPUSHARE_ASSIGNED: "true"})]
+        return []
+    booked = _cards_text(pod.allocation.cards if pod.allocation else ())
+    return [
+        Correct(
+            pod,
+            annotations_of(truth, setup),
+            booked=booked,
+            found=_cards_text(truth.cards),
+            quiet=pod.allocation is None,
+        )
+    ]
+
+
+def _complete(pod: KnownPod, holding: Holding) -> bool:
+    parts = pod.request.containers if pod.request else ()
+    resources = {part.resource for part in holding.parts}
+    return all(
+        holding.part(part.name, resource) is not None
+        for part in parts
+        for resource in resources
+        if part.phase is not Phase.INIT and pod.demand(part, resource)
+    )
+
+
+def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
+    """Complain of a pod that runs without devices: it started while nobody offered what it asks for."""
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
+        return []
+    message = "its containers run without the GPUs that they ask for: delete the pod so that it is admitted again"
+    return [Complain(pod, "GpuMissing", message)]
+
+
+def _cards_text(cards: Iterable[CardShare]) -> str:
+    return ", ".join(f"GPU {card.index}" for card in cards) or "no card"

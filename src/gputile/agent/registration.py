@@ -1,0 +1,125 @@
+"""Keeps every resource registered with the kubelet, through restarts of the kubelet and the loss of sockets.
+
+A kubelet that starts removes all sockets of its device plugin directory and makes its own anew, so its socket's inode
+tells a new kubelet, and a plugin whose socket is gone serves on a new one. A plugin that the kubelet does not listen to
+although it registered does so again. A kubelet that never answers is asked at growing intervals.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+import grpc
+
+from gputile.agent.plugin import OPTIONS, SOCKET_PREFIX, Plugin
+from gputile.agent.podresources import CLIENT_OPTIONS
+from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.agent.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+VERSION = "v1beta1"
+KUBELET_SOCKET = "kubelet.sock"
+LOOK_EVERY_S = 0.5
+ANSWER_WITHIN_S = 5.0
+LISTEN_WITHIN_S = 5.0  # from registration to the kubelet's ListAndWatch
+LONGEST_PAUSE_S = 30.0
+
+Identity = tuple[int, int, int]
+
+
+class Registrar:
+    """Registers plugins with the kubelet of one device plugin directory.
+
+    ``epoch`` is when a new kubelet was last seen, on the event loop's clock.
+    """
+
+    def __init__(self, directory: Path, plugins: Iterable[Plugin]) -> None:
+        self.registered = asyncio.Event()
+        self.epoch = 0.0
+        self._directory = directory
+        self._plugins = {plugin.resource: plugin for plugin in plugins}
+        self._kubelet: Identity | None = None
+        self._since: dict[str, float] = {}  # when each plugin registered with the present kubelet
+        self._failures = 0
+        self._next_try = 0.0
+
+    def sweep(self) -> None:
+        """Remove the sockets that an agent before this one has left."""
+        for path in self._directory.glob(f"{SOCKET_PREFIX}*.sock"):
+            path.unlink(missing_ok=True)
+
+    async def run(self) -> None:
+        """Look after all plugins until cancelled."""
+        try:
+            while True:
+                await self.look()
+                await asyncio.sleep(LOOK_EVERY_S)
+        finally:
+            await asyncio.gather(*(plugin.stop() for plugin in self._plugins.values()))
+
+    async def add(self, plugin: Plugin) -> None:
+        """Take another plugin in."""
+        self._plugins[plugin.resource] = plugin
+
+    async def remove(self, resource: str) -> None:
+        """Let a plugin go: without its socket the kubelet counts the resource as gone."""
+        plugin = self._plugins.pop(resource, None)
+        self._since.pop(resource, None)
+        if plugin is not None:
+            await plugin.stop()
+
+    async def look(self) -> None:
+        """Do once whatever has to be done."""
+        now, identity = asyncio.get_running_loop().time(), _identity(self._directory / KUBELET_SOCKET)
+        if identity != self._kubelet:
+            self._kubelet, self.epoch = identity, now
+            self._since.clear()
+            self._failures, self._next_try = 0, 0.0
+        for plugin in tuple(self._plugins.values()):
+            if not plugin.there:
+                self._since.pop(plugin.resource, None)
+                if self._directory.is_dir():
+                    await plugin.start()
+            elif plugin.streams:
+                self._since[plugin.resource] = now
+            elif now - self._since.get(plugin.resource, now) > LISTEN_WITHIN_S:
+                log.warning("the kubelet does not listen to %s; registering again", plugin.resource)
+                del self._since[plugin.resource]
+        if identity is None or now < self._next_try:
+            return
+        waiting = [p for p in self._plugins.values() if p.there and p.resource not in self._since]
+        if waiting:
+            await self._register(waiting, now)
+        if self._plugins and len(self._since) == len(self._plugins):
+            self.registered.set()
+
+    async def _register(self, plugins: list[Plugin], now: float) -> None:
+        target = f"unix:{self._directory / KUBELET_SOCKET}"
+        async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
+            stub = rpc.RegistrationStub(channel)
+            for plugin in plugins:
+                request = pb.RegisterRequest(
+                    version=VERSION, endpoint=plugin.endpoint, resource_name=plugin.resource, options=OPTIONS
+                )
+                try:
+                    await stub.Register(request, timeout=ANSWER_WITHIN_S)
+                except grpc.aio.AioRpcError as error:
+                    self._failures += 1
+                    pause = min(LONGEST_PAUSE_S, 0.25 * 2**self._failures)
+                    self._next_try = now + pause
+                    details = error.details()
+                    log.warning("the kubelet does not take %s: %s; again in %s s", plugin.resource, details, pause)
+                    return
+                self._since[plugin.resource] = asyncio.get_running_loop().time()
+                log.info("registered %s", plugin.resource)
+        self._failures = 0
+
+
+def _identity(path: Path) -> Identity | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_ctime_ns

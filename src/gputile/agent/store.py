@@ -1,0 +1,66 @@
+"""The agent's files: its checkpoint, and one directory for each allocation that the container gets mounted.
+
+Every file is written beside its place and renamed into it, so that a process that dies leaves the old one or the new
+one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's own
+checkpoint is there to recover from.
+"""
+
+import logging
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from gputile.agent.answer import LIMITS_FILE, Limits
+from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+
+log = logging.getLogger(__name__)
+
+
+class Store:
+    """Files under one directory on the host, which no pod but the agent can write."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "checkpoint.json"
+        self.allocations = directory / "allocations"
+        self.allocations.mkdir(parents=True, exist_ok=True, mode=0o755)
+
+    def load(self) -> Checkpoint | None:
+        """Return the checkpoint, None where there is none that can be read; a damaged one is put aside."""
+        try:
+            text = self._file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return decode_checkpoint(text)
+        except CheckpointError as error:
+            log.error("checkpoint %s: %s; recovering from the kubelet", self._file, error)
+            self._file.replace(self._file.with_suffix(".damaged"))
+            return None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint."""
+        _write(self._file, encode_checkpoint(checkpoint))
+
+    def prepare(self, directory: str) -> Path:
+        """Make an allocation's directory, which must be there before the container is created; return its path."""
+        path = self.allocations / directory
+        path.mkdir(mode=0o755, exist_ok=True)
+        return path
+
+    def write_limits(self, directory: str, limits: Limits) -> None:
+        """Write what is enforced into an allocation's directory."""
+        _write(self.prepare(directory) / LIMITS_FILE, limits.encode())
+
+    def keep_only(self, directories: Iterable[str]) -> None:
+        """Remove the directories of allocations that are gone."""
+        kept = set(directories)
+        for path in self.allocations.iterdir():
+            if path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _write(path: Path, content: bytes) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_bytes(content)
+    beside.replace(path)
