@@ -100,7 +100,7 @@ def test_memory_units_as_documents_and_kubernetes_write_them_u2(text: str, mib: 
     assert parse_mib(text) == mib
 
 
-@pytest.mark.parametrize("text", ["128", "128MB", "1G", "128M", "-1MiB", "1.5GiB", "MiB", "1TiB", ""])
+@pytest.mark.parametrize("text", ["128", "128MB", "1G", "128M", "-1MiB", "1.5GiB", "MiB", ""])
 def test_other_memory_units_are_refused_u2(text: str) -> None:
     with pytest.raises(QuantityError, match="memory size"):
         parse_mib(text)

@@ -1,0 +1,26 @@
+"""``python -m benchmarks [NAME...] [-o table|json]``: run the benchmarks and print them."""
+
+import argparse
+from collections.abc import Callable, Iterable
+
+from benchmarks import core
+from benchmarks.report import Result, as_json, as_table
+
+BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {core.NAME: core.run}
+
+
+def main() -> None:
+    """Run those that are named, or all."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="*", help=f"one of {', '.join(BENCHMARKS)} (default: all)")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    arguments = parser.parse_args()
+    unknown = sorted(set(arguments.name) - BENCHMARKS.keys())
+    if unknown:
+        parser.error(f"no benchmark is named {unknown[0]}: there are {', '.join(BENCHMARKS)}")
+    results = [result for name in arguments.name or BENCHMARKS for result in BENCHMARKS[name]()]
+    print(as_json(results) if arguments.output == "json" else as_table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Clusters of any size in memory: shared nodes of eight cards, filled with small pods."""
+
+import random
+from itertools import cycle
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Container, Node, ObjectMeta, Pod, PodSpec, ResourceRequirements
+from gputile.api.wellknown import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, PLACEMENT_LABEL
+from gputile.device.inventory import Card, Inventory, encode_inventory
+from gputile.device.request import Request, parse_request
+from gputile.ledger.booking import Booking
+from gputile.ledger.events import Assumed, NodeApplied
+from gputile.ledger.ledger import Ledger
+from gputile.scheduling.decision import Decision
+from gputile.scheduling.placer import Placer
+
+CARDS, CARD_MIB, UNIT_MIB = 8, 15 * 1024, 1024
+
+
+def node_name(number: int) -> str:
+    """Return a name as cloud providers make them."""
+    return f"ip-10-{number // 65536}-{number // 256 % 256}-{number % 256}.internal"
+
+
+def gpu_node(number: int) -> Node:
+    """Return a node of eight cards; every other one spreads."""
+    name = node_name(number)
+    cards = tuple(Card(i, f"GPU-{number:08x}-0000-0000-{i:012x}", CARD_MIB, "Tesla-V100") for i in range(CARDS))
+    labels = {MODE_LABEL: "cgpu", PLACEMENT_LABEL: "spread" if number % 2 else "binpack"}
+    annotations = {INVENTORY_ANNOTATION: encode_inventory(Inventory(cards))}
+    return Node(metadata=ObjectMeta(name=name, labels=labels, annotations=annotations))
+
+
+def gpu_pod(number: int, units: int) -> Pod:
+    """Return a pod that asks for memory of one card."""
+    name = f"pod-{number}"
+    resources = ResourceRequirements(limits={GPU_MEMORY: str(units)})
+    return Pod(
+        metadata=ObjectMeta(name=name, namespace="bench", uid=f"{number:08x}-0000-4000-8000-000000000000"),
+        spec=PodSpec(containers=[Container(name="main", resources=resources)]),
+    )
+
+
+def request_for(units: int) -> Request:
+    """Return what such a pod asks."""
+    request = parse_request(gpu_pod(0, units), UNIT_MIB)
+    assert request is not None
+    return request
+
+
+def booking_for(placer: Placer, number: int, units: int, node: str) -> Booking | None:
+    """Return what a pod gets on a node, None where it does not fit."""
+    pod = gpu_pod(number, units)
+    decision = placer.decide(request_for(units), node, number)
+    return decision.booking(pod, "bench", 0.0) if isinstance(decision, Decision) else None
+
+
+def filled(nodes: int, pods: int, seed: int = 1) -> tuple[Placer, list[str]]:
+    """Return a placer on a cluster with that many nodes and pods, and the nodes' names."""
+    ledger = Ledger(Configuration())
+    placer = Placer(ledger)
+    names = [node_name(i) for i in range(nodes)]
+    for i in range(nodes):
+        ledger.apply(NodeApplied(gpu_node(i)))
+    random_ = random.Random(seed)
+    placed = 0
+    for node in cycle(names):
+        if placed == pods:
+            return placer, names
+        booking = booking_for(placer, placed, random_.randint(1, 6), node)
+        if booking is not None:
+            ledger.apply(Assumed(booking))
+            placed += 1
+    return placer, names

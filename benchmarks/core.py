@@ -1,0 +1,122 @@
+"""The core without HTTP: one pod's filter and rank, booking and release, memory.
+
+Compared with a scan of the same cluster in plain Python (a dict of nodes, a list of free memory each), and with
+``json.loads`` of the names that a scheduler sends.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+
+from benchmarks.clusters import CARDS, booking_for, filled, request_for
+from benchmarks.report import Result, Times, cpu_times, resident_mib, without_collector
+from gputile.ledger.events import Assumed, PodDeleted
+from gputile.placement.topology import best_set
+from gputile.scheduling.placer import Placer
+
+NODES, PODS = 5_000, 50_000
+SIZES = (100, 1_000, 5_000, 10_000)
+RUNS = 500
+NAME = "core"
+
+
+def run() -> Iterator[Result]:
+    """Yield the results, one after another."""
+    before = resident_mib()
+    placer, names = filled(NODES, PODS)
+    memory = resident_mib() - before
+    body = json.dumps(names)
+    parse = cpu_times(lambda _: json.loads(body), 100)
+    scan = _plain_scan(placer, names)
+    yield Result(NAME, f"plain Python scan of {NODES} nodes", scan.median * 1e3, "ms")
+    yield Result(NAME, f"json.loads of {NODES} names", parse.median * 1e3, "ms")
+
+    steady = _filter_and_rank(placer, names)
+    for what, seconds, target in (("median", steady.median, 1.0), ("p99", steady.at(0.99), 3.0)):
+        yield _against_scan(f"filter + rank, {NODES} nodes, {PODS} pods: {what}", seconds, scan, target)
+    first = _first_of_a_shape(placer, names)
+    yield _against_scan("filter + rank, a shape never asked for: median", first.median, scan, 3.0)
+    refused = cpu_times(lambda _: placer.filter(request_for(16), names), 100)
+    yield _against_scan("filter where no node fits, with reasons: median", refused.median, scan, 3.0)
+
+    for what, times in _book_and_release(placer, names):
+        micro = times.median * 1e6
+        yield Result(NAME, f"{what}: median", micro, "us", 20.0, times.median / parse.median, "json.loads of the names")
+    yield Result(NAME, f"memory, {NODES} nodes, {PODS} pods", memory, "MiB", 400.0, memory * 2**20 / PODS, "byte a pod")
+
+    smallest: float | None = None
+    for size in SIZES:
+        other = (placer, names) if size == NODES else filled(size, 10 * size)
+        median = _filter_and_rank(*other).median
+        smallest = smallest or median
+        what = f"filter + rank, {size} nodes, {10 * size} pods: median"
+        yield Result(NAME, what, median * 1e3, "ms", None, median / smallest, f"that of {SIZES[0]} nodes")
+
+    links = tuple(tuple(300.0 if a // 8 == b // 8 else 20.0 for a in range(16)) for b in range(16))
+    search = cpu_times(lambda i: (best_set.cache_clear(), best_set(links, tuple(range(16)), 1 + i % 15)), 60)
+    yield Result(NAME, "best-connected set of 16 cards on two switches: worst", search.at(1.0) * 1e3, "ms", 50.0)
+
+
+def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Result:
+    return Result(NAME, what, seconds * 1e3, "ms", target, seconds / scan.median, "the plain scan")
+
+
+def _filter_and_rank(placer: Placer, names: list[str]) -> Times:
+    """Ask for one pod after another, each booked before the next is asked for, as a scheduler does."""
+    requests = [request_for(units) for units in (1, 2, 3)]
+    booked = []
+
+    def one(i: int) -> None:
+        request = requests[i % 3]
+        placer.rank(request, placer.filter(request, names).feasible)
+
+    seconds = []
+    with without_collector():
+        for i in range(RUNS):
+            started = time.process_time_ns()
+            one(i)
+            seconds.append((time.process_time_ns() - started) / 1e9)
+            booking = booking_for(placer, 10**7 + i, 1 + i % 3, names[i * 7919 % len(names)])
+            if booking is not None:
+                placer.ledger.apply(Assumed(booking))
+                booked.append(booking.uid)
+    for uid in booked:
+        placer.ledger.apply(PodDeleted(uid))
+    return Times(tuple(seconds[3:]))
+
+
+def _first_of_a_shape(placer: Placer, names: list[str]) -> Times:
+    def one(_: int) -> None:
+        request = request_for(2)
+        fresh = Placer(placer.ledger)
+        fresh.rank(request, fresh.filter(request, names).feasible)
+
+    return cpu_times(one, 100)
+
+
+def _book_and_release(placer: Placer, names: list[str]) -> Iterator[tuple[str, Times]]:
+    bookings = []
+    for i in range(2_000):
+        booking = booking_for(placer, 2 * 10**7 + i, 1, names[i * 7919 % len(names)])
+        if booking is not None:
+            bookings.append(booking)
+    yield "book", cpu_times(lambda i: placer.ledger.apply(Assumed(bookings[i])), len(bookings), warm_up=0)
+    yield "release", cpu_times(lambda i: placer.ledger.apply(PodDeleted(bookings[i].uid)), len(bookings), warm_up=0)
+
+
+def _plain_scan(placer: Placer, names: list[str]) -> Times:
+    """Score the same cluster as one would without arrays: free memory by node and card, a loop over all."""
+    columns, ledger = placer.ledger.columns, placer.ledger
+    free = {name: (columns.total[row] - columns.used[row]).tolist()[:CARDS] for name, row in ledger.row_of.items()}
+    need = request_for(2).shape.mib
+
+    def one(_: int) -> dict[str, int]:
+        scores = {}
+        for name in names:
+            tightest = min((mib for mib in free[name] if mib >= need), default=None)
+            if tightest is not None:
+                scores[name] = 1000 - (tightest + sum(free[name])) // 256
+        best = max(scores.values())
+        return {name: 10 * score // best for name, score in scores.items()}
+
+    return cpu_times(one, 20)
