@@ -92,6 +92,19 @@ def test_a_renewal_whose_answer_is_lost_is_found_again() -> None:
     on_stage(work)
 
 
+def test_a_release_whose_answer_is_lost_ends_the_claim() -> None:
+    async def work(scene: Scene) -> None:
+        first = scene.replica("first")
+        assert await first.acquire()
+        scene.server.fault("patch", "lose")
+        with pytest.raises(AnswerLost):
+            await first.release()
+        assert not first.valid()
+        assert scene.spec["holderIdentity"] == ""
+
+    on_stage(work)
+
+
 def test_a_lease_lost_to_another_is_not_renewed_and_not_released() -> None:
     async def work(scene: Scene) -> None:
         first, second = scene.replica("first"), scene.replica("second")

@@ -13,7 +13,7 @@ from gputile.kube.reflector import Reflector
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
 
-NAMES = st.sampled_from([f"p{i}" for i in range(8)])
+NAMES = st.sampled_from([f"p{i}" for i in range(5)])
 STATUSES = st.sampled_from([401, 403, 404, 410, 429, 500, 503, 504])
 
 
@@ -42,7 +42,7 @@ class ReflectorMachine(RuleBasedStateMachine):
             PODS,
             Pod,
             self.view,
-            page_size=3,
+            page_size=2,
             list_seconds=0.1,
             watch_seconds=(1, 1),
             margin=-0.9,
@@ -68,6 +68,11 @@ class ReflectorMachine(RuleBasedStateMachine):
     def put(self, name: str) -> None:
         self.server.put(PODS, pod(name))
         self.readable.add(name)
+
+    @rule(name=NAMES)
+    def put_thrice(self, name: str) -> None:
+        for _ in range(3):
+            self.put(name)
 
     @rule(name=NAMES)
     def put_unreadable(self, name: str) -> None:
@@ -140,6 +145,6 @@ class ReflectorMachine(RuleBasedStateMachine):
 
 
 ReflectorMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestReflector = ReflectorMachine.TestCase
