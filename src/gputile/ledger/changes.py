@@ -9,7 +9,7 @@ Rows = npt.NDArray[np.intp]
 class Changes:
     """A log of changed rows, bounded: who fell behind further than the log reaches recomputes everything."""
 
-    def __init__(self, keep: int = 16384) -> None:
+    def __init__(self, keep: int = 4096) -> None:
         self._keep = keep
         self._rows: list[int] = []
         self._base = 0
