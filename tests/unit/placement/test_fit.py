@@ -19,7 +19,10 @@ def refuse(node: Node, asking: Pod, held: Sequence[Held] = (), unit: int = 1024,
     ledger = ledger_of(node, configuration=Configuration(max_pods_per_gpu=slots))
     for i, (card, mib, percent, namespace) in enumerate(held):
         book(ledger, f"h{i}", "n", share(f"GPU-n-{card}", mib, percent), namespace=namespace)
-    return Placer(ledger).refusal(request_of(asking, unit), "n")
+    placer, request = Placer(ledger), request_of(asking, unit)
+    why = placer.refusal(request, "n")
+    assert placer.filter(request, ["n"]).feasible == (["n"] if why is None else []), "the kernels say otherwise"
+    return why
 
 
 WHOLE, LEGACY, TOPOLOGY = "nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu", "aliyun.com/gpu"
