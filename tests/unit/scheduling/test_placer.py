@@ -99,6 +99,16 @@ def test_of_many_refused_nodes_ten_are_named_and_the_others_counted_b4() -> None
     assert len(result.refused) + len(result.lasting) == 120
 
 
+def test_a_name_that_is_not_known_is_not_taken_for_another_node() -> None:
+    ledger = ledger_of(gpu_node("full", mode="cgpu", sizes=[15360]))
+    book(ledger, "p", "full", share("GPU-full-0", 1024))
+    names = ["full", *(f"gone-{i}" for i in range(20))]
+    result = Placer(ledger).filter(request_of(pod(mem=15)), names)
+    assert list(result.refused) == ["full"]
+    assert result.closest[0][0] == "full"
+    assert {result.lasting[name] for name in names[1 + NAMED_NODES :]} == {SUMMARY[Rule.NO_CARDS]}
+
+
 def test_a_decision_names_cards_units_and_each_containers_part_u3() -> None:
     ledger = ledger_of(gpu_node(mode="cgpu", unit_mib=128, sizes=[15109] * 2))
     book(ledger, "h", "n", share("GPU-n-1", 1024))
