@@ -1,0 +1,99 @@
+"""What a Node object says of its GPUs, checked."""
+
+import json
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node
+from gputile.api.wellknown import INVENTORY_ANNOTATION, Mode
+from gputile.ledger.node import UNLIMITED_PODS, NodeFacts, Service, facts_of
+from tests.corebuilders import gpu_node
+
+
+def facts(node: Node) -> NodeFacts:
+    return facts_of(node, Configuration(max_pods_per_gpu=7))
+
+
+def in_force(mode: str, label: str) -> Node:
+    """A node whose agent has ``mode`` in force while its label says something else."""
+    node = gpu_node(mode=label)
+    inventory = json.loads(node.metadata.annotations[INVENTORY_ANNOTATION])
+    meta = msgspec.structs.replace(
+        node.metadata, annotations={INVENTORY_ANNOTATION: json.dumps({**inventory, "mode": mode})}
+    )
+    return msgspec.structs.replace(node, metadata=meta)
+
+
+@pytest.mark.parametrize(
+    ("label", "mode", "service", "slots", "grouped"),
+    [
+        pytest.param("", Mode.EXCLUSIVE, Service.WHOLE, UNLIMITED_PODS, False, id="M1 M3 no label"),
+        pytest.param("default", Mode.EXCLUSIVE, Service.WHOLE, UNLIMITED_PODS, False, id="M3 default"),
+        pytest.param("cgpu", Mode.CGPU, Service.MEMORY, 7, False, id="M4 U7"),
+        pytest.param("core_mem", Mode.CORE_MEM, Service.MEMORY_AND_CORE, 7, False, id="M5 U7"),
+        pytest.param("mps", Mode.MPS, Service.MEMORY, 7, False, id="M7 U7"),
+        pytest.param("share", Mode.SHARE, Service.MEMORY, UNLIMITED_PODS, True, id="M6 G5"),
+        pytest.param("topology", Mode.TOPOLOGY, Service.TOPOLOGY, UNLIMITED_PODS, False, id="T1"),
+    ],
+)
+def test_each_mode_serves_one_thing_m2(label: str, mode: Mode, service: Service, slots: int, grouped: bool) -> None:
+    said = facts(gpu_node(mode=label))
+    assert (said.mode, said.service, said.slots, said.grouped, said.problem) == (mode, service, slots, grouped, "")
+
+
+def test_the_mode_in_force_goes_before_the_label_m12() -> None:
+    assert facts(in_force("cgpu", "share")).mode is Mode.CGPU
+    assert facts(in_force("cgpu", "unheard-of")).mode is Mode.CGPU  # M2: the mode stays
+    assert facts(in_force("unheard-of", "share")).mode is Mode.SHARE
+
+
+@pytest.mark.parametrize(
+    ("mode", "mib", "unit", "total"),
+    [
+        pytest.param("cgpu", 15109, 0, 14 * 1024, id="U1 whole units of 1 GiB"),
+        pytest.param("cgpu", 15109, 128, 118 * 128, id="U2 whole units of 128 MiB"),
+        pytest.param("core_mem", 15109, 128, 118 * 128, id="U6 every shared mode"),
+        pytest.param("cgpu", 100, 128, 0, id="U2 smaller than a unit"),
+        pytest.param("", 15109, 128, 15109, id="M1 whole cards are whole"),
+    ],
+)
+def test_a_card_has_what_its_units_make(mode: str, mib: int, unit: int, total: int) -> None:
+    assert facts(gpu_node(mode=mode, sizes=[mib], unit_mib=unit)).card_total(0) == total
+
+
+@pytest.mark.parametrize(
+    ("label", "placement"), [("", "binpack"), ("binpack", "binpack"), ("spread", "spread"), ("?", "binpack")]
+)
+def test_the_placement_label_m9(label: str, placement: str) -> None:
+    assert facts(gpu_node(placement=label)).placement == placement
+
+
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        (gpu_node(mode="fast"), "'fast'; valid are default, cgpu, core_mem, share, mps, topology"),
+        (gpu_node(mode=""), ""),
+        (gpu_node(inventory="{"), "gputile.io/inventory cannot be read"),
+        (gpu_node(mode="x" * 500), f"'{'x' * 63}'"),
+    ],
+)
+def test_what_is_wrong_is_said_and_serves_nothing_m2(node: Node, problem: str) -> None:
+    said = facts(node)
+    assert problem in said.problem
+    assert (said.service is Service.NOTHING) == bool(problem) == (not said.inventory.cards)
+
+
+@pytest.mark.parametrize(
+    ("mode", "advertised", "service"),
+    [
+        ("", "8", Service.FOREIGN),
+        ("default", "8", Service.FOREIGN),
+        ("cgpu", "8", Service.NOTHING),
+        ("", "0", Service.NOTHING),
+        ("", "x", Service.NOTHING),
+    ],
+)
+def test_whole_cards_without_an_inventory_are_another_plugins_g6(mode: str, advertised: str, service: Service) -> None:
+    assert facts(gpu_node(mode=mode, inventory="", allocatable={"nvidia.com/gpu": advertised})).service is service
