@@ -13,6 +13,8 @@ corrected.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from gputile.agent.adopt import adopt, holding_for, with_part
 from gputile.agent.answer import Grant, Limits, directory_name, environment, pod_mib, shares_of
 from gputile.agent.holdings import Holding, Holdings, Part, cards_of
@@ -60,6 +62,27 @@ class Admission:
     def unclear(self, listing: Listing | None, resource: str, size: int) -> list[str]:
         """Return the keys of pods to read from the API server before relying on what is known of them."""
         return worth_asking(self._candidates(listing, resource, size))
+
+    def settle(self, listing: Listing, now_ns: int) -> None:
+        """Correct what is remembered by what the kubelet lists while it waits for an answer.
+
+        It admits nothing meanwhile, so a listed container that has no devices got none, whatever was answered before:
+        the kubelet died before it wrote the answer down, or it was for another pod.
+        """
+        adopt(listing, self.pods, self.holdings, self.setup, now_ns)
+        for holding in self.holdings:
+            listed = listing.get(holding.key)
+            if listed is None or not holding.identified:
+                continue
+            kept = tuple(
+                part
+                for part in holding.parts
+                if part.container not in listed.containers
+                or listed.ids(part.container, part.resource)
+                or self._runs(holding)
+            )
+            if len(kept) != len(holding.parts):
+                self._keep(holding, kept)
 
     def expects(self, resource: str, ids: Iterable[str], now: float) -> bool:
         """Return whether an ``allocate`` of ``ids`` follows the last preference, so that its pod is known already."""
@@ -187,14 +210,31 @@ class Admission:
         return holding, part
 
     def _release(self, ids: Iterable[str], resource: str, listing: Listing | None, uid: str) -> None:
-        """Forget the holdings of pods that are gone: the kubelet would not offer what it still sees as taken."""
-        for holding in self.holdings.holders(resource, ids):
+        """Forget what the kubelet has let go of: it would not offer, or give away, what it still sees as taken.
+
+        Containers that run keep theirs even if the kubelet has forgotten them, as after the loss of its checkpoint.
+        """
+        free = set(ids)
+        for holding in self.holdings.holders(resource, free):
             if holding.uid == uid:
                 continue
             pod = self.pods.get(holding.key)
             alive = pod is not None and pod.alive and pod.uid == holding.uid
             if not alive or (listing is not None and holding.key not in listing):
                 self.holdings.drop(holding.uid)
+            elif not self._runs(holding):
+                left = (p for p in holding.parts if p.resource != resource or free.isdisjoint(p.ids))
+                self._keep(holding, tuple(left))
+
+    def _runs(self, holding: Holding) -> bool:
+        pod = self.pods.get(holding.key)
+        return pod is not None and pod.uid == holding.uid and pod.pod.status.phase == "Running"
+
+    def _keep(self, holding: Holding, parts: tuple[Part, ...]) -> None:
+        if parts:
+            self.holdings.put(msgspec.structs.replace(holding, parts=parts))
+        else:
+            self.holdings.drop(holding.uid)
 
     def _cards(self, pod: KnownPod | None, holding: Holding, part: Part) -> tuple[int, ...]:
         return cards_of(holding, part.container, pod.shared_cards if pod is not None and self.setup.mode.shared else 0)

@@ -39,14 +39,14 @@ class Corrector:
                 self._cluster.record(_reference(pod), reason, message, "Warning")
             case Confirm(pod, annotations):
                 await self._annotate(pod, annotations)
-            case Correct(pod, annotations, booked, found, quiet):
+            case Correct(pod, annotations, booked, found):
                 if not await self._annotate(pod, annotations):
                     return
-                if quiet:
+                if pod.allocation is None:
                     self._metrics.placed.inc()
                     text = f"the pod was bound without an allocation and is on {found}"
                     self._cluster.record(_reference(pod), "GpuAssigned", text)
-                else:
+                elif booked != found:
                     self._metrics.corrections.inc()
                     text = f"the kubelet put the pod on {found}, booked was {booked}; the booking was corrected"
                     self._cluster.record(_reference(pod), "GpuBookingCorrected", text, "Warning")

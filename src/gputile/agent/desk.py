@@ -1,7 +1,7 @@
 """Answers the kubelet: fetches what a decision needs, lets ``Admission`` decide, writes down what was decided.
 
 ``Allocate`` holds up every pod of the node and has no deadline in the kubelet, so what is fetched has one here: the
-kubelet's list and the API server are each waited for a third of a second, and then it goes without them.
+kubelet's list and the API server are each waited for less than half a second, and then it goes without them.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
 
-FETCH_WITHIN_S = 0.33
+FETCH_WITHIN_S = 0.45
 MOST_LOOKUPS = 8
 
 
@@ -54,6 +54,7 @@ class AdmissionDesk:
         self._node = node
         self._save = save
         self._changed = changed
+        self._latest: Listing = {}
 
     def devices(self, resource: str) -> tuple[Device, ...]:
         """Return the IDs of a resource, each with whether it is healthy."""
@@ -96,8 +97,11 @@ class AdmissionDesk:
         Raises:
             NotReady: it must not start yet.
         """
+        wanted = frozenset(ids)
         with self._metrics.seconds.labels("PreStartContainer").time():
-            listing = await self._podresources.list(FETCH_WITHIN_S)
+            listing: Listing | None = self._latest
+            if not any(wanted == shown for pod in self._latest.values() for _, _, shown in pod.parts()):
+                listing = await self._list()
             try:
                 for directory, limits in self._admission.prestart(resource, ids, listing, time.time_ns()):
                     self._store.write_limits(directory, limits)
@@ -107,9 +111,17 @@ class AdmissionDesk:
             except OSError as error:
                 raise NotReady(f"the limits cannot be written: {error}") from error
 
+    async def _list(self) -> Listing | None:
+        listing = await self._podresources.list(FETCH_WITHIN_S)
+        if listing is not None:
+            self._latest = listing
+        return listing
+
     async def _look(self, resource: str, size: int) -> Listing | None:
         """Return what the kubelet lists, after reading those pods from the API server that may be the one."""
-        listing = await self._podresources.list(FETCH_WITHIN_S)
+        listing = await self._list()
+        if listing is not None:
+            self._admission.settle(listing, time.time_ns())
         unclear = self._admission.unclear(listing, resource, size)[:MOST_LOOKUPS]
         if unclear:
             await asyncio.gather(*(self._read(key) for key in unclear))

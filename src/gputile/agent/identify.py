@@ -46,12 +46,11 @@ def candidates(
     found: list[tuple[tuple[object, ...], Candidate]] = []
     for key, listed in listing.items():
         pod = pods.get(key)
-        if pod is None or (pod.request is None and pod.problem):
+        stale = pod is not None and not pod.alive
+        if pod is None or stale or (pod.request is None and pod.problem):
             container = next((name for name in listed.containers if not listed.ids(name, resource)), "")
             if container:
-                found.append(((2, "", key), Candidate(key, container, pod)))
-            continue
-        if not pod.alive:
+                found.append(((2, "", key), Candidate(key, container, None if stale else pod)))
             continue
         candidate = _next_container(listed, pod, holdings, resource, size)
         if candidate is not None:
@@ -62,15 +61,16 @@ def candidates(
 
 
 def unlisted_candidates(pods: Mapping[str, KnownPod], holdings: Holdings, resource: str, size: int) -> list[Candidate]:
-    """Return who may be asking where the kubelet does not answer ``List``: pods that hold nothing of their due."""
+    """Return who is asking where the kubelet does not answer ``List``, if only one pod lacks just that; else none."""
     found = []
     for key, pod in pods.items():
-        if pod.alive and pod.pod.metadata.deletion_timestamp is None:
+        if pod.alive and pod.pod.metadata.deletion_timestamp is None and pod.pod.status.phase in ("", "Pending"):
             listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, _held_containers(pod, holdings))
             candidate = _next_container(listed, pod, holdings, resource, size)
             if candidate is not None and candidate.sure:
                 found.append((pod.pod.metadata.creation_timestamp or "", key, candidate))
-    return [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:2])]
+    ordered = [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:2])]
+    return ordered if len(ordered) == 1 else []
 
 
 def worth_asking(found: list[Candidate]) -> list[str]:

@@ -25,35 +25,44 @@ CLIENT_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
-_REFUSED_PAUSE_S = 0.015
+_PAUSE_S = 0.015
 
 
 class PodResources:
-    """One kubelet's PodResources socket; an async context manager is not needed, ``close`` is."""
+    """One kubelet's PodResources socket. ``close`` it in the end."""
 
     def __init__(self, socket: Path) -> None:
-        self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=CLIENT_OPTIONS)
-        self._stub = PodResourcesListerStub(self._channel)
+        self._target = f"unix:{socket}"
+        self._channel: grpc.aio.Channel | None = None
 
     async def list(self, within: float) -> Listing | None:
         """Return what the kubelet says, None where it does not answer within so many seconds."""
+        last = "no answer"
         try:
             async with asyncio.timeout(within):
                 while True:
                     try:
-                        return as_listing(await self._stub.List(pb.ListPodResourcesRequest(), timeout=within))
+                        stub = PodResourcesListerStub(self._open())
+                        return as_listing(await stub.List(pb.ListPodResourcesRequest()))
                     except grpc.aio.AioRpcError as error:
+                        last = error.details() or error.code().name
                         if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                            log.warning("the kubelet does not list its devices: %s", error.details())
-                            return None
-                    await asyncio.sleep(_REFUSED_PAUSE_S)
+                            await self.close()  # gRPC would wait before it looks for the socket of a new kubelet
+                    await asyncio.sleep(_PAUSE_S)
         except TimeoutError:
-            log.warning("the kubelet has not listed its devices within %s s", within)
+            log.warning("the kubelet has not listed its devices within %s s: %s", within, last)
             return None
 
     async def close(self) -> None:
         """Close the connection."""
-        await self._channel.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+
+    def _open(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            self._channel = grpc.aio.insecure_channel(self._target, options=CLIENT_OPTIONS)
+        return self._channel
 
 
 def as_listing(answer: pb.ListPodResourcesResponse) -> Listing:

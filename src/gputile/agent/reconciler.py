@@ -30,14 +30,13 @@ class Release:
 class Correct:
     """The pod is on other cards than its annotation says, or has none: write what is true.
 
-    ``booked`` and ``found`` are for people; ``quiet`` is set where there was no booking to contradict.
+    ``booked`` and ``found`` are the cards, for people: the same where only the parts of containers differ.
     """
 
     pod: KnownPod
     annotations: Annotations
     booked: str
     found: str
-    quiet: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,6 @@ def _judge(pod: KnownPod, holding: Holding | None, listing: Listing, setup: Setu
             annotations_of(truth, setup),
             booked=booked,
             found=_cards_text(truth.cards),
-            quiet=pod.allocation is None,
         )
     ]
 

@@ -80,8 +80,7 @@ class Registrar:
         for plugin in tuple(self._plugins.values()):
             if not plugin.there:
                 self._since.pop(plugin.resource, None)
-                if self._directory.is_dir():
-                    await plugin.start()
+                await self._serve(plugin)
             elif plugin.streams:
                 self._since[plugin.resource] = now
             elif now - self._since.get(plugin.resource, now) > LISTEN_WITHIN_S:
@@ -94,6 +93,15 @@ class Registrar:
             await self._register(waiting, now)
         if self._plugins and len(self._since) == len(self._plugins):
             self.registered.set()
+
+    async def _serve(self, plugin: Plugin) -> None:
+        if not self._directory.is_dir():
+            return
+        try:
+            await plugin.start()
+        except (OSError, RuntimeError) as error:  # gRPC's word for a socket that cannot be made
+            log.error("cannot serve %s: %s", plugin.resource, error)
+            await plugin.stop()
 
     async def _register(self, plugins: list[Plugin], now: float) -> None:
         target = f"unix:{self._directory / KUBELET_SOCKET}"

@@ -1,0 +1,226 @@
+"""One node's API server and scheduler in memory: pods are bound by the real placement, and news can lag behind."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Container, Node, NodeCondition, ObjectMeta, ObjectReference, Pod
+from gputile.device.request import parse_request
+from gputile.kube.decoding import Applied, Deleted, Event, Replaced
+from gputile.kube.errors import Conflict, ConnectionFailed
+from gputile.ledger.events import NodeApplied, PodApplied, PodDeleted
+from gputile.ledger.ledger import Ledger
+from gputile.placement.fit import Refusal
+from gputile.scheduling.placer import Placer
+
+NODE = "n"
+
+
+class FakeCluster:
+    """``lag`` seconds pass before the agent hears of a change; the kubelet hears at once. ``down``: nothing answers."""
+
+    def __init__(self, configuration: Configuration | None = None, labels: Mapping[str, str] | None = None) -> None:
+        self.configuration = configuration or Configuration()
+        self.node = Node(metadata=ObjectMeta(name=NODE, uid="node", labels=dict(labels or {})))
+        self.pods: dict[str, Pod] = {}
+        self.events: list[tuple[str, str, str]] = []
+        self.lag = 0.0
+        self.down = False
+        self.reads = 0
+        self.patches = 0
+        self.waiting: deque[Pod] = deque()
+        self.ledger = Ledger(self.configuration)
+        self.placer = Placer(self.ledger)
+        self.on_pods: Callable[[Event[Pod]], None] = lambda event: None
+        self.on_node: Callable[[Event[Node]], None] = lambda event: None
+        self.on_bound: Callable[[Pod], None] = lambda pod: None
+        self.on_gone: Callable[[str], None] = lambda uid: None
+        self._version = 1
+        self._uids = 0
+        self._news: deque[tuple[float, Callable[[], None]]] = deque()
+        self._delivering: asyncio.Task[None] | None = None
+
+    # -- people
+
+    def create(self, pod: Pod, *, node: str = "", static: bool = False) -> Pod:
+        """Create a pod; it is bound as soon as it fits. ``node`` binds it by hand, without a booking."""
+        assert pod.key not in self.pods, f"{pod.key} exists"
+        self._uids += 1
+        meta = msgspec.structs.replace(
+            pod.metadata, uid=f"uid-{self._uids}", creation_timestamp=f"2026-01-01T00:00:00.{self._uids:06d}Z"
+        )
+        pod = msgspec.structs.replace(pod, metadata=meta)
+        if node or static:
+            pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=NODE))
+            self._store(pod)
+            self.on_bound(pod)
+        else:
+            self._store(pod)
+            self.waiting.append(pod)
+            self.schedule()
+        return pod
+
+    def delete(self, key: str) -> None:
+        """Delete by force: the object is gone at once."""
+        pod = self.pods.pop(key)
+        self.waiting = deque(p for p in self.waiting if p.metadata.uid != pod.metadata.uid)
+        self.ledger.apply(PodDeleted(pod.metadata.uid))
+        self._tell(lambda: self.on_pods(Deleted(pod)))
+        self.on_gone(pod.metadata.uid)
+        self.schedule()
+
+    def label(self, **labels: str | None) -> None:
+        changed = {**self.node.metadata.labels}
+        for key, value in labels.items():
+            if value is None:
+                changed.pop(key, None)
+            else:
+                changed[key] = value
+        self._put_node(msgspec.structs.replace(self.node.metadata, labels=changed), self.node.status.conditions)
+
+    def relabel(self, labels: Mapping[str, str]) -> None:
+        self._put_node(msgspec.structs.replace(self.node.metadata, labels=dict(labels)), self.node.status.conditions)
+
+    def condition(self, kind: str) -> NodeCondition:
+        return next((c for c in self.node.status.conditions if c.type == kind), NodeCondition(type=kind))
+
+    # -- kube-scheduler with gputile's extender
+
+    def schedule(self) -> None:
+        for _ in range(len(self.waiting)):
+            pod = self.waiting.popleft()
+            request = parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
+            annotations: dict[str, str] = {}
+            if request is not None:
+                decision = self.placer.decide(request, NODE, self._version)
+                if isinstance(decision, Refusal):
+                    self.waiting.append(pod)
+                    continue
+                annotations = decision.annotations()
+            meta = msgspec.structs.replace(pod.metadata, annotations={**pod.metadata.annotations, **annotations})
+            bound = Pod(metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=NODE), status=pod.status)
+            bound = self._store(bound)
+            self.on_bound(bound)
+
+    # -- the kubelet
+
+    def status(self, uid: str, phase: str, reason: str) -> None:
+        pod = next((p for p in self.pods.values() if p.metadata.uid == uid), None)
+        if pod is not None:
+            self._store(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=phase)))
+            if phase in ("Failed", "Succeeded"):
+                self.schedule()
+
+    # -- the agent's calls
+
+    def connect(self, on_pods: Callable[[Event[Pod]], None], on_node: Callable[[Event[Node]], None]) -> None:
+        """A new agent's watches: a list first."""
+        self.on_pods, self.on_node = on_pods, on_node
+        self._news.clear()
+        on_node(Replaced([self.node]))
+        on_pods(Replaced([pod for pod in self.pods.values() if pod.spec.node_name == NODE]))
+
+    async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
+        await self._answer()
+        self.reads += 1
+        return self.pods.get(f"{namespace}/{name}")
+
+    async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
+        await self._answer()
+        self.patches += 1
+        held = self.pods.get(pod.key)
+        if held is None or held.metadata.uid != pod.metadata.uid:
+            raise Conflict(409, "Conflict", "another pod")
+        if held.metadata.resource_version != pod.metadata.resource_version:
+            raise Conflict(409, "Conflict", "it has changed")
+        merged = {**held.metadata.annotations, **annotations}
+        left = {key: value for key, value in merged.items() if value is not None}
+        return self._store(
+            msgspec.structs.replace(held, metadata=msgspec.structs.replace(held.metadata, annotations=left))
+        )
+
+    async def patch_node(self, patch: Mapping[str, Any]) -> None:
+        await self._answer()
+        meta = self.node.metadata
+        labels = {**meta.labels, **patch.get("metadata", {}).get("labels", {})}
+        annotations = {**meta.annotations, **patch.get("metadata", {}).get("annotations", {})}
+        conditions = {c.type: c for c in self.node.status.conditions}
+        for entry in patch.get("status", {}).get("conditions", []):
+            conditions[entry["type"]] = msgspec.convert(entry, NodeCondition)
+        self._put_node(
+            msgspec.structs.replace(
+                meta,
+                labels={k: v for k, v in labels.items() if v is not None},
+                annotations={k: v for k, v in annotations.items() if v is not None},
+            ),
+            list(conditions.values()),
+        )
+
+    def record(
+        self, about: ObjectReference, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
+    ) -> None:
+        self.events.append((f"{about.kind} {about.name}", reason, message))
+
+    async def _answer(self) -> None:
+        await asyncio.sleep(0.001)
+        if self.down:
+            raise ConnectionFailed("the API server is away")
+
+    # -- within
+
+    def _store(self, pod: Pod) -> Pod:
+        self._version += 1
+        meta = msgspec.structs.replace(pod.metadata, resource_version=str(self._version))
+        pod = msgspec.structs.replace(pod, metadata=meta)
+        self.pods[pod.key] = pod
+        self.ledger.apply(PodApplied(pod))
+        if pod.spec.node_name:
+            self._tell(lambda: self.on_pods(Applied(pod)))
+        return pod
+
+    def _put_node(self, meta: ObjectMeta, conditions: list[NodeCondition]) -> None:
+        self._version += 1
+        meta = msgspec.structs.replace(meta, resource_version=str(self._version))
+        status = msgspec.structs.replace(self.node.status, conditions=conditions)
+        self.node = node = msgspec.structs.replace(self.node, metadata=meta, status=status)
+        self.ledger.apply(NodeApplied(node))
+        self._tell(lambda: self.on_node(Applied(node)))
+        self.schedule()
+
+    def _tell(self, news: Callable[[], None]) -> None:
+        """Deliver in order, ``lag`` seconds later."""
+        loop = asyncio.get_running_loop()
+        self._news.append((loop.time() + self.lag, news))
+        if self._delivering is None or self._delivering.done():
+            self._delivering = loop.create_task(self._deliver())
+
+    async def _deliver(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._news:
+            due, news = self._news[0]
+            if due > loop.time():
+                await asyncio.sleep(due - loop.time())
+                continue
+            self._news.popleft()
+            news()
+
+
+def simple_pod(
+    name: str,
+    *containers: Container,
+    namespace: str = "default",
+    init: tuple[Container, ...] = (),
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> Pod:
+    pod = Pod(
+        metadata=ObjectMeta(
+            name=name, namespace=namespace, labels=dict(labels or {}), annotations=dict(annotations or {})
+        )
+    )
+    spec = msgspec.structs.replace(pod.spec, containers=list(containers), init_containers=list(init))
+    return msgspec.structs.replace(pod, spec=spec)

@@ -1,0 +1,188 @@
+"""An agent, a kubelet and an API server around one node, each of which can be stopped and started on its own."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from gputile.agent.answer import VISIBLE_DEVICES
+from gputile.agent.service import Agent, Places
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.wellknown import MODE_LABEL
+from gputile.device.allocation import decode_allocation
+from gputile.device.health import Health
+from gputile.nvml.monitor import Observation
+from gputile.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
+from tests.fakes.agentcluster import NODE, FakeCluster
+from tests.fakes.kubelet import Faults, Kubelet, Seen
+
+
+class FixedEyes:
+    """Sees the machine that the test sets."""
+
+    def __init__(self, seen: Observation) -> None:
+        self.seen = seen
+        self.changed = False
+
+    def step(self, seconds: float) -> bool:
+        changed, self.changed = self.changed, False
+        return changed
+
+    def close(self) -> None:
+        pass
+
+
+def machine(sizes: Sequence[int], mig: Mapping[int, Sequence[MigInstance]] | None = None) -> ProbedMachine:
+    cards = []
+    for index, mib in enumerate(sizes):
+        instances = tuple((mig or {}).get(index, ()))
+        state = Mig.ON if instances else Mig.OFF
+        cards.append(
+            ProbedCard(index, f"GPU-{index}", "Tesla T4", mib, f"0000:{index:02x}:00.0", mig=state, instances=instances)
+        )
+    return ProbedMachine(cards=tuple(cards), driver="580.1", cuda=(13, 0))
+
+
+class Scene:
+    """The node. ``cluster``, ``kubelet`` and ``agent`` are the present ones."""
+
+    def __init__(
+        self, directory: Path, configuration: Configuration, labels: Mapping[str, str], seen: Observation, seed: int
+    ) -> None:
+        self.cluster = FakeCluster(configuration, labels)
+        self.eyes = FixedEyes(seen)
+        self.places = Places(directory / "dp", directory / "pr" / "kubelet.sock", directory / "state")
+        self.faults = Faults()
+        self.kubelet: Kubelet
+        self.agent: Agent
+        self.failed: dict[str, str] = {}
+        self._seed = seed
+        self._task: asyncio.Task[None] | None = None
+
+    async def start_kubelet(self) -> None:
+        known = getattr(self, "kubelet", None)
+        former: dict[str, Seen] = known.pods if known is not None else {}
+        self._seed += 1
+        self.kubelet = Kubelet(
+            self.places.device_plugins, self.places.pod_resources, self._status, self._seed, self.faults
+        )
+        await self.kubelet.start(former)
+        self.cluster.on_bound = lambda pod: self.kubelet.add(pod)
+        self.cluster.on_gone = lambda uid: self.kubelet.remove(uid)
+        self.kubelet.sync([pod for pod in self.cluster.pods.values() if pod.spec.node_name == NODE])
+
+    def _status(self, uid: str, phase: str, reason: str) -> None:
+        if phase == "Failed":
+            self.failed[uid] = reason
+        self.cluster.status(uid, phase, reason)
+
+    async def stop_kubelet(self) -> None:
+        await self.kubelet.kill()
+
+    async def start_agent(self) -> None:
+        self.agent = Agent(NODE, self.places, self.eyes, self.cluster, self.cluster.configuration)
+        self.cluster.connect(self.agent.on_pods, self.agent.on_node)
+        self._task = asyncio.create_task(self.agent.run())
+
+    async def stop_agent(self) -> None:
+        """Stop in the middle of whatever is going on."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def until(self, true: Callable[[], bool], within: float = 15.0, what: str = "") -> None:
+        deadline = asyncio.get_running_loop().time() + within
+        while not true():
+            if self._task is not None and self._task.done():
+                self._task.result()
+            assert asyncio.get_running_loop().time() < deadline, what or "it did not come true"
+            await asyncio.sleep(0.02)
+
+    async def until_offered(self, resource: str, amount: int) -> None:
+        await self.until(
+            lambda: self.kubelet.manager.allocatable().get(resource) == amount,
+            what=f"{resource} is {self.kubelet.manager.allocatable()}, not {amount}",
+        )
+
+    async def until_running(self, count: int, within: float = 30.0) -> None:
+        def running() -> int:
+            return sum(pod.status.phase == "Running" for pod in self.cluster.pods.values())
+
+        await self.until(lambda: running() == count, within, f"{count} pods should run: {self.summary()}")
+
+    def summary(self) -> str:
+        phases = {pod.key: pod.status.phase for pod in self.cluster.pods.values()}
+        return f"{phases} failed: {self.failed} offered: {self.kubelet.manager.allocatable()}"
+
+    # -- what must be true
+
+    def pod(self, key: str) -> Pod:
+        return self.cluster.pods[key]
+
+    def environment(self, key: str, container: str = "main") -> dict[str, str]:
+        return self.kubelet.environment(self.pod(key).metadata.uid, container)
+
+    def cards(self, key: str, container: str = "main") -> tuple[str, ...]:
+        return tuple(self.environment(key, container)[VISIBLE_DEVICES].split(","))
+
+    def disagreements(self) -> list[str]:
+        """For each container that has started: environment, the kubelet's IDs and the annotation name the same cards."""
+        wrong = []
+        for uid, seen in self.kubelet.pods.items():
+            if seen.phase != "Running":
+                continue
+            pod = self.cluster.pods[seen.pod.key]
+            if pod.metadata.uid != uid:
+                continue
+            text = pod.metadata.annotations.get("gputile.io/allocation")
+            for name, container in seen.containers.items():
+                if not container.ids:
+                    continue
+                assigned = {f"GPU-{i.partition('-')[0][1:]}" for ids in container.ids.values() for i in ids}
+                visible = set(container.environment[VISIBLE_DEVICES].split(","))
+                if text is None:
+                    wrong.append(f"{pod.key}: no annotation")
+                    continue
+                booked = {share.uuid for share in decode_allocation(text).containers[name]}
+                if not assigned == visible == booked:
+                    wrong.append(f"{pod.key}/{name}: IDs {assigned}, environment {visible}, annotation {booked}")
+        return wrong
+
+    def overbooked(self) -> list[str]:
+        """Cards on which the running pods' annotations add up to more than there is."""
+        used: dict[str, int] = {}
+        for pod in self.cluster.pods.values():
+            text = pod.metadata.annotations.get("gputile.io/allocation")
+            if text is not None and not pod.finished:
+                for share in decode_allocation(text).cards:
+                    used[share.uuid] = used.get(share.uuid, 0) + share.mib
+        sizes = {card.uuid: card.mib for card in self.eyes.seen.machine.cards}
+        return [f"{uuid}: {mib} of {sizes[uuid]}" for uuid, mib in used.items() if mib > sizes[uuid]]
+
+
+@asynccontextmanager
+async def scene(
+    directory: Path,
+    mode: str = "share",
+    sizes: Sequence[int] = (15 * 1024,) * 4,
+    *,
+    configuration: Configuration | None = None,
+    labels: Mapping[str, str] | None = None,
+    mig: Mapping[int, Sequence[MigInstance]] | None = None,
+    seed: int = 0,
+) -> AsyncIterator[Scene]:
+    """A node whose kubelet and agent have started."""
+    found = {**({MODE_LABEL: mode} if mode else {}), **(labels or {})}
+    seen = Observation(machine(sizes, mig), Health())
+    here = Scene(directory, configuration or Configuration(), found, seen, seed)
+    await here.start_kubelet()
+    await here.start_agent()
+    try:
+        yield here
+    finally:
+        await here.stop_agent()
+        await here.stop_kubelet()
