@@ -1,8 +1,8 @@
 """The kubelet's device manager in Python: which IDs a container gets, and what is remembered.
 
-Follows ``pkg/kubelet/cm/devicemanager/manager.go`` of Kubernetes 1.36 step by step (``Allocate``, ``devicesToAllocate``,
-``filterByAffinity`` without NUMA hints, ``devicesToReuse``), since the ways in which it does not follow a plugin's wish are
-just what is to be tested.
+Follows ``pkg/kubelet/cm/devicemanager/manager.go`` of Kubernetes 1.36 step by step (``Allocate``,
+``devicesToAllocate``, ``filterByAffinity`` without NUMA hints, ``devicesToReuse``), since the ways in which it does
+not follow a plugin's wish are just what is to be tested.
 """
 
 import base64

@@ -17,7 +17,7 @@ import msgspec
 
 from gputile.agent.adopt import adopt, holding_for, with_part
 from gputile.agent.answer import Grant, Limits, directory_name, environment, pod_mib, shares_of
-from gputile.agent.holdings import Holding, Holdings, Part, cards_of
+from gputile.agent.holdings import Holding, Holdings, Part, cards_of, static_uid, unknown_uid
 from gputile.agent.identify import Candidate, candidates, unlisted_candidates, worth_asking
 from gputile.agent.ids import DeviceIdError
 from gputile.agent.listing import Listing
@@ -107,7 +107,7 @@ class Admission:
     ) -> tuple[str, ...]:
         """Return the IDs that the kubelet should take."""
         offered, kept = tuple(available), frozenset(must)
-        candidate = next(iter(self._candidates(listing, resource, size)), None)
+        candidate = next((c for c in self._candidates(listing, resource, size) if c.known), None)
         blank = self._holding(candidate, "", 0)
         self._release([i for i in offered if i not in kept], resource, listing, blank.uid)
 
@@ -180,16 +180,16 @@ class Admission:
 
     def _asking(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> Candidate | None:
         """Return who asks for just these IDs; those of an init container can only be for its own pod."""
-        found = self._candidates(listing, resource, len(ids))
+        found = [c for c in self._candidates(listing, resource, len(ids)) if c.known]
         owners = {holding.uid for holding in self.holdings.holders(resource, ids)}
         return next((c for c in found if c.pod is not None and c.pod.uid in owners), found[0] if found else None)
 
     def _holding(self, candidate: Candidate | None, mark: str, now_ns: int) -> Holding:
         """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""
         if candidate is None:
-            return holding_for(f"unknown:{mark}", None, "", self.setup, "", now_ns)
+            return holding_for(unknown_uid(mark), None, "", self.setup, "", now_ns)
         pod, key = candidate.pod, candidate.key
-        uid = pod.uid if pod else f"static:{key}"
+        uid = pod.uid if pod else static_uid(key)
         namespace, _, name = key.partition("/")
         meta = ObjectMeta(namespace=namespace, name=name)
         group = pod.trust_group if pod else self.configuration.trust_group(Pod(metadata=meta))

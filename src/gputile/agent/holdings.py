@@ -17,6 +17,24 @@ from gputile.device.request import Phase
 EMPTY: Mapping[int, frozenset[int]] = MappingProxyType({})
 
 
+_STATIC, _UNKNOWN = "static:", "unknown:"
+
+
+def static_uid(key: str) -> str:
+    """Return what stands for the UID of a pod that the API server does not know: a static pod."""
+    return _STATIC + key
+
+
+def unknown_uid(device_id: str) -> str:
+    """Return what stands for the UID of a pod that nobody knows, which has got ``device_id``."""
+    return _UNKNOWN + device_id
+
+
+def stand_in(uid: str) -> bool:
+    """Return whether ``uid`` is no pod's."""
+    return uid.startswith((_STATIC, _UNKNOWN))
+
+
 class Part(msgspec.Struct, frozen=True):
     """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory."""
 

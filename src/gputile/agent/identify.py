@@ -26,7 +26,9 @@ class Candidate:
 
     ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
     ``part`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
-    ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first.
+    ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is
+    unset where the pod that is known by this name does not ask for this, so that it could only be the next of that
+    name.
     """
 
     key: str
@@ -34,6 +36,7 @@ class Candidate:
     pod: KnownPod | None = None
     part: ContainerRequest | None = None
     sure: bool = False
+    known: bool = True
 
 
 def candidates(
@@ -46,17 +49,18 @@ def candidates(
     found: list[tuple[tuple[object, ...], Candidate]] = []
     for key, listed in listing.items():
         pod = pods.get(key)
-        stale = pod is not None and not pod.alive
-        if pod is None or stale or (pod.request is None and pod.problem):
-            container = next((name for name in listed.containers if not listed.ids(name, resource)), "")
-            if container:
-                found.append(((2, "", key), Candidate(key, container, None if stale else pod)))
+        bare = next((name for name in listed.containers if not listed.ids(name, resource)), "")
+        if pod is None or not pod.alive or (pod.request is None and pod.problem):
+            if bare:
+                found.append(((2, "", key), Candidate(key, bare, pod if pod and pod.alive else None)))
             continue
         candidate = _next_container(listed, pod, holdings, resource, size)
         if candidate is not None:
             meta, pending = pod.pod.metadata, pod.pod.status.phase in ("", "Pending")
             rank = 0 if candidate.sure and pending else 1
             found.append(((rank, pod.uid != last_uid, not pending, meta.creation_timestamp or "", key), candidate))
+        elif bare and _unlike(listed, pod, resource):
+            found.append(((3 if pod.request else 4, "", key), Candidate(key, bare, known=False)))
     return [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -100,6 +104,17 @@ def _next_container(listed: ListedPod, pod: KnownPod, holdings: Holdings, resour
         again = again or Candidate(listed.key, part.name, pod, part)
     lacking = not listed.containers or any(not resources for resources in listed.containers.values())
     return again if lacking else None
+
+
+def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
+    """Return whether a container without devices does not fit what is known of the pod."""
+    bare = [name for name, resources in listed.containers.items() if not resources]
+    if pod.request is None:
+        return bool(bare)
+    names = {container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)}
+    return any(
+        name not in names or ((part := pod.part(name)) is not None and pod.demand(part, resource) > 0) for name in bare
+    )
 
 
 def _held_containers(pod: KnownPod, holdings: Holdings) -> dict[str, dict[str, frozenset[str]]]:

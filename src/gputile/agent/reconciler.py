@@ -7,7 +7,7 @@ time. A pod is judged once all its containers have their devices, an init contai
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gputile.agent.holdings import Holding, Holdings
+from gputile.agent.holdings import Holding, Holdings, stand_in
 from gputile.agent.listing import Listing
 from gputile.agent.pods import KnownPod
 from gputile.agent.rewrite import allocation_of, annotations_of
@@ -60,13 +60,28 @@ Correction = Release | Correct | Confirm | Complain
 
 
 def reconcile(
-    pods: Iterable[KnownPod], holdings: Holdings, listing: Listing, setup: Setup, now_ns: int, *, synced: bool
+    pods: Iterable[KnownPod],
+    holdings: Holdings,
+    listing: Listing,
+    setup: Setup,
+    now_ns: int,
+    *,
+    synced: bool,
+    settled: bool,
 ) -> list[Correction]:
-    """Return what differs. ``synced`` says that ``pods`` is complete, so that what is missing there is gone."""
+    """Return what differs.
+
+    ``synced`` says that ``pods`` is complete, so that what is missing there is gone; ``settled`` that the kubelet has
+    had time to list its own pods again since it started.
+    """
     known = {pod.uid: pod for pod in pods}
     found: list[Correction] = []
     if synced:
-        found += [Release(holding.uid) for holding in holdings if _gone(holding, known.get(holding.uid), listing)]
+        found += [
+            Release(holding.uid)
+            for holding in holdings
+            if (settled or not stand_in(holding.uid)) and _gone(holding, known.get(holding.uid), listing)
+        ]
     for pod in known.values():
         if pod.alive and pod.request is not None and setup.booked_by_ledger:
             found += _judge(pod, holdings.get(pod.uid), listing, setup, now_ns)

@@ -117,7 +117,7 @@ class Agent:
         setup = setup_of(eyes.seen.machine, eyes.seen.health, nothing, "", "")
         self.admission = Admission(configuration, setup, Holdings(self._saved.holdings))
         self._plan = Plan(nothing, ())
-        self._foreign = ""
+        self._foreign, self._mixed = "", True
         self._podresources = PodResources(places.pod_resources)
         self.desk = AdmissionDesk(
             self.admission,
@@ -219,11 +219,17 @@ class Agent:
             return
         admission, before = self.admission, list(self.admission.holdings)
         settled = asyncio.get_running_loop().time() - self.registrar.epoch > SETTLED_AFTER_S
-        synced = self._synced.is_set() and settled
-        if self._synced.is_set():
+        synced = self._synced.is_set()
+        if synced:
             adopt(listing, admission.pods, admission.holdings, admission.setup, time.time_ns())
         found = reconcile(
-            admission.pods.values(), admission.holdings, listing, admission.setup, time.time_ns(), synced=synced
+            admission.pods.values(),
+            admission.holdings,
+            listing,
+            admission.setup,
+            time.time_ns(),
+            synced=synced,
+            settled=settled,
         )
         await self._corrector.carry_out(found)
         if list(admission.holdings) != before:
@@ -315,8 +321,10 @@ class Agent:
     # -- what is written down
 
     def _allocated(self) -> None:
-        unit = self.admission.setup.in_force.unit_mib
-        if any(holding.unit_mib != unit for holding in self.admission.holdings):
+        # With one unit the list of IDs stays as it is, whoever holds them.
+        unit, mixed = self.admission.setup.in_force.unit_mib, self._mixed
+        self._mixed = any(holding.unit_mib != unit for holding in self.admission.holdings)
+        if mixed or self._mixed:
             self._announce()
         self._reconcile.event.set()
 

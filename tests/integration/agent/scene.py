@@ -11,7 +11,7 @@ from gputile.agent.service import Agent, Places
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.wellknown import MODE_LABEL
-from gputile.device.allocation import decode_allocation
+from gputile.device.allocation import AllocationError, decode_allocation
 from gputile.device.health import Health
 from gputile.nvml.monitor import Observation
 from gputile.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
@@ -69,8 +69,8 @@ class Scene:
             self.places.device_plugins, self.places.pod_resources, self._status, self._seed, self.faults
         )
         await self.kubelet.start(former)
-        self.cluster.on_bound = lambda pod: self.kubelet.add(pod)
-        self.cluster.on_gone = lambda uid: self.kubelet.remove(uid)
+        self.cluster.on_bound = self.kubelet.add
+        self.cluster.on_gone = self.kubelet.remove
         self.kubelet.sync([pod for pod in self.cluster.pods.values() if pod.spec.node_name == NODE])
 
     def _status(self, uid: str, phase: str, reason: str) -> None:
@@ -130,7 +130,7 @@ class Scene:
         return tuple(self.environment(key, container)[VISIBLE_DEVICES].split(","))
 
     def disagreements(self) -> list[str]:
-        """For each container that has started: environment, the kubelet's IDs and the annotation name the same cards."""
+        """Return the started containers whose environment, device IDs and annotation do not name the same cards."""
         wrong = []
         for uid, seen in self.kubelet.pods.items():
             if seen.phase != "Running":
@@ -144,16 +144,15 @@ class Scene:
                     continue
                 assigned = {f"GPU-{i.partition('-')[0][1:]}" for ids in container.ids.values() for i in ids}
                 visible = set(container.environment[VISIBLE_DEVICES].split(","))
-                if text is None:
-                    wrong.append(f"{pod.key}: no annotation")
-                    continue
-                booked = {share.uuid for share in decode_allocation(text).containers[name]}
+                booked: set[str] = set()
+                with contextlib.suppress(AllocationError, KeyError):
+                    booked = {share.uuid for share in decode_allocation(text or "").containers[name]}
                 if not assigned == visible == booked:
                     wrong.append(f"{pod.key}/{name}: IDs {assigned}, environment {visible}, annotation {booked}")
         return wrong
 
     def overbooked(self) -> list[str]:
-        """Cards on which the running pods' annotations add up to more than there is."""
+        """Return the cards on which the running pods' bookings add up to more than there is."""
         used: dict[str, int] = {}
         for pod in self.cluster.pods.values():
             text = pod.metadata.annotations.get("gputile.io/allocation")

@@ -1,7 +1,7 @@
 """Two hundred pods at once on eight cards, while agent and kubelet die and come back at random.
 
-A pod that is refused because nobody answered the kubelet is the kubelet's own doing (it fails a pod for good when a plugin is
-away) and is created again, as its controller would. A pod that the agent itself refuses is counted as lost.
+A pod that is refused because nobody answered the kubelet is the kubelet's own doing (it fails a pod for good when a
+plugin is away) and is created again, as its controller would. A pod that the agent itself refuses is counted as lost.
 """
 
 import asyncio

@@ -1,0 +1,220 @@
+"""Modes, units and ways of sharing change while the node is in use."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gputile.agent.foreign import FOREIGN_PLUGIN
+from gputile.agent.modes import MODE_PENDING, UNIT_REFUSED
+from gputile.agent.offer import MIG_PROBLEM
+from gputile.agent.setup import REPLICAS_LABEL, SHARING_LABEL
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import PodStatus
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.device.allocation import Allocation, decode_allocation
+from gputile.nvml.probe import MigInstance
+from tests.corebuilders import container
+from tests.fakes.agentcluster import NODE, simple_pod
+from tests.integration.agent.scene import Scene, scene
+
+RESOURCES = {"default": (WHOLE_GPU, 4), "topology": (TOPOLOGY_GPU, 4), "share": (GPU_MEMORY, 60)}
+RESOURCES |= {"cgpu": (GPU_MEMORY, 60), "core_mem": (GPU_CORE, 400), "mps": (GPU_MEMORY, 60)}
+
+
+def allocation(here: Scene, key: str) -> Allocation:
+    return decode_allocation(here.pod(key).metadata.annotations["gputile.io/allocation"])
+
+
+async def offered(here: Scene, mode: str) -> None:
+    resource, amount = RESOURCES[mode]
+    mib = 60 if mode in ("share", "cgpu", "core_mem", "mps") else 0
+    await here.until(
+        lambda: (
+            here.kubelet.manager.allocatable().get(resource) == amount
+            and here.kubelet.manager.allocatable()[GPU_MEMORY] == mib
+        ),
+        what=f"{mode}: {here.kubelet.manager.allocatable()}",
+    )
+
+
+def test_every_mode_switches_to_every_other(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "") as here:
+            await offered(here, "default")
+            for first in RESOURCES:
+                for second in RESOURCES:
+                    for mode in (first, second):
+                        here.cluster.relabel({MODE_LABEL: mode})
+                        await offered(here, mode)
+            here.cluster.relabel({})
+            await offered(here, "default")
+
+    asyncio.run(main())
+
+
+def test_a_mode_change_waits_for_the_gpu_pods(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
+            here.cluster.relabel({MODE_LABEL: "topology"})
+            await here.until(lambda: here.cluster.condition(MODE_PENDING).status == "True")
+            condition = here.cluster.condition(MODE_PENDING)
+            assert condition.reason == "PodsOnNode"
+            assert "default/a" in condition.message
+            assert any(reason == "PodsOnNode" and about == "Node n" for about, reason, _ in here.cluster.events)
+            await here.stop_agent()  # what is in force outlives the agent
+            await here.start_agent()
+            await here.until(here.agent.registrar.registered.is_set)
+            await asyncio.sleep(0.3)
+            assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
+            here.kubelet.finish(here.pod("default/a").metadata.uid)
+            await offered(here, "topology")
+            await here.until(lambda: here.cluster.condition(MODE_PENDING).status == "False")
+
+    asyncio.run(main())
+
+
+def test_an_unknown_mode_changes_nothing_and_names_the_valid_ones(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await offered(here, "share")
+            here.cluster.relabel({MODE_LABEL: "shared"})
+            await here.until(lambda: here.cluster.condition(MODE_PENDING).status == "True")
+            message = here.cluster.condition(MODE_PENDING).message
+            assert all(mode in message for mode in RESOURCES)
+            assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("first", "second"), [("1GiB", "128MiB"), ("128MiB", "1GiB"), ("1GiB", "1000MiB")])
+def test_the_unit_changes_under_running_pods(short: Path, first: str, second: str) -> None:
+    async def main() -> None:
+        before, after = Configuration(gpu_memory_unit=first), Configuration(gpu_memory_unit=second)
+        async with scene(short, "share", (15360, 16280), configuration=before) as here:
+            total = sum(mib // before.unit_mib for mib in (15360, 16280))
+            await here.until_offered(GPU_MEMORY, total)
+            for i in range(6):
+                here.cluster.create(simple_pod(f"old{i}", container(mem=4096 // before.unit_mib)))
+            await here.until_running(6)
+            held = {
+                i: decode_allocation(here.pod(f"default/old{i}").metadata.annotations["gputile.io/allocation"])
+                for i in range(6)
+            }
+            here.cluster.configuration = after
+            here.cluster.ledger.configuration = after
+            here.agent.configure(after)
+            await here.until(lambda: here.agent.admission.setup.in_force.unit_mib == after.unit_mib)
+            await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] != total)
+
+            def free_ids() -> dict[int, int]:
+                manager = here.kubelet.manager
+                ids = manager.healthy[GPU_MEMORY] - manager.allocated.get(GPU_MEMORY, set())
+                return {index: sum(i.startswith(f"g{index}-") for i in ids) for index in (0, 1)}
+
+            def in_step() -> bool:
+                used = {0: 0, 1: 0}
+                for pod in here.cluster.pods.values():
+                    if pod.status.phase == "Running":
+                        for share in decode_allocation(pod.metadata.annotations["gputile.io/allocation"]).cards:
+                            used[share.index] += share.mib
+                return all(
+                    count == max(0, size // after.unit_mib - -(-used[index] // after.unit_mib))
+                    for (index, count), size in zip(free_ids().items(), (15360, 16280), strict=True)
+                )
+
+            await here.until(in_step, what=f"{free_ids()}")
+            for i in range(20):
+                here.cluster.create(simple_pod(f"new{i}", container(mem=max(1, 700 // after.unit_mib))))
+            await here.until(lambda: not here.kubelet._starting and here.kubelet.idle)
+            await here.until_running(26 - len(here.cluster.waiting))
+            assert here.failed == {}
+            assert here.disagreements() == []
+            assert here.overbooked() == []
+            assert held == {i: allocation(here, f"default/old{i}") for i in range(6)}
+            for i in range(6):
+                here.cluster.delete(f"default/old{i}")
+            await here.until(lambda: in_step() or bool(here.cluster.waiting), what=f"{free_ids()}")
+            await here.until_running(20 - len(here.cluster.waiting))
+            await here.until(in_step, what=f"{free_ids()}")
+            assert here.failed == {}
+
+    asyncio.run(main())
+
+
+def test_a_unit_that_is_too_small_is_refused_with_the_smallest_valid(short: Path) -> None:
+    async def main() -> None:
+        small = Configuration(gpu_memory_unit="64MiB")
+        async with scene(short, "share", (1024 * 1024,) * 16) as here:
+            await here.until_offered(GPU_MEMORY, 16 * 1024)
+            here.agent.configure(small)
+            await here.until(lambda: here.cluster.condition(UNIT_REFUSED).status == "True")
+            assert "the smallest valid unit on this node is " in here.cluster.condition(UNIT_REFUSED).message
+            assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 16 * 1024
+
+    asyncio.run(main())
+
+
+def test_time_slicing_offers_replicas_and_leaves_counting_to_kubernetes(short: Path) -> None:
+    async def main() -> None:
+        labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "4"}
+        async with scene(short, "", (15360, 15360), labels=labels) as here:
+            await here.until_offered(WHOLE_GPU, 8)
+            await here.until(lambda: MODE_PENDING in {c.type for c in here.cluster.node.status.conditions})
+            assert INVENTORY_ANNOTATION not in here.cluster.node.metadata.annotations
+            for i in range(4):
+                here.cluster.create(simple_pod(f"p{i}", container(**{WHOLE_GPU: 1})), node=NODE)
+            await here.until_running(4)
+            cards = sorted(here.cards(f"default/p{i}") for i in range(4))
+            assert cards == [("GPU-0",)] * 2 + [("GPU-1",)] * 2
+            here.cluster.create(simple_pod("stranger", container(**{WHOLE_GPU: 1}), namespace="other"), node=NODE)
+            await here.until(lambda: bool(here.failed))
+            assert "another trust group" in next(iter(here.failed.values()))
+
+    asyncio.run(main())
+
+
+def test_mig_instances_are_offered_by_profile(short: Path) -> None:
+    async def main() -> None:
+        small = [MigInstance(f"MIG-{i}", "1g.5gb", 4864, i, 0) for i in (7, 8)]
+        mig = {1: [*small, MigInstance("MIG-big", "2g.10gb", 9856, 1, 0)]}
+        async with scene(short, "", (40960, 40960), labels={SHARING_LABEL: "mig"}, mig=mig) as here:
+            await here.until_offered("nvidia.com/mig-1g.5gb", 2)
+            await here.until_offered("nvidia.com/mig-2g.10gb", 1)
+            await here.until_offered(WHOLE_GPU, 1)
+            here.cluster.create(simple_pod("m", container(**{"nvidia.com/mig-1g.5gb": 1})), node=NODE)
+            here.cluster.create(simple_pod("w", container(**{WHOLE_GPU: 1})))
+            await here.until_running(2)
+            assert here.environment("default/m")["NVIDIA_VISIBLE_DEVICES"] in ("MIG-7", "MIG-8")
+            assert here.cards("default/w") == ("GPU-0",)
+
+    asyncio.run(main())
+
+
+def test_mig_without_instances_is_a_condition(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "", labels={SHARING_LABEL: "mig"}) as here:
+            await here.until(lambda: here.cluster.condition(MIG_PROBLEM).status == "True")
+            await here.until_offered(WHOLE_GPU, 4)
+
+    asyncio.run(main())
+
+
+def test_a_node_that_another_plugin_serves_is_left_alone(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            plugin = simple_pod("nvdp", container("c"), labels={"name": "nvidia-device-plugin-ds"})
+            plugin = here.cluster.create(plugin, node=NODE)
+            here.cluster.status(plugin.metadata.uid, PodStatus(phase="Running").phase, "")
+            await here.until_offered(GPU_MEMORY, 0)
+            await here.until(lambda: here.cluster.condition(FOREIGN_PLUGIN).status == "True")
+            assert INVENTORY_ANNOTATION not in here.cluster.node.metadata.annotations
+            await here.until(lambda: not any(here.kubelet.manager.allocatable().values()))
+            here.cluster.delete("default/nvdp")
+            await here.until_offered(GPU_MEMORY, 60)
+
+    asyncio.run(main())

@@ -1,0 +1,260 @@
+"""What else can go wrong between agent, kubelet and API server, and what comes of it."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from gputile.api.core import Pod
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MODE_LABEL, WHOLE_GPU
+from gputile.device.allocation import decode_allocation, encode_allocation
+from gputile.device.health import Condition, Health
+from gputile.nvml.monitor import Observation
+from tests.corebuilders import container
+from tests.fakes.agentcluster import NODE, simple_pod
+from tests.integration.agent.scene import Scene, scene
+
+ALLOCATION = "gputile.io/allocation"
+
+
+def booked(pod: Pod) -> set[str]:
+    return {share.uuid for share in decode_allocation(pod.metadata.annotations[ALLOCATION]).cards}
+
+
+def test_a_pod_that_is_bound_by_hand_gets_a_card_and_a_booking(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "core_mem") as here:
+            await here.until_offered(GPU_CORE, 400)
+            here.cluster.create(simple_pod("full", container(mem=14, core=50)))
+            await here.until_running(1)
+            here.cluster.create(simple_pod("hand", container(mem=8, core=20), container("b", mem=2, core=5)), node=NODE)
+            await here.until_running(2)
+            await here.until(lambda: ALLOCATION in here.pod("default/hand").metadata.annotations)
+            assert booked(here.pod("default/hand")) == {"GPU-1"}
+            assert here.disagreements() == []
+            assert ("Pod hand", "GpuAssigned") in {(about, reason) for about, reason, _ in here.cluster.events}
+            await here.until(lambda: not here.cluster.ledger.unplaced(NODE))
+
+    asyncio.run(main())
+
+
+def test_a_static_pod_gets_a_card_before_the_api_server_knows_it(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "core_mem") as here:
+            await here.until_offered(GPU_CORE, 400)
+            here.cluster.create(simple_pod("static-n", container(mem=5, core=10)), static=True)
+            mirror = here.cluster.pods.pop("default/static-n")
+            await here.until(lambda: here.kubelet.idle)
+            await here.until(lambda: here.kubelet.pods[mirror.metadata.uid].phase in ("Running", "Failed"))
+            assert here.failed == {}
+            seen = here.kubelet.pods[mirror.metadata.uid]
+            assert len({i[:2] for ids in seen.containers["main"].ids.values() for i in ids}) == 1
+            here.cluster._store(mirror)  # the mirror pod appears
+            here.cluster.status(mirror.metadata.uid, "Running", "")
+            await here.until(lambda: ALLOCATION in here.pod("default/static-n").metadata.annotations)
+            assert here.disagreements() == []
+
+    asyncio.run(main())
+
+
+def test_the_kubelet_wins_where_it_does_not_follow(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share", (15360,) * 8, seed=3) as here:
+            await here.until_offered(GPU_MEMORY, 120)
+            here.kubelet.manager.honour = False
+            for i in range(12):
+                here.cluster.create(simple_pod(f"p{i}", container(mem=1)))
+            await here.until(lambda: here.kubelet.idle)
+            await here.until_running(12)
+            await here.until(lambda: here.disagreements() == [])
+            corrected = [message for _, reason, message in here.cluster.events if reason == "GpuBookingCorrected"]
+            assert corrected
+            assert here.agent.metrics.corrections._value.get() == len(corrected)
+            assert here.failed == {}
+
+    asyncio.run(main())
+
+
+def test_ids_of_several_cards_for_one_card_are_a_contradiction(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.kubelet.manager.honour = False
+            here.cluster.create(simple_pod("p", container(mem=14)))
+            await here.until(lambda: bool(here.failed))
+            assert "the container asks for one card" in next(iter(here.failed.values()))
+
+    asyncio.run(main())
+
+
+def test_a_name_that_is_used_again_at_once_is_the_new_pod(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share", (15360,) * 8) as here:
+            await here.until_offered(GPU_MEMORY, 120)
+            here.cluster.lag = 0.2
+            for round_ in range(6):
+                for i in range(8):
+                    size = 3 + (i + round_) % 5
+                    here.cluster.create(simple_pod(f"p{i}", container(mem=size)))
+                if round_ % 2 == 0:
+                    await here.until_running(8)
+                    await here.until(lambda: here.disagreements() == [])
+                else:
+                    await asyncio.sleep(0.05)
+                if round_ < 5:
+                    for i in range(8):
+                        here.cluster.delete(f"default/p{i}")
+            await here.until_running(8)
+            await here.until(lambda: here.disagreements() == [])
+            assert here.failed == {}
+
+    asyncio.run(main())
+
+
+def test_sockets_that_are_deleted_are_made_again(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            for path in here.places.device_plugins.glob("gputile-*"):
+                path.unlink()
+            await here.until(lambda: len(list(here.places.device_plugins.glob("gputile-*"))) == 4)
+            await here.until_offered(GPU_MEMORY, 60)
+            here.cluster.create(simple_pod("p", container(mem=4)))
+            await here.until_running(1)
+
+    asyncio.run(main())
+
+
+def test_a_kubelet_that_does_not_answer_is_asked_again(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            await here.stop_kubelet()
+            here.faults.register_refused = 3
+            await here.start_kubelet()
+            await here.until_offered(GPU_MEMORY, 60)
+
+    asyncio.run(main())
+
+
+def test_without_podresources_and_api_server_allocate_still_answers(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "cgpu") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.faults.deaf = True
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            here.cluster.create(simple_pod("b", container(mem=4)))
+            here.cluster.down = True
+            await here.until(lambda: here.kubelet.idle)
+            assert here.failed == {}
+            assert max(here.kubelet.latency) < 2.0
+            here.faults.deaf, here.cluster.down = False, False
+            await here.until_running(2)
+            await here.until(lambda: here.disagreements() == [])
+
+    asyncio.run(main())
+
+
+def test_a_lost_checkpoint_is_read_from_the_kubelet(short: Path) -> None:
+    async def main(damage: str) -> None:
+        async with scene(short / damage, "cgpu") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            init = (container("init", mem=6),)
+            here.cluster.create(simple_pod("a", container(mem=4), init=init))
+            here.cluster.create(simple_pod("b", container(mem=4)))
+            await here.until_running(2)
+            before = {h.uid: h.slots for h in here.agent.admission.holdings}
+            await here.stop_agent()
+            file = here.places.state / "checkpoint.json"
+            if damage == "gone":
+                file.unlink()
+            else:
+                file.write_bytes(file.read_bytes()[:-40])
+            await here.start_agent()
+            await here.until(lambda: {h.uid: h.slots for h in here.agent.admission.holdings} == before)
+            await here.until_offered(GPU_MEMORY, 60)
+            assert here.disagreements() == []
+
+    asyncio.run(main("gone"))
+    asyncio.run(main("half"))
+
+
+def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "cgpu") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
+            here.cluster.relabel({MODE_LABEL: "topology"})
+            await asyncio.sleep(0.2)
+            await here.stop_agent()
+            (here.places.state / "checkpoint.json").unlink()
+            await here.start_agent()
+            await here.until(here.agent.registrar.registered.is_set)
+            await asyncio.sleep(0.5)
+            assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
+
+    asyncio.run(main())
+
+
+def test_an_annotation_that_names_no_card_is_replaced(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            text = here.pod("default/a").metadata.annotations[ALLOCATION]
+            here.cluster.delete("default/a")
+            await here.until(lambda: here.kubelet.idle)
+            for name, annotation in (("gone", text.replace("GPU-0", "GPU-77")), ("junk", "{")):
+                pod = simple_pod(name, container(mem=4), annotations={ALLOCATION: annotation})
+                here.cluster.create(pod, node=NODE)
+            await here.until_running(2)
+            await here.until(lambda: here.disagreements() == [])
+            assert encode_allocation(decode_allocation(here.pod("default/gone").metadata.annotations[ALLOCATION]))
+
+    asyncio.run(main())
+
+
+def test_a_card_that_fails_leaves_and_comes_back(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            well = here.eyes.seen
+            sick = Health({"GPU-0": Condition(healthy=False, reason="XID 79")})
+            here.eyes.seen, here.eyes.changed = Observation(well.machine, sick), True
+            await here.until_offered(GPU_MEMORY, 45)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
+            assert here.cards("default/a") != ("GPU-0",)
+            here.eyes.seen, here.eyes.changed = well, True
+            await here.until_offered(GPU_MEMORY, 60)
+
+    asyncio.run(main())
+
+
+async def limits_of(here: Scene, key: str, name: str = "main") -> dict[str, object]:
+    uid = here.pod(key).metadata.uid
+    mounts = here.kubelet.pods[uid].containers[name].mounts
+    loaded: dict[str, object] = json.loads((Path(mounts["/etc/gputile/allocation"]) / "limits.json").read_text())
+    return loaded
+
+
+def test_the_limits_are_there_before_the_container(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "core_mem") as here:
+            await here.until_offered(GPU_CORE, 400)
+            init = (container("init", mem=6, core=30),)
+            here.cluster.create(simple_pod("a", container(mem=4, core=20), init=init))
+            here.cluster.create(simple_pod("w", container(**{WHOLE_GPU: 1})))  # another mode: stays pending
+            await here.until_running(1)
+            limits = await limits_of(here, "default/a")
+            assert limits["version"] == 1
+            assert limits["container"] == "main"
+            assert limits["cards"] == [{"uuid": "GPU-0", "index": 0, "mib": 4096, "percent": 20}]
+            first = await limits_of(here, "default/a", "init")
+            assert first["cards"] == [{"uuid": "GPU-0", "index": 0, "mib": 6144, "percent": 30}]
+            directories = {path.name for path in (here.places.state / "allocations").iterdir()}
+            assert len(directories) == 2
+            here.kubelet.finish(here.pod("default/a").metadata.uid)
+            here.cluster.delete("default/a")
+
+    asyncio.run(main())
