@@ -1,0 +1,66 @@
+"""``gputile agent``: the service on every GPU node."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gputile.cli.configuration import read_configuration
+from gputile.cli.logs import LogFormat, set_up_logging
+from gputile.cli.output import fail
+
+
+def agent(
+    node_name: Annotated[
+        str, typer.Option("--node-name", envvar="NODE_NAME", help="This node's name in the cluster.")
+    ] = "",
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; followed.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's, then the pod's own.")
+    ] = None,
+    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+    device_plugin_dir: Annotated[
+        Path, typer.Option("--device-plugin-dir", metavar="DIR", help="Where kubelet.sock is.")
+    ] = Path("/var/lib/kubelet/device-plugins"),
+    pod_resources_socket: Annotated[
+        Path, typer.Option("--pod-resources-socket", metavar="FILE", help="The kubelet's PodResources socket.")
+    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    state_dir: Annotated[
+        Path, typer.Option("--state-dir", metavar="DIR", help="Where the agent keeps its state, on the host.")
+    ] = Path("/var/lib/gputile"),
+    host_state_dir: Annotated[
+        Path | None,
+        typer.Option("--host-state-dir", metavar="DIR", help="The same directory as the host names it, if otherwise."),
+    ] = None,
+    metrics_port: Annotated[
+        int, typer.Option("--metrics-port", min=0, max=65535, help="Port of /metrics; 0: none.")
+    ] = 0,
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")] = LogFormat.JSON,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Serve this node's GPUs: tell the cluster what they are, give each pod the card that was booked for it."""
+    from gputile.agent.serve import Settings, serve
+    from gputile.agent.service import Places
+    from gputile.kube.errors import ConfigError
+    from gputile.kube.kubeconfig import load_access
+    from gputile.nvml.real import open_real
+
+    name = node_name or os.uname().nodename
+    configuration = read_configuration(config)
+    try:
+        access = load_access(kubeconfig, context)
+    except ConfigError as error:
+        fail(str(error))
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"--state-dir {state_dir}: {error.strerror}")
+    set_up_logging(log_format, verbose)
+    places = Places(device_plugin_dir, pod_resources_socket, state_dir, host_state_dir)
+    settings = Settings(node_name=name, places=places, config=config, metrics_port=metrics_port)
+    import uvloop
+
+    uvloop.run(serve(access, settings, configuration, open_real))
