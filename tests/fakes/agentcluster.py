@@ -131,12 +131,15 @@ class FakeCluster:
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
         await self._answer()
-        self.patches += 1
         held = self.pods.get(pod.key)
         if held is None or held.metadata.uid != pod.metadata.uid:
             raise Conflict(409, "Conflict", "another pod")
         if held.metadata.resource_version != pod.metadata.resource_version:
             raise Conflict(409, "Conflict", "it has changed")
+        return self.annotated(held, annotations)
+
+    def annotated(self, held: Pod, annotations: Mapping[str, str | None]) -> Pod:
+        self.patches += 1
         merged = {**held.metadata.annotations, **annotations}
         left = {key: value for key, value in merged.items() if value is not None}
         return self._store(
@@ -145,6 +148,9 @@ class FakeCluster:
 
     async def patch_node(self, patch: Mapping[str, Any]) -> None:
         await self._answer()
+        self.patch_node_now(patch)
+
+    def patch_node_now(self, patch: Mapping[str, Any]) -> None:
         meta = self.node.metadata
         labels = {**meta.labels, **patch.get("metadata", {}).get("labels", {})}
         annotations = {**meta.annotations, **patch.get("metadata", {}).get("annotations", {})}

@@ -8,7 +8,9 @@ not follow a plugin's wish are just what is to be tested.
 import base64
 import json
 import random
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -57,7 +59,7 @@ class DeviceManager:
     pending: str = ""
     sources_ready: bool = True
     running: Callable[[str, str], bool] = lambda uid, container: False
-    before_call: Callable[[str], Awaitable[None]] | None = None
+    seconds: dict[str, list[float]] = field(default_factory=dict)
     _reusable: dict[str, dict[str, set[str]]] = field(default_factory=dict)
 
     # -- allocation
@@ -94,8 +96,8 @@ class DeviceManager:
             self.choice.shuffle(shuffled)
             request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=shuffled)])
             try:
-                await self._before("Allocate")
-                answer = await endpoint.stub.Allocate(request)
+                with self._timed("Allocate"):
+                    answer = await endpoint.stub.Allocate(request)
             except Exception as error:
                 self._recount()
                 raise AdmissionError(f"Allocate of {resource}: {_details(error)}") from error
@@ -156,18 +158,20 @@ class DeviceManager:
             available_deviceIDs=order, must_include_deviceIDs=sorted(must), allocation_size=size
         )
         try:
-            await self._before("GetPreferredAllocation")
-            answer = await endpoint.stub.GetPreferredAllocation(
-                pb.PreferredAllocationRequest(container_requests=[asked])
-            )
+            with self._timed("GetPreferredAllocation"):
+                answer = await endpoint.stub.GetPreferredAllocation(
+                    pb.PreferredAllocationRequest(container_requests=[asked])
+                )
         except Exception as error:
             self._recount()
             raise AdmissionError(f"GetPreferredAllocation of {resource}: {_details(error)}") from error
         return set(answer.container_responses[0].deviceIDs)
 
-    async def _before(self, call: str) -> None:
-        if self.before_call is not None:
-            await self.before_call(call)
+    @contextmanager
+    def _timed(self, call: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.seconds.setdefault(call, []).append(time.perf_counter() - begin)
 
     # -- bookkeeping
 

@@ -1,0 +1,139 @@
+"""The agent as a process of its own: its command, an HTTP API server, NVML's real binding on a fake library."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.device.health import Health
+from gputile.kube.decoding import Applied, Deleted, Event
+from gputile.nvml.monitor import Observation
+from tests.fakes import nvml
+from tests.fakes.agentcluster import NODE
+from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request
+from tests.integration.agent.scene import Scene, machine
+
+PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+_RUN = "import typer; from gputile.cli.agent import agent; typer.run(agent)"
+
+
+class ClusterApi(FakeApiServer):
+    """The API server in front of a scene's cluster."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__()
+        self.cluster = scene.cluster
+        self.store = {PODS: {}, NODES: {}}
+        self.on_node(Applied(self.cluster.node))
+        self.cluster.on_pods, self.cluster.on_node = self.on_pods, self.on_node
+
+    def on_pods(self, event: Event[Pod]) -> None:
+        match event:
+            case Applied(pod):
+                self.put(PODS, msgspec.to_builtins(pod))
+            case Deleted(pod):
+                held = self.store[PODS].get(pod.metadata.name)
+                if held is not None and held["metadata"]["uid"] == pod.metadata.uid:
+                    FakeApiServer.delete(self, PODS, pod.metadata.name)
+
+    def on_node(self, event: Event[Node]) -> None:
+        if isinstance(event, Applied):
+            self.put(NODES, msgspec.to_builtins(event.object))
+
+    def _execute(self, request: Request) -> tuple[int, Object]:
+        path, name = request.path, request.path.rpartition("/")[2]
+        if "/events" in path:
+            body: dict[str, Any] = request.json()
+            self.cluster.events.append(("", body.get("reason", ""), body.get("message", "")))
+            return 201, {**body, "metadata": {"name": "event", **body.get("metadata", {})}}
+        if path.startswith(NODES + "/"):
+            if request.method == "PATCH":
+                self.cluster.patch_node_now(request.json())
+            return 200, self.store[NODES][NODE]
+        if "/namespaces/" in path:
+            stored = self.store[PODS].get(name)
+            if stored is None:
+                raise Refused(404, "NotFound")
+            if request.method == "PATCH":
+                meta = request.json()["metadata"]
+                if any(meta[key] != stored["metadata"][key] for key in ("uid", "resourceVersion")):
+                    raise Refused(409, "Conflict")
+                namespace = stored["metadata"].get("namespace", "")
+                self.cluster.annotated(self.cluster.pods[f"{namespace}/{name}"], meta["annotations"])
+            return 200, self.store[PODS][name]
+        return super()._execute(request)
+
+
+class ProcessScene(Scene):
+    """A scene whose agent is a process."""
+
+    api: ClusterApi
+    process: asyncio.subprocess.Process | None = None
+
+    async def start_agent(self) -> None:
+        directory = self.places.state.parent
+        kubeconfig = directory / "kubeconfig.json"
+        entry = {"name": "x", "cluster": {"server": self.api.url}, "user": {}, "context": {"cluster": "x", "user": "x"}}
+        named = {f"{kind}s": [{"name": "x", kind: entry[kind]}] for kind in ("cluster", "user", "context")}
+        kubeconfig.write_text(json.dumps({"kind": "Config", "current-context": "x", **named}))
+        config = directory / "config.json"
+        config.write_text(json.dumps(msgspec.to_builtins(self.cluster.configuration)))
+        arguments = ["--node-name", NODE, "--kubeconfig", kubeconfig, "--config", config, "--log-format", "text"]
+        arguments += ["--device-plugin-dir", self.places.device_plugins, "--state-dir", self.places.state]
+        arguments += ["--pod-resources-socket", self.places.pod_resources]
+        self.log = (directory / "agent.log").open("a")
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            _RUN,
+            *map(str, arguments),
+            env=os.environ | nvml.environment(directory / "machine"),
+            stdout=self.log,
+            stderr=self.log,
+        )
+
+    async def stop_agent(self) -> None:
+        process, self.process = self.process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGKILL)
+            await process.wait()
+            self.log.close()
+
+    def resident_mib(self) -> float:
+        assert self.process is not None
+        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def cpu_seconds(self) -> float:
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@asynccontextmanager
+async def process_scene(
+    directory: Path, labels: dict[str, str], sizes: list[int], configuration: Configuration, seed: int = 0
+) -> AsyncIterator[ProcessScene]:
+    cards = [nvml.FakeCard(f"GPU-{i}", "Tesla T4", mib, f"00000000:{i + 1:02X}:00.0") for i, mib in enumerate(sizes)]
+    nvml.FakeMachine(directory / "machine", cards).write()
+    here = ProcessScene(directory, configuration, labels, Observation(machine(sizes), Health()), seed)
+    await here.start_kubelet()
+    here.api = ClusterApi(here)
+    async with here.api.running():
+        await here.start_agent()
+        try:
+            yield here
+        finally:
+            await here.stop_agent()
+            await here.stop_kubelet()

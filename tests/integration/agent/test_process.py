@@ -1,0 +1,63 @@
+"""The agent's own process: killed with SIGKILL in the middle of a burst, and measured."""
+
+import asyncio
+import random
+import statistics
+import time
+from pathlib import Path
+
+from gputile.api.config.v1alpha1 import Configuration, Trust
+from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+from tests.integration.agent.process import process_scene
+from tests.integration.agent.test_bursts import EVERYBODY, chaos, settle, shared
+
+CARDS = [81920] * 8
+
+
+def test_killed_in_the_middle_of_a_burst(short: Path) -> None:
+    async def main() -> None:
+        choice = random.Random(11)
+        async with process_scene(short, {MODE_LABEL: "cgpu"}, CARDS, EVERYBODY, 11) as here:
+            await here.until_offered(GPU_MEMORY, 640)
+            pods = [shared(choice, f"p{i}", equal=i % 2 == 0) for i in range(200)]
+            again = {pod.key: pod for pod in pods}
+            for pod in pods:
+                here.cluster.create(pod)
+            await chaos(here, choice, 5)
+            assert await settle(here, again) == []
+            assert here.overbooked() == []
+
+    asyncio.run(main())
+
+
+def test_small_and_quick(short: Path) -> None:
+    """The bounds are those of the design, wide enough for a busy machine where they are times."""
+
+    async def main() -> None:
+        configuration = Configuration(gpu_memory_unit="128MiB", trust=Trust(by="cluster"))
+        begin = time.monotonic()
+        async with process_scene(short, {MODE_LABEL: "share"}, CARDS, configuration) as here:
+            await here.until_offered(GPU_MEMORY, 8 * 640)
+            started = time.monotonic() - begin
+            for i in range(200):
+                here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
+            await here.until_running(200, 60.0)
+            await here.until(lambda: here.disagreements() == [])
+            assert here.failed == {}
+            resident = here.resident_mib()
+            idle, since = here.cpu_seconds(), time.monotonic()
+            await asyncio.sleep(3.0)
+            cpu = (here.cpu_seconds() - idle) / (time.monotonic() - since)
+            calls = {
+                name: (statistics.median(s), statistics.quantiles(s, n=100)[98])
+                for name, s in here.kubelet.manager.seconds.items()
+            }
+            print(f"started {started:.2f} s, resident {resident:.1f} MiB, idle {cpu:.2%} of a core, {calls}")
+            assert resident < 80
+            assert started < 6
+            assert calls["Allocate"][1] < 0.1
+            assert cpu < 0.05
+
+    asyncio.run(main())
