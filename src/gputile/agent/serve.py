@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from prometheus_client import start_http_server
 
+from gputile.agent import memory
 from gputile.agent.cluster import KubeCluster
 from gputile.agent.service import Agent, Places
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 READ_NODE_WITHIN_S = 2.0
 LOOK_AT_FILE_EVERY_S = 5.0
+SETTLE_AFTER_S = 2.0
+GIVE_BACK_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,7 @@ async def serve(
 ) -> None:
     """Run the agent until SIGTERM or SIGINT."""
     name = settings.node_name
+    memory.limit_arenas()
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = KubeCluster(connection, events, name)
@@ -69,6 +73,7 @@ async def serve(
             pods.run(),
             events.run(),
             _follow(settings.config, agent.configure),
+            _stay_small(),
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)
@@ -102,6 +107,14 @@ async def _follow(path: Path | None, take: Callable[[Configuration], None]) -> N
             take(_read(path))
         except (ConfigurationError, OSError, ValueError) as error:
             log.error("configuration %s is not taken in: %s", path, error)
+
+
+async def _stay_small() -> None:
+    await asyncio.sleep(SETTLE_AFTER_S)
+    memory.settle()
+    while True:
+        await asyncio.sleep(GIVE_BACK_EVERY_S)
+        memory.give_back()
 
 
 def _read(path: Path) -> Configuration:
