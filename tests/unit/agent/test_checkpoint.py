@@ -1,0 +1,88 @@
+"""A checkpoint is read as it was written, or not at all."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.agent.holdings import Holding, Part
+from gputile.agent.kubeletcheckpoint import recover
+from gputile.agent.setup import InForce, Setup, Sharing
+from gputile.api.wellknown import GPU_MEMORY, Mode
+from gputile.device.inventory import Card, Inventory
+from gputile.device.request import Phase
+from tests.corebuilders import container
+from tests.unit.agent.test_identify import known
+
+PART = Part("main", Phase.APP, GPU_MEMORY, ("g0-00001",), "d")
+CHECKPOINT = Checkpoint(
+    holdings=(
+        Holding(
+            "u",
+            "ns",
+            "a",
+            1024,
+            "share",
+            "ns",
+            5,
+            (Part("main", Phase.APP, GPU_MEMORY, ("g0-00001",), "d"),),
+            {0: "GPU-0"},
+        ),
+    ),
+    mode="share",
+    unit_mib=1024,
+    sharing=Sharing.NONE,
+    registered=(GPU_MEMORY,),
+)
+TEXT = encode_checkpoint(CHECKPOINT)
+
+
+def test_it_is_read_as_it_was_written() -> None:
+    assert decode_checkpoint(TEXT) == CHECKPOINT
+
+
+@given(st.integers(0, len(TEXT) - 1))
+def test_half_a_file_is_no_checkpoint(length: int) -> None:
+    with pytest.raises(CheckpointError):
+        decode_checkpoint(TEXT[:length])
+
+
+@given(st.integers(0, len(TEXT) - 1), st.integers(1, 255))
+def test_a_flipped_byte_is_found(position: int, change: int) -> None:
+    damaged = bytearray(TEXT)
+    damaged[position] ^= change
+    with contextlib.suppress(CheckpointError):
+        assert decode_checkpoint(bytes(damaged)) == CHECKPOINT
+
+
+@given(st.binary(max_size=60))
+def test_junk_is_no_checkpoint(text: bytes) -> None:
+    with pytest.raises(CheckpointError):
+        decode_checkpoint(text)
+
+
+def test_a_later_version_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="version 2 is not known"):
+        decode_checkpoint(TEXT.replace(b'"version":1', b'"version":2'))
+
+
+def test_the_kubelets_checkpoint_names_containers_that_nothing_else_does() -> None:
+    setup = Setup(Inventory((Card(0, "GPU-0", 15360),)), InForce(Mode.SHARE, 1024))
+    pod = known("a", container(mem=2), init=(container("init", mem=2),))
+    ids = {"-1": ["g0-00003"], "0": ["g0-00001"]}
+    entries = [
+        {"PodUID": pod.uid, "ContainerName": "init", "ResourceName": GPU_MEMORY, "DeviceIDs": ids, "AllocResp": ""},
+        {"PodUID": "gone", "ContainerName": "main", "ResourceName": GPU_MEMORY, "DeviceIDs": ids, "AllocResp": ""},
+        {"PodUID": pod.uid, "ContainerName": "main", "ResourceName": "other/thing", "DeviceIDs": {"-1": ["x"]}},
+        {"PodUID": pod.uid, "ContainerName": "main", "ResourceName": GPU_MEMORY, "DeviceIDs": {"-1": ["what"]}},
+    ]
+    text = json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 3}).encode()
+    found = recover(text, {pod.uid: pod}, setup, 0)
+    assert [h.parts for h in found] == [
+        (Part("init", Phase.INIT, GPU_MEMORY, ("g0-00001", "g0-00003"), f"{pod.uid}-init"),)
+    ]
+    assert recover(text[:-9], {pod.uid: pod}, setup, 0) == []
+    assert recover(b"{}", {pod.uid: pod}, setup, 0) == []

@@ -1,0 +1,75 @@
+"""Which mode and unit are in force, and what people are told."""
+
+import pytest
+
+from gputile.agent.modes import MODE_PENDING, UNIT_REFUSED, LabelError, Plan, asked_for, plan
+from gputile.agent.setup import REPLICAS_LABEL, SHARING_LABEL, InForce, Sharing
+from gputile.api.core import NodeCondition
+from gputile.api.wellknown import MODE_LABEL, MODES, Mode
+from gputile.device.inventory import Card
+
+CARDS = (Card(0, "GPU-0", 15360),)
+SHARE = InForce(Mode.SHARE, 1024)
+
+
+def condition(made: Plan, kind: str) -> NodeCondition:
+    return next(c for c in made.conditions if c.type == kind)
+
+
+def test_a_node_that_joins_takes_its_labels_at_once() -> None:
+    assert plan(None, {MODE_LABEL: "share"}, 128, CARDS, ["ns/a"]).in_force == InForce(Mode.SHARE, 128)
+    assert plan(None, {}, 1024, CARDS, []).in_force == InForce(Mode.EXCLUSIVE, 1024)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_follows_when_the_node_is_free(mode: str) -> None:
+    assert plan(SHARE, {MODE_LABEL: mode}, 1024, CARDS, []).in_force.mode == mode
+
+
+def test_no_label_is_the_default_again() -> None:
+    assert plan(SHARE, {}, 1024, CARDS, []).in_force.mode is Mode.EXCLUSIVE
+
+
+def test_a_change_is_held_by_pods_which_are_named() -> None:
+    pods = [f"ns/p{i:02d}" for i in range(14)]
+    held = plan(SHARE, {MODE_LABEL: "cgpu"}, 1024, CARDS, pods)
+    assert held.in_force == SHARE
+    text = condition(held, MODE_PENDING).message
+    assert condition(held, MODE_PENDING).status == "True"
+    assert "mode share stays in force" in text
+    assert "ns/p00" in text
+    assert "and 4 more" in text
+    assert "mode cgpu follows when they are gone" in text
+
+
+def test_the_unit_does_not_wait() -> None:
+    made = plan(SHARE, {MODE_LABEL: "cgpu"}, 128, CARDS, ["ns/a"])
+    assert made.in_force == InForce(Mode.SHARE, 128)
+
+
+def test_a_wrong_mode_changes_nothing() -> None:
+    made = plan(SHARE, {MODE_LABEL: "exclusive"}, 1024, CARDS, [])
+    assert made.in_force == SHARE
+    assert all(mode in condition(made, MODE_PENDING).message for mode in MODES)
+
+
+def test_a_unit_that_is_too_small_leaves_the_one_before() -> None:
+    large = tuple(Card(i, f"GPU-{i}", 1024 * 1024) for i in range(16))
+    made = plan(SHARE, {MODE_LABEL: "share"}, 64, large, [])
+    assert made.in_force == SHARE
+    assert condition(made, UNIT_REFUSED).status == "True"
+
+
+def test_ways_of_sharing_whole_cards() -> None:
+    asked = asked_for({SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "4"})
+    assert asked == InForce(Mode.EXCLUSIVE, 0, Sharing.TIME_SLICING, 4)
+    assert asked_for({SHARING_LABEL: "mig"}).sharing is Sharing.MIG
+    for labels in (
+        {SHARING_LABEL: "both"},
+        {SHARING_LABEL: "time-slicing"},
+        {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "1"},
+        {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "many"},
+        {SHARING_LABEL: "mig", MODE_LABEL: "share"},
+    ):
+        with pytest.raises(LabelError, match="the label "):
+            asked_for(labels)
