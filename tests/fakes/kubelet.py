@@ -82,7 +82,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         self.manager = DeviceManager(device_plugins, self._choice, self._active)
         self.manager.honour = not self.faults.ignore_preferences
         self._servers: list[aio.Server] = []
-        self._channels: dict[str, aio.Channel] = {}
+        self._channels: list[aio.Channel] = []
         self._streams: dict[str, asyncio.Task[None]] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,13 +121,13 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
 
     async def kill(self) -> dict[str, Seen]:
         """Stop at once, in whatever is going on; return the pods, whose containers run on."""
-        tasks = [*self._tasks, *self._streams.values()]
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for server in self._servers:
             await server.stop(grace=None)
-        for channel in self._channels.values():
+        for channel in self._channels:
             await channel.close()
         return self.pods
 
@@ -279,22 +279,22 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         )
         stub = rpc.DevicePluginStub(channel)
         options = await stub.GetDevicePluginOptions(pb.Empty(), timeout=10.0)
-        former = self._streams.pop(resource, None)
-        if former is not None:
-            former.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await former
-            await self._channels[resource].close()
-        self._channels[resource] = channel
+        self._channels.append(channel)
         self.manager.endpoints[resource] = Endpoint(stub, options)
         self.manager.healthy.setdefault(resource, set())
         self._streams[resource] = asyncio.get_running_loop().create_task(self._listen(resource, stub))
+        self._tasks.add(self._streams[resource])
         return pb.Empty()
 
     async def _listen(self, resource: str, stub: rpc.DevicePluginStub) -> None:
+        """Follow a plugin; the end of a former one ends the present one too (runClient in plugin/v1beta1/server.go)."""
         with contextlib.suppress(aio.AioRpcError):
             async for devices in stub.ListAndWatch(pb.Empty()):
-                self.manager.update(resource, devices)
+                if self.manager.endpoints[resource].stub is stub:
+                    self.manager.update(resource, devices)
+        present = self._streams[resource]
+        if present is not asyncio.current_task():
+            present.cancel()
         self.manager.disconnected(resource)
 
     # -- v1.PodResourcesLister

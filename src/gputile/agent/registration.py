@@ -7,7 +7,7 @@ although it registered does so again. A kubelet that never answers is asked at g
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -16,6 +16,7 @@ from gputile.agent.plugin import OPTIONS, SOCKET_PREFIX, Plugin
 from gputile.agent.podresources import CLIENT_OPTIONS
 from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.agent.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
+from gputile.agent.sockets import answers
 
 log = logging.getLogger(__name__)
 
@@ -32,23 +33,28 @@ Identity = tuple[int, int, int]
 class Registrar:
     """Registers plugins with the kubelet of one device plugin directory.
 
-    ``epoch`` is when a new kubelet was last seen, on the event loop's clock.
+    ``epoch`` is when a new kubelet was last seen, on the event loop's clock. When it is no longer ``in_charge``, what
+    is served goes on and nothing is registered any more.
     """
 
-    def __init__(self, directory: Path, plugins: Iterable[Plugin]) -> None:
+    def __init__(self, directory: Path, in_charge: Callable[[], bool] = lambda: True) -> None:
         self.registered = asyncio.Event()
         self.epoch = 0.0
         self._directory = directory
-        self._plugins = {plugin.resource: plugin for plugin in plugins}
+        self._in_charge = in_charge
+        self._stood_down = False
+        self._plugins: dict[str, Plugin] = {}
         self._kubelet: Identity | None = None
         self._since: dict[str, float] = {}  # when each plugin registered with the present kubelet
+        self._heard: set[str] = set()  # those that the kubelet listens to
         self._failures = 0
         self._next_try = 0.0
 
     def sweep(self) -> None:
-        """Remove the sockets that an agent before this one has left."""
+        """Remove the sockets that an agent which died has left; one that is being replaced still needs its own."""
         for path in self._directory.glob(f"{SOCKET_PREFIX}*.sock"):
-            path.unlink(missing_ok=True)
+            if not answers(path):
+                path.unlink(missing_ok=True)
 
     async def run(self) -> None:
         """Look after all plugins until cancelled."""
@@ -72,6 +78,11 @@ class Registrar:
 
     async def look(self) -> None:
         """Do once whatever has to be done."""
+        if not self._in_charge():
+            if not self._stood_down:
+                log.warning("a younger agent has taken over; this one registers nothing any more")
+            self._stood_down = True
+            return
         now, identity = asyncio.get_running_loop().time(), _identity(self._directory / KUBELET_SOCKET)
         if identity != self._kubelet:
             self._kubelet, self.epoch = identity, now
@@ -81,11 +92,13 @@ class Registrar:
             if not plugin.there:
                 self._since.pop(plugin.resource, None)
                 await self._serve(plugin)
+                self._heard.discard(plugin.resource)
             elif plugin.streams:
-                self._since[plugin.resource] = now
-            elif now - self._since.get(plugin.resource, now) > LISTEN_WITHIN_S:
+                self._heard.add(plugin.resource)
+            elif plugin.resource in self._heard or now - self._since.get(plugin.resource, now) > LISTEN_WITHIN_S:
                 log.warning("the kubelet does not listen to %s; registering again", plugin.resource)
-                del self._since[plugin.resource]
+                self._since.pop(plugin.resource, None)
+                self._heard.discard(plugin.resource)
         if identity is None or now < self._next_try:
             return
         waiting = [p for p in self._plugins.values() if p.there and p.resource not in self._since]

@@ -11,8 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from gputile.agent.admission import Admission
-from gputile.agent.adopt import adopt
+from gputile.agent.adopt import adopt, with_part
 from gputile.agent.checkpoint import Checkpoint
 from gputile.agent.cluster import Cluster
 from gputile.agent.corrections import Corrector
@@ -107,7 +109,7 @@ class Agent:
         self._mps_problem = mps_problem
         self._store = Store(places.state)
         saved = self._store.load()
-        self._recover = saved is None
+        self._lost = saved is None
         self._saved = saved or Checkpoint()
         self._in_force = _in_force(self._saved)
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
@@ -117,7 +119,7 @@ class Agent:
         setup = setup_of(eyes.seen.machine, eyes.seen.health, nothing, "", "")
         self.admission = Admission(configuration, setup, Holdings(self._saved.holdings))
         self._plan = Plan(nothing, ())
-        self._foreign, self._mixed = "", True
+        self._foreign, self._mixed, self._caught_up = "", True, False
         self._podresources = PodResources(places.pod_resources)
         self.desk = AdmissionDesk(
             self.admission,
@@ -131,7 +133,7 @@ class Agent:
             self._allocated,
         )
         self._plugins: dict[str, Plugin] = {}
-        self.registrar = Registrar(places.device_plugins, ())
+        self.registrar = Registrar(places.device_plugins, lambda: self._store.mine)
         self._corrector = Corrector(cluster, self.metrics, self.admission)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
 
@@ -183,7 +185,10 @@ class Agent:
                 async with asyncio.timeout(SYNC_WITHIN_S):
                     await self._synced.wait()
                     await self._node_seen.wait()
+            self._store.claim()
             self._recover_holdings()
+            if self._lost and self._in_force is None and self.node is not None:
+                self._in_force = _published_before(self.node, self.admission)
             self.registrar.sweep()
             await self._replan()
             async with asyncio.TaskGroup() as tasks:
@@ -213,8 +218,13 @@ class Agent:
 
     async def _compare(self) -> None:
         await self._reconcile.wait(RECONCILE_EVERY_S)
+        if not self._store.mine:
+            return
         listing = await self._podresources.list(LIST_WITHIN_S)
         await self._replan()
+        if not self._caught_up and self.registrar.registered.is_set():
+            self._recover_holdings()
+            self._caught_up = True
         if listing is None:
             return
         admission, before = self.admission, list(self.admission.holdings)
@@ -243,7 +253,7 @@ class Agent:
     async def _tell_node(self) -> None:
         await self._publish.wait(60.0)
         node, seen = self.node, self._eyes.seen
-        if node is None:
+        if node is None or not self._store.mine:
             return
         inventory = published(self.admission.setup, self._foreign)
         in_force = self._plan.in_force
@@ -346,16 +356,17 @@ class Agent:
         )
 
     def _recover_holdings(self) -> None:
-        """Read what was lost with the agent's own checkpoint from the kubelet's."""
-        if not self._recover:
-            return
+        """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before."""
         with contextlib.suppress(OSError):
             text = (self._places.device_plugins / FILE_NAME).read_bytes()
+            holdings, setup = self.admission.holdings, self.admission.setup
             pods = {pod.uid: pod for pod in self.admission.pods.values()}
-            for holding in recover(text, pods, self.admission.setup, time.time_ns()):
-                self.admission.holdings.put(holding)
-        if self._in_force is None and self.node is not None:
-            self._in_force = _published_before(self.node, self.admission)
+            for holding in recover(text, pods, setup, time.time_ns()):
+                known = holdings.get(holding.uid) or msgspec.structs.replace(holding, parts=())
+                for part in holding.parts:
+                    if known.part(part.container, part.resource) is None:
+                        known = with_part(known, part, setup)
+                holdings.put(known)
 
     def _say_what_is_new(self, node: Node, wanted: Wanted) -> None:
         """Put an event beside each condition that turns bad or says something new."""

@@ -3,10 +3,14 @@
 Every file is written beside its place and renamed into it, so that a process that dies leaves the old one or the new
 one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's own
 checkpoint is there to recover from.
+
+While an agent is upgraded two of them can run for a moment. The younger one claims the directory, and the older one
+then writes nothing more and registers nothing more; what it had answered is read from the kubelet's checkpoint.
 """
 
 import logging
 import os
+import secrets
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,8 +26,21 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / "checkpoint.json"
+        self._owner, self._token = directory / "owner", secrets.token_hex(8)
         self.allocations = directory / "allocations"
         self.allocations.mkdir(parents=True, exist_ok=True, mode=0o755)
+
+    def claim(self) -> None:
+        """Make this process the one that owns the directory."""
+        _write(self._owner, self._token.encode())
+
+    @property
+    def mine(self) -> bool:
+        """Whether no younger agent has claimed the directory."""
+        try:
+            return self._owner.read_text() == self._token
+        except OSError:
+            return True
 
     def load(self) -> Checkpoint | None:
         """Return the checkpoint, None where there is none that can be read; a damaged one is put aside."""
@@ -39,8 +56,9 @@ class Store:
             return None
 
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write the checkpoint."""
-        _write(self._file, encode_checkpoint(checkpoint))
+        """Write the checkpoint, unless that is another's business by now."""
+        if self.mine:
+            _write(self._file, encode_checkpoint(checkpoint))
 
     def prepare(self, directory: str) -> Path:
         """Make an allocation's directory, which must be there before the container is created; return its path."""

@@ -258,3 +258,30 @@ def test_the_limits_are_there_before_the_container(short: Path) -> None:
             here.cluster.delete("default/a")
 
     asyncio.run(main())
+
+
+def test_an_upgrade_with_two_agents_at_once_loses_no_pod(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "cgpu", (81920,) * 8) as here:
+            await here.until_offered(GPU_MEMORY, 640)
+            for round_ in range(3):
+                former, task = here.agent, here._task
+                await here.start_agent()  # the cluster's watch now feeds the younger one
+                for i in range(30):
+                    init = (container("init", mem=2),)
+                    here.cluster.create(simple_pod(f"p{round_}-{i}", container(mem=1), init=init))
+                await here.until_running(30 * (round_ + 1))
+                await here.until(here.agent.registrar.registered.is_set)
+                await here.until(lambda: here.kubelet.idle)
+                assert task is not None
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+                assert former is not here.agent
+                await here.until_offered(GPU_MEMORY, 640)
+                await here.until(lambda: here.disagreements() == [])
+            assert here.failed == {}
+            assert here.overbooked() == []
+            await here.until(lambda: len(here.agent.admission.holdings) == 90)
+            assert all(len(holding.parts) == 2 for holding in here.agent.admission.holdings)
+
+    asyncio.run(main())
