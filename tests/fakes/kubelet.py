@@ -28,12 +28,15 @@ QPS, BURST = 100.0, 10  # of the PodResources service
 
 @dataclass
 class Faults:
-    """What goes wrong. ``mute``: Register is never answered. ``deaf``: PodResources does not answer."""
+    """What goes wrong. ``mute``: Register is never answered. ``deaf``: PodResources does not answer.
+    ``one_at_a_time``: as newer kubelets, refuses a plugin while another one of its resource is connected.
+    """
 
     ignore_preferences: bool = False
     mute: bool = False
     deaf: bool = False
     register_refused: int = 0
+    one_at_a_time: bool = False
     unlimited: bool = False
 
 
@@ -274,6 +277,9 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
             self.faults.register_refused -= 1
             await context.abort(grpc.StatusCode.INTERNAL, "not today")
         resource, path = request.resource_name, self._directory / request.endpoint
+        former = self.manager.endpoints.get(resource)
+        if self.faults.one_at_a_time and former is not None and former.connected:
+            await context.abort(grpc.StatusCode.UNKNOWN, "device plugin already connected")
         channel = aio.insecure_channel(
             f"unix:{path}", options=(("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
         )
@@ -287,7 +293,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         return pb.Empty()
 
     async def _listen(self, resource: str, stub: rpc.DevicePluginStub) -> None:
-        """Follow a plugin; the end of a former one ends the present one too (runClient in plugin/v1beta1/server.go)."""
+        """Follow a plugin. In older kubelets the end of a former one ends the present one (runClient in handler.go)."""
         with contextlib.suppress(aio.AioRpcError):
             async for devices in stub.ListAndWatch(pb.Empty()):
                 if self.manager.endpoints[resource].stub is stub:

@@ -21,6 +21,7 @@ from gputile.agent.verify import Contradiction
 log = logging.getLogger(__name__)
 
 SOCKET_PREFIX = "gputile-"
+LAST_ANSWERS_WITHIN_S = 1.0
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
@@ -64,6 +65,7 @@ class Plugin(rpc.DevicePluginServicer):
         self._directory = directory
         self._desk = desk
         self._news = asyncio.Event()
+        self._stopping = False
         self._server: grpc.aio.Server | None = None
         self._socket: Path | None = None
 
@@ -88,10 +90,13 @@ class Plugin(rpc.DevicePluginServicer):
         await self._server.start()
 
     async def stop(self) -> None:
-        """Stop serving; open calls are cut off."""
+        """Stop serving: the kubelet is told at once, and what it is asking gets its answer."""
         server, self._server, self._socket = self._server, None, None
         if server is not None:
-            await server.stop(grace=None)
+            self._stopping = True
+            self.announce()
+            await server.stop(grace=LAST_ANSWERS_WITHIN_S)
+            self._stopping = False
 
     def announce(self) -> None:
         """Tell the kubelet if the devices have changed."""
@@ -117,7 +122,7 @@ class Plugin(rpc.DevicePluginServicer):
         sent: tuple[Device, ...] | None = None
         self.streams += 1
         try:
-            while True:
+            while not self._stopping:
                 news, devices = self._news, self._desk.devices(self.resource)
                 if devices != sent:
                     yield _message(devices)

@@ -24,6 +24,8 @@ VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
 LOOK_EVERY_S = 0.5
 ANSWER_WITHIN_S = 5.0
+HAND_OVER_WITHIN_S = 3.0
+LOOK_FOR_OLDER_EVERY_S = 0.05
 LISTEN_WITHIN_S = 5.0  # from registration to the kubelet's ListAndWatch
 LONGEST_PAUSE_S = 30.0
 
@@ -50,11 +52,16 @@ class Registrar:
         self._failures = 0
         self._next_try = 0.0
 
-    def sweep(self) -> None:
-        """Remove the sockets that an agent which died has left; one that is being replaced still needs its own."""
-        for path in self._directory.glob(f"{SOCKET_PREFIX}*.sock"):
-            if not answers(path):
-                path.unlink(missing_ok=True)
+    async def sweep(self) -> None:
+        """Wait until an older agent has let go of the kubelet, and remove the sockets that one which died has left."""
+        for _ in range(int(HAND_OVER_WITHIN_S / LOOK_FOR_OLDER_EVERY_S)):
+            left = list(self._directory.glob(f"{SOCKET_PREFIX}*.sock"))
+            for path in left:
+                if not answers(path):
+                    path.unlink(missing_ok=True)
+            if not any(path.exists() for path in left):
+                return
+            await asyncio.sleep(LOOK_FOR_OLDER_EVERY_S)
 
     async def run(self) -> None:
         """Look after all plugins until cancelled."""
@@ -80,8 +87,9 @@ class Registrar:
         """Do once whatever has to be done."""
         if not self._in_charge():
             if not self._stood_down:
-                log.warning("a younger agent has taken over; this one registers nothing any more")
-            self._stood_down = True
+                log.warning("a younger agent has taken over; this one serves no more")
+                self._stood_down = True
+                await asyncio.gather(*(plugin.stop() for plugin in self._plugins.values()))
             return
         now, identity = asyncio.get_running_loop().time(), _identity(self._directory / KUBELET_SOCKET)
         if identity != self._kubelet:

@@ -186,10 +186,10 @@ class Agent:
                     await self._synced.wait()
                     await self._node_seen.wait()
             self._store.claim()
+            await self.registrar.sweep()
             self._recover_holdings()
             if self._lost and self._in_force is None and self.node is not None:
                 self._in_force = _published_before(self.node, self.admission)
-            self.registrar.sweep()
             await self._replan()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.registrar.run())

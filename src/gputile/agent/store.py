@@ -5,7 +5,7 @@ one. Nothing is flushed to the disk: after a crash of the machine no container r
 checkpoint is there to recover from.
 
 While an agent is upgraded two of them can run for a moment. The younger one claims the directory, and the older one
-then writes nothing more and registers nothing more; what it had answered is read from the kubelet's checkpoint.
+then writes nothing more and lets go of the kubelet; what it had answered is read from the kubelet's checkpoint.
 """
 
 import logging
