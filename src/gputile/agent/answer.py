@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gputile.agent.holdings import Holding
+from gputile.agent.mps import CONTAINER_PIPES, LIMIT_ENV, PIPE_ENV
 from gputile.agent.pods import KnownPod
 from gputile.agent.setup import Setup
 from gputile.api.wellknown import Mode
@@ -75,7 +76,8 @@ def environment(
     if setup.mode is Mode.MPS:
         # CUDA numbers the visible devices from 0 (MPS documentation, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).
         limits = (f"{position}={share.mib}M" for position, share in enumerate(shares))
-        result["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = ",".join(limits)
+        result[LIMIT_ENV] = ",".join(limits)
+        result[PIPE_ENV] = CONTAINER_PIPES
     return result
 
 

@@ -16,6 +16,7 @@ from gputile.agent.answer import CONTAINER_DIRECTORY, Grant
 from gputile.agent.cluster import Cluster
 from gputile.agent.listing import Listing
 from gputile.agent.metrics import Metrics
+from gputile.agent.mps import CONTAINER_PIPES, PIPE_ENV
 from gputile.agent.plugin import NotReady
 from gputile.agent.podbook import apply_pod
 from gputile.agent.podresources import PodResources
@@ -27,6 +28,7 @@ from gputile.kube.errors import KubeError
 log = logging.getLogger(__name__)
 
 FETCH_WITHIN_S = 0.45
+MPS_DIRECTORY = "mps"
 MOST_LOOKUPS = 8
 
 
@@ -37,7 +39,7 @@ class AdmissionDesk:
         self,
         admission: Admission,
         store: Store,
-        host_allocations: Path,
+        host_state: Path,
         podresources: PodResources,
         cluster: Cluster,
         metrics: Metrics,
@@ -47,7 +49,8 @@ class AdmissionDesk:
     ) -> None:
         self._admission = admission
         self._store = store
-        self._host_allocations = host_allocations
+        self._host_allocations = host_state / "allocations"
+        self._host_mps = host_state / MPS_DIRECTORY
         self._podresources = podresources
         self._cluster = cluster
         self._metrics = metrics
@@ -149,4 +152,9 @@ class AdmissionDesk:
         mount = pb.Mount(
             container_path=CONTAINER_DIRECTORY, host_path=str(self._host_allocations / grant.directory), read_only=True
         )
-        return pb.ContainerAllocateResponse(envs=dict(grant.environment), mounts=[mount])
+        mounts = [mount]
+        if PIPE_ENV in grant.environment and len(grant.uuids) == 1:
+            mounts.append(
+                pb.Mount(container_path=CONTAINER_PIPES, host_path=str(self._host_mps / grant.uuids[0] / "pipe"))
+            )
+        return pb.ContainerAllocateResponse(envs=dict(grant.environment), mounts=mounts)

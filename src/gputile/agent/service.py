@@ -18,13 +18,14 @@ from gputile.agent.adopt import adopt, with_part
 from gputile.agent.checkpoint import Checkpoint
 from gputile.agent.cluster import Cluster
 from gputile.agent.corrections import Corrector
-from gputile.agent.desk import AdmissionDesk
+from gputile.agent.desk import MPS_DIRECTORY, AdmissionDesk
 from gputile.agent.foreign import SOCKET_PATTERNS, foreign_condition, foreign_plugin
 from gputile.agent.holdings import Holdings
 from gputile.agent.kubeletcheckpoint import FILE_NAME, recover
 from gputile.agent.labels import node_labels
 from gputile.agent.metrics import Metrics
 from gputile.agent.modes import Plan, plan
+from gputile.agent.mps import MpsDaemons
 from gputile.agent.offer import mig_condition, mps_condition, published, setup_of
 from gputile.agent.plugin import Plugin
 from gputile.agent.podbook import apply_pod, remove_pod, replace_pods
@@ -98,7 +99,7 @@ class Agent:
         eyes: Eyes,
         cluster: Cluster,
         configuration: Configuration,
-        mps_problem: Callable[[], str] = lambda: "",
+        mps: MpsDaemons | None = None,
     ) -> None:
         self.metrics = Metrics()
         self.node: Node | None = None
@@ -106,7 +107,7 @@ class Agent:
         self._places = places
         self._eyes = eyes
         self._cluster = cluster
-        self._mps_problem = mps_problem
+        self._mps = mps or MpsDaemons(places.state / MPS_DIRECTORY)
         self._store = Store(places.state)
         saved = self._store.load()
         self._lost = saved is None
@@ -124,7 +125,7 @@ class Agent:
         self.desk = AdmissionDesk(
             self.admission,
             self._store,
-            (places.host_state or places.state) / "allocations",
+            places.host_state or places.state,
             self._podresources,
             cluster,
             self.metrics,
@@ -197,6 +198,7 @@ class Agent:
                 tasks.create_task(self._forever(self._compare))
                 tasks.create_task(self._forever(self._tell_node))
         finally:
+            await self._mps.stop()
             await self._podresources.close()
             self._worker.shutdown(wait=False, cancel_futures=True)
             self._eyes.close()
@@ -265,7 +267,7 @@ class Agent:
                 *self._plan.conditions,
                 foreign_condition(self._foreign),
                 mig_condition(seen.machine, in_force),
-                mps_condition(in_force, self._mps_problem() if in_force.mode is Mode.MPS else ""),
+                mps_condition(in_force, self._mps.problem if in_force.mode is Mode.MPS else ""),
             ),
         )
         self._say_what_is_new(node, wanted)
@@ -294,8 +296,10 @@ class Agent:
             if self.node is not None:
                 self._in_force = self._plan.in_force
         self._foreign = self._find_foreign()
-        problem = self._mps_problem() if self._plan.in_force.mode is Mode.MPS else ""
+        problem = self._mps.problem if self._plan.in_force.mode is Mode.MPS else ""
         setup = setup_of(seen.machine, seen.health, self._plan.in_force, self._foreign, problem)
+        serving = self._plan.in_force.mode is Mode.MPS and not self._foreign
+        self._mps.want(card.uuid for card in setup.inventory.cards if serving and card.healthy)
         if self.node is None and self._in_force is None:
             setup = replace(setup, withheld="the labels of the node are not known yet")
         changed = setup != admission.setup

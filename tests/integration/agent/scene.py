@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gputile.agent.answer import VISIBLE_DEVICES
+from gputile.agent.desk import MPS_DIRECTORY
+from gputile.agent.mps import MpsDaemons
 from gputile.agent.service import Agent, Places
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
@@ -55,6 +57,8 @@ class Scene:
         self.eyes = FixedEyes(seen)
         self.places = Places(directory / "dp", directory / "pr" / "kubelet.sock", directory / "state")
         self.faults = Faults()
+        self.mps_program = directory / "mps-control"
+        self.install_mps()
         self.kubelet: Kubelet
         self.agent: Agent
         self.failed: dict[str, str] = {}
@@ -73,6 +77,12 @@ class Scene:
         self.cluster.on_gone = self.kubelet.remove
         self.kubelet.sync([pod for pod in self.cluster.pods.values() if pod.spec.node_name == NODE])
 
+    def install_mps(self, does: str = "exec sleep 3600") -> None:
+        """Install something that runs as NVIDIA's control daemon does."""
+        self.mps_program.parent.mkdir(parents=True, exist_ok=True)
+        self.mps_program.write_text(f'#!/bin/sh\nenv > "$CUDA_MPS_LOG_DIRECTORY/env"\n{does}\n')
+        self.mps_program.chmod(0o755)
+
     def _status(self, uid: str, phase: str, reason: str) -> None:
         if phase == "Failed":
             self.failed[uid] = reason
@@ -82,7 +92,8 @@ class Scene:
         await self.kubelet.kill()
 
     async def start_agent(self) -> None:
-        self.agent = Agent(NODE, self.places, self.eyes, self.cluster, self.cluster.configuration)
+        daemons = MpsDaemons(self.places.state / MPS_DIRECTORY, str(self.mps_program))
+        self.agent = Agent(NODE, self.places, self.eyes, self.cluster, self.cluster.configuration, daemons)
         self.cluster.connect(self.agent.on_pods, self.agent.on_node)
         self._task = asyncio.create_task(self.agent.run())
 

@@ -1,0 +1,61 @@
+"""Mode mps: a control daemon for each card, limits for each client, and nothing offered without the daemon."""
+
+import asyncio
+from pathlib import Path
+
+from gputile.agent.offer import MPS_PROBLEM
+from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+from tests.integration.agent.scene import scene
+
+
+def test_each_card_has_its_daemon_and_each_client_its_limit(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "mps", (15360, 15360)) as here:
+            await here.until_offered(GPU_MEMORY, 30)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
+            uid = here.pod("default/a").metadata.uid
+            environment = here.environment("default/a")
+            assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
+            host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
+            assert host == str(here.places.state / "mps" / "GPU-0" / "pipe")
+            seen = here.places.state / "mps" / "GPU-1" / "log" / "env"
+            await here.until(seen.exists)
+            assert "CUDA_VISIBLE_DEVICES=GPU-1" in seen.read_text()
+
+    asyncio.run(main())
+
+
+def test_without_the_daemon_nothing_is_offered_and_the_node_says_so(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.mps_program.unlink()
+            here.cluster.relabel({MODE_LABEL: "mps"})
+            await here.until_offered(GPU_MEMORY, 0)
+            await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
+            assert "is not installed" in here.cluster.condition(MPS_PROBLEM).message
+            assert here.cluster.placer.state("n") is not None
+            here.install_mps()
+            here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
+            await here.until_offered(GPU_MEMORY, 60)
+            await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "False")
+
+    asyncio.run(main())
+
+
+def test_a_daemon_that_ends_is_started_again_and_meanwhile_nothing_is_offered(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.install_mps("exit 3")
+            here.cluster.relabel({MODE_LABEL: "mps"})
+            await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
+            assert "it ended with status 3" in here.cluster.condition(MPS_PROBLEM).message
+            await here.until_offered(GPU_MEMORY, 0)
+            here.install_mps()
+            await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] == 60, 30.0)
+
+    asyncio.run(main())
