@@ -48,6 +48,7 @@ class Running:
     mounts: dict[str, str]
     ids: dict[str, frozenset[str]]
     phase: str
+    cdi: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -266,7 +267,8 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
             environment |= dict(gave.answer.envs)
             mounts |= {mount.container_path: mount.host_path for mount in gave.answer.mounts}
         ids = {resource: gave.ids for resource, gave in given.items()}
-        seen.containers[container.name] = Running(environment, mounts, ids, phase)
+        cdi = frozenset(device.name for gave in given.values() for device in gave.answer.cdi_devices)
+        seen.containers[container.name] = Running(environment, mounts, ids, phase, cdi)
 
     # -- v1beta1.Registration
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from gputile.agent.admission import Admission, NotYet
 from gputile.agent.advertise import Device, devices
 from gputile.agent.answer import CONTAINER_DIRECTORY, Grant
+from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.cluster import Cluster
 from gputile.agent.listing import Listing
 from gputile.agent.metrics import Metrics
@@ -46,6 +47,7 @@ class AdmissionDesk:
         node: str,
         save: Callable[[], None],
         changed: Callable[[], None],
+        cdi: CdiFiles | None = None,
     ) -> None:
         self._admission = admission
         self._store = store
@@ -57,6 +59,7 @@ class AdmissionDesk:
         self._node = node
         self._save = save
         self._changed = changed
+        self._cdi = cdi
         self._latest: Listing = {}
 
     def devices(self, resource: str) -> tuple[Device, ...]:
@@ -157,4 +160,7 @@ class AdmissionDesk:
             mounts.append(
                 pb.Mount(container_path=CONTAINER_PIPES, host_path=str(self._host_mps / grant.uuids[0] / "pipe"))
             )
-        return pb.ContainerAllocateResponse(envs=dict(grant.environment), mounts=mounts)
+        devices = self._cdi.devices(grant.uuids) if self._cdi is not None else ()
+        return pb.ContainerAllocateResponse(
+            envs=dict(grant.environment), mounts=mounts, cdi_devices=[pb.CDIDevice(name=name) for name in devices]
+        )

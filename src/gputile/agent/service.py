@@ -15,6 +15,7 @@ import msgspec
 
 from gputile.agent.admission import Admission
 from gputile.agent.adopt import adopt, with_part
+from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.checkpoint import Checkpoint
 from gputile.agent.cluster import Cluster
 from gputile.agent.corrections import Corrector
@@ -69,12 +70,18 @@ class Eyes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things are. ``host_state`` is the state directory as the host sees it, for mounts into containers."""
+    """Where things are.
+
+    ``host_state`` is the state directory as the host sees it, for mounts into containers. With a ``cdi`` directory
+    containers get their devices by CDI too. ``root`` is where the agent sees the host's file system.
+    """
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     state: Path = Path("/var/lib/gputile")
     host_state: Path | None = None
+    cdi: Path | None = None
+    root: Path = Path("/")
 
 
 @dataclass(slots=True)
@@ -121,6 +128,7 @@ class Agent:
         self.admission = Admission(configuration, setup, Holdings(self._saved.holdings))
         self._plan = Plan(nothing, ())
         self._foreign, self._mixed, self._caught_up = "", True, False
+        self._cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
         self._podresources = PodResources(places.pod_resources)
         self.desk = AdmissionDesk(
             self.admission,
@@ -132,6 +140,7 @@ class Agent:
             node_name,
             self._save,
             self._allocated,
+            self._cdi,
         )
         self._plugins: dict[str, Plugin] = {}
         self.registrar = Registrar(places.device_plugins, lambda: self._store.mine)
@@ -305,6 +314,8 @@ class Agent:
         changed = setup != admission.setup
         admission.setup, admission.labels = setup, labels
         await self._provide(setup)
+        if changed and self._cdi is not None:
+            self._cdi.refresh(seen.machine)
         if changed:
             log.info("mode %s, unit %d MiB in force", setup.mode.value, setup.in_force.unit_mib)
             self._save()

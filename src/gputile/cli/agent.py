@@ -35,6 +35,13 @@ def agent(
         Path | None,
         typer.Option("--host-state-dir", metavar="DIR", help="The same directory as the host names it, if otherwise."),
     ] = None,
+    cdi_dir: Annotated[
+        Path | None,
+        typer.Option("--cdi-dir", metavar="DIR", help="Give devices by CDI too; /var/run/cdi for most runtimes."),
+    ] = None,
+    host_root: Annotated[
+        Path, typer.Option("--host-root", metavar="DIR", help="Where the host's file system is, for its driver.")
+    ] = Path("/"),
     metrics_port: Annotated[
         int, typer.Option("--metrics-port", min=0, max=65535, help="Port of /metrics; 0: none.")
     ] = 0,
@@ -59,7 +66,7 @@ def agent(
     except OSError as error:
         fail(f"--state-dir {state_dir}: {error.strerror}")
     set_up_logging(log_format, verbose)
-    places = Places(device_plugin_dir, pod_resources_socket, state_dir, host_state_dir)
+    places = Places(device_plugin_dir, pod_resources_socket, state_dir, host_state_dir, cdi_dir, host_root)
     settings = Settings(node_name=name, places=places, config=config, metrics_port=metrics_port)
     import uvloop
 

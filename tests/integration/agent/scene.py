@@ -42,7 +42,16 @@ def machine(sizes: Sequence[int], mig: Mapping[int, Sequence[MigInstance]] | Non
         instances = tuple((mig or {}).get(index, ()))
         state = Mig.ON if instances else Mig.OFF
         cards.append(
-            ProbedCard(index, f"GPU-{index}", "Tesla T4", mib, f"0000:{index:02x}:00.0", mig=state, instances=instances)
+            ProbedCard(
+                index,
+                f"GPU-{index}",
+                "Tesla T4",
+                mib,
+                f"0000:{index:02x}:00.0",
+                minor=index,
+                mig=state,
+                instances=instances,
+            )
         )
     return ProbedMachine(cards=tuple(cards), driver="580.1", cuda=(13, 0))
 
@@ -55,7 +64,9 @@ class Scene:
     ) -> None:
         self.cluster = FakeCluster(configuration, labels)
         self.eyes = FixedEyes(seen)
-        self.places = Places(directory / "dp", directory / "pr" / "kubelet.sock", directory / "state")
+        self.places = Places(
+            directory / "dp", directory / "pr" / "kubelet.sock", directory / "state", cdi=directory / "cdi"
+        )
         self.faults = Faults()
         self.mps_program = directory / "mps-control"
         self.install_mps()

@@ -289,3 +289,17 @@ def test_an_upgrade_with_two_agents_at_once_hands_over(short: Path, one_at_a_tim
             assert all(len(holding.parts) == 2 for holding in here.agent.admission.holdings)
 
     asyncio.run(main())
+
+
+def test_the_runtime_gets_the_cards_by_cdi_too(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
+            uid = here.pod("default/a").metadata.uid
+            assert here.kubelet.pods[uid].containers["main"].cdi == {"gputile.io/gpu=GPU-0"}
+            spec = json.loads((short / "cdi" / "gputile.io-gpu.json").read_text())
+            assert [device["name"] for device in spec["devices"]] == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
+
+    asyncio.run(main())

@@ -1,0 +1,55 @@
+"""Writes the node's CDI specification, and reads those that are there."""
+
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from gputile.agent.cdi import FILE_NAME, LIBRARIES, SHARED_NODES, choose, names, specification
+from gputile.nvml.probe import ProbedMachine
+
+log = logging.getLogger(__name__)
+
+LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
+
+
+class CdiFiles:
+    """One CDI directory. ``root`` is where the host's file system is seen."""
+
+    def __init__(self, directory: Path, root: Path = Path("/")) -> None:
+        self._directory = directory
+        self._root = root
+        self._known: frozenset[str] = frozenset()
+
+    def refresh(self, machine: ProbedMachine) -> None:
+        """Write what the machine is now."""
+        nodes = [node for node in SHARED_NODES if (self._root / node[1:]).exists()]
+        spec = msgspec.json.encode(specification(machine, nodes, self._libraries(machine.driver)))
+        path, found = self._directory / FILE_NAME, frozenset[str]()
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            if not path.exists() or path.read_bytes() != spec:
+                beside = path.with_name(f".{FILE_NAME}.{os.getpid()}")
+                beside.write_bytes(spec)
+                beside.replace(path)
+            for file in sorted(self._directory.glob("*.json")):
+                found |= names(file.read_bytes())
+        except OSError as error:
+            log.error("CDI directory %s: %s; containers get their devices by environment only", self._directory, error)
+        self._known = found
+
+    def devices(self, uuids: Iterable[str]) -> tuple[str, ...]:
+        """Return the qualified names of devices; empty where the runtime would not know one of them."""
+        return choose(uuids, self._known)
+
+    def _libraries(self, driver: str) -> list[str]:
+        """Return the driver's libraries as the host names them; the first directory that has a library wins."""
+        found = []
+        for library in LIBRARIES:
+            paths = (f"{directory}/{library}.so.{driver}" for directory in LIBRARY_DIRECTORIES)
+            path = next((p for p in paths if driver and (self._root / p).exists()), None)
+            if path is not None:
+                found.append(f"/{path}")
+        return found

@@ -1,0 +1,58 @@
+"""The cards as CDI devices."""
+
+import json
+from pathlib import Path
+
+from gputile.agent.cdi import choose, names, specification
+from gputile.agent.cdifiles import CdiFiles
+from gputile.nvml.probe import ProbedCard, ProbedMachine
+
+CARDS = tuple(ProbedCard(i, f"GPU-{i}", "T4", 15360, f"0000:0{i}:00.0", minor=3 + i) for i in range(2))
+MACHINE = ProbedMachine(cards=CARDS, driver="570.133.20")
+
+
+def test_each_card_is_a_device_and_the_driver_comes_with_all() -> None:
+    spec = specification(MACHINE, ["/dev/nvidiactl"], ["/usr/lib64/libcuda.so.570.133.20"])
+    assert [(d["name"], d["containerEdits"]["deviceNodes"]) for d in spec["devices"]] == [
+        ("GPU-0", [{"path": "/dev/nvidia3"}]),
+        ("GPU-1", [{"path": "/dev/nvidia4"}]),
+    ]
+    assert spec["containerEdits"]["deviceNodes"] == [{"path": "/dev/nvidiactl"}]
+    seen = [mount["containerPath"] for mount in spec["containerEdits"]["mounts"]]
+    assert seen == ["/usr/lib64/libcuda.so.570.133.20", "/usr/lib64/libcuda.so.1"]
+
+
+def test_nvidias_own_specification_goes_first_and_nothing_is_made_up() -> None:
+    known = frozenset({"nvidia.com/gpu=GPU-0", "gputile.io/gpu=GPU-0", "gputile.io/gpu=GPU-1"})
+    assert choose(["GPU-0", "GPU-1"], known) == ("nvidia.com/gpu=GPU-0", "gputile.io/gpu=GPU-1")
+    assert choose(["GPU-0", "GPU-2"], known) == ()
+
+
+def test_what_is_no_specification_has_no_names() -> None:
+    for text in (b"", b"{}", b"[]", b'{"kind": 1}', b"\xff", b'{"kind": "a", "devices": [{"name": 5}]}'):
+        assert names(text) == frozenset()
+
+
+def test_the_file_follows_the_machine(tmp_path: Path) -> None:
+    (tmp_path / "usr/lib64").mkdir(parents=True)
+    (tmp_path / "usr/lib64/libcuda.so.570.133.20").touch()
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia-uvm").touch()
+    (tmp_path / "cdi").mkdir()
+    (tmp_path / "cdi/broken.json").write_text("{")
+    files = CdiFiles(tmp_path / "cdi", tmp_path)
+    files.refresh(MACHINE)
+    spec = json.loads((tmp_path / "cdi/gputile.io-gpu.json").read_text())
+    assert [node["path"] for node in spec["containerEdits"]["deviceNodes"]] == ["/dev/nvidia-uvm"]
+    assert spec["containerEdits"]["mounts"][0]["hostPath"] == "/usr/lib64/libcuda.so.570.133.20"
+    assert files.devices(["GPU-1"]) == ("gputile.io/gpu=GPU-1",)
+    assert files.devices(["GPU-7"]) == ()
+    files.refresh(ProbedMachine(cards=CARDS[:1], driver="570.133.20"))
+    assert files.devices(["GPU-1"]) == ()
+
+
+def test_a_directory_that_cannot_be_written_leaves_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "cdi").touch()
+    files = CdiFiles(tmp_path / "cdi", tmp_path)
+    files.refresh(MACHINE)
+    assert files.devices(["GPU-0"]) == ()
