@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.skipping import components_or_skip, prepare
 
@@ -35,8 +36,18 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> It
     test = request.node.name.partition("[")[0].lower().replace("_", "-")[:50].strip("-")
     name = control_plane.create_namespace(f"{test}-{secrets.token_hex(3)}")
     yield name
-    control_plane.nodes.delete_all_pods_now(name)
     control_plane.api.delete(f"/api/v1/namespaces/{name}")
+    control_plane.wait(lambda: _is_gone(control_plane, name), f"namespace {name} to be gone", 60)
+
+
+def _is_gone(control_plane: ControlPlane, namespace: str) -> bool:
+    """End what is left in a namespace that is being deleted: its controllers go first, and no kubelet ends its pods."""
+    control_plane.nodes.delete_all_pods_now(namespace)
+    try:
+        control_plane.api.get(f"/api/v1/namespaces/{namespace}")
+    except ApiError as error:
+        return error.status == 404
+    return False
 
 
 @pytest.fixture

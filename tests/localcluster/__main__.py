@@ -3,42 +3,30 @@
 import signal
 import sys
 import time
+from pathlib import Path
 from types import FrameType
 
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.nodes import NodeSpec
+from tests.localcluster.gputile import EXAMPLES, MANAGED, described_nodes, start_extender
 from tests.localcluster.processes import ProcessFailed
 from tests.localcluster.toolchain import ComponentMissing
 
-# Scheduling mode, cards of a node, nodes of that kind.
-TABLE = (("default", 8, 1), ("cgpu", 4, 2), ("core_mem", 4, 1), ("share", 4, 1), ("mps", 2, 1), ("topology", 8, 1))
+UNIT = "128MiB"  # what examples/cluster.yaml counts in
 
 HELP = """
 A Kubernetes control plane runs, with {nodes} simulated nodes (pods are scheduled, but nothing runs them).
 
-    export KUBECONFIG={kubeconfig}
-    kubectl get nodes -L ack.node.gpu.schedule
-    kubectl run plain --image=example --restart=Never && kubectl get pod plain -o wide
-    kubectl delete pod plain --force       # there is no kubelet that would end it
+    export KUBECONFIG={kubeconfig} PATH={programs}:$PATH
+    kubectl get nodes -L ack.node.gpu.schedule,aliyun.accelerator/nvidia_name
+    kubectl apply -f {examples}/cluster-pods.yaml
+    kubectl get pods -o wide
+    kubectl inspect cgpu                   # -d lists the pods, -o json
+    kubectl describe pod too-large         # why it is pending: node, card and rule
+    kubectl delete pod too-large --force   # there is no kubelet that would end it
 
 Logs: {directory}/*.log
 Ctrl-C ends it and removes everything.
 """
-
-
-def gpu_nodes() -> list[NodeSpec]:
-    """Return the nodes to simulate, by ``TABLE``: the one place that knows what a GPU node looks like."""
-    return [
-        NodeSpec(name=f"{mode.replace('_', '-')}-{number}", labels={"ack.node.gpu.schedule": mode})
-        for mode, _cards, count in TABLE
-        for number in range(1, count + 1)
-    ]
-
-
-def start_gputile(plane: ControlPlane) -> str | None:
-    """Start gputile's own processes and return the URL of the extender, None while there is none to start."""
-    del plane
-    return None
 
 
 def main() -> int:
@@ -47,10 +35,18 @@ def main() -> int:
     try:
         print("starting a control plane ...", file=sys.stderr, flush=True)
         with ControlPlane() as plane:
-            nodes = gpu_nodes()
+            nodes = described_nodes(EXAMPLES / "cluster.yaml")
             plane.nodes.create_nodes(nodes)
-            plane.start_scheduler(start_gputile(plane))
-            print(HELP.format(nodes=len(nodes), kubeconfig=plane.kubeconfig(), directory=plane.directory), flush=True)
+            _, url = start_extender(plane, unit=UNIT)
+            plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED)
+            text = HELP.format(
+                nodes=len(nodes),
+                kubeconfig=plane.kubeconfig(),
+                programs=Path(sys.executable).parent,
+                examples=EXAMPLES,
+                directory=plane.directory,
+            )
+            print(text, flush=True)
             _watch(plane)
     except KeyboardInterrupt:
         return 0

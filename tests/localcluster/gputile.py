@@ -57,7 +57,7 @@ def start_extender(
         f"apiVersion: gputile.io/v1alpha1\nkind: Configuration\ngpuMemoryUnit: {unit}\n", encoding="utf-8"
     )
     url = f"http://127.0.0.1:{port}"
-    command = [
+    command: list[str | Path] = [
         Path(sys.executable).with_name("gputile"),
         "extender",
         f"--port={port}",

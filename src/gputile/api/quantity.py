@@ -86,7 +86,7 @@ def parse_count(value: str | int | float) -> int:
     return amount.numerator
 
 
-_MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>MiB|GiB|Mi|Gi|M|G)", re.ASCII)
+_MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re.ASCII)
 
 
 def parse_mib(text: str) -> int:
@@ -96,10 +96,9 @@ def parse_mib(text: str) -> int:
         QuantityError: it is neither, or not a whole number of MiB.
     """
     match = _MEMORY_UNIT.fullmatch(text.strip())
-    if match is None or match["suffix"] in ("M", "G"):
+    if match is None or "i" not in match["suffix"]:
         raise QuantityError(f"{text!r} is not a memory size such as 128MiB or 1GiB")
-    number = int(match["number"])
-    return number * 1024 if match["suffix"].startswith("G") else number
+    return int(match["number"]) << 10 * "MGT".index(match["suffix"][0])
 
 
 def format_mib(mib: int) -> str:

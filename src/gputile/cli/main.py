@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from gputile.cli.agent import agent
 from gputile.cli.extender import extender
 from gputile.cli.inspect import inspect
 from gputile.cli.simulate import simulate
@@ -36,6 +37,7 @@ def _root(
 app.command("simulate")(simulate)
 app.command("inspect")(inspect)
 app.command("extender")(extender)
+app.command("agent")(agent)
 
 
 def main() -> None:

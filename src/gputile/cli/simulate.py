@@ -66,8 +66,8 @@ def simulate(
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
     configuration = read_configuration(config)
-    nodes: "list[Node]" = []
-    pods: "list[Pod]" = []
+    nodes: list[Node] = []
+    pods: list[Pod] = []
     if from_cluster:
         from gputile.cli.live import read_cluster
 

@@ -1,0 +1,99 @@
+"""What the tests of the extender on a real kube-scheduler share: pods by the hundred, and what must hold of them."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gputile.api.core import Node, Pod
+from gputile.api.wellknown import ALLOCATION_ANNOTATION
+from gputile.device.allocation import decode_allocation
+from gputile.device.inventory import decode_inventory
+from tests.localcluster.controlplane import ControlPlane
+
+TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists"}
+
+
+def write_cluster(directory: Path, text: str) -> Path:
+    """Write a cluster description for ``described_nodes``."""
+    path = directory / "cluster.yaml"
+    path.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\n{text}", encoding="utf-8")
+    return path
+
+
+def pod_body(name: str, limits: Mapping[str, int], **spec: Any) -> dict[str, Any]:
+    """Return a pod of one container."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": spec.pop("labels", {})},
+        "spec": {
+            "tolerations": [TOLERATION],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "registry.example.com/x:1",
+                    "resources": {"limits": {resource: str(count) for resource, count in limits.items()}},
+                }
+            ],
+            **spec,
+        },
+    }
+
+
+def pods_in(plane: ControlPlane, namespace: str) -> list[dict[str, Any]]:
+    """Return the pods of a namespace as the API server has them."""
+    found: list[dict[str, Any]] = plane.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return found
+
+
+def bound(pods: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Return the node of each pod that has one."""
+    return {p["metadata"]["name"]: p["spec"]["nodeName"] for p in pods if p["spec"].get("nodeName")}
+
+
+def cards_of(pod: dict[str, Any]) -> list[int]:
+    """Return the indices of the cards that a pod holds by its annotation."""
+    allocation = decode_allocation(pod["metadata"]["annotations"][ALLOCATION_ANNOTATION])
+    return [share.index for share in allocation.cards]
+
+
+def assert_nothing_over_allocated(plane: ControlPlane) -> int:
+    """Add up the annotations of all pods that are bound, independently of the ledger; return how many there are.
+
+    The invariant above all: no card holds more than it has, and a whole card has one pod.
+    """
+    nodes = {n["metadata"]["name"]: n for n in plane.api.get("/api/v1/nodes")["items"]}
+    held: dict[tuple[str, str], int] = defaultdict(int)
+    whole: dict[tuple[str, str], int] = defaultdict(int)
+    counted = 0
+    for pod in plane.api.get("/api/v1/pods")["items"]:
+        text = pod["metadata"].get("annotations", {}).get(ALLOCATION_ANNOTATION)
+        if text is None or not pod["spec"].get("nodeName") or pod["status"]["phase"] in ("Succeeded", "Failed"):
+            continue
+        counted += 1
+        allocation = decode_allocation(text)
+        for share in allocation.cards:
+            key = (pod["spec"]["nodeName"], share.uuid)
+            held[key] += share.mib
+            whole[key] += allocation.whole
+    for (name, uuid), mib in held.items():
+        inventory = decode_inventory(nodes[name]["metadata"]["annotations"]["gputile.io/inventory"])
+        card = next(card for card in inventory.cards if card.uuid == uuid)
+        assert mib <= card.mib, f"card {uuid} of node {name} holds {mib} of {card.mib} MiB"
+        assert whole[name, uuid] <= 1, f"card {uuid} of node {name} was given away whole twice"
+    return counted
+
+
+def events_of(plane: ControlPlane, namespace: str, pod: str, reason: str) -> list[str]:
+    """Return the messages of a pod's Events with a reason."""
+    found = plane.api.get(f"/api/v1/namespaces/{namespace}/events", fieldSelector=f"involvedObject.name={pod}")
+    return [event["message"] for event in found["items"] if event["reason"] == reason]
+
+
+def typed(kind: type[Pod] | type[Node], body: Any) -> Any:
+    """Return an object of the API server as gputile reads it."""
+    import msgspec
+
+    return msgspec.json.decode(json.dumps(body), type=kind)

@@ -1,0 +1,240 @@
+"""The extender on a real kube-scheduler: cards, reasons, models (U1 to U4, U7, M1, M9, C2, T2, T3, B1, B9, V2)."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gputile.api.wellknown import ACK_ALLOCATION, GPU_CORE, GPU_MEMORY, GPUSHARE_INDEX, TOPOLOGY_GPU, WHOLE_GPU
+from tests.documents import document_yaml
+from tests.e2e.extender import (
+    assert_nothing_over_allocated,
+    bound,
+    cards_of,
+    events_of,
+    pod_body,
+    pods_in,
+    write_cluster,
+)
+from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gputile import MANAGED, described_nodes, start_extender
+
+CLUSTER = """
+gpuMemoryUnit: 128MiB
+nodes:
+- {name: t4, address: 192.0.2.109, mode: share, gpus: {count: 4, model: Tesla T4, memory: 15GiB}, taints: []}
+- {name: spread, mode: cgpu, placement: spread, gpus: {count: 4, model: NVIDIA A10, memory: 15GiB}, taints: []}
+- {name: core, mode: core_mem, gpus: {count: 1, model: NVIDIA A10, memory: 15GiB}, taints: []}
+- {name: v100, gpus: {count: 4, model: Tesla V100-SXM2-32GB, memory: 32510MiB}, taints: []}
+- {name: k80, gpus: {count: 5, model: Tesla K80, memory: 11441MiB}, taints: []}
+- {name: nvlink, mode: topology, gpus: {count: 8, model: NVIDIA A100, memory: 80GiB, bandwidth: nvlink}, taints: []}
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """The nodes of CLUSTER, an extender and a scheduler that asks it."""
+    specs = described_nodes(write_cluster(tmp_path_factory.mktemp("cluster"), CLUSTER))
+    control_plane.nodes.create_nodes(specs)
+    extender, url = start_extender(control_plane, unit="128MiB")
+    with extender, control_plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED):
+        yield control_plane
+    control_plane.nodes.delete_all_nodes()
+
+
+def create(plane: ControlPlane, namespace: str, *bodies: dict[str, object]) -> None:
+    for body in bodies:
+        plane.api.post(f"/api/v1/namespaces/{namespace}/pods", body)
+
+
+def wait_bound(plane: ControlPlane, namespace: str, count: int) -> None:
+    plane.wait(lambda: len(bound(pods_in(plane, namespace))) == count, f"{count} pods bound in {namespace}", 30)
+
+
+def on(node: str) -> dict[str, str]:
+    return {"kubernetes.io/hostname": node}
+
+
+def test_the_statefulset_of_the_documents_fills_one_card_before_the_next(cluster: ControlPlane, namespace: str) -> None:
+    """U2, U3, M9: 7 pods of 16 x 128 MiB fill a card of 120 units; the eighth goes to the next. Run unmodified."""
+    manifest = yaml.safe_load(document_yaml("001")[0])
+    manifest["spec"]["replicas"] = 4
+    manifest["spec"]["template"]["spec"]["nodeSelector"] = on("t4")
+    cluster.kubectl("-n", namespace, "apply", "-f", "-", input=yaml.safe_dump(manifest))
+    wait_bound(cluster, namespace, 4)
+    assert [cards_of(pod) for pod in pods_in(cluster, namespace)] == [[0]] * 4
+    cluster.kubectl("-n", namespace, "scale", "statefulset/binpack", "--replicas=9")
+    wait_bound(cluster, namespace, 9)
+    cards = sorted(card for pod in pods_in(cluster, namespace) for card in cards_of(pod))
+    assert cards == [0] * 7 + [1] * 2
+    annotations = pods_in(cluster, namespace)[0]["metadata"]["annotations"]
+    assert json.loads(annotations[ACK_ALLOCATION]) == {"binpack-1": {"0": 16}}
+    assert annotations[GPUSHARE_INDEX] == "0"
+    assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "16"
+    assert annotations["ALIYUN_COM_GPU_MEM_DEV"] == "120"
+    assert_nothing_over_allocated(cluster)
+
+
+def test_spread_uses_the_less_used_card(cluster: ControlPlane, namespace: str) -> None:
+    """M9."""
+    create(cluster, namespace, *(pod_body(f"s{i}", {GPU_MEMORY: 8}, nodeSelector=on("spread")) for i in range(8)))
+    wait_bound(cluster, namespace, 8)
+    assert sorted(card for pod in pods_in(cluster, namespace) for card in cards_of(pod)) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_pod_that_fits_the_node_and_no_card_waits_with_a_reason_and_goes_when_there_is_room(
+    cluster: ControlPlane, namespace: str
+) -> None:
+    """U4, "Pending with a reason": node, GPU and rule; scheduled within seconds of a deletion."""
+    create(cluster, namespace, *(pod_body(f"full{i}", {GPU_MEMORY: 70}, nodeSelector=on("t4")) for i in range(4)))
+    wait_bound(cluster, namespace, 4)  # 50 of 120 units are free on each card, 200 on the node
+    create(cluster, namespace, pod_body("wide", {GPU_MEMORY: 60}, nodeSelector=on("t4")))
+    reason = "t4: GPU 0 has 50 of 120 units free; the pod needs 60 on one card"
+    cluster.wait(
+        lambda: any(reason in text for text in events_of(cluster, namespace, "wide", "FailedScheduling")), reason, 20
+    )
+    cluster.wait(lambda: any(reason in text for text in events_of(cluster, namespace, "wide", "NoGPUFits")), reason, 20)
+    assert "wide" not in bound(pods_in(cluster, namespace))
+    # Asked to be deleted is not gone (U4): the pod keeps its card until the kubelet has ended it.
+    cluster.nodes.set_pod_phase(namespace, "full0", "Running")
+    cluster.kubectl("-n", namespace, "delete", "pod", "full0", "--wait=false")
+    create(cluster, namespace, pod_body("wake", {GPU_MEMORY: 1}, nodeSelector=on("t4")))
+    wait_bound(cluster, namespace, 5)
+    assert "wide" not in bound(pods_in(cluster, namespace))
+    cluster.nodes.delete_pod_now(namespace, "full0")
+    cluster.wait(lambda: "wide" in bound(pods_in(cluster, namespace)), "the waiting pod to be bound", 45)
+    assert_nothing_over_allocated(cluster)
+
+
+def test_the_seventeenth_pod_of_an_isolated_card_waits(cluster: ControlPlane, namespace: str) -> None:
+    """U7: at most 16 pods a card where memory is isolated, said when scheduling."""
+    limits = {GPU_MEMORY: 1, GPU_CORE: 5}
+    create(cluster, namespace, *(pod_body(f"p{i}", limits, nodeSelector=on("core")) for i in range(17)))
+    wait_bound(cluster, namespace, 16)
+    waiting = next(p["metadata"]["name"] for p in pods_in(cluster, namespace) if not p["spec"].get("nodeName"))
+    reason = "core: GPU 0 holds 16 pods, the most that a GPU may hold here (16)"
+    cluster.wait(
+        lambda: any(reason in text for text in events_of(cluster, namespace, waiting, "FailedScheduling")), reason, 20
+    )
+
+
+def test_the_jobs_of_the_documents_choose_and_avoid_a_model(cluster: ControlPlane, namespace: str) -> None:
+    """C2: nodeSelector on a model places only there, NotIn never there. Both Jobs unmodified but for their name."""
+    wanted, avoided = [yaml.safe_load(text) for text in document_yaml("003") if "kind: Job" in text]
+    avoided["metadata"]["name"] = "avoiding"
+    for job in (wanted, avoided):
+        cluster.kubectl("-n", namespace, "apply", "-f", "-", input=yaml.safe_dump(job))
+    wait_bound(cluster, namespace, 2)
+    nodes = bound(pods_in(cluster, namespace))
+    assert {name.rpartition("-")[0]: node for name, node in nodes.items()} == {
+        "tensorflow-mnist": "v100",
+        "avoiding": "k80",
+    }
+
+
+def test_topology_gives_the_best_connected_set_and_nothing_else(cluster: ControlPlane, namespace: str) -> None:
+    """T2, T3."""
+    create(
+        cluster,
+        namespace,
+        pod_body("four", {TOPOLOGY_GPU: 4}),
+        pod_body("share", {GPU_MEMORY: 1}, nodeSelector=on("nvlink")),
+    )
+    wait_bound(cluster, namespace, 1)
+    assert bound(pods_in(cluster, namespace)) == {"four": "nvlink"}
+    assert cards_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3]
+
+
+def test_containers_of_one_pod_get_distinct_whole_cards(cluster: ControlPlane, namespace: str) -> None:
+    """L3: two containers with 2 and 3 get five distinct GPUs of one node."""
+    body = pod_body("five", {WHOLE_GPU: 2})
+    second = json.loads(json.dumps(body["spec"]["containers"][0]))
+    body["spec"]["containers"].append(second | {"name": "second", "resources": {"limits": {WHOLE_GPU: "3"}}})
+    create(cluster, namespace, body)
+    wait_bound(cluster, namespace, 1)
+    assert bound(pods_in(cluster, namespace)) == {"five": "k80"}
+    assert cards_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3, 4]
+
+
+def test_a_wrong_request_says_what_is_wrong(cluster: ControlPlane, namespace: str) -> None:
+    """M10, M8: what admission would refuse fits nowhere, and the event names field, rule and remedy."""
+    create(cluster, namespace, pod_body("odd", {GPU_MEMORY: 7}, labels={"aliyun.com/gpu-count": "2"}))
+    create(cluster, namespace, pod_body("seven", {GPU_MEMORY: 7, GPU_CORE: 7}))
+    for pod, text in (("odd", "2 cards (aliyun.com/gpu-count) do not divide"), ("seven", "not a multiple of 5")):
+        cluster.wait(
+            lambda pod=pod, text=text: any(  # type: ignore[misc]
+                text in message for message in events_of(cluster, namespace, pod, "InvalidGPURequest")
+            ),
+            text,
+            20,
+        )
+    assert bound(pods_in(cluster, namespace)) == {}
+
+
+def test_kubectl_inspect_cgpu_shows_the_live_cluster(cluster: ControlPlane, namespace: str) -> None:
+    """V2, V3: kubectl finds the plugin, and the table is that of the documents, in the unit in force."""
+    create(cluster, namespace, pod_body("shown", {GPU_MEMORY: 15}, nodeSelector=on("t4")))
+    wait_bound(cluster, namespace, 1)
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "KUBECONFIG": str(cluster.kubeconfig()),
+        "HOME": "/nonexistent",
+    }
+    table = subprocess.run(
+        ["kubectl", "inspect", "cgpu"], env=environment, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert table[0].endswith("GPU Memory(128MiB)")
+    assert [line.split() for line in table if line.startswith("t4 ")] == [
+        ["t4", "192.0.2.109", "15/120", "0/120", "0/120", "0/120", "15/480"]
+    ]
+    assert table[table.index("Allocated/Total GPU Memory In Cluster:") + 1] == "15/1080 (1%)"
+    details = subprocess.run(
+        ["kubectl", "inspect", "cgpu", "-d", "t4"], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert ["shown", namespace, "15", "0", "0", "0"] in [line.split() for line in details.splitlines()]
+    assert "Allocated : 15 (3%)" in details
+
+
+def test_a_pod_with_higher_priority_gets_a_card_by_preemption(cluster: ControlPlane, namespace: str) -> None:
+    """The preempt verb: kube-scheduler sees that the node is short of units, gputile which pods are on one card."""
+    cluster.kubectl(
+        "apply",
+        "-f",
+        "-",
+        input=yaml.safe_dump(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": "urgent"},
+                "value": 1000,
+            }
+        ),
+    )
+    low = [
+        pod_body(f"low{i}", {GPU_MEMORY: 60}, nodeSelector=on("spread"), terminationGracePeriodSeconds=0)
+        for i in range(8)
+    ]
+    create(cluster, namespace, *low)
+    wait_bound(cluster, namespace, 8)  # each card holds two
+    before = {pod["metadata"]["name"]: cards_of(pod) for pod in pods_in(cluster, namespace)}
+    create(
+        cluster, namespace, pod_body("high", {GPU_MEMORY: 120}, nodeSelector=on("spread"), priorityClassName="urgent")
+    )
+
+    def preempted() -> bool:
+        for pod in pods_in(cluster, namespace):  # there is no kubelet that would end the victims
+            if pod["metadata"].get("deletionTimestamp"):
+                cluster.nodes.delete_pod_now(namespace, pod["metadata"]["name"])
+        return "high" in bound(pods_in(cluster, namespace))
+
+    cluster.wait(preempted, "the urgent pod to be bound", 40)
+    left = {pod["metadata"]["name"] for pod in pods_in(cluster, namespace)} - {"high"}
+    gone = [before[name] for name in before.keys() - left]
+    # kube-scheduler proposes two victims by the node's units, which may be on two cards: then one more has to leave.
+    assert len(gone) in (2, 3)
+    assert any(gone.count(cards) == 2 for cards in gone), "a whole card was freed"
+    assert_nothing_over_allocated(cluster)
