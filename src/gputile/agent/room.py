@@ -3,10 +3,13 @@
 A pod counts with what it really holds once it has been admitted, and with what is booked for it until then. The facts
 of the node are made by the very function that the scheduler's ledger uses, from the same annotation that the agent
 publishes.
+
+A pod that is booked needs no choice, and what chooses needs numpy, 10 MiB on every node: it is imported when needed.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,10 +20,10 @@ from gputile.api.core import Node, ObjectMeta
 from gputile.api.wellknown import INVENTORY_ANNOTATION, MODE_LABEL, Mode
 from gputile.device.inventory import Inventory, encode_inventory
 from gputile.device.request import Shape
-from gputile.ledger.columns import MIXED_GROUPS, NO_GROUP
 from gputile.ledger.node import NodeFacts, facts_of
-from gputile.ledger.snapshot import CardState, NodeState
-from gputile.placement.choose import choose_cards
+
+if TYPE_CHECKING:
+    from gputile.ledger.snapshot import CardState
 
 
 @dataclass(slots=True)
@@ -59,6 +62,10 @@ class Room:
 
     def choose(self, shape: Shape, trust_group: str, usable: Iterable[int]) -> tuple[int, ...] | None:
         """Return the indices of the cards that a pod gets of those that are ``usable``; None where it does not fit."""
+        from gputile.ledger.columns import NO_GROUP
+        from gputile.ledger.snapshot import NodeState
+        from gputile.placement.choose import choose_cards
+
         allowed = frozenset(usable)
         state = NodeState(self._node, self._node.service, tuple(self._state(i, allowed) for i in self._positions()))
         chosen = choose_cards(state, shape, self._groups.get(trust_group, NO_GROUP))
@@ -71,7 +78,10 @@ class Room:
     def _positions(self) -> range:
         return range(len(self._node.inventory.cards))
 
-    def _state(self, position: int, allowed: frozenset[int]) -> CardState:
+    def _state(self, position: int, allowed: frozenset[int]) -> "CardState":
+        from gputile.ledger.columns import MIXED_GROUPS, NO_GROUP
+        from gputile.ledger.snapshot import CardState
+
         card = self._node.inventory.cards[position]
         taken, group = self._taken[card.index], NO_GROUP
         if taken.groups:
