@@ -27,6 +27,7 @@ LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 
 # Annotations: gputile's own
 ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # pod: the ledger entry, see device.allocation
 MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # pod: the unit that its gpu-mem counts in
+WAKE_ANNOTATION: Final = "gputile.io/wake"  # node: touched to make kube-scheduler try refused pods again
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # node: its cards, see device.inventory
 
 # Annotations that existing tools read: gpushare's, and ACK's

@@ -8,15 +8,28 @@ from gputile.api.core import Node, Pod
 from gputile.kube.decoding import Applied, Deleted, Event, Replaced, Unreadable
 from gputile.ledger.events import Event as LedgerEvent
 from gputile.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodApplied, PodDeleted, PodsReplaced
+from gputile.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
 
 class Feed:
-    """Takes what two reflectors deliver. ``apply`` is the ledger's."""
+    """Takes to ``ledger`` what two reflectors deliver. ``freed`` is told of nodes that may have more free now."""
 
-    def __init__(self, apply: Callable[[LedgerEvent], None]) -> None:
-        self._apply = apply
+    def __init__(self, ledger: Ledger, freed: Callable[[str], None]) -> None:
+        self._ledger = ledger
+        self._freed = freed
+
+    def _apply(self, event: LedgerEvent) -> None:
+        uid = event.pod.metadata.uid if isinstance(event, PodApplied) else ""
+        uid = event.uid if isinstance(event, PodDeleted) else uid
+        before, position = self._ledger.booking(uid), self._ledger.changes.position
+        self._ledger.apply(event)
+        if before is not None and self._ledger.booking(uid) is None:
+            self._freed(before.node)
+        elif not uid and self._ledger.changes.position != position and self._ledger.row_of:
+            name = event.node.metadata.name if isinstance(event, NodeApplied) else next(iter(self._ledger.row_of))
+            self._freed(name)
 
     def pods(self, event: Event[Pod]) -> None:
         """Take an event of the pods' watch."""

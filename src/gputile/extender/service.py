@@ -25,6 +25,7 @@ from gputile.extender.feed import Feed
 from gputile.extender.metrics import Metrics
 from gputile.extender.readiness import NotReady
 from gputile.extender.verbs import Notice, Verbs
+from gputile.extender.wake import Wake
 from gputile.kube.connection import Connection
 from gputile.kube.events import EventRecorder
 from gputile.kube.kubeconfig import Access
@@ -69,7 +70,8 @@ class Extender:
         self.metrics = Metrics()
         self._settings = settings
         self._events = EventRecorder(connection, settings.identity) if settings.events else None
-        feed = Feed(self.ledger.apply)
+        self._wake = Wake(connection, time.monotonic)
+        feed = Feed(self.ledger, self._wake.freed)
         self._pods = Reflector(connection, "/api/v1/pods", Pod, feed.pods)
         self._nodes = Reflector(connection, "/api/v1/nodes", Node, feed.nodes)
         namespace = settings.lease_namespace or connection.namespace
@@ -80,7 +82,10 @@ class Extender:
         placer = Placer(self.ledger)
         self.binder = Binder(placer, cluster, Clock(time.monotonic, time.time_ns))
         self.app: Starlette = create_app(
-            Verbs(placer, self.binder, cluster, self._notify), self.metrics, admit=self._admit, ready=self.not_ready
+            Verbs(placer, self.binder, cluster, self._notify, self._wake.refused),
+            self.metrics,
+            admit=self._admit,
+            ready=self.not_ready,
         )
         self._describe()
 
@@ -124,7 +129,7 @@ class Extender:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
-        work = [self._pods.run(), self._nodes.run(), self._settle()]
+        work = [self._pods.run(), self._nodes.run(), self._settle(), self._wake.run()]
         if self._activity is not None:
             work.append(self._activity.keep(self._settings.lease_seconds / 3))
         if self._events is not None:
@@ -143,7 +148,10 @@ class Extender:
     async def _settle(self) -> None:
         while True:
             await asyncio.sleep(SETTLE_SECONDS)
+            position = self.ledger.changes.position
             await self.binder.settle()
+            if self.ledger.changes.position != position and self.ledger.row_of:
+                self._wake.freed(next(iter(self.ledger.row_of)))
 
 
 async def serve(access: Access, configuration: Configuration, settings: Settings) -> None:

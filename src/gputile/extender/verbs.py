@@ -50,11 +50,19 @@ class Notice:
 class Verbs:
     """Answers ``filter``, ``prioritize``, ``bind`` and ``preempt``."""
 
-    def __init__(self, placer: Placer, binder: Binder, cluster: Cluster, notify: Callable[[Notice], None]) -> None:
+    def __init__(
+        self,
+        placer: Placer,
+        binder: Binder,
+        cluster: Cluster,
+        notify: Callable[[Notice], None],
+        refused: Callable[[], None],
+    ) -> None:
         self._placer = placer
         self._binder = binder
         self._cluster = cluster
         self._notify = notify
+        self._refused = refused
         self._configuration = placer.ledger.configuration
         self._seen: OrderedDict[str, Pod] = OrderedDict()  # by UID: pods that filter has shown, for bind
 
@@ -73,6 +81,8 @@ class Verbs:
         if held is not None:
             return _only(held.node, names, f"an earlier Binding of the pod to node {held.node} is not settled yet")
         result = self._placer.filter(request, names)
+        if not result.feasible:
+            self._refused()
         if not result.feasible and result.closest:
             self._notify(Notice(pod, True, "NoGPUFits", _no_fit_message(len(names), result.closest)))
         return FilterResult(

@@ -17,7 +17,9 @@ def gpu_node(name: str, cards: int = 2, mib: int = 15 * 1024, mode: str = "share
     )
 
 
-def gpu_pod(name: str, units: int = 5, *, uid: str = "", namespace: str = "default", priority: int | None = None) -> Pod:
+def gpu_pod(
+    name: str, units: int = 5, *, uid: str = "", namespace: str = "default", priority: int | None = None
+) -> Pod:
     return Pod(
         metadata=ObjectMeta(name=name, namespace=namespace, uid=uid or f"uid-{name}"),
         spec=PodSpec(

@@ -1,5 +1,6 @@
 """A model of the API server's side of a bind, with every way in which an answer can go wrong."""
 
+import contextlib
 import copy
 from collections.abc import Callable
 from enum import Enum
@@ -48,10 +49,8 @@ class ModelCluster:
     def execute_late(self) -> None:
         """Execute what was still under way when its answer was given up."""
         for binding in self.late:
-            try:
+            with contextlib.suppress(Conflict, NotFound):
                 self.execute(binding)
-            except (Conflict, NotFound):
-                pass
         self.late.clear()
 
     async def bind(self, binding: Binding) -> None:
