@@ -15,7 +15,8 @@ Bool = npt.NDArray[np.bool_]
 class Cluster:
     """What is free on each node. Rows are in the order in which nodes win ties: row 0 first.
 
-    ``cpu`` and ``memory`` are milli-CPU and MiB, shape [nodes]; ``free`` is milli-GPU, shape [nodes, GPUs of the largest
+    ``cpu`` and ``memory`` are milli-CPU and MiB, shape [nodes]; ``free`` is milli-GPU, shape [nodes, GPUs of the
+    largest
     node], 0 for GPUs that a node does not have.
     """
 
@@ -69,7 +70,8 @@ class Cluster:
 def after(free: Int64, shape: PodShape) -> tuple[Int64, Bool]:
     """Return what is free after each way to place the pod, and which of the ways are possible.
 
-    ``free`` has the shape [nodes, GPUs]. A pod with one GPU has a way for every GPU: [nodes, ways, GPUs] and [nodes, ways].
+    ``free`` has the shape [nodes, GPUs]. A pod with one GPU has a way for every GPU: [nodes, ways, GPUs] and [nodes,
+    ways].
     Others have one way: none of the GPUs, or the first ones that are free enough.
     """
     if shape.gpus == 1:

@@ -95,7 +95,8 @@ class Fgd(_Stateless):
 class Fragments:
     """How much of a node's free GPU the typical pods of a workload cannot use.
 
-    Typical pods are the distinct (CPU, milli-GPU, GPUs, models) by falling count until ``TYPICAL_COVER`` of the pods are
+    Typical pods are the distinct (CPU, milli-GPU, GPUs, models) by falling count until ``TYPICAL_COVER`` of the pods
+    are
     covered, their shares renormalised.
     """
 
@@ -122,7 +123,7 @@ class Fragments:
         return self._cache[1]
 
     def of(self, cpu: Int64, free: Int64, allowed: Bool) -> Float64:
-        """Return F of each node, in milli-GPU, from its free CPU, its GPUs' free milli-GPU [nodes, GPUs] and ``allowed``."""
+        """Return F of each node, in milli-GPU, from its free CPU, free milli-GPU [nodes, GPUs] and ``allowed``."""
         total = free.sum(axis=1)
         enough = free[:, None, :] >= self._milli[:, None]
         usable = np.where(enough, free[:, None, :], 0).sum(axis=2)
@@ -133,7 +134,8 @@ class Fragments:
 
 def _tightest(cluster: Cluster, shape: PodShape, rows: Int64) -> Int64:
     free = cluster.free[rows]
-    return np.where(free >= shape.milli, free, np.iinfo(np.int64).max).argmin(axis=1)
+    tightest: Int64 = np.where(free >= shape.milli, free, np.iinfo(np.int64).max).argmin(axis=1)
+    return tightest
 
 
 def _fullness(cluster: Cluster, shape: PodShape, rows: Int64, cards: Int64) -> tuple[Float64, Int64]:

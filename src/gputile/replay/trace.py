@@ -107,7 +107,7 @@ def read_workload(directory: Path, name: str) -> Workload:
     index: dict[PodShape, int] = {}
     shape = []
     for row, cpu, memory, gpus, milli in zip(rows, *numbers, strict=True):
-        if not 0 <= gpus or not (0 < milli <= 1000 or gpus == 0):
+        if not gpus >= 0 or not (0 < milli <= 1000 or gpus == 0):
             raise TraceError(f"{path}: pod {row['name']}: {gpus} GPUs of {milli} milli-GPU each")
         models = frozenset(filter(None, (row.get("gpu_spec") or "").split("|")))
         key = PodShape(cpu, memory, gpus, milli if gpus else 0, models if gpus else frozenset())
