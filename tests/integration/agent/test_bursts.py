@@ -119,7 +119,7 @@ def test_two_hundred_pods_at_once(short: Path, seed: int, mode: str) -> None:
             refused = await settle(here, again)
             assert refused == []
             assert here.overbooked() == []
-            assert len(here.cluster.waiting) <= 5
+            assert len(here.cluster.waiting) < len(pods) // 4
 
     asyncio.run(main())
 
