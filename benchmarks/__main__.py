@@ -3,10 +3,14 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from benchmarks import core
+from benchmarks import core, http, throughput
 from benchmarks.report import Result, as_json, as_table
 
-BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {core.NAME: core.run}
+BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
+    core.NAME: core.run,
+    http.NAME: http.run,
+    throughput.NAME: throughput.run,
+}
 
 
 def main() -> None:

@@ -1,0 +1,97 @@
+"""The extender over HTTP and JSON: 500 candidate names of a cluster of 5,000 nodes.
+
+Client and server share this process, so that one core does the work of both; what the client costs is measured by
+asking for /healthz, and is the number to compare with.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+
+import aiohttp
+import msgspec
+import uvicorn
+
+from benchmarks.clusters import filled, gpu_pod, node_name
+from benchmarks.report import Result
+from gputile.extender.app import create_app
+from gputile.extender.binder import Binder, Clock
+from gputile.extender.metrics import Metrics
+from gputile.extender.verbs import Verbs
+
+NAME = "http"
+NODES, PODS, NAMES, REQUESTS = 5_000, 50_000, 500, 1_000
+
+
+class _NoCluster:
+    """Nothing is bound here."""
+
+    async def bind(self, binding: object) -> None:
+        raise AssertionError
+
+    async def pod(self, namespace: str, name: str) -> None:
+        raise AssertionError
+
+
+def run() -> Iterator[Result]:
+    """Measure wall-clock milliseconds of filter and of prioritize."""
+    yield from asyncio.run(_measure())
+
+
+async def _measure() -> list[Result]:
+    placer, _ = filled(NODES, PODS)
+    cluster = _NoCluster()
+    verbs = Verbs(
+        placer, Binder(placer, cluster, Clock(time.monotonic, time.time_ns)), cluster, lambda _: None, lambda: None
+    )
+    app = create_app(verbs, Metrics(), admit=_admit, ready=lambda: "")
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        plain = await _times(session, "healthz", None)
+        found = {verb: await _times(session, verb, _bodies()) for verb in ("filter", "prioritize")}
+    server.should_exit = True
+    await task
+    results = []
+    for verb, times in found.items():
+        for what, fraction, target in (("median", 0.5, None), ("p99", 0.99, 5.0)):
+            value = times[int(fraction * len(times))] * 1e3
+            against = plain[int(fraction * len(plain))] * 1e3
+            results.append(
+                Result(NAME, f"{verb}, {NAMES} names, {what}", value, "ms", target, value / against, "an empty request")
+            )
+    return results
+
+
+async def _admit() -> None:
+    return
+
+
+def _bodies() -> list[bytes]:
+    """Return requests as kube-scheduler makes them: a pod, and a run of names from somewhere in the cluster."""
+    draw = random.Random(7)
+    bodies = []
+    for number in range(64):
+        pod = msgspec.to_builtins(gpu_pod(1_000_000 + number, draw.choice((1, 2, 4))))
+        first = draw.randrange(NODES)
+        names = [node_name((first + i) % NODES) for i in range(NAMES)]
+        bodies.append(msgspec.json.encode({"Pod": pod, "Nodes": None, "NodeNames": names}))
+    return bodies
+
+
+async def _times(session: aiohttp.ClientSession, path: str, bodies: list[bytes] | None) -> list[float]:
+    times = []
+    for number in range(REQUESTS):
+        started = time.perf_counter()
+        if bodies is None:
+            request = session.get(f"/{path}")
+        else:
+            request = session.post(f"/{path}", data=bodies[number % len(bodies)])
+        async with request as response:
+            await response.read()
+        times.append(time.perf_counter() - started)
+    return sorted(times[REQUESTS // 10 :])
