@@ -33,7 +33,8 @@ class _JsonFormatter(logging.Formatter):
 
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        fields = (f"{key}={value}" for key, value in vars(record).items() if key not in _ORDINARY)
+        # Taken before formatting, which adds attributes to the record.
+        fields = [f"{key}={value}" for key, value in vars(record).items() if key not in _ORDINARY]
         return " ".join([super().format(record), *fields])
 
 
