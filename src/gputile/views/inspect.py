@@ -75,8 +75,8 @@ def _summary_lines(nodes: Sequence[NodeTile], unit_mib: int) -> list[str]:
     if unplaced:
         headings.append("PENDING(Allocated)")
         columns.append([str(_units_up(node.unplaced_mib, unit_mib)) for node in nodes])
-    name = max((len(node.name) for node in nodes), default=4)
-    address = max((len(node.address) for node in nodes), default=5)
+    name = max([len(node.name) for node in nodes] + [len("NAME") + 2])
+    address = max([len(node.address) for node in nodes] + [len("IPADDRESS") + 2 - _ADDRESS_GAP])
     cells = [max(map(len, column)) for column in columns]
     top = "NAME".ljust(name) + "IPADDRESS".ljust(address + _ADDRESS_GAP)
     for heading, width in zip(headings, cells, strict=True):

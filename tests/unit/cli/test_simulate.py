@@ -1,0 +1,114 @@
+"""``gputile simulate`` as a user runs it: exit codes, formats, errors (the issue's own promises to scripts)."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gputile.cli.main import app
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+run = CliRunner()
+
+NODE = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes:
+- {name: n, mode: share, gpus: {count: 2, model: T4, memory: 15GiB}, taints: []}
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec: {containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: %s}}}]}
+"""
+
+
+def write(directory: Path, name: str, text: str) -> str:
+    (directory / name).write_text(text, encoding="utf-8")
+    return str(directory / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "total"),
+    [
+        ("inspect-binpack", ["15/15", "9/15", "0/15", "0/15", "24/60"], "24/60 (40%)"),
+        ("inspect-spread", ["4/15", "4/15", "0/15", "4/15", "12/60"], "12/60 (20%)"),
+    ],
+)
+def test_the_documents_tables(name: str, row: list[str], total: str) -> None:
+    """V2."""
+    result = run.invoke(app, ["simulate", "--cluster", str(EXAMPLES / f"{name}.yaml"), "-o", "inspect"])
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[1].split() == ["cn-shanghai.192.0.2.109", "192.0.2.109", *row]
+    assert lines[4] == total
+
+
+def test_the_demo_places_everything() -> None:
+    arguments = ["simulate", "--cluster", str(EXAMPLES / "cluster.yaml"), "-f", str(EXAMPLES / "workloads.yaml")]
+    result = run.invoke(app, [*arguments, "-o", "json"])
+    assert result.exit_code == 0
+    answer = json.loads(result.stdout)
+    assert all(decision["node"] for decision in answer["decisions"])
+    shared = next(d for d in answer["decisions"] if d["pod"] == "binpack-0")
+    assert shared["gpus"] == [{"index": 0, "uuid": shared["gpus"][0]["uuid"], "mib": 2048, "units": 16}]
+    assert {node["name"] for node in answer["nodes"]} >= {"share-1", "topology"}
+
+
+def test_what_is_not_placed_has_a_reason_and_the_exit_code_is_3(tmp_path: Path) -> None:
+    files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % 16)]
+    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1], "-o", "json"])
+    assert result.exit_code == 3
+    (decision,) = json.loads(result.stdout)["decisions"]
+    assert decision["node"] is None
+    assert decision["gpus"] == []
+    assert "n: its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one card" in decision["reason"]
+
+
+@pytest.mark.parametrize("amount", ["0.5", "-1", "16Gi"])
+def test_amounts_that_are_no_count_of_units_are_named(tmp_path: Path, amount: str) -> None:
+    """G2: field, rule and remedy."""
+    files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % amount)]
+    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1], "-o", "json"])
+    assert result.exit_code == 3
+    reason = json.loads(result.stdout)["decisions"][0]["reason"]
+    assert "aliyun.com/gpu-mem" in reason
+    assert ("whole number" in reason) or ("counts units" in reason)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"),
+    [
+        (NODE.replace("share", "magic"), "default, cgpu, core_mem, share, mps, topology"),
+        ("nodes: [", "c.yaml"),
+        ("kind: Service\napiVersion: v1\nmetadata: {name: s}\n", "no file describes a node"),
+    ],
+)
+def test_input_that_cannot_be_used_is_exit_code_2(tmp_path: Path, cluster: str, said: str) -> None:
+    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, "c.yaml", cluster)])
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_missing_file_and_a_missing_cluster() -> None:
+    assert run.invoke(app, ["simulate", "--cluster", "/nonexistent.yaml"]).exit_code == 2
+    result = run.invoke(app, ["simulate"])
+    assert result.exit_code == 2
+    assert "--cluster" in result.stderr
+
+
+def test_a_wrong_configuration_names_the_rule(tmp_path: Path) -> None:
+    """U2."""
+    config = write(tmp_path, "g.yaml", "gpuMemoryUnit: 32MiB\n")
+    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, "c.yaml", NODE), "--config", config])
+    assert result.exit_code == 2
+    assert "the smallest valid unit is 64MiB" in result.stderr
+
+
+def test_the_extender_listens_beyond_loopback_with_tls_only() -> None:
+    result = run.invoke(app, ["extender", "--host", "0.0.0.0"])
+    assert result.exit_code == 2
+    assert "--tls-cert" in result.stderr
