@@ -22,6 +22,7 @@ NOBODY_ANSWERED = (
     "no healthy devices",
     "unavailable",
     "Cancelled",
+    "CANCELLED",
     "closed",
     "connect",
     "Server",
