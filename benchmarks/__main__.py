@@ -3,12 +3,13 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from benchmarks import core, http, throughput
+from benchmarks import core, http, start, throughput
 from benchmarks.report import Result, as_json, as_table
 
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     core.NAME: core.run,
     http.NAME: http.run,
+    start.NAME: start.run,
     throughput.NAME: throughput.run,
 }
 

@@ -1,0 +1,146 @@
+"""From the start of ``gputile extender`` to ready, and its memory: 5,000 nodes and 50,000 pods listed over HTTP.
+
+The API server is a plain HTTP server here that pages through objects made beforehand: what is measured is the
+extender's own process. Its list is compared with reading the same bytes and throwing them away.
+"""
+
+import asyncio
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import yaml
+from aiohttp import web
+from tests.localcluster.ports import free_ports
+
+from benchmarks.clusters import filled, gpu_node, gpu_pod
+from benchmarks.report import Result
+from gputile.device.allocation import encode_allocation
+from gputile.ledger.ledger import Ledger
+
+NAME = "start"
+NODES, PODS = 5_000, 50_000
+
+
+def run() -> Iterator[Result]:
+    """Measure seconds to ready and MiB resident."""
+    placer, _ = filled(NODES, PODS)
+    yield from asyncio.run(_measure(_node_items(), _pod_items(placer.ledger)))
+
+
+async def _measure(nodes: list[bytes], pods: list[bytes]) -> list[Result]:
+    port, own = free_ports(2)
+    runner = web.AppRunner(_api_server(nodes, pods))
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    plain = await _read_all(port)
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as kubeconfig:
+        yaml.safe_dump(_kubeconfig(port), kubeconfig)
+        kubeconfig.flush()
+        command = [str(Path(sys.executable).with_name("gputile")), "extender", f"--port={own}", "--lease-seconds=0"]
+        started = time.perf_counter()
+        process = await asyncio.create_subprocess_exec(
+            *command, "--no-events", f"--kubeconfig={kubeconfig.name}", stderr=asyncio.subprocess.DEVNULL
+        )
+        try:
+            await _until_ready(own)
+            ready = time.perf_counter() - started
+            await asyncio.sleep(1.0)
+            resident = _resident_mib(process.pid)
+        finally:
+            process.terminate()
+            await process.wait()
+    await runner.cleanup()
+    return [
+        Result(NAME, "start to ready", ready, "s", 15.0, ready / plain, "reading the lists alone"),
+        Result(NAME, f"memory, {NODES} nodes, {PODS} pods", resident, "MiB", 400.0),
+    ]
+
+
+def _node_items() -> list[bytes]:
+    return [msgspec.json.encode(_with_noise(gpu_node(number))) for number in range(NODES)]
+
+
+def _pod_items(ledger: Ledger) -> list[bytes]:
+    """Return the pods that hold the ledger's bookings, as the API server prints pods: some 3 kB each."""
+    items = []
+    for number, booking in enumerate(ledger.bookings()):
+        pod = gpu_pod(number, 1)
+        pod.metadata.uid = booking.uid
+        pod.spec.node_name = booking.node
+        if booking.allocation is not None:
+            pod.metadata.annotations = {"gputile.io/allocation": encode_allocation(booking.allocation)}
+        items.append(msgspec.json.encode(_with_noise(pod)))
+    return items
+
+
+def _with_noise(found: Any) -> Any:
+    """Add what the API server prints and nobody here reads."""
+    body = msgspec.to_builtins(found)
+    body["metadata"]["managedFields"] = [{"manager": "kubelet", "fieldsV1": {f"f:field-{i}": {} for i in range(80)}}]
+    body["metadata"]["resourceVersion"] = "1"
+    return body
+
+
+def _api_server(nodes: list[bytes], pods: list[bytes]) -> web.Application:
+    async def listing(request: web.Request) -> web.StreamResponse:
+        items = nodes if request.path.endswith("/nodes") else pods
+        if "watch" in request.query:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await asyncio.sleep(3600)
+            return response
+        first, limit = int(request.query.get("continue", 0)), int(request.query["limit"])
+        after = str(first + limit) if first + limit < len(items) else ""
+        head = b'{"metadata":{"resourceVersion":"1","continue":"%s"},"items":[' % after.encode()
+        return web.Response(
+            body=head + b",".join(items[first : first + limit]) + b"]}", content_type="application/json"
+        )
+
+    app = web.Application()
+    app.router.add_get("/api/v1/nodes", listing)
+    app.router.add_get("/api/v1/pods", listing)
+    return app
+
+
+async def _read_all(port: int) -> float:
+    """Return the seconds that a client takes to read all pages of both lists."""
+    started = time.perf_counter()
+    async with aiohttp.ClientSession(f"http://127.0.0.1:{port}") as session:
+        for path, count in (("nodes", NODES), ("pods", PODS)):
+            for first in range(0, count, 500):
+                async with session.get(f"/api/v1/{path}?limit=500&continue={first}") as response:
+                    await response.read()
+    return time.perf_counter() - started
+
+
+async def _until_ready(port: int) -> None:
+    async with aiohttp.ClientSession() as session:
+        while True:
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.get(f"http://127.0.0.1:{port}/readyz") as response:
+                    if response.status == 200:
+                        return
+            await asyncio.sleep(0.02)
+
+
+def _resident_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+def _kubeconfig(port: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
+        "users": [{"name": "u", "user": {"token": "none"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
