@@ -409,8 +409,7 @@ int nvmlDeviceRegisterEvents(void *device, ulong64 types, void *set) {
 }
 int nvmlEventSetWait_v2(void *set, Event *event, uint timeout_ms) {
     EventSet *s = set;
-    const struct timespec pause = {0, 10 * 1000 * 1000};
-    for (uint waited = 0;; waited += 10) {
+    for (uint waited = 0, nap = 0;; waited += nap) {
         int code = enter(__func__);
         for (int n = 0; !code && n < MOST_HANDLES; n++) {
             int i = s->types[n] ? index_of(&card_handle[n]) : 0;
@@ -428,7 +427,8 @@ int nvmlEventSetWait_v2(void *set, Event *event, uint timeout_ms) {
         leave(code);
         if (code) return code;
         if (waited >= timeout_ms) return TIMEOUT;
-        nanosleep(&pause, NULL);
+        nap = timeout_ms - waited < 50 ? timeout_ms - waited : 50;
+        nanosleep(&(struct timespec){0, nap * 1000 * 1000}, NULL);
     }
 }
 int nvmlEventSetFree(void *set) {

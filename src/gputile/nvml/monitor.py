@@ -64,14 +64,13 @@ class Monitor:
             if self._clock() >= self._reopen_at_s:
                 self._reopen()
             due_s = min(self._reopen_at_s, self._read_at_s, self._examine_at_s)
-            signs = self._probe.watch_health(max(0.0, min(seconds, due_s - self._clock())))
+            self._take(self._probe.watch_health(max(0.0, min(seconds, due_s - self._clock()))))
             if self._clock() >= self._read_at_s:
                 self._read_at_s = self._clock() + READ_EVERY_S
-                signs += self._read(self._probe.inventory())
+                self._take(self._read(self._probe.inventory()))
             if self._clock() >= self._examine_at_s:
                 self._examine_at_s = self._clock() + EXAMINE_EVERY_S
-                signs += self._probe.examine()
-            self._take(signs)
+                self._take(self._probe.examine())
         except NvmlError as error:
             self._go_down(error.problem)
         return self.seen.machine != before.machine or self.seen.health.reasons != before.health.reasons

@@ -256,6 +256,27 @@ def test_a_machine_without_the_library_says_what_to_install(elsewhere, tmp_path:
     assert out.startswith("0 libnvidia-ml.so.1 is not found: install the NVIDIA driver")
 
 
+def test_a_library_that_is_installed_later_is_found(elsewhere, tmp_path: Path):
+    machine = fake.t4_pcie(tmp_path / "machine")
+    environment = {**fake.without_library(tmp_path), fake.STATE_VARIABLE: str(machine.path)}
+    later = f"""
+from pathlib import Path
+from gputile.nvml.monitor import LONGEST_RETRY_S, Monitor
+from gputile.nvml.real import open_real
+now_s = 0.0
+monitor = Monitor(open_real, clock=lambda: now_s)
+monitor.step(0.01)
+print(monitor.seen.machine.down.reason)
+here = Path({str(tmp_path / "libnvidia-ml.so.1")!r})
+here.unlink()
+here.symlink_to({str(fake.library())!r})
+now_s = LONGEST_RETRY_S
+monitor.step(0.01)
+print(len(monitor.seen.machine.cards))
+"""
+    assert elsewhere(later, environment) == "DriverMissing\n4\n"
+
+
 def test_another_process_sees_the_machine(elsewhere, tmp_path: Path):
     machine = fake.t4_pcie(tmp_path / "machine")
     assert elsewhere(LOOK, fake.environment(machine.path)) == "4 None\n"
