@@ -38,8 +38,8 @@ types: $(STAMP) ## mypy --strict
 imports: $(STAMP) ## import-linter: imports run one way
 	@$(BIN)/lint-imports
 
-unit: $(STAMP) ## the tests that start no cluster
-	@$(BIN)/python -m pytest -q --ignore=tests/e2e
+unit: $(STAMP) ## the tests of single parts
+	@$(BIN)/python -m pytest -q tests/unit
 
 e2e: $(STAMP) ## the tests on a real control plane
 	@$(BIN)/python -m pytest tests/e2e

@@ -79,7 +79,8 @@ class IdleExtender:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         status, answer = await self._answer(scope["path"], body)
-        await send({"type": "http.response.start", "status": status, "headers": JSON_HEADERS})
+        headers = [*JSON_HEADERS, (b"content-length", b"%d" % len(answer))]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": answer})
 
     async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
