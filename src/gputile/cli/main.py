@@ -8,6 +8,7 @@ import typer
 from gputile.cli.agent import agent
 from gputile.cli.extender import extender
 from gputile.cli.inspect import inspect
+from gputile.cli.replay import replay
 from gputile.cli.simulate import simulate
 
 app = typer.Typer(
@@ -38,6 +39,7 @@ app.command("simulate")(simulate)
 app.command("inspect")(inspect)
 app.command("extender")(extender)
 app.command("agent")(agent)
+app.command("replay")(replay)
 
 
 def main() -> None:

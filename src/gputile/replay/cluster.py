@@ -16,8 +16,7 @@ class Cluster:
     """What is free on each node. Rows are in the order in which nodes win ties: row 0 first.
 
     ``cpu`` and ``memory`` are milli-CPU and MiB, shape [nodes]; ``free`` is milli-GPU, shape [nodes, GPUs of the
-    largest
-    node], 0 for GPUs that a node does not have.
+    largest node], 0 for GPUs that a node does not have.
     """
 
     cpu: Int64

@@ -96,8 +96,7 @@ class Fragments:
     """How much of a node's free GPU the typical pods of a workload cannot use.
 
     Typical pods are the distinct (CPU, milli-GPU, GPUs, models) by falling count until ``TYPICAL_COVER`` of the pods
-    are
-    covered, their shares renormalised.
+    are covered, their shares renormalised.
     """
 
     def __init__(self, workload: Workload) -> None:
