@@ -199,6 +199,39 @@ def test_kubectl_inspect_cgpu_shows_the_live_cluster(cluster: ControlPlane, name
     assert "Allocated : 15 (3%)" in details
 
 
+def test_what_if_starts_from_the_live_cluster(cluster: ControlPlane, namespace: str, tmp_path: Path) -> None:
+    """gputile simulate --from-cluster counts what runs there, in the unit in force, and sends nothing."""
+    create(cluster, namespace, pod_body("there", {GPU_MEMORY: 100}, nodeSelector=on("t4")))
+    wait_bound(cluster, namespace, 1)
+    workload = tmp_path / "pod.yaml"
+    body = pod_body("what-if", {GPU_MEMORY: 30}, nodeSelector=on("t4"))
+    workload.write_text(yaml.safe_dump(body), encoding="utf-8")
+    command = [
+        Path(sys.executable).with_name("gputile"),
+        "simulate",
+        "--from-cluster",
+        "-f",
+        str(workload),
+        "-o",
+        "json",
+    ]
+    result = subprocess.run(
+        [*command, f"--kubeconfig={cluster.kubeconfig()}"], capture_output=True, text=True, check=True
+    )
+    (decision,) = json.loads(result.stdout)["decisions"]
+    assert decision["node"] == "t4"
+    assert [(gpu["index"], gpu["units"], gpu["mib"]) for gpu in decision["gpus"]] == [(1, 30, 3840)]
+    assert set(bound(pods_in(cluster, namespace))) == {"there"}
+
+
+def test_sigterm_ends_the_extender_in_order(cluster: ControlPlane) -> None:
+    extender, _ = start_extender(cluster, "ending", unit="128MiB", lease_seconds=3)
+    with extender:
+        extender.stop()
+        assert extender.exit_code == 0
+        assert "extender stops" in extender.log_text()
+
+
 def test_a_pod_with_higher_priority_gets_a_card_by_preemption(cluster: ControlPlane, namespace: str) -> None:
     """The preempt verb: kube-scheduler sees that the node is short of units, gputile which pods are on one card."""
     cluster.kubectl(
