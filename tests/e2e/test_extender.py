@@ -21,7 +21,7 @@ from tests.e2e.extender import (
     write_cluster,
 )
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, described_nodes, start_extender
+from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_extender
 
 CLUSTER = """
 gpuMemoryUnit: 128MiB
@@ -41,7 +41,8 @@ def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
     specs = described_nodes(write_cluster(tmp_path_factory.mktemp("cluster"), CLUSTER))
     control_plane.nodes.create_nodes(specs)
     extender, url = start_extender(control_plane, unit="128MiB")
-    with extender, control_plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED):
+    scheduler = control_plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT)
+    with extender, scheduler:
         yield control_plane
     control_plane.nodes.delete_all_nodes()
 
@@ -84,6 +85,13 @@ def test_spread_uses_the_less_used_card(cluster: ControlPlane, namespace: str) -
     create(cluster, namespace, *(pod_body(f"s{i}", {GPU_MEMORY: 8}, nodeSelector=on("spread")) for i in range(8)))
     wait_bound(cluster, namespace, 8)
     assert sorted(card for pod in pods_in(cluster, namespace) for card in cards_of(pod)) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_pods_of_one_workload_stay_together(cluster: ControlPlane, namespace: str) -> None:
+    """The cluster's binpack holds between nodes too, against the scheduler's own wish to spread."""
+    create(cluster, namespace, *(pod_body(f"p{i}", {GPU_MEMORY: 8}, labels={"app": "one"}) for i in range(6)))
+    wait_bound(cluster, namespace, 6)
+    assert len(set(bound(pods_in(cluster, namespace)).values())) == 1
 
 
 def test_a_pod_that_fits_the_node_and_no_card_waits_with_a_reason_and_goes_when_there_is_room(

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import FrameType
 
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import EXAMPLES, MANAGED, described_nodes, start_extender
+from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_extender
 from tests.localcluster.processes import ProcessFailed
 from tests.localcluster.toolchain import ComponentMissing
 
@@ -38,7 +38,7 @@ def main() -> int:
             nodes = described_nodes(EXAMPLES / "cluster.yaml")
             plane.nodes.create_nodes(nodes)
             _, url = start_extender(plane, unit=UNIT)
-            plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED)
+            plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT)
             text = HELP.format(
                 nodes=len(nodes),
                 kubeconfig=plane.kubeconfig(),

@@ -22,7 +22,7 @@ from gputile.scheduling.placer import TOP_SCORE, Placer
 from gputile.simulator.predicates import Predicates
 from gputile.simulator.scenario import Scenario
 
-# What an extender's rank counts beside the in-tree scores, as the chart sets it: the GPU decides, the rest breaks ties.
+# What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.
 RANK_WEIGHT = 1000
 _SHOWN = 10
 _NAMES_SHOWN = 3
