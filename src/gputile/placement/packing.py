@@ -1,0 +1,158 @@
+"""Place each pod where it costs the cluster least of what later pods will want (``packing``).
+
+A node is worth what the pods to come can earn from it: the prices of the shares that still fit its cards, less what will
+be stranded because its CPU runs out first, plus what it spares pods that few other nodes can host. A pod goes where
+its placement loses the least. ``prices`` says what shares are worth; everything here is in cards.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gputile.placement.prices import CARD, CPU_GRAIN, SELECTIVE, Need, Prices
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+GPU_STEP = 0.05
+"""What less than this many cards would be gained by is not worth starting another node: ties go to the first node."""
+CPU_STEP = 0.0125
+"""The same for pods without GPUs."""
+FINISHED = 0.5
+"""A node whose cards are worth less than this is nearly done: its CPU is what is left."""
+TIGHT_FINISH = 0.12
+"""Gain from using up the last CPU of such a node where CPU is as scarce as cards."""
+SCARCITY_POWER = 8
+NEED_WEIGHT = 0.05
+"""What a place for a rare need is worth, per card, where the places that are left only just suffice."""
+NEED_POWER = 4
+_NEGLIGIBLE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one pod asks for."""
+
+    gpus: int
+    milli: int
+    """Of each card, thousandths of memory or of compute, whichever is more; 0 without GPUs."""
+    cpu: int
+    """Milli-CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """Prices, and how scarce things are in the cluster as it stands; made anew from time to time."""
+
+    prices: Prices
+    needs: tuple[tuple[Need, float], ...]
+    """Needs that are scarce, and what a place is worth, per card."""
+    finish: float
+    """What using up the CPU of a finished node is worth."""
+    spare_cpu: float
+    """CPU that the last pod on a node is taken to leave unused, in milli-CPU."""
+
+
+def outlook(prices: Prices, cpu: Int64, free: Int64, models: tuple[str, ...], total: tuple[float, float]) -> Outlook:
+    """Look at the whole cluster.
+
+    ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each card [nodes, cards], ``models`` the nodes' card models,
+    ``total`` all the milli-CPU and all the cards of the cluster.
+    """
+    value = prices.value[free].sum(axis=1)
+    whole = (free >= CARD).sum(axis=1)
+    remaining = float(free.sum()) / CARD
+    needs = []
+    for need in prices.needs:
+        room = float((places(need, cpu, whole, value) * allowed(need.models, models)).sum())
+        worth = NEED_WEIGHT * min(need.share * remaining / max(room, 1e-9), 1.0) ** NEED_POWER
+        if worth > _NEGLIGIBLE:
+            needs.append((need, worth))
+    scarcity = prices.cpu_per_card * total[1] / max(total[0], 1.0)
+    finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
+    spare = prices.least_cpu * min(1.0, max(0.0, 1 - 4 * (scarcity - 1)))
+    return Outlook(prices, tuple(needs), finish, spare)
+
+
+def allowed(wanted: frozenset[str], models: tuple[str, ...]) -> Bool:
+    """Return which nodes have one of the models; any will do when ``wanted`` is empty. Shape [nodes]."""
+    return np.array([not wanted or model in wanted for model in models], np.bool_)
+
+
+def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
+    """Return how many cards of a need each node can host: shape of ``cpu``."""
+    if need.gpus == 1:
+        return value
+    count = np.minimum(whole // need.gpus, cpu // max(need.cpu, 1))
+    return (need.gpus * np.maximum(count, 0)).astype(np.float64)
+
+
+def stranded(view: Outlook, cpu: Int64, value: Float64) -> Float64:
+    """Return how much of ``value`` will never be used for want of CPU. Shape of ``cpu``.
+
+    If only pods of kind m came, the CPU would serve cpu / density_m of the value; a node that may choose among pods
+    gets further. Averaged over the kinds by their portion of the demand.
+    """
+    prices = view.prices
+    usable = SELECTIVE * np.maximum(cpu - view.spare_cpu * np.minimum(value, 1.0), 0.0)
+    # sum_m portion_m min(value, usable / density_m): kinds up to ``usable / value`` are served in full.
+    below = np.concatenate([[0.0], prices.portion.cumsum()])
+    rest = np.concatenate([(prices.portion / prices.density)[::-1].cumsum()[::-1], [0.0]])
+    served = np.searchsorted(prices.density, usable / np.maximum(value, 1e-9), side="right")
+    result: Float64 = value - (below[served] * value + rest[served] * usable)
+    return result
+
+
+def score(view: Outlook, cpu: Int64, free: Int64, later: Int64, hosts: Bool, ask: Ask) -> tuple[Float64, Int64]:
+    """Return what each node's worth changes by when it gets the pod, and the card for a pod with one: shapes [nodes].
+
+    All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each card [nodes, cards]; ``later`` is
+    what would be free on each card if the pod got it, negative where it cannot. ``hosts`` tells for each scarce
+    need which nodes have a model for it [needs, nodes].
+    """
+    prices = view.prices
+    lines = np.arange(len(cpu))
+    worth = prices.value[free]
+    before = worth.sum(axis=1)
+    whole = (free >= CARD).sum(axis=1)
+    cards = np.zeros(len(cpu), np.int64)
+    left_whole, change = whole, np.zeros(len(cpu))
+    if ask.gpus == 1:
+        change_of = np.where(later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf)
+        # The best card; of equals the fullest one.
+        cards = (change_of - 1e-8 * free).argmax(axis=1)
+        change = change_of[lines, cards]
+        left_whole = whole - (free[lines, cards] >= CARD)
+    elif ask.gpus > 1:
+        cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
+        taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= ask.gpus)
+        change = np.round((cut * taken).sum(axis=1), 4)
+        left_whole = whole - (taken & (free >= CARD)).sum(axis=1)
+    after = before + change
+    left = cpu - ask.cpu
+    other = stranded(view, cpu, before) - stranded(view, left, after)
+    if view.finish:
+        other += view.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
+    if view.needs:
+        other += _reserve(view, left, left_whole, after, hosts) - _reserve(view, cpu, whole, before, hosts)
+    step = GPU_STEP if ask.gpus else CPU_STEP
+    return change + np.floor(other / step + 1e-9) * step, cards
+
+
+def _reserve(view: Outlook, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
+    """Return what each node is worth to the scarce need that values it most. Shape of ``cpu``."""
+    several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
+    for (need, worth), host in zip(view.needs, hosts, strict=True):
+        best = several if need.gpus > 1 else model
+        np.maximum(best, worth * host * places(need, cpu, whole, value), out=best)
+    return several + model
+
+
+def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
+    """Return 1 for a node that has neither cards nor CPU left that go to waste; less for idle CPU, 0 for an open node."""
+    done = np.maximum(0.0, 1 - value / FINISHED)
+    idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
+    result: Float64 = done * (1 - idle / prices.mean_cpu)
+    return result
