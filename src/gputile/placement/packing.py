@@ -1,8 +1,8 @@
 """Place each pod where it costs the cluster least of what later pods will want (``packing``).
 
-A node is worth what the pods to come can earn from it: the prices of the shares that still fit its cards, less what will
-be stranded because its CPU runs out first, plus what it spares pods that few other nodes can host. A pod goes where
-its placement loses the least. ``prices`` says what shares are worth; everything here is in cards.
+A node is worth what the pods to come can earn from it: the prices of the shares that still fit its cards, less what
+will be stranded because its CPU runs out first, plus what it spares pods that few other nodes can host. A pod goes
+where its placement loses the least. ``prices`` says what shares are worth; everything here is in cards.
 """
 
 from dataclasses import dataclass
@@ -58,8 +58,8 @@ class Outlook:
 def outlook(prices: Prices, cpu: Int64, free: Int64, models: tuple[str, ...], total: tuple[float, float]) -> Outlook:
     """Look at the whole cluster.
 
-    ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each card [nodes, cards], ``models`` the nodes' card models,
-    ``total`` all the milli-CPU and all the cards of the cluster.
+    ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each card [nodes, cards], ``models`` the nodes' card
+    models, ``total`` all the milli-CPU and all the cards of the cluster.
     """
     value = prices.value[free].sum(axis=1)
     whole = (free >= CARD).sum(axis=1)
@@ -108,8 +108,8 @@ def stranded(view: Outlook, cpu: Int64, value: Float64) -> Float64:
 def score(view: Outlook, cpu: Int64, free: Int64, later: Int64, hosts: Bool, ask: Ask) -> tuple[Float64, Int64]:
     """Return what each node's worth changes by when it gets the pod, and the card for a pod with one: shapes [nodes].
 
-    All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each card [nodes, cards]; ``later`` is
-    what would be free on each card if the pod got it, negative where it cannot. ``hosts`` tells for each scarce
+    All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each card [nodes, cards];
+    ``later`` is what would be free on each card if the pod got it, negative where it cannot. ``hosts`` tells for each scarce
     need which nodes have a model for it [needs, nodes].
     """
     prices = view.prices
@@ -151,7 +151,7 @@ def _reserve(view: Outlook, cpu: Int64, whole: Int64, value: Float64, hosts: Boo
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return 1 for a node that has neither cards nor CPU left that go to waste; less for idle CPU, 0 for an open node."""
+    """Return 1 for a node with neither cards nor CPU left that go to waste; less for idle CPU, 0 for an open node."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
     result: Float64 = done * (1 - idle / prices.mean_cpu)

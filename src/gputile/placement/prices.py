@@ -1,13 +1,13 @@
 """What a share of a card is worth, learnt from what pods ask for: the dual prices of a cutting-stock problem.
 
-A card that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand: with the shares
-s asked for D_s times and D_1 whole cards for every card's worth of demand, cutting as few cards as possible is
+A card that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand: with the
+shares s asked for D_s times and D_1 whole cards for every card's worth of demand, cutting as few cards as possible is
 
     maximise theta   subject to   sum_p y_p + theta D_1 <= 1,   theta D_s <= sum_p a_ps y_p   for every share s,
 
-over patterns p, the multisets of shares that one card holds (a_ps of share s). The dual price of a share, relative to that of
-a card, is what it costs the cluster to serve it. The patterns are generated as they are needed (Gilmore and Gomory, 1961):
-the prices so far say by a knapsack which pattern would help most.
+over patterns p, the multisets of shares that one card holds (a_ps of share s). The dual price of a share, relative to
+that of a card, is what it costs the cluster to serve it. The patterns are generated as they are needed (Gilmore and
+Gomory, 1961): the prices so far say by a knapsack which pattern would help most.
 """
 
 from collections.abc import Iterator
@@ -77,7 +77,7 @@ class Prices:
     least_cpu: float
     """CPU below which hardly any GPU pod fits, in milli-CPU."""
     idle_cpu: Float64
-    """CPU that pods without GPUs cannot use, of what a node has free: in milli-CPU, by ``CPU_GRAIN``. Empty without any."""
+    """CPU that pods without GPUs cannot use, of what a node has free: in milli-CPU, by ``CPU_GRAIN``; empty if none."""
     mean_cpu: float
     """Mean CPU of a pod, in milli-CPU."""
     cpu_per_card: float
@@ -93,6 +93,7 @@ def prices(demand: Demand) -> Prices:
     gpus, milli, cpu, weight = (array[gpu] for array in (demand.gpus, demand.milli, demand.cpu, demand.weight))
     cards = gpus * milli / CARD * weight
     total = float(cards.sum())
+    sizes: Int64
     sizes, inverse = np.unique(milli, return_inverse=True)
     rates = np.bincount(inverse, weights=gpus * weight) / total
     priced = share_prices(sizes, rates)
@@ -123,7 +124,7 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
     shares, count = sizes[~whole].tolist(), int((~whole).sum())
     if count == 0:
         return np.ones(len(sizes))
-    model = highspy.Highs()
+    model = highspy.Highs()  # type: ignore[no-untyped-call]
     model.setOptionValue("output_flag", False)
     model.setOptionValue("threads", 1)
     model.changeObjectiveSense(highspy.ObjSense.kMaximize)
@@ -154,7 +155,7 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
 
 
 def remnant_values(sizes: Int64, priced: Float64) -> Float64:
-    """Return the best total price of sizes that fit into each remnant: shape [1001]. A whole card is worth 1 or more."""
+    """Return the best total price of sizes that fit each remnant: shape [1001]. A whole card is worth 1 or more."""
     value = _knapsack(sizes, priced, CARD + 1)
     value[CARD] = max(value[CARD], 1.0)
     return value
