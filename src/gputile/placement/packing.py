@@ -109,8 +109,8 @@ def score(view: Outlook, cpu: Int64, free: Int64, later: Int64, hosts: Bool, ask
     """Return what each node's worth changes by when it gets the pod, and the card for a pod with one: shapes [nodes].
 
     All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each card [nodes, cards];
-    ``later`` is what would be free on each card if the pod got it, negative where it cannot. ``hosts`` tells for each scarce
-    need which nodes have a model for it [needs, nodes].
+    ``later`` is what would be free on each card if the pod got it, negative where it cannot. ``hosts`` tells
+    for each scarce need which nodes have a model for it [needs, nodes].
     """
     prices = view.prices
     lines = np.arange(len(cpu))
