@@ -1,22 +1,21 @@
 """``gputile replay``: how much each placement policy gets onto the same GPUs, by a published protocol."""
 
-import time
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from gputile.cli.output import Output, fail, write, write_json
 
 if TYPE_CHECKING:
-    from gputile.replay.engine import Policy
     from gputile.replay.results import Result
-    from gputile.replay.trace import Nodes, Workload
+    from gputile.replay.study import Task
 
 SEEDS = [42, 43, 44, 45, 46]
-POLICIES = ("random", "bestfit", "fgd", "binpack", "spread")
+Outcome = TypeVar("Outcome")
 
 
 def replay(
@@ -25,25 +24,29 @@ def replay(
         list[str] | None, typer.Option("--workload", metavar="NAME", help="Default: all that the directory has.")
     ] = None,
     policy: Annotated[
-        list[str] | None, typer.Option("--policy", metavar="NAME", help=f"Any of {', '.join(POLICIES)}; default: all.")
+        list[str] | None,
+        typer.Option(
+            "--policy", metavar="NAME", help="Any of random, bestfit, fgd, binpack, spread, packing; default: all."
+        ),
     ] = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="Default: 42 to 46.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Replays side by side; default: one for each CPU.")
+    ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
 ) -> None:
     """Replay a GPU trace: pods arrive one by one until 130 % of the GPUs were asked for, and nothing departs.
 
-    Prints the allocated part of the GPUs, per cent, when 95, 100 and 130 % had arrived.
+    Prints the allocated part of the GPUs, per cent, when 95, 100 and 130 % had arrived, and the CPU seconds it took.
     """
-    from gputile.replay.trace import TraceError, read_nodes, read_workload, workloads
+    from gputile.replay.study import Task, measure
+    from gputile.replay.trace import TraceError
 
-    chosen = policy or list(POLICIES)
-    unknown = next((name for name in chosen if name not in POLICIES), None)
-    if unknown is not None:
-        fail(f"--policy {unknown}: there are {', '.join(POLICIES)}")
     try:
-        nodes = read_nodes(trace)
-        found = [read_workload(trace, name) for name in workload or workloads(trace)]
-        results = _run(trace, nodes, found, chosen, seed or SEEDS)
+        names = _workloads(trace, workload)
+        policies = _policies(policy)
+        tasks = [Task(trace, name, each, number) for name in names for each in policies for number in seed or SEEDS]
+        results = list(_run(measure, tasks, jobs))
     except TraceError as error:
         fail(str(error))
     if output is Output.JSON:
@@ -52,46 +55,51 @@ def replay(
         _print(results)
 
 
-def _run(trace: Path, nodes: "Nodes", found: "list[Workload]", policies: list[str], seeds: list[int]) -> "list[Result]":
+def _workloads(trace: Path, names: list[str] | None) -> list[str]:
+    """Return the workloads to replay; every file is read once before any process starts, to fail early."""
+    from gputile.replay.trace import read_nodes, read_workload, workloads
+
+    read_nodes(trace)
+    found = names or workloads(trace)
+    for name in found:
+        read_workload(trace, name)
+    return found
+
+
+def _policies(names: list[str] | None) -> list[str]:
+    from gputile.replay.catalog import POLICIES
+
+    unknown = next((name for name in names or () if name not in POLICIES), None)
+    if unknown is not None:
+        fail(f"--policy {unknown}: there are {', '.join(POLICIES)}")
+    return names or list(POLICIES)
+
+
+def _run(work: "Callable[[Task], Outcome]", tasks: "list[Task]", jobs: int | None) -> Iterator[Outcome]:
+    """Do the tasks; a progress bar shows on a terminal only."""
     from rich.console import Console
     from rich.progress import track
 
-    from gputile.replay.engine import replay as run
-    from gputile.replay.results import result
-    from gputile.replay.trace import read_arrivals
+    from gputile.replay.study import side_by_side
 
     console = Console(stderr=True)
-    work = [(each, name, seed) for each in found for name in policies for seed in seeds]
-    results = []
-    for each, name, seed in track(work, "Replaying", console=console, transient=True, disable=not console.is_terminal):
-        arrivals = read_arrivals(trace, nodes, each, seed)
-        started = time.perf_counter()
-        curve = run(nodes, each, arrivals, _policy(name, each, seed))
-        results.append(result(each.name, name, seed, curve, time.perf_counter() - started))
-    return results
-
-
-def _policy(name: str, workload: "Workload", seed: int) -> "Policy":
-    from gputile.replay.policies import BestFit, Binpack, Fgd, Random, Spread
-
-    makers: dict[str, Callable[[], Policy]] = {
-        "random": lambda: Random(seed),
-        "bestfit": BestFit,
-        "fgd": lambda: Fgd(workload),
-        "binpack": Binpack,
-        "spread": Spread,
-    }
-    return makers[name]()
+    outcomes = side_by_side(work, tasks, jobs or os.cpu_count() or 1)
+    hidden = not console.is_terminal
+    return iter(track(outcomes, "Replaying", len(tasks), console=console, transient=True, disable=hidden))
 
 
 def _print(results: "list[Result]") -> None:
-    rows: list[tuple[str, ...]] = [("WORKLOAD", "POLICY", "SEEDS", "95 %", "100 %", "130 %", "FAILED PODS", "SECONDS")]
+    rows: list[tuple[str, ...]] = [("WORKLOAD", "POLICY", "SEEDS", "95 %", "100 %", "130 %", "FAILED PODS", "CPU S")]
     groups = dict.fromkeys((result.workload, result.policy) for result in results)
     for name, policy in groups:
         mine = [result for result in results if (result.workload, result.policy) == (name, policy)]
         points = [f"{mean(result.allocated[point] for result in mine):.2f}" for point in ("95", "100", "130")]
         failed = f"{mean(result.failed_pods for result in mine):.0f}"
         rows.append((name, policy, str(len(mine)), *points, failed, f"{mean(r.seconds for r in mine):.1f}"))
+    _table(rows)
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]))]
     for row in rows:
         write("".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
