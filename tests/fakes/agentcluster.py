@@ -129,6 +129,10 @@ class FakeCluster:
         self.reads += 1
         return self.pods.get(f"{namespace}/{name}")
 
+    async def bound_pods(self) -> list[Pod]:
+        await self._answer()
+        return [pod for pod in self.pods.values() if pod.spec.node_name == NODE]
+
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
         await self._answer()
         held = self.pods.get(pod.key)

@@ -148,7 +148,9 @@ class Admission:
         shares = shares_of(self.setup, holding, asked, indices)
         uuids = self.setup.uuids(resource, ids, indices)
         mib = pod_mib(holding, pod, indices[0]) if indices else 0
-        return Grant(environment(self.setup, uuids, shares, holding.unit_mib, mib), part.directory, uuids), holding
+        threads = pod.mps_threads if pod else 0
+        granted = environment(self.setup, uuids, shares, holding.unit_mib, mib, threads)
+        return Grant(granted, part.directory, uuids), holding
 
     def prestart(
         self, resource: str, ids: tuple[str, ...], listing: Listing | None, now_ns: int

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gputile.agent.holdings import Holding
-from gputile.agent.mps import CONTAINER_PIPES, LIMIT_ENV, PIPE_ENV
+from gputile.agent.mps import CONTAINER_PIPES, LIMIT_ENV, PIPE_ENV, THREADS_ENV
 from gputile.agent.pods import KnownPod
 from gputile.agent.setup import Setup
 from gputile.api.wellknown import Mode
@@ -57,9 +57,12 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def environment(
-    setup: Setup, uuids: tuple[str, ...], shares: tuple[CardShare, ...], unit_mib: int, pod_mib: int
+    setup: Setup, uuids: tuple[str, ...], shares: tuple[CardShare, ...], unit_mib: int, pod_mib: int, threads: int = 0
 ) -> dict[str, str]:
-    """Return the environment of a container with ``shares`` of cards; ``pod_mib`` is what its pod has of each card."""
+    """Return the environment of a container with ``shares`` of cards; ``pod_mib`` is what its pod has of each card.
+
+    ``threads`` is the percentage of a card's threads that it asks for in mode mps, 0 if it asks for none.
+    """
     result = {VISIBLE_DEVICES: ",".join(uuids)}
     if not setup.mode.shared:
         return result
@@ -78,6 +81,8 @@ def environment(
         limits = (f"{position}={share.mib}M" for position, share in enumerate(shares))
         result[LIMIT_ENV] = ",".join(limits)
         result[PIPE_ENV] = CONTAINER_PIPES
+        if threads:
+            result[THREADS_ENV] = str(threads)
     return result
 
 

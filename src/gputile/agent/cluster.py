@@ -9,6 +9,7 @@ from gputile.api.core import ObjectReference, Pod
 from gputile.kube.connection import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import NotFound
 from gputile.kube.events import EventRecorder
+from gputile.kube.listing import list_all
 
 _POD = msgspec.json.Decoder(Pod)
 
@@ -18,6 +19,9 @@ class Cluster(Protocol):
 
     async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
         """Read a pod from the API server itself, None where there is none of this name."""
+
+    async def bound_pods(self) -> list[Pod]:
+        """Return the pods that are bound to this node, from the API server itself."""
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
         """Change annotations of just this pod in just this version (None removes one), and return the pod."""
@@ -46,6 +50,10 @@ class KubeCluster:
         except NotFound:
             return None
         return _POD.decode(body)
+
+    async def bound_pods(self) -> list[Pod]:
+        """Return the pods that are bound to this node, from the API server itself."""
+        return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": f"spec.nodeName={self._node}"})
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
         """Change annotations of just this pod in just this version (None removes one), and return the pod."""

@@ -12,24 +12,26 @@ from pathlib import Path
 
 from gputile.agent.admission import Admission, NotYet
 from gputile.agent.advertise import Device, devices
-from gputile.agent.answer import CONTAINER_DIRECTORY, Grant
+from gputile.agent.answer import CONTAINER_DIRECTORY, Grant, Limits
 from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.cluster import Cluster
 from gputile.agent.listing import Listing
 from gputile.agent.metrics import Metrics
-from gputile.agent.mps import CONTAINER_PIPES, PIPE_ENV
+from gputile.agent.mps import CONTAINER_PIPES, PIPE_ENV, MpsDaemons, daemon_name
 from gputile.agent.plugin import NotReady
 from gputile.agent.podbook import apply_pod
 from gputile.agent.podresources import PodResources
 from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.agent.store import Store
 from gputile.agent.verify import Contradiction
+from gputile.api.wellknown import Mode
 from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
 
 FETCH_WITHIN_S = 0.45
 MPS_DIRECTORY = "mps"
+DAEMON_WITHIN_S = 5.0
 MOST_LOOKUPS = 8
 
 
@@ -47,6 +49,7 @@ class AdmissionDesk:
         node: str,
         save: Callable[[], None],
         changed: Callable[[], None],
+        mps: MpsDaemons,
         cdi: CdiFiles | None = None,
     ) -> None:
         self._admission = admission
@@ -59,6 +62,7 @@ class AdmissionDesk:
         self._node = node
         self._save = save
         self._changed = changed
+        self._mps = mps
         self._cdi = cdi
         self._latest: Listing = {}
 
@@ -110,12 +114,23 @@ class AdmissionDesk:
                 listing = await self._list()
             try:
                 for directory, limits in self._admission.prestart(resource, ids, listing, time.time_ns()):
+                    await self._until_served(limits)
                     self._store.write_limits(directory, limits)
             except NotYet as error:
                 self._changed()
                 raise NotReady(str(error)) from error
             except OSError as error:
                 raise NotReady(f"the limits cannot be written: {error}") from error
+
+    async def _until_served(self, limits: Limits) -> None:
+        """Wait for the MPS control daemon of the container's cards: that of several starts when they are given."""
+        cards = tuple(share.uuid for share in limits.cards)
+        if limits.mode != Mode.MPS.value or not cards:
+            return
+        try:
+            await asyncio.wait_for(self._mps.until_up(cards), DAEMON_WITHIN_S)
+        except TimeoutError as error:
+            raise NotReady(f"the MPS control daemon of {', '.join(cards)} does not run yet") from error
 
     async def _list(self) -> Listing | None:
         listing = await self._podresources.list(FETCH_WITHIN_S)
@@ -147,6 +162,8 @@ class AdmissionDesk:
         """Write down what was granted; what fails here is made good before the container starts, or recovered."""
         try:
             self._store.prepare(grant.directory)
+            if PIPE_ENV in grant.environment:
+                self._mps.pipes(grant.uuids).mkdir(parents=True, exist_ok=True)
             self._save()
         except OSError:
             log.exception("cannot write the state of the agent")
@@ -156,10 +173,9 @@ class AdmissionDesk:
             container_path=CONTAINER_DIRECTORY, host_path=str(self._host_allocations / grant.directory), read_only=True
         )
         mounts = [mount]
-        if PIPE_ENV in grant.environment and len(grant.uuids) == 1:
-            mounts.append(
-                pb.Mount(container_path=CONTAINER_PIPES, host_path=str(self._host_mps / grant.uuids[0] / "pipe"))
-            )
+        if PIPE_ENV in grant.environment:
+            pipes = self._host_mps / daemon_name(grant.uuids) / "pipe"
+            mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))
         devices = self._cdi.devices(grant.uuids) if self._cdi is not None else ()
         return pb.ContainerAllocateResponse(
             envs=dict(grant.environment), mounts=mounts, cdi_devices=[pb.CDIDevice(name=name) for name in devices]

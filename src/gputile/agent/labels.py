@@ -10,11 +10,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from gputile.api.wellknown import CARD_COUNT_LABEL, CARD_MEMORY_LABEL, LEGACY_MODEL_LABEL, MODEL_LABEL
+from gputile.api.wellknown import (
+    CARD_COUNT_LABEL,
+    CARD_MEMORY_LABEL,
+    LEGACY_MODEL_LABEL,
+    MODEL_COUNT_PREFIX,
+    MODEL_LABEL,
+)
 from gputile.device.advertised import model_label_value, model_labels
 from gputile.device.inventory import Card
 
-MODEL_COUNT_PREFIX: Final = "model.gputile.io/"
 _SINGLE: Final = frozenset((MODEL_LABEL, CARD_MEMORY_LABEL, CARD_COUNT_LABEL, LEGACY_MODEL_LABEL))
 
 

@@ -1,18 +1,19 @@
 """Which mode, unit and way of sharing are in force, and what people are told where it is not what they asked for.
 
 A change of mode or of sharing is held while GPU pods are on the node, since their devices would vanish under them
-(M12); a new memory unit takes effect at once (U5, see ``slots``). What is not valid changes nothing and says what
-would be (M2, U2).
+(M12). It happens in two steps: the node is first closed to new pods, and changes once none can be on its way to it any
+more, since the kubelet kills a pod for good that comes for what is no longer offered. A new memory unit takes effect
+at once (U5, see ``slots``). What is not valid changes nothing and says what would be (M2, U2).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gputile.agent.setup import REPLICAS_LABEL, SHARING_LABEL, InForce, Sharing
+from gputile.agent.setup import InForce, Sharing
 from gputile.agent.slots import UnitError, check_unit
 from gputile.api.core import NodeCondition
-from gputile.api.wellknown import MODE_LABEL, MODES, Mode
+from gputile.api.wellknown import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.device.inventory import Card
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.
@@ -24,10 +25,14 @@ _NAMED_PODS = 10
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is in force from now on, and what the node says about what is not."""
+    """What is in force from now on, and what the node says about what is not.
+
+    ``closing`` says that the node is to take no new pods: a change is about to happen.
+    """
 
     in_force: InForce
     conditions: tuple[NodeCondition, ...]
+    closing: bool = False
 
 
 class LabelError(ValueError):
@@ -35,11 +40,18 @@ class LabelError(ValueError):
 
 
 def plan(
-    before: InForce | None, labels: Mapping[str, str], unit_mib: int, cards: Sequence[Card], gpu_pods: Sequence[str]
+    before: InForce | None,
+    labels: Mapping[str, str],
+    unit_mib: int,
+    cards: Sequence[Card],
+    gpu_pods: Sequence[str],
+    *,
+    free: bool = True,
 ) -> Plan:
     """Return what is in force after a look at the node's labels; ``before`` is None for a node that joins (M11).
 
-    ``unit_mib`` is the configured memory unit, ``gpu_pods`` the keys of the GPU pods on the node.
+    ``unit_mib`` is the configured memory unit, ``gpu_pods`` the keys of the GPU pods on the node. ``free`` says that
+    no other can be on its way to it.
     """
     current = before or InForce(Mode.EXCLUSIVE, unit_mib)
     unit, unit_condition = _unit(current, unit_mib, cards)
@@ -48,12 +60,14 @@ def plan(
         wanted = replace(asked_for(labels), unit_mib=unit)
     except LabelError as error:
         return Plan(current, (_condition(MODE_PENDING, "InvalidLabel", str(error)), unit_condition))
-    if wanted == current or before is None or not gpu_pods:
+    if wanted == current or before is None or (free and not gpu_pods):
         text = f"the node is in mode {wanted.mode.value}"
         return Plan(wanted, (_condition(MODE_PENDING, "ModeInForce", text, bad=False), unit_condition))
-    return Plan(
-        current, (_condition(MODE_PENDING, "PodsOnNode", _held_text(current, wanted, gpu_pods)), unit_condition)
-    )
+    if gpu_pods:
+        text = _held_text(current, wanted, gpu_pods)
+        return Plan(current, (_condition(MODE_PENDING, "PodsOnNode", text), unit_condition))
+    text = f"{_name(current)} ends and {_name(wanted)} follows; the node takes no GPU pods for a moment"
+    return Plan(current, (_condition(MODE_PENDING, "Closing", text, bad=False), unit_condition), closing=True)
 
 
 def asked_for(labels: Mapping[str, str]) -> InForce:

@@ -1,14 +1,17 @@
-"""NVIDIA's MPS control daemons, one for each card of a node in mode ``mps`` (M7).
+"""NVIDIA's MPS control daemons of a node in mode ``mps`` (M7): one for each card, and one for each set of cards in use.
 
 A daemon has one pipe directory, which its clients find by ``CUDA_MPS_PIPE_DIRECTORY``; with one a card, a failing
-client takes down those of its own card only. Each client's memory is limited by its own environment, see ``answer``.
+client takes down those of its own card only. A client has one daemon, so a pod on several cards gets one that serves
+them all; it takes turns with the cards' own. Each client's memory is limited by its own environment, see ``answer``.
 Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
 """
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import shutil
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,10 +21,19 @@ log = logging.getLogger(__name__)
 PROGRAM: Final = "nvidia-cuda-mps-control"
 PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
 LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks unless it is told otherwise
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 STEADY_AFTER_S = 0.5
 STOP_WITHIN_S = 3.0
+
+Cards = tuple[str, ...]
+"""The UUIDs of the cards that one daemon serves, in the order of their indices."""
+
+
+def daemon_name(cards: Cards) -> str:
+    """Return the name of a daemon's directory: the card's UUID, or a digest of several."""
+    return cards[0] if len(cards) == 1 else f"cards-{hashlib.sha256(' '.join(cards).encode()).hexdigest()[:32]}"
 
 
 class MpsDaemons:
@@ -30,32 +42,36 @@ class MpsDaemons:
     def __init__(self, directory: Path, program: str = PROGRAM) -> None:
         self._directory = directory
         self._program = program
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._up: set[str] = set()
-        self._down: dict[str, str] = {}
+        self._tasks: dict[Cards, asyncio.Task[None]] = {}
+        self._up: defaultdict[Cards, asyncio.Event] = defaultdict(asyncio.Event)
+        self._down: dict[Cards, str] = {}
 
     @property
     def problem(self) -> str:
         """Why no memory can be offered in mode ``mps``: the program is missing, or no daemon has come up."""
         if shutil.which(self._program) is None:
             return f"{self._program} is not installed on this node: install NVIDIA's MPS or choose another mode"
-        if self._down and not self._up:
-            uuid, why = next(iter(self._down.items()))
-            return f"the MPS control daemon of {uuid} does not run: {why}"
+        if self._down and not any(up.is_set() for up in self._up.values()):
+            cards, why = next(iter(self._down.items()))
+            return f"the MPS control daemon of {', '.join(cards)} does not run: {why}"
         return ""
 
-    def pipes(self, uuid: str) -> Path:
-        """Return the pipe directory of a card."""
-        return self._directory / uuid / "pipe"
+    def pipes(self, cards: Cards) -> Path:
+        """Return the pipe directory of the daemon that serves ``cards``."""
+        return self._directory / daemon_name(cards) / "pipe"
 
-    def want(self, uuids: Iterable[str]) -> None:
-        """Run the daemons of just these cards."""
-        wanted = set(uuids) if shutil.which(self._program) is not None else set()
-        for uuid in self._tasks.keys() - wanted:
-            self._tasks.pop(uuid).cancel()
-            self._down.pop(uuid, None)
-        for uuid in wanted - self._tasks.keys():
-            self._tasks[uuid] = asyncio.get_running_loop().create_task(self._supervise(uuid))
+    async def until_up(self, cards: Cards) -> None:
+        """Return when the daemon that serves ``cards`` runs."""
+        await self._up[cards].wait()
+
+    def want(self, sets: Iterable[Cards]) -> None:
+        """Run the daemons of just these sets of cards."""
+        wanted = set(sets) if shutil.which(self._program) is not None else set()
+        for cards in self._tasks.keys() - wanted:
+            self._tasks.pop(cards).cancel()
+            self._down.pop(cards, None)
+        for cards in wanted - self._tasks.keys():
+            self._tasks[cards] = asyncio.get_running_loop().create_task(self._supervise(cards))
 
     async def stop(self) -> None:
         """Stop all daemons."""
@@ -65,45 +81,45 @@ class MpsDaemons:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _supervise(self, uuid: str) -> None:
+    async def _supervise(self, cards: Cards) -> None:
         pause = FIRST_PAUSE_S
         while True:
             try:
-                lasted = await self._run(uuid)
+                lasted = await self._run(cards)
             except OSError as error:
-                self._down[uuid], lasted = str(error), 0.0
+                self._down[cards], lasted = str(error), 0.0
             pause = FIRST_PAUSE_S if lasted > LONGEST_PAUSE_S else min(2 * pause, LONGEST_PAUSE_S)
-            log.error("the MPS control daemon of %s: %s; again in %s s", uuid, self._down.get(uuid), pause)
+            log.error("the MPS control daemon of %s: %s; again in %s s", ", ".join(cards), self._down.get(cards), pause)
             await asyncio.sleep(pause)
 
-    async def _run(self, uuid: str) -> float:
+    async def _run(self, cards: Cards) -> float:
         """Run one daemon until it ends; return for how many seconds it did."""
-        loop, logs = asyncio.get_running_loop(), self._directory / uuid / "log"
-        for directory in (self.pipes(uuid), logs):
+        loop, logs = asyncio.get_running_loop(), self._directory / daemon_name(cards) / "log"
+        for directory in (self.pipes(cards), logs):
             directory.mkdir(parents=True, exist_ok=True)
         process = await asyncio.create_subprocess_exec(
-            self._program, "-f", env=self._environment(uuid, logs), stdin=asyncio.subprocess.DEVNULL
+            self._program, "-f", env=self._environment(cards, logs), stdin=asyncio.subprocess.DEVNULL
         )
         begin = loop.time()
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(process.wait(), STEADY_AFTER_S)
             if process.returncode is None:
-                self._up.add(uuid)
-                self._down.pop(uuid, None)
+                self._up[cards].set()
+                self._down.pop(cards, None)
             code = await process.wait()
-            self._down[uuid] = f"it ended with status {code}"
+            self._down[cards] = f"it ended with status {code}"
             return loop.time() - begin
         finally:
-            self._up.discard(uuid)
+            self._up[cards].clear()
             if process.returncode is None:
                 await _end(process)
 
-    def _environment(self, uuid: str, logs: Path) -> Mapping[str, str]:
+    def _environment(self, cards: Cards, logs: Path) -> Mapping[str, str]:
         return {
             "PATH": "/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin",
-            "CUDA_VISIBLE_DEVICES": uuid,
-            PIPE_ENV: str(self.pipes(uuid)),
+            "CUDA_VISIBLE_DEVICES": ",".join(cards),
+            PIPE_ENV: str(self.pipes(cards)),
             "CUDA_MPS_LOG_DIRECTORY": str(logs),
         }
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from gputile.agent.setup import MIG_PREFIX, InForce, Instance, Setup, Sharing
 from gputile.api.core import NodeCondition
-from gputile.api.wellknown import Mode
+from gputile.api.wellknown import SHARING_LABEL, Mode
 from gputile.device.health import Health
 from gputile.device.inventory import Inventory
 from gputile.nvml.probe import Mig, ProbedMachine, inventory_of
@@ -43,9 +43,12 @@ def published(setup: Setup, foreign: str) -> Inventory | None:
     """Return the inventory that the scheduler sees; None where it must leave the choice of cards to kube-scheduler."""
     if foreign or setup.replicated:
         return None
-    if setup.withheld:
-        return Inventory(cards=(), mode=setup.mode.value, unit_mib=setup.in_force.unit_mib)
-    return setup.inventory
+    return closed(setup) if setup.withheld else setup.inventory
+
+
+def closed(setup: Setup) -> Inventory:
+    """Return the inventory of a node that takes no pods: one without cards."""
+    return Inventory(cards=(), mode=setup.mode.value, unit_mib=setup.in_force.unit_mib)
 
 
 def mig_condition(machine: ProbedMachine, in_force: InForce) -> NodeCondition:
@@ -61,7 +64,7 @@ def mig_condition(machine: ProbedMachine, in_force: InForce) -> NodeCondition:
         message = f"{', '.join(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
         return _condition(MIG_PROBLEM, "True", "NoMigInstances", message)
     if split and not wanted:
-        message = f"{', '.join(split)} in MIG mode: not offered unless the node's label gputile.io/sharing is mig"
+        message = f"{', '.join(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
         return _condition(MIG_PROBLEM, "True", "MigNotOffered", message)
     return _condition(MIG_PROBLEM, "False", "MigAsAsked", "MIG is as the node's label asks for")
 

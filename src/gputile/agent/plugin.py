@@ -95,8 +95,14 @@ class Plugin(rpc.DevicePluginServicer):
         if server is not None:
             self._stopping = True
             self.announce()
-            await server.stop(grace=LAST_ANSWERS_WITHIN_S)
-            self._stopping = False
+            stopping = asyncio.ensure_future(server.stop(grace=LAST_ANSWERS_WITHIN_S))
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                await stopping  # a server that is left half stopped keeps its socket
+                raise
+            finally:
+                self._stopping = False
 
     def announce(self) -> None:
         """Tell the kubelet if the devices have changed."""

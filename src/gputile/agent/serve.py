@@ -14,7 +14,8 @@ from prometheus_client import start_http_server
 
 from gputile.agent import memory
 from gputile.agent.cluster import KubeCluster
-from gputile.agent.service import Agent, Places
+from gputile.agent.service import Agent
+from gputile.agent.surroundings import Places
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Node, Pod
 from gputile.api.wellknown import INVENTORY_ANNOTATION

@@ -4,47 +4,34 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Protocol
-
-import msgspec
 
 from gputile.agent.admission import Admission
-from gputile.agent.adopt import adopt, with_part
+from gputile.agent.adopt import adopt
 from gputile.agent.cdifiles import CdiFiles
-from gputile.agent.checkpoint import Checkpoint
 from gputile.agent.cluster import Cluster
 from gputile.agent.corrections import Corrector
 from gputile.agent.desk import MPS_DIRECTORY, AdmissionDesk
-from gputile.agent.foreign import SOCKET_PATTERNS, foreign_condition, foreign_plugin
 from gputile.agent.holdings import Holdings
-from gputile.agent.kubeletcheckpoint import FILE_NAME, recover
-from gputile.agent.labels import node_labels
 from gputile.agent.metrics import Metrics
-from gputile.agent.modes import Plan, plan
 from gputile.agent.mps import MpsDaemons
-from gputile.agent.offer import mig_condition, mps_condition, published, setup_of
+from gputile.agent.nodestatus import tell_node, wanted_status
+from gputile.agent.offering import Offering, starting_setup
 from gputile.agent.plugin import Plugin
 from gputile.agent.podbook import apply_pod, remove_pod, replace_pods
 from gputile.agent.podresources import PodResources
-from gputile.agent.publish import Wanted, gpu_conditions, node_patch
 from gputile.agent.reconciler import reconcile
+from gputile.agent.records import Records
 from gputile.agent.registration import Registrar
-from gputile.agent.setup import MODE_RESOURCES, InForce, Setup
-from gputile.agent.sockets import answers
 from gputile.agent.store import Store
+from gputile.agent.surroundings import Eyes, Places
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, ObjectReference, Pod
-from gputile.api.wellknown import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
-from gputile.device.inventory import InventoryError, decode_inventory, encode_inventory
+from gputile.api.core import Node, Pod
 from gputile.kube.decoding import Applied, Deleted, Event, Replaced
 from gputile.kube.errors import KubeError
-from gputile.nvml.monitor import Observation
-from gputile.nvml.probe import inventory_of
 
 log = logging.getLogger(__name__)
 
@@ -54,34 +41,8 @@ RECONCILE_APART_S = 0.3
 LIST_WITHIN_S = 2.0
 SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
 PROBE_STEP_S = 5.0
-
-
-class Eyes(Protocol):
-    """What watches the machine's GPUs: ``gputile.nvml.monitor.Monitor``, or a test's own."""
-
-    seen: Observation
-
-    def step(self, seconds: float) -> bool:
-        """Watch for so many seconds, in a thread; return whether anything changed."""
-
-    def close(self) -> None:
-        """Stop watching."""
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where things are.
-
-    ``host_state`` is the state directory as the host sees it, for mounts into containers. With a ``cdi`` directory
-    containers get their devices by CDI too. ``root`` is where the agent sees the host's file system.
-    """
-
-    device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
-    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-    state: Path = Path("/var/lib/gputile")
-    host_state: Path | None = None
-    cdi: Path | None = None
-    root: Path = Path("/")
+TELL_EVERY_S = 60.0
+CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
 
 
 @dataclass(slots=True)
@@ -97,7 +58,10 @@ class _Kick:
 
 
 class Agent:
-    """One node's agent. Feed it with ``on_pods`` and ``on_node``; ``run`` until cancelled."""
+    """One node's agent. Feed it with ``on_pods`` and ``on_node``; ``run`` until cancelled.
+
+    ``closed_for`` is how many seconds a node takes no pods before its mode changes.
+    """
 
     def __init__(
         self,
@@ -107,29 +71,37 @@ class Agent:
         cluster: Cluster,
         configuration: Configuration,
         mps: MpsDaemons | None = None,
+        *,
+        closed_for: float = CLOSED_FOR_S,
     ) -> None:
         self.metrics = Metrics()
         self.node: Node | None = None
         self._node_name = node_name
-        self._places = places
         self._eyes = eyes
         self._cluster = cluster
         self._mps = mps or MpsDaemons(places.state / MPS_DIRECTORY)
         self._store = Store(places.state)
-        saved = self._store.load()
-        self._lost = saved is None
-        self._saved = saved or Checkpoint()
-        self._in_force = _in_force(self._saved)
+        self._records = Records(self._store, places.device_plugins)
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
         self._reconcile, self._publish = _Kick(), _Kick()
-        unit = self._in_force.unit_mib if self._in_force else configuration.unit_mib
-        nothing = self._in_force or InForce(Mode.EXCLUSIVE, unit)
-        setup = setup_of(eyes.seen.machine, eyes.seen.health, nothing, "", "")
-        self.admission = Admission(configuration, setup, Holdings(self._saved.holdings))
-        self._plan = Plan(nothing, ())
-        self._foreign, self._mixed, self._caught_up = "", True, False
-        self._cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
+        self._caught_up = False
+        self._closed_for = closed_for
+        self._closed_since: float | None = None
+        before = self._records.in_force
+        setup = starting_setup(eyes.seen, before, configuration.unit_mib)
+        self.admission = Admission(configuration, setup, Holdings(self._records.saved.holdings))
+        cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
         self._podresources = PodResources(places.pod_resources)
+        self.registrar = Registrar(places.device_plugins, lambda: self._store.mine)
+        self.offering = Offering(
+            self.admission,
+            self._records,
+            self.registrar,
+            self._mps,
+            cdi,
+            places.device_plugins,
+            lambda resource: Plugin(resource, places.device_plugins, self.desk),
+        )
         self.desk = AdmissionDesk(
             self.admission,
             self._store,
@@ -138,12 +110,11 @@ class Agent:
             cluster,
             self.metrics,
             node_name,
-            self._save,
+            self.offering.save,
             self._allocated,
-            self._cdi,
+            self._mps,
+            cdi,
         )
-        self._plugins: dict[str, Plugin] = {}
-        self.registrar = Registrar(places.device_plugins, lambda: self._store.mine)
         self._corrector = Corrector(cluster, self.metrics, self.admission)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
 
@@ -197,10 +168,9 @@ class Agent:
                     await self._node_seen.wait()
             self._store.claim()
             await self.registrar.sweep()
-            self._recover_holdings()
-            if self._lost and self._in_force is None and self.node is not None:
-                self._in_force = _published_before(self.node, self.admission)
-            await self._replan()
+            self._records.recover(self.admission)
+            self.offering.take_over(self.node)
+            await self._renew()
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.registrar.run())
                 tasks.create_task(self._forever(self._watch_machine))
@@ -225,16 +195,16 @@ class Agent:
 
     async def _watch_machine(self) -> None:
         if await self._look_at_machine(PROBE_STEP_S):
-            await self._replan()
+            await self._renew()
 
     async def _compare(self) -> None:
         await self._reconcile.wait(RECONCILE_EVERY_S)
         if not self._store.mine:
             return
         listing = await self._podresources.list(LIST_WITHIN_S)
-        await self._replan()
+        await self._renew()
         if not self._caught_up and self.registrar.registered.is_set():
-            self._recover_holdings()
+            self._records.recover(self.admission)
             self._caught_up = True
         if listing is None:
             return
@@ -254,158 +224,55 @@ class Agent:
         )
         await self._corrector.carry_out(found)
         if list(admission.holdings) != before:
-            self._save()
-            self._announce()
-            await self._replan()
+            self.offering.save()
+            self.offering.announce()
+            await self._renew()
         self._store.keep_only(part.directory for holding in admission.holdings for part in holding.parts)
         self.metrics.holdings.set(len(admission.holdings))
         await asyncio.sleep(RECONCILE_APART_S)
 
     async def _tell_node(self) -> None:
-        await self._publish.wait(60.0)
-        node, seen = self.node, self._eyes.seen
-        if node is None or not self._store.mine:
+        await self._publish.wait(TELL_EVERY_S)
+        if self.node is None or not self._store.mine:
             return
-        inventory = published(self.admission.setup, self._foreign)
-        in_force = self._plan.in_force
-        wanted = Wanted(
-            labels=node_labels(self.admission.setup.inventory.cards),
-            inventory=encode_inventory(inventory) if inventory is not None else None,
-            conditions=(
-                *gpu_conditions(seen.machine, seen.health),
-                *self._plan.conditions,
-                foreign_condition(self._foreign),
-                mig_condition(seen.machine, in_force),
-                mps_condition(in_force, self._mps.problem if in_force.mode is Mode.MPS else ""),
-            ),
-        )
-        self._say_what_is_new(node, wanted)
-        patch = node_patch(node, wanted, datetime.now(UTC))
-        if patch is not None:
-            try:
-                await self._cluster.patch_node(patch)
-            except KubeError:
-                self._publish.event.set()
-                raise
-            finally:
-                await asyncio.sleep(RECONCILE_APART_S)
+        wanted = wanted_status(self.offering, self._eyes.seen)
+        try:
+            told = await tell_node(self._cluster, self.node, wanted, datetime.now(UTC))
+        except KubeError:
+            self._publish.event.set()
+            raise
+        if told:
+            await asyncio.sleep(RECONCILE_APART_S)
 
     # -- what is in force
 
-    async def _replan(self) -> None:
-        """Work out anew what the node offers, and tell the kubelet if it is something else."""
-        seen, labels = self._eyes.seen, dict(self.node.metadata.labels) if self.node else {}
-        admission = self.admission
-        if self.node is not None or self._in_force is None:
-            holders = {holding.key for holding in admission.holdings}
-            gpu_pods = {pod.key for pod in admission.pods.values() if pod.alive and (pod.request or pod.allocation)}
-            cards = inventory_of(seen.machine, seen.health).cards
-            configured = admission.configuration.unit_mib
-            self._plan = plan(self._in_force, labels, configured, cards, sorted(holders | gpu_pods))
-            if self.node is not None:
-                self._in_force = self._plan.in_force
-        self._foreign = self._find_foreign()
-        problem = self._mps.problem if self._plan.in_force.mode is Mode.MPS else ""
-        setup = setup_of(seen.machine, seen.health, self._plan.in_force, self._foreign, problem)
-        serving = self._plan.in_force.mode is Mode.MPS and not self._foreign
-        self._mps.want(card.uuid for card in setup.inventory.cards if serving and card.healthy)
-        if self.node is None and self._in_force is None:
-            setup = replace(setup, withheld="the labels of the node are not known yet")
-        changed = setup != admission.setup
-        admission.setup, admission.labels = setup, labels
-        await self._provide(setup)
-        if changed and self._cdi is not None:
-            self._cdi.refresh(seen.machine)
-        if changed:
-            log.info("mode %s, unit %d MiB in force", setup.mode.value, setup.in_force.unit_mib)
-            self._save()
-            self._announce()
+    async def _renew(self) -> None:
+        """Bring the offer up to date; change the mode when the node has been closed for long enough."""
+        await self.offering.renew(self._eyes.seen, self.node)
+        if await self._emptied():
+            await self.offering.renew(self._eyes.seen, self.node, free=True)
         self._publish.event.set()
 
-    async def _provide(self, setup: Setup) -> None:
-        """Have a plugin for each resource that is to be known here, be it with 0."""
-        wanted = {*MODE_RESOURCES, *(instance.resource for instance in setup.instances)}
-        if self._foreign:
-            wanted.discard(WHOLE_GPU)
-        for resource in self._plugins.keys() - wanted:
-            del self._plugins[resource]
-            await self.registrar.remove(resource)
-        for resource in sorted(wanted - self._plugins.keys()):
-            self._plugins[resource] = Plugin(resource, self._places.device_plugins, self.desk)
-            await self.registrar.add(self._plugins[resource])
+    async def _emptied(self) -> bool:
+        """Return whether no pod can be on its way to a node that is closing.
 
-    def _find_foreign(self) -> str:
-        directory = self._places.device_plugins
-        found = (path for pattern in SOCKET_PATTERNS for path in directory.glob(pattern))
-        served = WHOLE_GPU in self._saved.registered or WHOLE_GPU in self._plugins
-        if self.node is not None and INVENTORY_ANNOTATION in self.node.metadata.annotations:
-            served = True
-        pods = (known.pod for known in self.admission.pods.values())
-        return foreign_plugin((path.name for path in found if answers(path)), pods, self.node, served_before=served)
-
-    # -- what is written down
+        Raises:
+            KubeError: the API server does not say which pods are bound here.
+        """
+        if not self.offering.plan.closing or self.node is None or not self.offering.shut(self.node):
+            self._closed_since = None
+            return False
+        loop = asyncio.get_running_loop()
+        if self._closed_since is None:
+            self._closed_since = loop.time()
+            loop.call_later(self._closed_for, self._reconcile.event.set)
+        if loop.time() - self._closed_since < self._closed_for:
+            return False
+        # The watch may lag behind what was bound while the node closed.
+        for pod in await self._cluster.bound_pods():
+            apply_pod(self.admission.pods, pod, self.admission.configuration)
+        return True
 
     def _allocated(self) -> None:
-        # With one unit the list of IDs stays as it is, whoever holds them.
-        unit, mixed = self.admission.setup.in_force.unit_mib, self._mixed
-        self._mixed = any(holding.unit_mib != unit for holding in self.admission.holdings)
-        if mixed or self._mixed:
-            self._announce()
+        self.offering.allocated()
         self._reconcile.event.set()
-
-    def _announce(self) -> None:
-        for plugin in self._plugins.values():
-            plugin.announce()
-
-    def _save(self) -> None:
-        in_force = self._in_force
-        self._store.save(
-            Checkpoint(
-                holdings=tuple(self.admission.holdings),
-                mode=in_force.mode.value if in_force else "",
-                unit_mib=in_force.unit_mib if in_force else 0,
-                sharing=self._plan.in_force.sharing,
-                replicas=self._plan.in_force.replicas,
-                registered=tuple(sorted({*self._plugins, *self._saved.registered})),
-            )
-        )
-
-    def _recover_holdings(self) -> None:
-        """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before."""
-        with contextlib.suppress(OSError):
-            text = (self._places.device_plugins / FILE_NAME).read_bytes()
-            holdings, setup = self.admission.holdings, self.admission.setup
-            pods = {pod.uid: pod for pod in self.admission.pods.values()}
-            for holding in recover(text, pods, setup, time.time_ns()):
-                known = holdings.get(holding.uid) or msgspec.structs.replace(holding, parts=())
-                for part in holding.parts:
-                    if known.part(part.container, part.resource) is None:
-                        known = with_part(known, part, setup)
-                holdings.put(known)
-
-    def _say_what_is_new(self, node: Node, wanted: Wanted) -> None:
-        """Put an event beside each condition that turns bad or says something new."""
-        before = {condition.type: condition for condition in node.status.conditions}
-        about = ObjectReference(kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1")
-        for condition in wanted.conditions:
-            old = before.get(condition.type)
-            if condition.status == "True" and (old is None or old.message != condition.message):
-                self._cluster.record(about, condition.reason, condition.message, "Warning")
-            elif condition.status == "False" and old is not None and old.status == "True":
-                self._cluster.record(about, condition.reason, condition.message)
-
-
-def _in_force(saved: Checkpoint) -> InForce | None:
-    if not saved.mode:
-        return None
-    return InForce(Mode(saved.mode), saved.unit_mib, saved.sharing, saved.replicas)
-
-
-def _published_before(node: Node, admission: Admission) -> InForce | None:
-    """Return the mode that the agent before this one published, for one that has lost its checkpoint."""
-    text: Mapping[str, str] = node.metadata.annotations
-    try:
-        inventory = decode_inventory(text[INVENTORY_ANNOTATION])
-        return InForce(Mode(inventory.mode), inventory.unit_mib or admission.configuration.unit_mib)
-    except (KeyError, InventoryError, ValueError):
-        return None

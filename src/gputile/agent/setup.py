@@ -15,8 +15,6 @@ from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU,
 from gputile.device.advertised import resources_for_mode
 from gputile.device.inventory import Card, Inventory
 
-SHARING_LABEL: Final = "gputile.io/sharing"  # node
-REPLICAS_LABEL: Final = "gputile.io/replicas"  # node; with time-slicing
 MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA's device plugin, strategy "mixed"
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
 

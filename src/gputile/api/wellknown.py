@@ -23,11 +23,15 @@ MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"  # ACK; node
 CARD_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node
 CARD_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node
 LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6 documents; node
+MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such cards
+SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)
+REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each card is offered
 
 # Annotations: gputile's own
 ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # pod: the ledger entry, see device.allocation
 MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # pod: the unit that its gpu-mem counts in
 WAKE_ANNOTATION: Final = "gputile.io/wake"  # node: touched to make kube-scheduler try refused pods again
+MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # pod in mode mps: 1 to 100
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # node: its cards, see device.inventory
 
 # Annotations that existing tools read: gpushare's, and ACK's

@@ -50,7 +50,7 @@ def agent(
 ) -> None:
     """Serve this node's GPUs: tell the cluster what they are, give each pod the card that was booked for it."""
     from gputile.agent.serve import Settings, serve
-    from gputile.agent.service import Places
+    from gputile.agent.surroundings import Places
     from gputile.kube.errors import ConfigError
     from gputile.kube.kubeconfig import load_access
     from gputile.nvml.real import open_real

@@ -44,11 +44,11 @@ async def list_pages(
         asked = {**asked, "continue": page.metadata.continue_}
 
 
-async def list_all(connection: Connection, path: str, kind: type[T]) -> list[T]:
-    """Return all objects at ``path`` that can be read.
+async def list_all(connection: Connection, path: str, kind: type[T], query: Query | None = None) -> list[T]:
+    """Return all objects at ``path`` that can be read, those of a selection by ``query``.
 
     Raises:
         KubeError: the list cannot be had.
     """
-    _, replaced = await list_pages(connection, path, ObjectDecoder(kind), {})
+    _, replaced = await list_pages(connection, path, ObjectDecoder(kind), query or {})
     return list(replaced.objects)

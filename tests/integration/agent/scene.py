@@ -9,7 +9,8 @@ from pathlib import Path
 from gputile.agent.answer import VISIBLE_DEVICES
 from gputile.agent.desk import MPS_DIRECTORY
 from gputile.agent.mps import MpsDaemons
-from gputile.agent.service import Agent, Places
+from gputile.agent.service import Agent
+from gputile.agent.surroundings import Places
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.wellknown import MODE_LABEL
@@ -19,6 +20,8 @@ from gputile.nvml.monitor import Observation
 from gputile.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Faults, Kubelet, Seen
+
+CLOSED_FOR_S = 0.05  # nothing is on its way for longer here
 
 
 class FixedEyes:
@@ -104,7 +107,9 @@ class Scene:
 
     async def start_agent(self) -> None:
         daemons = MpsDaemons(self.places.state / MPS_DIRECTORY, str(self.mps_program))
-        self.agent = Agent(NODE, self.places, self.eyes, self.cluster, self.cluster.configuration, daemons)
+        self.agent = Agent(
+            NODE, self.places, self.eyes, self.cluster, self.cluster.configuration, daemons, closed_for=0.05
+        )
         self.cluster.connect(self.agent.on_pods, self.agent.on_node)
         self._task = asyncio.create_task(self.agent.run())
 

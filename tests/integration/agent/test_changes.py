@@ -8,10 +8,18 @@ import pytest
 from gputile.agent.foreign import FOREIGN_PLUGIN
 from gputile.agent.modes import MODE_PENDING, UNIT_REFUSED
 from gputile.agent.offer import MIG_PROBLEM
-from gputile.agent.setup import REPLICAS_LABEL, SHARING_LABEL
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import PodStatus
-from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.api.wellknown import (
+    GPU_CORE,
+    GPU_MEMORY,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    REPLICAS_LABEL,
+    SHARING_LABEL,
+    TOPOLOGY_GPU,
+    WHOLE_GPU,
+)
 from gputile.device.allocation import Allocation, decode_allocation
 from gputile.nvml.probe import MigInstance
 from tests.corebuilders import container
@@ -73,6 +81,42 @@ def test_a_mode_change_waits_for_the_gpu_pods(short: Path) -> None:
             here.kubelet.finish(here.pod("default/a").metadata.uid)
             await offered(here, "topology")
             await here.until(lambda: here.cluster.condition(MODE_PENDING).status == "False")
+
+    asyncio.run(main())
+
+
+def test_a_pod_that_is_bound_while_the_mode_changes_is_served(short: Path) -> None:
+    """M12: what was decided before the scheduler saw the node closed arrives at what it was decided for."""
+
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.cluster.lag = 0.2  # the watch tells of the pod only after the node was closed for long enough
+            here.cluster.relabel({MODE_LABEL: "topology"})
+            await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "Closing")
+            assert here.cluster.placer.state(NODE) is not None
+            here.cluster.create(simple_pod("late", container(mem=4)), node=NODE)
+            await here.until_running(1)
+            await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "PodsOnNode")
+            assert not here.failed
+            here.kubelet.finish(here.pod("default/late").metadata.uid)
+            await offered(here, "topology")
+
+    asyncio.run(main())
+
+
+def test_a_closing_node_takes_no_new_pods_and_opens_again_when_the_wish_is_withdrawn(short: Path) -> None:
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.agent._closed_for = 3600.0
+            here.cluster.relabel({MODE_LABEL: "topology"})
+            await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "Closing")
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await asyncio.sleep(0.3)
+            assert not here.pod("default/a").spec.node_name
+            here.cluster.relabel({MODE_LABEL: "share"})
+            await here.until_running(1)
 
     asyncio.run(main())
 

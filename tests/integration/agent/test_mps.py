@@ -3,8 +3,9 @@
 import asyncio
 from pathlib import Path
 
+from gputile.agent.mps import daemon_name
 from gputile.agent.offer import MPS_PROBLEM
-from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
+from gputile.api.wellknown import GPU_COUNT_LABEL, GPU_MEMORY, MODE_LABEL, MPS_THREADS_ANNOTATION
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import scene
@@ -24,6 +25,28 @@ def test_each_card_has_its_daemon_and_each_client_its_limit(short: Path) -> None
             seen = here.places.state / "mps" / "GPU-1" / "log" / "env"
             await here.until(seen.exists)
             assert "CUDA_VISIBLE_DEVICES=GPU-1" in seen.read_text()
+
+    asyncio.run(main())
+
+
+def test_a_pod_on_two_cards_has_one_daemon_for_both(short: Path) -> None:
+    """M7, M10: a CUDA client has one pipe directory, and so one daemon."""
+
+    async def main() -> None:
+        async with scene(short, "mps", (15360, 15360)) as here:
+            await here.until_offered(GPU_MEMORY, 30)
+            annotations = {MPS_THREADS_ANNOTATION: "50"}
+            pod = simple_pod("a", container(mem=8), labels={GPU_COUNT_LABEL: "2"}, annotations=annotations)
+            here.cluster.create(pod)
+            await here.until_running(1)
+            uid = here.pod("default/a").metadata.uid
+            environment = here.environment("default/a")
+            assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M,1=4096M"
+            assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+            host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
+            daemon = here.places.state / "mps" / daemon_name(("GPU-0", "GPU-1"))
+            assert host == str(daemon / "pipe")
+            assert "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n" in (daemon / "log" / "env").read_text()
 
     asyncio.run(main())
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.agent.labels import MODEL_COUNT_PREFIX, is_ours, mixed_notice, node_labels
+from gputile.agent.labels import is_ours, mixed_notice, node_labels
+from gputile.api.wellknown import MODEL_COUNT_PREFIX
 from gputile.device.inventory import Card
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")  # Kubernetes' own rule

@@ -3,9 +3,9 @@
 import pytest
 
 from gputile.agent.modes import MODE_PENDING, UNIT_REFUSED, LabelError, Plan, asked_for, plan
-from gputile.agent.setup import REPLICAS_LABEL, SHARING_LABEL, InForce, Sharing
+from gputile.agent.setup import InForce, Sharing
 from gputile.api.core import NodeCondition
-from gputile.api.wellknown import MODE_LABEL, MODES, Mode
+from gputile.api.wellknown import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.device.inventory import Card
 
 CARDS = (Card(0, "GPU-0", 15360),)

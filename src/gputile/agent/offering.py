@@ -1,0 +1,161 @@
+"""What is in force on the node, and the plugins that tell the kubelet of it."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gputile.agent.admission import Admission
+from gputile.agent.cdifiles import CdiFiles
+from gputile.agent.foreign import SOCKET_PATTERNS, foreign_plugin
+from gputile.agent.modes import Plan, plan
+from gputile.agent.mps import MpsDaemons
+from gputile.agent.offer import closed, published, setup_of
+from gputile.agent.plugin import Plugin
+from gputile.agent.records import Records, published_before
+from gputile.agent.registration import Registrar
+from gputile.agent.setup import MODE_RESOURCES, InForce, Setup
+from gputile.agent.sockets import answers
+from gputile.api.core import Node
+from gputile.api.wellknown import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
+from gputile.device.inventory import Inventory, encode_inventory
+from gputile.nvml.monitor import Observation
+from gputile.nvml.probe import inventory_of
+
+log = logging.getLogger(__name__)
+
+
+class Offering:
+    """The node's offer as it stands. ``plan`` is what is in force, ``foreign`` who serves the node instead."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        records: Records,
+        registrar: Registrar,
+        mps: MpsDaemons,
+        cdi: CdiFiles | None,
+        device_plugins: Path,
+        make_plugin: Callable[[str], Plugin],
+    ) -> None:
+        self.admission = admission
+        self.foreign = ""
+        self.plan = Plan(admission.setup.in_force, ())
+        self._in_force = records.in_force
+        self._records = records
+        self._registrar = registrar
+        self._mps = mps
+        self._cdi = cdi
+        self._directory = device_plugins
+        self._make_plugin = make_plugin
+        self._plugins: dict[str, Plugin] = {}
+        self._mixed = True
+
+    @property
+    def mps_problem(self) -> str:
+        """Why mode ``mps`` cannot be served; "" where it can, or another mode is in force."""
+        return self._mps.problem if self.plan.in_force.mode is Mode.MPS else ""
+
+    def published(self) -> Inventory | None:
+        """Return the inventory that the scheduler is to see; None where it must leave the choice to kube-scheduler."""
+        inventory = published(self.admission.setup, self.foreign)
+        return closed(self.admission.setup) if inventory is not None and self.plan.closing else inventory
+
+    def shut(self, node: Node) -> bool:
+        """Return whether the scheduler binds no more pods here, by what ``node`` says."""
+        if published(self.admission.setup, self.foreign) is None:
+            return True  # kube-scheduler goes by what the kubelet offers; nothing can be said beforehand
+        text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
+        return text == encode_inventory(closed(self.admission.setup))
+
+    def take_over(self, node: Node | None) -> None:
+        """Go on with the mode that ``node`` was published with, where the checkpoint has been lost."""
+        if self._records.lost and self._in_force is None and node is not None:
+            self._in_force = published_before(node, self.admission.configuration.unit_mib)
+
+    async def renew(self, seen: Observation, node: Node | None, *, free: bool = False) -> None:
+        """Work out anew what the node offers, and tell the kubelet if it is something else.
+
+        ``free`` says that no pod can be on its way to the node any more: it has been closed for long enough.
+        """
+        admission, labels = self.admission, dict(node.metadata.labels) if node else {}
+        if node is not None or self._in_force is None:
+            self.plan = self._planned(seen, labels, free=free)
+            if node is not None:
+                self._in_force = self.plan.in_force
+        self.foreign = self._find_foreign(node)
+        setup = setup_of(seen.machine, seen.health, self.plan.in_force, self.foreign, self.mps_problem)
+        self._want_daemons(setup)
+        if node is None and self._in_force is None:
+            setup = replace(setup, withheld="the labels of the node are not known yet")
+        changed = setup != admission.setup
+        admission.setup, admission.labels = setup, labels
+        await self._provide(setup)
+        if changed:
+            log.info("mode %s, unit %d MiB in force", setup.mode.value, setup.in_force.unit_mib)
+            if self._cdi is not None:
+                self._cdi.refresh(seen.machine)
+            self.save()
+            self.announce()
+
+    def allocated(self) -> None:
+        """Take note that pods got devices."""
+        # With one unit the list of IDs stays as it is, whoever holds them.
+        unit, mixed = self.admission.setup.in_force.unit_mib, self._mixed
+        self._mixed = any(holding.unit_mib != unit for holding in self.admission.holdings)
+        if mixed or self._mixed:
+            self.announce()
+
+    def announce(self) -> None:
+        """Tell the kubelet of devices that have changed."""
+        for plugin in self._plugins.values():
+            plugin.announce()
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        self._records.save(self.admission, self._in_force, self._plugins)
+
+    def _planned(self, seen: Observation, labels: Mapping[str, str], *, free: bool) -> Plan:
+        admission = self.admission
+        holders = {holding.key for holding in admission.holdings}
+        gpu_pods = {pod.key for pod in admission.pods.values() if pod.alive and (pod.request or pod.allocation)}
+        cards = inventory_of(seen.machine, seen.health).cards
+        unit = admission.configuration.unit_mib
+        return plan(self._in_force, labels, unit, cards, sorted(holders | gpu_pods), free=free)
+
+    def _want_daemons(self, setup: Setup) -> None:
+        if setup.mode is not Mode.MPS or self.foreign:
+            self._mps.want(())
+            return
+        single = {(card.uuid,) for card in setup.inventory.cards if card.healthy}
+        several = {
+            tuple(holding.cards[index] for index in sorted(holding.cards))
+            for holding in self.admission.holdings
+            if len(holding.cards) > 1
+        }
+        self._mps.want(single | several)
+
+    async def _provide(self, setup: Setup) -> None:
+        """Have a plugin for each resource that is to be known here, be it with 0."""
+        wanted = {*MODE_RESOURCES, *(instance.resource for instance in setup.instances)}
+        if self.foreign:
+            wanted.discard(WHOLE_GPU)
+        for resource in self._plugins.keys() - wanted:
+            del self._plugins[resource]
+            await self._registrar.remove(resource)
+        for resource in sorted(wanted - self._plugins.keys()):
+            self._plugins[resource] = self._make_plugin(resource)
+            await self._registrar.add(self._plugins[resource])
+
+    def _find_foreign(self, node: Node | None) -> str:
+        found = (path for pattern in SOCKET_PATTERNS for path in self._directory.glob(pattern))
+        served = WHOLE_GPU in self._records.saved.registered or WHOLE_GPU in self._plugins
+        if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
+            served = True
+        pods = (known.pod for known in self.admission.pods.values())
+        return foreign_plugin((path.name for path in found if answers(path)), pods, node, served_before=served)
+
+
+def starting_setup(seen: Observation, in_force: InForce | None, unit_mib: int) -> Setup:
+    """Return what is offered before the node's labels are known: what was ``in_force``, or the exclusive mode."""
+    return setup_of(seen.machine, seen.health, in_force or InForce(Mode.EXCLUSIVE, unit_mib), "", "")

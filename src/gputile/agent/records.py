@@ -1,0 +1,73 @@
+"""What the agent remembers through its own death, and how it gets back what it has lost."""
+
+import contextlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from gputile.agent.admission import Admission
+from gputile.agent.adopt import with_part
+from gputile.agent.checkpoint import Checkpoint
+from gputile.agent.kubeletcheckpoint import FILE_NAME, recover
+from gputile.agent.setup import InForce
+from gputile.agent.store import Store
+from gputile.api.core import Node
+from gputile.api.wellknown import INVENTORY_ANNOTATION, Mode
+from gputile.device.inventory import InventoryError, decode_inventory
+
+
+class Records:
+    """The agent's checkpoint and the kubelet's. ``saved`` is what the agent before this one wrote."""
+
+    def __init__(self, store: Store, device_plugins: Path) -> None:
+        self._store = store
+        self._kubelets = device_plugins / FILE_NAME
+        loaded = store.load()
+        self.lost = loaded is None
+        self.saved = loaded or Checkpoint()
+
+    @property
+    def in_force(self) -> InForce | None:
+        """What was in force when the checkpoint was written; None where nothing was yet."""
+        saved = self.saved
+        return InForce(Mode(saved.mode), saved.unit_mib, saved.sharing, saved.replicas) if saved.mode else None
+
+    def save(self, admission: Admission, in_force: InForce | None, resources: Iterable[str]) -> None:
+        """Write down who holds what, what is in force, and the ``resources`` that are served."""
+        now = in_force or InForce(Mode.EXCLUSIVE, 0)
+        self._store.save(
+            Checkpoint(
+                holdings=tuple(admission.holdings),
+                mode=now.mode.value if in_force else "",
+                unit_mib=now.unit_mib,
+                sharing=now.sharing,
+                replicas=now.replicas,
+                registered=tuple(sorted({*resources, *self.saved.registered})),
+            )
+        )
+
+    def recover(self, admission: Admission) -> None:
+        """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before."""
+        with contextlib.suppress(OSError):
+            holdings, setup = admission.holdings, admission.setup
+            pods = {pod.uid: pod for pod in admission.pods.values()}
+            for holding in recover(self._kubelets.read_bytes(), pods, setup, time.time_ns()):
+                known = holdings.get(holding.uid) or msgspec.structs.replace(holding, parts=())
+                for part in holding.parts:
+                    if known.part(part.container, part.resource) is None:
+                        known = with_part(known, part, setup)
+                holdings.put(known)
+
+
+def published_before(node: Node, unit_mib: int) -> InForce | None:
+    """Return the mode that ``node`` was published with, for an agent that has lost its checkpoint.
+
+    ``unit_mib`` is the memory unit where the inventory names none.
+    """
+    try:
+        inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
+        return InForce(Mode(inventory.mode), inventory.unit_mib or unit_mib)
+    except (KeyError, InventoryError, ValueError):
+        return None

@@ -1,0 +1,35 @@
+"""What the agent finds around itself: its places in the file system, and what watches the machine's GPUs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gputile.nvml.monitor import Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where things are.
+
+    ``host_state`` is the state directory as the host sees it, for mounts into containers. With a ``cdi`` directory
+    containers get their devices by CDI too. ``root`` is where the agent sees the host's file system.
+    """
+
+    device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    state: Path = Path("/var/lib/gputile")
+    host_state: Path | None = None
+    cdi: Path | None = None
+    root: Path = Path("/")
+
+
+class Eyes(Protocol):
+    """What watches the machine's GPUs: ``gputile.nvml.monitor.Monitor``, or a test's own."""
+
+    seen: Observation
+
+    def step(self, seconds: float) -> bool:
+        """Watch for so many seconds, in a thread; return whether anything changed."""
+
+    def close(self) -> None:
+        """Stop watching."""
