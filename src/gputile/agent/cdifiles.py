@@ -7,7 +7,16 @@ from pathlib import Path
 
 import msgspec
 
-from gputile.agent.cdi import FILE_NAME, LIBRARIES, SHARED_NODES, choose, names, specification
+from gputile.agent.cdi import (
+    FILE_NAME,
+    LIBRARIES,
+    MIG_MINORS,
+    SHARED_NODES,
+    choose,
+    names,
+    read_capabilities,
+    specification,
+)
 from gputile.nvml.probe import ProbedMachine
 
 log = logging.getLogger(__name__)
@@ -26,7 +35,8 @@ class CdiFiles:
     def refresh(self, machine: ProbedMachine) -> None:
         """Write what the machine is now."""
         nodes = [node for node in SHARED_NODES if (self._root / node[1:]).exists()]
-        spec = msgspec.json.encode(specification(machine, nodes, self._libraries(machine.driver)))
+        libraries, capabilities = self._libraries(machine.driver), self._capabilities()
+        spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
         path, found = self._directory / FILE_NAME, frozenset[str]()
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -43,6 +53,12 @@ class CdiFiles:
     def devices(self, uuids: Iterable[str]) -> tuple[str, ...]:
         """Return the qualified names of devices; empty where the runtime would not know one of them."""
         return choose(uuids, self._known)
+
+    def _capabilities(self) -> dict[str, int]:
+        try:
+            return read_capabilities((self._root / MIG_MINORS[1:]).read_text(errors="replace"))
+        except OSError:
+            return {}
 
     def _libraries(self, driver: str) -> list[str]:
         """Return the driver's libraries as the host names them; the first directory that has a library wins."""
