@@ -26,6 +26,13 @@ LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 
 MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such cards
 SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)
 REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each card is offered
+UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: its pods may reach cards: "allowed"
+
+# Gangs: scheduled together or not at all (M13)
+GANG_NAME_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/name"  # Kubernetes coscheduling, without an object; pod
+GANG_SIZE_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/min-available"  # Kubernetes coscheduling; pod
+POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"  # Kubernetes coscheduling; pod: the name of its PodGroup
+GANG_GATE: Final = "gputile.io/gang"  # gputile; scheduling gate of a pod whose gang has not been planned yet
 
 # Annotations: gputile's own
 ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # pod: the ledger entry, see device.allocation
@@ -41,6 +48,11 @@ GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"
 GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
 GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
+GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # what all of gpushare's begin with
+
+# Annotations with a meaning to others
+LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5 and before; pod
+CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, past kubelet and ledger
 
 # The Lease of the active extender
 EXTENDER_LEASE: Final = "gputile-extender"

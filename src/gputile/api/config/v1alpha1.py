@@ -31,6 +31,22 @@ class Trust(_Section, frozen=True):
     groups: dict[str, list[str]] = {}
 
 
+class Admission(_Section, frozen=True):
+    """The admission webhook.
+
+    ``trusted_users`` are the users of the API server that may write allocations; nobody else may. ``gangs`` holds the
+    pods of a gang back with a scheduling gate, until the controller has planned the whole gang (M13).
+    """
+
+    trusted_users: list[str] = [
+        "system:serviceaccount:gputile:gputile-agent",
+        "system:serviceaccount:gputile:gputile-controller",
+        "system:serviceaccount:gputile:gputile-extender",
+        "system:serviceaccount:gputile:gputile-scheduler",
+    ]
+    gangs: bool = False
+
+
 class Configuration(_Section, frozen=True):
     """The whole configuration. ``gpu_memory_unit`` is written as the documents do: "1GiB", "128MiB"."""
 
@@ -40,6 +56,7 @@ class Configuration(_Section, frozen=True):
     placement: Literal["binpack", "spread"] = "binpack"
     max_pods_per_gpu: int = 16
     trust: Trust = Trust()
+    admission: Admission = Admission()
 
     def __post_init__(self) -> None:
         unit = self.unit_mib

@@ -1,0 +1,60 @@
+"""JSON patches (RFC 6902), of the few operations that admission needs."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One change. ``path`` holds the names and indices from the root; a last "-" appends to a list."""
+
+    op: Literal["add", "remove", "replace"]
+    path: tuple[str | int, ...]
+    value: Any = None
+
+
+def encode_patch(operations: Iterable[Operation]) -> bytes:
+    """Return the JSON of a patch."""
+    return msgspec.json.encode([_as_json(operation) for operation in operations])
+
+
+def apply_patch(operations: Iterable[Operation], document: Any) -> Any:
+    """Return a copy of ``document`` with the operations applied in order.
+
+    Raises:
+        LookupError: the document has nothing where an operation needs it.
+    """
+    for operation in operations:
+        document = _applied(operation, operation.path, document)
+    return document
+
+
+def _as_json(operation: Operation) -> dict[str, Any]:
+    pointer = "".join(f"/{_escaped(str(step))}" for step in operation.path)
+    change: dict[str, Any] = {"op": operation.op, "path": pointer}
+    return change if operation.op == "remove" else change | {"value": operation.value}
+
+
+def _escaped(step: str) -> str:
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
+    """Return a copy of ``node`` with the change at ``path`` below it; what is not on the way is shared."""
+    step, rest = path[0], path[1:]
+    if isinstance(node, list):
+        index = len(node) if step == "-" else int(step)
+        if rest:
+            return [*node[:index], _applied(operation, rest, node[index]), *node[index + 1 :]]
+        after = node[index:] if operation.op == "add" else node[index + 1 :]
+        return [*node[:index], *([] if operation.op == "remove" else [operation.value]), *after]
+    if rest:
+        return node | {step: _applied(operation, rest, node[step])}
+    if operation.op != "add" and step not in node:
+        raise KeyError(step)
+    if operation.op == "remove":
+        return {key: value for key, value in node.items() if key != step}
+    return node | {step: operation.value}
