@@ -38,12 +38,12 @@ class Admission(_Section, frozen=True):
     pods of a gang back with a scheduling gate, until the controller has planned the whole gang (M13).
     """
 
-    trusted_users: list[str] = [
+    trusted_users: tuple[str, ...] = (
         "system:serviceaccount:gputile:gputile-agent",
         "system:serviceaccount:gputile:gputile-controller",
         "system:serviceaccount:gputile:gputile-extender",
         "system:serviceaccount:gputile:gputile-scheduler",
-    ]
+    )
     gangs: bool = False
 
 
