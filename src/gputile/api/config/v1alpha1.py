@@ -47,8 +47,23 @@ class Admission(_Section, frozen=True):
     gangs: bool = False
 
 
+class Features(_Section, frozen=True):
+    """Which of the documents' three features are enabled (M13).
+
+    ``sharing``: parts of cards, the modes ``cgpu``, ``core_mem``, ``share`` and ``mps``; ``topology``: best-connected
+    sets of cards; ``batch``: gangs, whose pods start together or not at all.
+    """
+
+    sharing: bool = True
+    topology: bool = True
+    batch: bool = True
+
+
 class Configuration(_Section, frozen=True):
-    """The whole configuration. ``gpu_memory_unit`` is written as the documents do: "1GiB", "128MiB"."""
+    """The whole configuration. ``gpu_memory_unit`` is written as the documents do: "1GiB", "128MiB".
+
+    ``scheduler_name`` is the scheduler that admission gives GPU pods to which name none; "" leaves them as they are.
+    """
 
     api_version: Literal["gputile.io/v1alpha1"] = "gputile.io/v1alpha1"
     kind: Literal["Configuration"] = "Configuration"
