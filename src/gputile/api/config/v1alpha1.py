@@ -48,15 +48,14 @@ class Admission(_Section, frozen=True):
 
 
 class Features(_Section, frozen=True):
-    """Which of the documents' three features are enabled (M13).
+    """What GPU nodes may be switched to (M13); gangs, the third of the documents' features, are ``admission.gangs``.
 
     ``sharing``: parts of cards, the modes ``cgpu``, ``core_mem``, ``share`` and ``mps``; ``topology``: best-connected
-    sets of cards; ``batch``: gangs, whose pods start together or not at all.
+    sets of cards.
     """
 
     sharing: bool = True
     topology: bool = True
-    batch: bool = True
 
 
 class Configuration(_Section, frozen=True):
@@ -72,6 +71,8 @@ class Configuration(_Section, frozen=True):
     max_pods_per_gpu: int = 16
     trust: Trust = Trust()
     admission: Admission = Admission()
+    features: Features = Features()
+    scheduler_name: str = ""
 
     def __post_init__(self) -> None:
         unit = self.unit_mib
