@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from prometheus_client import start_http_server
 
 from gputile.agent import memory
 from gputile.agent.cluster import KubeCluster
+from gputile.agent.monitoring import monitoring_app, start_monitoring
 from gputile.agent.service import Agent
 from gputile.agent.surroundings import Places
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
@@ -61,7 +61,8 @@ async def serve(
         eyes = Monitor(open_probe, await _published(connection, name))
         agent = Agent(name, settings.places, eyes, cluster, configuration)
         if settings.metrics_port:
-            start_http_server(settings.metrics_port, registry=agent.metrics.registry)
+            app = monitoring_app(agent.metrics.registry, agent.sick, agent.unready)
+            start_monitoring(settings.metrics_port, app)
         nodes = Reflector(
             connection, "/api/v1/nodes", Node, agent.on_node, query={"fieldSelector": f"metadata.name={name}"}
         )

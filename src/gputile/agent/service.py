@@ -42,6 +42,7 @@ LIST_WITHIN_S = 2.0
 SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
 PROBE_STEP_S = 5.0
 TELL_EVERY_S = 60.0
+QUIET_FOR_S = 120.0
 CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
 
 
@@ -85,6 +86,8 @@ class Agent:
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
         self._reconcile, self._publish = _Kick(), _Kick()
         self._caught_up = False
+        self._beat = time.monotonic()
+        self._told = False
         self._closed_for = closed_for
         self._closed_since: float | None = None
         before = self._records.in_force
@@ -156,6 +159,19 @@ class Agent:
         replace_pods(self.admission.pods, pods, configuration)
         self._reconcile.event.set()
 
+    # -- what probes ask, from any thread
+
+    def sick(self) -> str:
+        """Return why the process should be started again, "" if it should not."""
+        quiet = time.monotonic() - self._beat
+        return f"nothing has been compared for {quiet:.0f} s" if quiet > QUIET_FOR_S else ""
+
+    def unready(self) -> str:
+        """Return why the node is not served yet, "" if it is."""
+        if not self.registrar.registered.is_set():
+            return "the kubelet has not taken the device plugins"
+        return "" if self._told else "the node has not been told what it offers"
+
     # -- loops
 
     async def run(self) -> None:
@@ -198,6 +214,7 @@ class Agent:
             await self._renew()
 
     async def _compare(self) -> None:
+        self._beat = time.monotonic()
         await self._reconcile.wait(RECONCILE_EVERY_S)
         if not self._store.mine:
             return
@@ -241,6 +258,7 @@ class Agent:
         except KubeError:
             self._publish.event.set()
             raise
+        self._told = True
         if told:
             await asyncio.sleep(RECONCILE_APART_S)
 

@@ -43,7 +43,7 @@ def agent(
         Path, typer.Option("--host-root", metavar="DIR", help="Where the host's file system is, for its driver.")
     ] = Path("/"),
     metrics_port: Annotated[
-        int, typer.Option("--metrics-port", min=0, max=65535, help="Port of /metrics; 0: none.")
+        int, typer.Option("--metrics-port", min=0, max=65535, help="Port of /metrics, /healthz and /readyz; 0: none.")
     ] = 0,
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")] = LogFormat.JSON,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,

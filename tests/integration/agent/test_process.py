@@ -33,7 +33,7 @@ def test_killed_in_the_middle_of_a_burst(short: Path) -> None:
 
 
 def test_small_and_quick(short: Path) -> None:
-    """The bounds tell a regression from a busy machine; what is printed is what counts."""
+    """The bound tells a regression; what is printed is what counts."""
 
     async def main() -> None:
         configuration = Configuration(gpu_memory_unit="128MiB", trust=Trust(by="cluster"))
@@ -56,8 +56,6 @@ def test_small_and_quick(short: Path) -> None:
             }
             print(f"started {started:.2f} s, resident {resident:.1f} MiB, idle {cpu:.2%} of a core, {calls}")
             assert resident < 95
-            assert started < 6
-            assert calls["Allocate"][1] < 0.1
             assert cpu < 0.05
 
     asyncio.run(main())

@@ -1,0 +1,62 @@
+"""Registration with a kubelet that does not behave."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gputile.agent import registration
+from gputile.agent.plugin import Plugin
+from gputile.agent.registration import KUBELET_SOCKET, Registrar
+from gputile.api.wellknown import GPU_MEMORY
+from tests.fakes.kubelet import Kubelet
+
+
+class NoDevices:
+    """Offers nothing."""
+
+    def devices(self, resource: str) -> tuple[tuple[str, bool], ...]:
+        return ()
+
+
+def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_is_served(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1: the plugin is there meanwhile, and the kubelet is asked again."""
+    monkeypatch.setattr(registration, "ANSWER_WITHIN_S", 0.2)
+    monkeypatch.setattr(registration, "LOOK_EVERY_S", 0.05)
+    callers: list[asyncio.StreamWriter] = []
+    asked_thrice = asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        callers.append(writer)
+        if len(callers) == 3:
+            asked_thrice.set()
+
+    async def main() -> None:
+        directory = short / "dp"
+        directory.mkdir()
+        silent = await asyncio.start_unix_server(mute, directory / KUBELET_SOCKET)
+        registrar = Registrar(directory)
+        plugin = Plugin(GPU_MEMORY, directory, NoDevices())  # type: ignore[arg-type]  # asked for devices only
+        await registrar.add(plugin)
+        task = asyncio.create_task(registrar.run())
+        try:
+            async with asyncio.timeout(20):
+                await asked_thrice.wait()
+            assert plugin.there
+            assert not registrar.registered.is_set()
+            silent.close()
+            for writer in callers:
+                writer.close()
+            (directory / KUBELET_SOCKET).unlink(missing_ok=True)
+            kubelet = Kubelet(directory, short / "pr" / "kubelet.sock", lambda uid, phase, reason: None, 1)
+            await kubelet.start({})
+            async with asyncio.timeout(20):
+                await registrar.registered.wait()
+            await kubelet.kill()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
