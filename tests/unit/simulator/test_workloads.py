@@ -1,7 +1,7 @@
 import pytest
 
-from gputile.api.wellknown import LEGACY_GPU
-from gputile.simulator.admission import asks_for_gpu
+from gputile.admission.asking import asks_for_gpu
+from gputile.api.wellknown import WHOLE_GPU
 from gputile.simulator.manifests import ManifestError
 from gputile.simulator.naming import make_uid
 from tests.documents import document_yaml
@@ -201,9 +201,7 @@ def test_an_affinity_in_the_spec_goes_before_the_annotation(tmp_path):
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"nodeAffinity": 5}', "", IN.replace('"In"', "3")])
 def test_a_malformed_affinity_annotation_is_refused(tmp_path, text):
-    where = (
-        r'Pod/p: metadata.annotations\["scheduler.alpha.kubernetes.io/affinity"\]: the affinity in it cannot be read'
-    )
+    where = r"Pod/p: metadata.annotations\[scheduler.alpha.kubernetes.io/affinity\]: the affinity in it cannot be read"
     with pytest.raises(ManifestError, match=where):
         expand_text(tmp_path, LEGACY % (text, ""))
 
@@ -251,7 +249,7 @@ def test_the_jobs_of_the_documents(tmp_path):
 def test_the_pods_of_the_documents(tmp_path):
     first, second, third = document_yaml("004")
     (five,) = expand_text(tmp_path, first).pods
-    assert limits(five) == [{LEGACY_GPU: 2}, {LEGACY_GPU: 3}]
+    assert limits(five) == [{WHOLE_GPU: 2}, {WHOLE_GPU: 3}]
     expansion = expand_text(tmp_path, second)
     (by_model,) = expansion.pods
     term = by_model.spec.affinity.node_affinity.required.node_selector_terms[0]

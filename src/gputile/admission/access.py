@@ -1,0 +1,161 @@
+"""The ways past the ledger to a card, refused unless the namespace's label says that they are wanted (B2).
+
+The same rules stand in CEL in ``examples/webhook/policies.yaml``, where the API server keeps them for pods that ask for
+no GPU and so never meet the webhook. Here they are told together with everything else that is wrong with a GPU pod.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gputile.admission.podview import ContainerView, PodView
+from gputile.admission.refusal import Refusal, Rule
+from gputile.api.wellknown import CDI_ANNOTATION_PREFIX, UNSAFE_ACCESS_LABEL
+
+# Read by NVIDIA's container toolkit (which cards and control devices a container gets), by CUDA's MPS clients (whose
+# daemon, and how much memory), and by gputile's limits.
+ENVIRONMENT: Final = (
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_MIG_CONFIG_DEVICES",
+    "NVIDIA_MIG_MONITOR_DEVICES",
+    "NVIDIA_IMEX_CHANNELS",
+    "NVIDIA_NVSWITCH",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+)
+ENVIRONMENT_PREFIX: Final = "GPUTILE_"
+HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show no card
+CAPABILITIES: Final = ("ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")  # they undo what the container is limited by
+
+# Where cards, their daemons and their limits are on a node: nobody's hostPath.
+CARD_PATHS: Final = ("/dev/nvidia", "/var/lib/gputile", "/tmp/nvidia-mps", "/run/nvidia/mps")  # noqa: S108 - a name to refuse
+# Other ways to the same on a node, kept from pods that hold a GPU.
+NODE_PATHS: Final = ("/dev/char", "/etc/cdi", "/proc", "/run/cdi", "/run/containerd", "/run/crio", "/var/lib/kubelet")
+# Where the container toolkit reads wishes, and gputile writes limits, in a container.
+WISH_PATHS: Final = ("/run/nvidia-container-devices",)
+LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld.so.preload")
+
+_OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABEL}=allowed"
+
+
+def broken_access(pod: PodView, *, gpu: bool) -> list[Refusal]:
+    """Return every way past the ledger that the pod takes; ``gpu`` is whether it asks for GPUs."""
+    found = [*_environment(pod), *_host_paths(pod, gpu), *_mounts(pod, gpu), *_device_annotations(pod)]
+    if gpu:
+        found += [*_privileged(pod), *_host_namespaces(pod), *_node_name(pod)]
+    return found
+
+
+def plain_path(path: str) -> str:
+    """Return a path as the node would resolve it without its links: no "//", no "/./"; /var/run is /run."""
+    plain = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+    return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
+
+
+def _environment(pod: PodView) -> Iterator[Refusal]:
+    for where, container in pod.containers():
+        for variable in container.env:
+            name = variable.name
+            if name == ENVIRONMENT[0] and variable.value in HARMLESS:
+                continue
+            if name in ENVIRONMENT or name.startswith(ENVIRONMENT_PREFIX):
+                yield Refusal(
+                    Rule.ENVIRONMENT,
+                    f"{where}.env[{name}]: which cards a container gets, and how much of them, is decided by its "
+                    f"booking: remove the variable, {_OWNER}",
+                )
+
+
+def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal]:
+    for volume in pod.spec.volumes:
+        if volume.host_path is None:
+            continue
+        path = plain_path(volume.host_path.path)
+        if _leads_to_cards(path) or (gpu and _leads_to_the_node(path)):
+            yield Refusal(
+                Rule.HOST_PATH,
+                f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to cards or their limits: "
+                f"remove the volume, {_OWNER}",
+            )
+
+
+def _leads_to_cards(path: str) -> bool:
+    return path.startswith(CARD_PATHS[0]) or any(_within(path, protected) for protected in CARD_PATHS[1:])
+
+
+def _leads_to_the_node(path: str) -> bool:
+    return any(_within(path, other) for other in NODE_PATHS) or any(
+        _within(protected, path) for protected in (*CARD_PATHS, *NODE_PATHS)
+    )
+
+
+def _within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal]:
+    protected = (*WISH_PATHS, *LIMIT_PATHS) if gpu else WISH_PATHS
+    for where, container in pod.containers():
+        for mount in container.volume_mounts:
+            path = plain_path(mount.mount_path)
+            if any(_within(path, each) for each in protected):
+                yield Refusal(
+                    Rule.MOUNT,
+                    f"{where}.volumeMounts[{mount.name}].mountPath: {mount.mount_path} is where a container's cards "
+                    f"and limits are written: mount the volume elsewhere, {_OWNER}",
+                )
+
+
+def _device_annotations(pod: PodView) -> Iterator[Refusal]:
+    for key in pod.metadata.annotations:
+        if key.startswith(CDI_ANNOTATION_PREFIX):
+            yield Refusal(
+                Rule.DEVICE_ANNOTATION,
+                f"metadata.annotations[{key}]: devices are added by the device plugin alone: remove the annotation, "
+                f"{_OWNER}",
+            )
+
+
+def _privileged(pod: PodView) -> Iterator[Refusal]:
+    for where, container in pod.containers():
+        if _is_privileged(container):
+            yield Refusal(
+                Rule.PRIVILEGED,
+                f"{where}.securityContext.privileged: a privileged container sees every card of its node: set it to "
+                f"false, {_OWNER}",
+            )
+        for capability in _strong_capabilities(container):
+            yield Refusal(
+                Rule.PRIVILEGED,
+                f"{where}.securityContext.capabilities.add: {capability} lets a container of a GPU pod undo its "
+                f"limits: remove it, {_OWNER}",
+            )
+
+
+def _is_privileged(container: ContainerView) -> bool:
+    return container.security_context is not None and bool(container.security_context.privileged)
+
+
+def _strong_capabilities(container: ContainerView) -> list[str]:
+    context = container.security_context
+    if context is None or context.capabilities is None:
+        return []
+    return [name for name in context.capabilities.add if name.upper().removeprefix("CAP_") in CAPABILITIES]
+
+
+def _host_namespaces(pod: PodView) -> Iterator[Refusal]:
+    for field, used in (("hostPID", pod.spec.host_pid), ("hostIPC", pod.spec.host_ipc)):
+        if used:
+            yield Refusal(
+                Rule.HOST_NAMESPACE,
+                f"spec.{field}: a GPU pod in the node's namespace reaches the processes of others on its cards: set it "
+                f"to false, {_OWNER}",
+            )
+
+
+def _node_name(pod: PodView) -> Iterator[Refusal]:
+    if pod.spec.node_name:
+        yield Refusal(
+            Rule.NODE_NAME,
+            f"spec.nodeName: {pod.spec.node_name} passes by the scheduler, so that no card is booked: use nodeSelector "
+            f"or affinity, {_OWNER}",
+        )

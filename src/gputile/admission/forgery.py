@@ -1,0 +1,63 @@
+"""Who may write the ledger: allocations are the annotations of pods, and nobody but gputile writes them (B2, B9)."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from gputile.admission.refusal import Refusal, Rule
+from gputile.api.wellknown import (
+    ACK_ALLOCATION,
+    ALLOCATION_ANNOTATION,
+    GPU_COUNT_LABEL,
+    GPUSHARE_PREFIX,
+    MEMORY_UNIT_ANNOTATION,
+)
+
+PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION)
+PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
+# Stamped when a pod is created; to be changed by a Binding and by corrections only.
+STAMPED: Final = MEMORY_UNIT_ANNOTATION
+
+
+def forged_on_create(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[Refusal]:
+    """Return the allocation annotations that a new pod carries, or that a Binding would give to one."""
+    return [] if user in trusted else [_forged(key, user) for key in sorted(annotations) if _protected(key)]
+
+
+def forged_on_binding(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[Refusal]:
+    """Return the annotations by which a Binding would write the ledger."""
+    if user in trusted:
+        return []
+    return [_forged(key, user) for key in sorted(annotations) if _protected(key) or key == STAMPED]
+
+
+def forged_on_update(
+    old: Mapping[str, str], new: Mapping[str, str], user: str, trusted: Collection[str]
+) -> list[Refusal]:
+    """Return the allocation annotations that a change adds, alters or removes."""
+    if user in trusted:
+        return []
+    return [_forged(key, user) for key in _changed(old, new) if _protected(key) or key == STAMPED]
+
+
+def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusal]:
+    """Return whether a change alters the number of cards that a pod has asked for (M10)."""
+    if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
+        return []
+    rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of cards is fixed when a pod is created: create it anew"
+    return [Refusal(Rule.COUNT_CHANGED, rule)]
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    return (key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
+
+
+def _protected(key: str) -> bool:
+    return key in PROTECTED or key.startswith(PROTECTED_PREFIX)
+
+
+def _forged(key: str, user: str) -> Refusal:
+    return Refusal(
+        Rule.FORGED,
+        f"metadata.annotations[{key}]: only gputile writes which cards a pod holds, and {user or 'this user'} is not "
+        f"one of its accounts: leave the annotation as it is",
+    )

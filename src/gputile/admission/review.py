@@ -1,0 +1,163 @@
+"""One question of the API server: may this be stored, and with which changes?"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+
+from gputile.admission.access import broken_access
+from gputile.admission.amounts import broken_amounts
+from gputile.admission.asking import asks_for_gpu
+from gputile.admission.completion import gate, stamp
+from gputile.admission.forgery import count_changed, forged_on_binding, forged_on_create, forged_on_update
+from gputile.admission.patch import Operation
+from gputile.admission.podview import PodView
+from gputile.admission.refusal import Refusal, Rule
+from gputile.admission.rewrite import rewrite
+from gputile.api.admission import AdmissionRequest
+from gputile.api.core import Pod
+
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; on the API server's copy of a static pod
+NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
+
+_POD = msgspec.json.Decoder(Pod)
+_VIEW = msgspec.json.Decoder(PodView)
+
+T = TypeVar("T")
+
+
+class Unreadable(ValueError):
+    """The object is not what the request says that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the cluster's owner has set.
+
+    ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs`` is whether
+    gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach cards past the ledger.
+    """
+
+    unit_mib: int
+    trusted: Collection[str]
+    gangs: bool = False
+    unsafe_access: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer: refused if there are refusals, else allowed with the operations."""
+
+    operations: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+
+
+ALLOWED: Final = Verdict()
+
+
+def mutate(request: AdmissionRequest, policy: Policy) -> Verdict:
+    """Return how a new pod is stored, or everything that keeps it from being stored.
+
+    Raises:
+        Unreadable: the object is no pod.
+    """
+    if not _is_pod(request) or request.operation != "CREATE" or request.sub_resource:
+        return _not_asked(request)
+    pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
+    if _is_mirror(pod, request):
+        return ALLOWED
+    rewriting = rewrite(pod)
+    if asks_for_gpu(pod):
+        stamp(pod, policy.unit_mib, rewriting)
+        if policy.gangs:
+            gate(pod, view, rewriting)
+    # what is refused is judged as the author wrote it, so that the text names the author's fields
+    refusals = (*rewriting.refusals, *_broken(pod, view, request, policy))
+    warnings = tuple(rewriting.warnings)
+    return Verdict(warnings=warnings, refusals=refusals) if refusals else Verdict(tuple(rewriting.operations), warnings)
+
+
+def validate(request: AdmissionRequest, policy: Policy) -> Verdict:
+    """Return what is wrong with a pod as it would be stored, with a change to one, or with a Binding.
+
+    Raises:
+        Unreadable: the object is no pod, or no Binding.
+    """
+    user = request.user_info.username
+    if request.operation == "CREATE" and request.kind.kind == "Binding":
+        binding = _decoded(request.object, _VIEW)
+        return Verdict(refusals=tuple(forged_on_binding(binding.metadata.annotations, user, policy.trusted)))
+    if not _is_pod(request):
+        return _not_asked(request)
+    if request.operation == "CREATE" and not request.sub_resource:
+        pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
+        return Verdict(refusals=tuple(_broken(pod, view, request, policy)))
+    if request.operation == "UPDATE":
+        return Verdict(refusals=tuple(_broken_change(request, policy)))
+    return _not_asked(request)
+
+
+def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Policy) -> list[Refusal]:
+    """Return every rule that a new pod breaks."""
+    refusals = forged_on_create(pod.metadata.annotations, request.user_info.username, policy.trusted)
+    if _is_mirror(pod, request):
+        return refusals
+    refusals += broken_amounts(pod, policy.unit_mib)
+    if not policy.unsafe_access:
+        refusals += broken_access(view, gpu=asks_for_gpu(pod))
+    return refusals
+
+
+def _broken_change(request: AdmissionRequest, policy: Policy) -> list[Refusal]:
+    """Return every rule that a change of a pod breaks; what was there before is not judged again."""
+    old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
+    user = request.user_info.username
+    refusals = forged_on_update(old.metadata.annotations, new.metadata.annotations, user, policy.trusted)
+    if user not in policy.trusted:
+        refusals += count_changed(old.metadata.labels, new.metadata.labels)
+    if not policy.unsafe_access:
+        refusals += broken_access(_added(old, new), gpu=asks_for_gpu(_decoded(request.object, _POD)))
+    return refusals
+
+
+def _added(old: PodView, new: PodView) -> PodView:
+    """Return what a change adds to a pod: ephemeral containers and annotations; all else of a spec is fixed."""
+    known = {container.name for container in old.spec.ephemeral_containers}
+    annotations = {k: v for k, v in new.metadata.annotations.items() if old.metadata.annotations.get(k) != v}
+    added = PodView()
+    added.spec.ephemeral_containers = [c for c in new.spec.ephemeral_containers if c.name not in known]
+    added.metadata.annotations = annotations
+    return added
+
+
+def _is_pod(request: AdmissionRequest) -> bool:
+    return request.kind.kind == "Pod" and not request.kind.group
+
+
+def _is_mirror(pod: Pod, request: AdmissionRequest) -> bool:
+    """Return whether a kubelet reports a static pod: it runs already, and must be stored as it is."""
+    return MIRROR_ANNOTATION in pod.metadata.annotations and NODES_GROUP in request.user_info.groups
+
+
+def _not_asked(request: AdmissionRequest) -> Verdict:
+    what = "/".join(part for part in (request.resource.resource or request.kind.kind, request.sub_resource) if part)
+    return Verdict(
+        warnings=(
+            f"gputile has no rules about {request.operation or 'this'} of {what[:80] or 'this kind'}: the webhook's "
+            f"configuration need not send it",
+        )
+    )
+
+
+def _decoded(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise Unreadable(str(error)) from error
+
+
+def unreadable(error: Unreadable) -> Refusal:
+    """Return the refusal of an object that cannot be read."""
+    return Refusal(Rule.POD, f"the pod cannot be read: {error}; correct the field")
