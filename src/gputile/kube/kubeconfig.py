@@ -5,20 +5,21 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 import yaml
-from lightkube.config.kubeconfig import SERVICE_ACCOUNT, KubeConfig, SingleConfig
-from lightkube.config.models import User
-from lightkube.core.exceptions import ConfigError as LightkubeConfigError
 
+from gputile.kube.clientconfig import Cluster, Context, User
 from gputile.kube.credentials import Credentials, FixedCredentials, TokenFileCredentials, basic, bearer
 from gputile.kube.errors import ConfigError
 from gputile.kube.execplugin import ExecConfig, ExecCredentials
 from gputile.kube.tls import ClusterTls
 
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+DEFAULT_NAMESPACE = "default"
+T = TypeVar("T")
 _PATHS = {
     "clusters": ("certificate-authority",),
     "users": ("client-certificate", "client-key", "tokenFile"),
@@ -31,7 +32,7 @@ class Access:
 
     server: str
     credentials: Credentials
-    namespace: str = "default"
+    namespace: str = DEFAULT_NAMESPACE
     tls_server_name: str | None = None
     proxy: str | None = None
 
@@ -56,8 +57,8 @@ def load_access(
         if files:
             return _access(_merge(files), context)
         if context is None and "KUBERNETES_SERVICE_HOST" in environ:
-            return _in_cluster(service_account)
-    except (LightkubeConfigError, msgspec.MsgspecError, yaml.YAMLError, OSError, ValueError) as error:
+            return _in_cluster(Path(service_account), environ)
+    except (msgspec.MsgspecError, yaml.YAMLError, OSError, ValueError) as error:
         raise ConfigError(f"cannot use {_named(files)}: {error}") from error
     except KeyError as error:
         raise ConfigError(f"cannot use {_named(files)}: {error} is missing") from error
@@ -105,40 +106,46 @@ def _absolute(section: str, entry: dict[str, Any], directory: Path) -> dict[str,
     return entry
 
 
-def _access(document: dict[str, Any], context: str | None) -> Access:
-    chosen = context or document.get("current-context")
-    config = KubeConfig.from_dict(document).get(chosen) if chosen else None
-    if config is None:
+def _access(document: dict[str, Any], name: str | None) -> Access:
+    chosen = name or document.get("current-context")
+    if not chosen:
         raise ValueError("it has no current context, and none is named")
-    cluster = _entry(document, "clusters", config.context.cluster)
-    user = _entry(document, "users", config.context.user) if config.context.user else {}
-    server = config.cluster.server.rstrip("/")
+    context = _entry(document, "contexts", chosen, Context)
+    cluster = _entry(document, "clusters", context.cluster, Cluster)
+    user = _entry(document, "users", context.user, User) if context.user else User()
+    server = cluster.server.rstrip("/")
     return Access(
         server=server,
-        credentials=_credentials(config, cluster, user),
-        namespace=config.namespace,
-        tls_server_name=cluster.get("tls-server-name") or None,
-        proxy=cluster.get("proxy-url") or _environment_proxy(server),
+        credentials=_credentials(cluster, user),
+        namespace=context.namespace or DEFAULT_NAMESPACE,
+        tls_server_name=cluster.tls_server_name or None,
+        proxy=cluster.proxy_url or _environment_proxy(server),
     )
 
 
-def _in_cluster(service_account: str | Path) -> Access:
-    config = KubeConfig.from_service_account(service_account).get()
-    if config is None:
-        raise ValueError("it names no API server")
-    return Access(config.cluster.server, _credentials(config, {}, {}), config.namespace)
+def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
+    """Return what the kubelet gives every pod (Kubernetes, "Accessing the Kubernetes API from a Pod")."""
+    host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    cluster = Cluster(server=server, certificate_authority=str(service_account / "ca.crt"))
+    token = service_account / "token"
+    token.read_text()  # a pod without one cannot get in, and is told now
+    namespace = (service_account / "namespace").read_text()
+    return Access(server, _credentials(cluster, User(token_file=str(token))), namespace)
 
 
-def _entry(document: dict[str, Any], section: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(each[section[:-1]] for each in document[section] if each["name"] == name)
-    return found
+def _entry(document: dict[str, Any], section: str, name: str, kind: type[T]) -> T:
+    kept = section[:-1]
+    for each in document[section]:
+        if each["name"] == name:
+            return msgspec.convert(each[kept], kind)
+    raise ValueError(f"it has no {kept} {name!r}")
 
 
-def _credentials(config: SingleConfig, cluster: dict[str, Any], user_section: dict[str, Any]) -> Credentials:
-    user = config.user or User()
-    tls = ClusterTls(config.cluster)
+def _credentials(cluster: Cluster, user: User) -> Credentials:
+    tls = ClusterTls(cluster)
     if user.exec:
-        plugin = msgspec.convert(user_section["exec"], ExecConfig)
+        plugin = msgspec.convert(user.exec, ExecConfig)
         return ExecCredentials(plugin, _told_to_plugin(cluster, tls), tls.with_pem)
     if user.auth_provider:
         raise ValueError("auth-provider is no longer part of kubeconfigs; use an exec plugin")
@@ -152,15 +159,19 @@ def _credentials(config: SingleConfig, cluster: dict[str, Any], user_section: di
     return FixedCredentials(None, context)
 
 
-def _told_to_plugin(cluster: dict[str, Any], tls: ClusterTls) -> dict[str, Any]:
-    keys = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
-    told = {str(key): cluster[key] for key in keys if key in cluster}
-    if tls.authority_data:
-        told["certificate-authority-data"] = tls.authority_data
-    for extension in cluster.get("extensions") or ():
+def _told_to_plugin(cluster: Cluster, tls: ClusterTls) -> dict[str, Any]:
+    """Return the ``spec.cluster`` of an ExecCredential (client.authentication.k8s.io/v1)."""
+    told: dict[str, Any] = {
+        "server": cluster.server,
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify or None,
+        "proxy-url": cluster.proxy_url,
+        "certificate-authority-data": tls.authority_data or None,
+    }
+    for extension in cluster.extensions or ():
         if extension.get("name") == "client.authentication.k8s.io/exec":
             told["config"] = extension.get("extension")
-    return told
+    return {key: value for key, value in told.items() if value is not None}
 
 
 def _environment_proxy(server: str) -> str | None:

@@ -5,7 +5,7 @@ import ssl
 import tempfile
 from pathlib import Path
 
-from lightkube.config.models import Cluster, User
+from gputile.kube.clientconfig import Cluster, User
 
 
 class ClusterTls:
@@ -13,19 +13,19 @@ class ClusterTls:
 
     def __init__(self, cluster: Cluster) -> None:
         self._encrypted = cluster.server.startswith("https:")
-        self._insecure = cluster.insecure
-        self.authority_data = cluster.certificate_auth_data or ""  # PEM in base64, as kubeconfigs hold it
-        if not self.authority_data and cluster.certificate_auth:
-            self.authority_data = base64.b64encode(Path(cluster.certificate_auth).read_bytes()).decode()
+        self._insecure = cluster.insecure_skip_tls_verify
+        self.authority_data = cluster.certificate_authority_data or ""  # PEM in base64, as kubeconfigs hold it
+        if not self.authority_data and cluster.certificate_authority:
+            self.authority_data = base64.b64encode(Path(cluster.certificate_authority).read_bytes()).decode()
 
     def of_user(self, user: User) -> ssl.SSLContext | None:
         """Return the settings with the client certificate of ``user``, if it has one."""
-        if user.client_cert_data or user.client_key_data:
-            return self.with_pem(_decoded(user.client_cert_data), _decoded(user.client_key_data))
-        if user.client_cert:
+        if user.client_certificate_data or user.client_key_data:
+            return self.with_pem(_decoded(user.client_certificate_data), _decoded(user.client_key_data))
+        if user.client_certificate:
             context = self._context()
             if context:
-                context.load_cert_chain(user.client_cert, user.client_key)
+                context.load_cert_chain(user.client_certificate, user.client_key)
             return context
         return self._context()
 
