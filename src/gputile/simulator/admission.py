@@ -10,8 +10,8 @@ from gputile.admission.rewrite import rewrite
 from gputile.api.core import Pod, ResourceList
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.wellknown import GPU_RESOURCES
+from gputile.intree.rules import broken_rule
 from gputile.simulator.manifests import ManifestError, Origin
-from gputile.simulator.rules import broken_rule
 
 
 def admit(origin: Origin, path: str, pod: Pod, notes: list[str]) -> Pod:

@@ -18,10 +18,10 @@ from gputile.api.wellknown import (
 )
 from gputile.device.advertised import model_labels, resources_for_mode
 from gputile.device.inventory import MOST_CARDS, Card, Inventory, InventoryError, check_inventory, encode_inventory
+from gputile.intree.rules import broken_taint
 from gputile.simulator.description import API_VERSION, MOST_NODES, Cluster, DescribedNode, GpuGroup
 from gputile.simulator.manifests import Manifest, Origin, check_name
 from gputile.simulator.naming import make_gpu_uuid, make_uid
-from gputile.simulator.rules import broken_taint
 
 PLACEMENTS = ("binpack", "spread")
 # GB/s between two cards in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.

@@ -14,12 +14,12 @@ from gputile.api.core import Pod
 from gputile.api.wellknown import GPU_RESOURCES
 from gputile.device.allocation import Allocation
 from gputile.device.request import Request, RequestError, parse_request
+from gputile.intree.predicates import Predicates
 from gputile.ledger.events import NodeApplied, PodApplied
 from gputile.ledger.ledger import Ledger
 from gputile.placement.fit import Refusal
 from gputile.scheduling.decision import Decision
 from gputile.scheduling.placer import TOP_SCORE, Placer
-from gputile.simulator.predicates import Predicates
 from gputile.simulator.scenario import Scenario
 
 # What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.

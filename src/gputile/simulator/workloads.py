@@ -11,10 +11,10 @@ import msgspec
 
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, PodSpec, Toleration
+from gputile.intree.nodefit import static_reason
 from gputile.simulator.admission import admit
 from gputile.simulator.manifests import Manifest, Origin, check_name
 from gputile.simulator.naming import make_uid, suffixes
-from gputile.simulator.nodefit import static_reason
 
 MOST_REPLICAS = 100_000
 MOST_PODS = 200_000

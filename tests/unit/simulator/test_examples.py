@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.simulator.predicates import Predicates
+from gputile.intree.predicates import Predicates
 from gputile.simulator.scenario import load_scenario
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

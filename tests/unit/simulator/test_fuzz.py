@@ -9,8 +9,8 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gputile.intree.predicates import Predicates
 from gputile.simulator.manifests import ManifestError
-from gputile.simulator.predicates import Predicates
 from gputile.simulator.scenario import load_scenario
 
 from .builders import write

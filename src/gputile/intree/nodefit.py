@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gputile.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, PodSpec, Taint, Toleration
-from gputile.simulator.rules import is_integer
+from gputile.intree.rules import is_integer
 
 UNSCHEDULABLE = "node(s) were unschedulable"
 WRONG_NAME = "node(s) didn't match the requested node name"

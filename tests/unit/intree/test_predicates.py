@@ -1,10 +1,9 @@
 import pytest
 
 from gputile.api.core import Toleration
+from gputile.intree.predicates import Predicates
 from gputile.simulator.manifests import ManifestError
-from gputile.simulator.predicates import Predicates
-
-from .builders import node, pod
+from tests.unit.simulator.builders import node, pod
 
 SELECTOR = "node(s) didn't match Pod's node affinity/selector"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
-from gputile.simulator.nodefit import matches_node, selects, untolerated_taint
+from gputile.intree.nodefit import matches_node, selects, untolerated_taint
 
 AFFINITY = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"

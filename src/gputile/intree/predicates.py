@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gputile.api.core import Node, Pod, PodSpec
-from gputile.simulator.interpod import Placed, hard_spread, interpod_checks, repels
-from gputile.simulator.nodefit import avoided_taints, preferred_weight, static_reasons
-from gputile.simulator.podrequests import PODS, Amounts, insufficient, node_allocatable, pod_requests
+from gputile.intree.interpod import Placed, hard_spread, interpod_checks, repels
+from gputile.intree.nodefit import avoided_taints, preferred_weight, static_reasons
+from gputile.intree.podrequests import PODS, Amounts, insufficient, node_allocatable, pod_requests
 
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
 _MOST_TEMPLATES = 1024
