@@ -197,7 +197,8 @@ def _card_count(pod: Pod) -> int:
         return 1
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MOST_CARDS):
         raise RequestError(
-            f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of cards from 1 to {MOST_CARDS}"
+            f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of cards from 1 to {MOST_CARDS}: "
+            f"write one, or remove the label"
         )
     return int(text)
 
@@ -209,7 +210,7 @@ def _stamped_unit(pod: Pod, default: int) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 8 and SMALLEST_UNIT_MIB <= int(text) <= MOST_MIB):
         raise RequestError(
             f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {text[:40]!r}, "
-            f"not a unit of {SMALLEST_UNIT_MIB} MiB or more"
+            f"not a unit of {SMALLEST_UNIT_MIB} MiB or more: remove the annotation"
         )
     return int(text)
 
