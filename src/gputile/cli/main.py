@@ -10,6 +10,7 @@ from gputile.cli.extender import extender
 from gputile.cli.inspect import inspect
 from gputile.cli.replay import replay
 from gputile.cli.simulate import simulate
+from gputile.cli.webhook import webhook
 
 app = typer.Typer(
     name="gputile",
@@ -40,6 +41,7 @@ app.command("inspect")(inspect)
 app.command("extender")(extender)
 app.command("agent")(agent)
 app.command("replay")(replay)
+app.command("webhook")(webhook)
 
 
 def main() -> None:

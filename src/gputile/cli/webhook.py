@@ -1,0 +1,69 @@
+"""``gputile webhook``: what the API server asks before it stores a pod."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gputile.cli.configuration import read_configuration
+from gputile.cli.logs import LogFormat, set_up_logging
+from gputile.cli.output import fail
+
+
+def webhook(
+    namespace: Annotated[str, typer.Option("--namespace", help="Where its Service and Secret are.")],
+    service: Annotated[str, typer.Option("--service", help="The Service that the API server reaches it by.")],
+    secret: Annotated[str, typer.Option("--secret", help="The Secret that keeps its certificates; made if missing.")],
+    configuration: Annotated[
+        str, typer.Option("--configuration", help="Name of both webhook configurations; their caBundle is kept.")
+    ],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration, followed while it changes."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the reviews, HTTPS.")] = 9443,
+    health_port: Annotated[
+        int, typer.Option("--health-port", min=1, max=65535, help="Port of /healthz, /readyz and /metrics, HTTP.")
+    ] = 8083,
+    name: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="A further DNS name or address in the certificate; may be given several times."),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's, then the pod's own.")
+    ] = None,
+    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")] = LogFormat.JSON,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+) -> None:
+    """Complete GPU pods, rewrite their old forms, and refuse what breaks a rule.
+
+    Issues and renews its own certificates. Ends on SIGTERM, after the reviews that are still on their way.
+    """
+    from gputile.kube.errors import ConfigError
+    from gputile.kube.kubeconfig import load_access
+    from gputile.webhook.service import Settings, serve
+
+    read_configuration(config)
+    try:
+        access = load_access(kubeconfig, context)
+    except ConfigError as error:
+        fail(str(error))
+    set_up_logging(log_format, verbose)
+    settings = Settings(
+        namespace=namespace,
+        service=service,
+        secret=secret,
+        configuration=configuration,
+        host=host,
+        port=port,
+        health_port=health_port,
+        names=tuple(name or ()),
+        config=config,
+    )
+    import uvloop
+
+    uvloop.run(serve(access, settings))

@@ -1,0 +1,122 @@
+"""The HTTP faces of the webhook: reviews over TLS, health and metrics in the clear."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from gputile.admission.patch import encode_patch
+from gputile.admission.refusal import message
+from gputile.admission.review import Policy, Unreadable, Verdict, mutate, unreadable, validate
+from gputile.api.admission import (
+    API_VERSION,
+    KIND,
+    AdmissionRequest,
+    AdmissionReview,
+    encode_allowed,
+    encode_refused,
+)
+from gputile.webhook.intake import Intake, Refused
+from gputile.webhook.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+_REVIEW = msgspec.json.Decoder(AdmissionReview)
+# The API server chooses between the two by the namespace's label, so that nobody has to look it up.
+UNSAFE_SUFFIX: Final = "/unsafe-access"
+
+Judge = Callable[[AdmissionRequest, Policy], Verdict]
+
+
+def create_app(policy: Callable[[bool], Policy], metrics: Metrics, intake: Intake) -> Starlette:
+    """Return the ASGI application of the reviews. ``policy`` gives what is in force, with or without unsafe access."""
+
+    def endpoint(webhook: str, judge: Judge, unsafe: bool) -> Callable[[Request], Awaitable[Response]]:
+        seconds = metrics.seconds.labels(webhook)
+
+        def counted(outcome: str) -> None:
+            metrics.reviews.labels(webhook, outcome).inc()
+
+        async def review(http: Request) -> Response:
+            begin = time.perf_counter()
+            try:
+                request = _request(await intake.body(http))
+            except Refused as refused:
+                counted("not_read")
+                return PlainTextResponse(str(refused), refused.status)
+            except ClientDisconnect:
+                counted("not_read")
+                return PlainTextResponse("", 400)
+            except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+                counted("bad_request")
+                return PlainTextResponse(f"this is no AdmissionReview: {str(error)[:200]}", 400)
+            try:
+                verdict = judge(request, policy(unsafe))
+            except Unreadable as error:
+                verdict = Verdict(refusals=(unreadable(error),))
+            except Exception:  # the boundary: the API server is told that it failed, and nothing of how
+                log.exception("review failed", extra={"namespace": request.namespace, "pod": request.name})
+                counted("error")
+                return PlainTextResponse("internal error; see the webhook's log", 500)
+            counted("refused" if verdict.refusals else "changed" if verdict.operations else "allowed")
+            answer = _answer(request, verdict, metrics)
+            seconds.observe(time.perf_counter() - begin)
+            return Response(answer, media_type="application/json")
+
+        return review
+
+    judges: dict[str, Judge] = {"mutate": mutate, "validate": validate}
+    return Starlette(
+        routes=[
+            Route(f"/{name}{suffix}", endpoint(name, judge, bool(suffix)), methods=["POST"])
+            for name, judge in judges.items()
+            for suffix in ("", UNSAFE_SUFFIX)
+        ]
+    )
+
+
+def create_health_app(ready: Callable[[], str], metrics: Metrics) -> Starlette:
+    """Return the ASGI application of the probes. ``ready`` returns why no review should come here, "" where one may."""
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def readyz(_: Request) -> Response:
+        why = ready()
+        return PlainTextResponse(why or "ok", 503 if why else 200)
+
+    async def exposition(_: Request) -> Response:
+        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    return Starlette(
+        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", exposition)],
+    )
+
+
+def _request(body: bytes) -> AdmissionRequest:
+    """Return what is asked.
+
+    Raises:
+        ValueError, msgspec.MsgspecError: it is not a question of the version that is answered here.
+    """
+    review = _REVIEW.decode(body)
+    if review.api_version != API_VERSION or review.kind != KIND:
+        raise ValueError(f"only {API_VERSION} {KIND} is answered")
+    if review.request is None:
+        raise ValueError("it has no request")
+    return review.request
+
+
+def _answer(request: AdmissionRequest, verdict: Verdict, metrics: Metrics) -> bytes:
+    if not verdict.refusals:
+        patch = encode_patch(verdict.operations) if verdict.operations else b""
+        return encode_allowed(request.uid, patch, verdict.warnings)
+    for refusal in verdict.refusals:
+        metrics.refusals.labels(str(refusal.rule)).inc()
+    return encode_refused(request.uid, message(verdict.refusals), verdict.warnings)

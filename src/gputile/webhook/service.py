@@ -1,0 +1,175 @@
+"""Puts the webhook together and runs it: configuration, certificates, two HTTP servers, and an orderly end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from gputile.admission.review import Policy
+from gputile.kube.connection import Connection
+from gputile.kube.kubeconfig import Access
+from gputile.webhook.app import create_app, create_health_app
+from gputile.webhook.configuration import LiveConfiguration
+from gputile.webhook.intake import Intake
+from gputile.webhook.metrics import Metrics
+from gputile.webhook.rotation import Rotation
+
+log = logging.getLogger(__name__)
+
+# Go's HTTP client keeps an idle connection for 90 s: it has to be the one that closes it.
+KEEP_ALIVE_SECONDS = 120
+ANSWER_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How this process runs. ``names`` are further names in the certificate, besides those of the Service.
+
+    ``drain_seconds`` is how long reviews are still answered after SIGTERM, until no API server sends one any more.
+    """
+
+    namespace: str
+    service: str
+    secret: str
+    configuration: str
+    host: str = "0.0.0.0"  # noqa: S104 - the API server comes from outside of the pod
+    port: int = 9443
+    health_port: int = 8083
+    names: tuple[str, ...] = ()
+    config: Path | None = None
+    drain_seconds: float = 5.0
+
+
+class Webhook:
+    """The parts of one replica on one connection."""
+
+    def __init__(self, connection: Connection, configuration: LiveConfiguration, settings: Settings) -> None:
+        self.metrics = Metrics()
+        self.configuration = configuration
+        self.draining = False
+        self.rotation = Rotation(
+            connection,
+            namespace=settings.namespace,
+            secret=settings.secret,
+            configuration=settings.configuration,
+            names=service_names(settings),
+            now=lambda: datetime.now(UTC),
+        )
+        self.app = create_app(self.policy, self.metrics, Intake())
+        self.health_app = create_health_app(self.not_ready, self.metrics)
+        self._describe()
+
+    def policy(self, unsafe_access: bool) -> Policy:
+        """Return what is in force now."""
+        current = self.configuration.current
+        admission = current.admission
+        return Policy(current.unit_mib, admission.trusted_users, admission.gangs, unsafe_access)
+
+    def not_ready(self) -> str:
+        """Return why no review should be sent here, "" where one may."""
+        return "it is about to end" if self.draining else self.rotation.problem
+
+    def _describe(self) -> None:
+        gauge, rotation, configuration = self.metrics.gauge, self.rotation, self.configuration
+        gauge("gputile_webhook_ready", "1 while reviews may be sent here.", lambda: not self.not_ready())
+        gauge(
+            "gputile_webhook_certificate_expiry_timestamp_seconds",
+            "When the serving certificate ends, Unix time; 0 without one.",
+            lambda: rotation.material.expires.timestamp() if rotation.material else 0.0,
+        )
+        gauge(
+            "gputile_webhook_configuration_valid",
+            "1 while the configuration file is the one in force.",
+            lambda: not configuration.problem,
+        )
+        gauge(
+            "gputile_webhook_memory_unit_mib",
+            "The memory unit that pods are stamped with.",
+            lambda: configuration.current.unit_mib,
+        )
+
+    async def run(self, settings: Settings) -> None:
+        """Serve until SIGTERM or SIGINT."""
+        health = _Server(_config(self.health_app, settings.host, settings.health_port))
+        reviews = _Server(
+            _config(self.app, settings.host, settings.port, ssl_context_factory=lambda *_: self.rotation.context)
+        )
+        ending = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ending.set)
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(self.configuration.run()), group.create_task(self.rotation.run())]
+            health_served = group.create_task(health.serve())
+            if await _first(self.rotation.served, ending):
+                served = group.create_task(reviews.serve())
+                await ending.wait()
+                self.draining = True
+                await asyncio.sleep(settings.drain_seconds)
+                reviews.should_exit = True
+                await served
+            for task in background:
+                task.cancel()
+            health.should_exit = True
+            await health_served
+
+
+async def serve(access: Access, settings: Settings) -> None:
+    """Run the webhook until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigurationError, OSError: the configuration file cannot be used.
+    """
+    configuration = LiveConfiguration(settings.config)
+    async with Connection(access) as connection:
+        webhook = Webhook(connection, configuration, settings)
+        log.info("webhook starts", extra={"address": f"{settings.host}:{settings.port}"})
+        await webhook.run(settings)
+    log.info("webhook stops")
+
+
+def service_names(settings: Settings) -> tuple[str, ...]:
+    """Return the names of the certificate: those by which a Service is reached, and further ones."""
+    base = f"{settings.service}.{settings.namespace}"
+    return (f"{base}.svc", f"{base}.svc.cluster.local", base, *settings.names)
+
+
+async def _first(wanted: asyncio.Event, other: asyncio.Event) -> bool:
+    """Wait for one of the two, and return whether it is the one that is wanted."""
+    tasks = [asyncio.create_task(event.wait()) for event in (wanted, other)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return wanted.is_set() and not other.is_set()
+
+
+def _config(app: Starlette, host: str, port: int, **tls: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=ANSWER_SECONDS,
+        **tls,
+    )
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own signal handlers: ours end more than one server."""
+
+    @contextlib.contextmanager
+    def capture_signals(self):  # type: ignore[no-untyped-def]
+        yield
