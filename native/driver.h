@@ -20,6 +20,18 @@
     X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", (CUcontext))                                  \
     X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", (CUcontext *))                                  \
     X(cuCtxSynchronize, "cuCtxSynchronize", (void))                                          \
+    X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *, size_t *))                                 \
+    X(cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream))                             \
+    X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (CUmemoryPool, int, void *))           \
+    X(cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemoryPool, size_t))                            \
+    X(cuDeviceGetMemPool, "cuDeviceGetMemPool", (CUmemoryPool *, CUdevice))                  \
+    X(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute", (CUdevice, int, void *)) \
+    X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", (CUdevice))                              \
+    X(cuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", (CUdevice, unsigned *, int *)) \
+    X(cuGraphGetNodes, "cuGraphGetNodes", (CUgraph, CUgraphNode *, size_t *))                \
+    X(cuGraphNodeGetType, "cuGraphNodeGetType", (CUgraphNode, int *))                        \
+    X(cuGraphMemAllocNodeGetParams, "cuGraphMemAllocNodeGetParams", (CUgraphNode, CUDA_MEM_ALLOC_NODE_PARAMS *)) \
+    X(cuGraphChildGraphNodeGetGraph, "cuGraphChildGraphNodeGetGraph", (CUgraphNode, CUgraph *)) \
     X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream))                                \
     X(cuStreamQuery, "cuStreamQuery", (CUstream))                                            \
     X(cuStreamGetCtx, "cuStreamGetCtx", (CUstream, CUcontext *))                             \

@@ -1,0 +1,230 @@
+/* Contexts and modules: what the driver takes for them is measured and counted, and goes with them. */
+#include "cards.h"
+#include "driver.h"
+#include "entries.h"
+#include "gate.h"
+#include "holdings.h"
+#include "overhead.h"
+#include "pools.h"
+
+#include <pthread.h>
+
+static uint64_t key_of(CUcontext context) { return (uint64_t)(uintptr_t)context; }
+
+CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+
+/* All that a destroyed context held. */
+static void bury(uint64_t context) {
+    struct gputile_holding taken;
+    if (!context) return;
+    while (gputile_holding_take_of(context, &taken))
+        if (taken.kind == GPUTILE_CONTEXT || taken.kind == GPUTILE_MODULE) gputile_overhead_give_back(taken.card, taken.bytes);
+        else gputile_give_back(taken.card, taken.bytes);
+    gputile_pools_settle();
+}
+
+static CUresult begin(CUdevice device, struct gputile_overhead *overhead) {
+    if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;
+    if (gputile_card_of_device(device) < 0) return CUDA_ERROR_NO_DEVICE;
+    gputile_overhead_begin(overhead, device);
+    return CUDA_SUCCESS;
+}
+
+#define CREATE(call)                                                                                       \
+    struct gputile_overhead overhead;                                                                      \
+    uint64_t bytes;                                                                                        \
+    CUresult result = begin(device, &overhead);                                                            \
+    if (result != CUDA_SUCCESS || (result = call) != CUDA_SUCCESS) return result;                          \
+    result = gputile_overhead_end(&overhead, &bytes);                                                      \
+    if (result != CUDA_SUCCESS) CALL_REAL(cuCtxDestroy, cuCtxDestroy_v2, *context);                        \
+    else if (bytes)                                                                                        \
+        gputile_holding_add((struct gputile_holding){GPUTILE_CONTEXT, key_of(*context), overhead.card, bytes, key_of(*context), 1}); \
+    return result;
+
+GPUTILE_EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(CALL_REAL(cuCtxCreate, cuCtxCreate, context, flags, device))
+}
+
+GPUTILE_EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device) {
+    CREATE(CALL_REAL(cuCtxCreate, cuCtxCreate_v2, context, flags, device))
+}
+
+GPUTILE_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device) {
+    CREATE(CALL_REAL(cuCtxCreate, cuCtxCreate_v3, context, affinity, count, flags, device))
+}
+
+GPUTILE_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device) {
+    CREATE(CALL_REAL(cuCtxCreate, cuCtxCreate_v4, context, parameters, flags, device))
+}
+
+#define DESTROY(call)                                    \
+    const CUresult result = call;                        \
+    if (result == CUDA_SUCCESS) bury(key_of(context));   \
+    return result;
+
+GPUTILE_EXPORT CUresult cuCtxDestroy(CUcontext context) { DESTROY(CALL_REAL(cuCtxDestroy, cuCtxDestroy, context)) }
+
+GPUTILE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { DESTROY(CALL_REAL(cuCtxDestroy, cuCtxDestroy_v2, context)) }
+
+/* A device's primary context is made when it is first retained and destroyed when it is last released. */
+enum { MOST_DEVICES = 64 };
+static pthread_mutex_t primary_mutex = PTHREAD_MUTEX_INITIALIZER;
+static CUcontext primary[MOST_DEVICES];
+
+static int is_active(CUdevice device) {
+    unsigned flags;
+    int active = 1;
+    if (gputile_driver()->cuDevicePrimaryCtxGetState) gputile_driver()->cuDevicePrimaryCtxGetState(device, &flags, &active);
+    return active;
+}
+
+static CUresult make_primary(CUcontext *context, CUdevice device) {
+    struct gputile_overhead overhead;
+    uint64_t bytes;
+    int was_active = is_active(device);
+    CUresult result = begin(device, &overhead);
+    if (result == CUDA_SUCCESS) result = CALL_REAL(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, context, device);
+    if (result != CUDA_SUCCESS) return result;
+    if (device < MOST_DEVICES) primary[device] = *context;
+    if (was_active) return CUDA_SUCCESS;
+    result = gputile_overhead_end(&overhead, &bytes);
+    if (result != CUDA_SUCCESS) CALL_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, device);
+    else if (bytes)
+        gputile_holding_add((struct gputile_holding){GPUTILE_CONTEXT, key_of(*context), overhead.card, bytes, key_of(*context), 1});
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
+    pthread_mutex_lock(&primary_mutex);
+    CUresult result = make_primary(context, device);
+    pthread_mutex_unlock(&primary_mutex);
+    return result;
+}
+
+/* A reset destroys what the context held even while others still retain it. */
+#define LET_GO(always, call)                                                                 \
+    pthread_mutex_lock(&primary_mutex);                                                      \
+    CUresult result = call;                                                                  \
+    if (result == CUDA_SUCCESS && device >= 0 && device < MOST_DEVICES && (always || !is_active(device))) { \
+        bury(key_of(primary[device]));                                                       \
+        primary[device] = NULL;                                                              \
+    }                                                                                        \
+    pthread_mutex_unlock(&primary_mutex);                                                    \
+    return result;
+
+GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+    LET_GO(0, CALL_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, device))
+}
+
+GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+    LET_GO(0, CALL_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, device))
+}
+
+GPUTILE_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+    LET_GO(1, CALL_REAL(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, device))
+}
+
+GPUTILE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+    LET_GO(1, CALL_REAL(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, device))
+}
+
+/* What a limit of a context lets kernels take later, without a call that could be counted. */
+static uint64_t set_aside(int limit, size_t value, CUdevice device) {
+    enum { DEFAULT_STACK = 1024 };
+    int processors = 0, threads = 0;
+    uint64_t bytes;
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value;
+    if (limit != CU_LIMIT_STACK_SIZE || value <= DEFAULT_STACK) return 0;
+    gputile_driver()->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    gputile_driver()->cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
+    return __builtin_mul_overflow(value - DEFAULT_STACK, (uint64_t)processors * (uint64_t)threads, &bytes) ? UINT64_MAX : bytes;
+}
+
+GPUTILE_EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
+    struct gputile_holding before;
+    uint64_t context;
+    CUdevice device;
+    int card;
+    CUresult result = gputile_current(&card, &context);
+    if (result == CUDA_SUCCESS) result = gputile_driver()->cuCtxGetDevice(&device);
+    if (result != CUDA_SUCCESS) return result;
+    uint64_t bytes = set_aside(limit, value, device), key = context + (uint64_t)limit;
+    bool had = gputile_holding_take(GPUTILE_HEAP, key, &before);
+    result = gputile_reserve(card, bytes);
+    if (result == CUDA_SUCCESS && (result = CALL_REAL(cuCtxSetLimit, cuCtxSetLimit, limit, value)) != CUDA_SUCCESS)
+        gputile_give_back(card, bytes);
+    if (result != CUDA_SUCCESS && had) gputile_holding_add(before);
+    if (result != CUDA_SUCCESS) return result;
+    if (had) gputile_give_back(before.card, before.bytes);
+    if (bytes) gputile_holding_add((struct gputile_holding){GPUTILE_HEAP, key, card, bytes, context, 1});
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleUnload(void *module);
+CUresult cuLibraryUnload(void *library);
+
+/* Modules that are loaded lazily take their memory at the first launch, where nothing is measured. */
+#define LOAD(handle, call, unload)                                                                               \
+    struct gputile_overhead overhead = {.card = -1};                                                             \
+    uint64_t bytes, context = 0;                                                                                 \
+    CUdevice device;                                                                                             \
+    int card;                                                                                                    \
+    if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;                                                            \
+    if (gputile_current(&card, &context) == CUDA_SUCCESS && gputile_driver()->cuCtxGetDevice(&device) == CUDA_SUCCESS) \
+        gputile_overhead_begin(&overhead, device);                                                               \
+    CUresult result = call;                                                                                      \
+    if (result != CUDA_SUCCESS) return result;                                                                   \
+    result = gputile_overhead_end(&overhead, &bytes);                                                            \
+    if (result != CUDA_SUCCESS) unload;                                                                          \
+    else if (bytes)                                                                                              \
+        gputile_holding_add((struct gputile_holding){GPUTILE_MODULE, (uintptr_t)*handle, overhead.card, bytes, context, 1}); \
+    return result;
+#define LOAD_MODULE(call) LOAD(module, call, CALL_REAL(cuModuleUnload, cuModuleUnload, *module))
+#define LOAD_LIBRARY(call) LOAD(library, call, CALL_REAL(cuLibraryUnload, cuLibraryUnload, *library))
+
+GPUTILE_EXPORT CUresult cuModuleLoad(void **module, const char *file) {
+    LOAD_MODULE(CALL_REAL(cuModuleLoad, cuModuleLoad, module, file))
+}
+
+GPUTILE_EXPORT CUresult cuModuleLoadData(void **module, const void *image) {
+    LOAD_MODULE(CALL_REAL(cuModuleLoadData, cuModuleLoadData, module, image))
+}
+
+GPUTILE_EXPORT CUresult cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values) {
+    LOAD_MODULE(CALL_REAL(cuModuleLoadDataEx, cuModuleLoadDataEx, module, image, count, options, values))
+}
+
+GPUTILE_EXPORT CUresult cuModuleLoadFatBinary(void **module, const void *image) {
+    LOAD_MODULE(CALL_REAL(cuModuleLoadFatBinary, cuModuleLoadFatBinary, module, image))
+}
+
+GPUTILE_EXPORT CUresult cuLibraryLoadData(void **library, const void *code, int *jit, void **jit_values, unsigned jit_count,
+                                          int *options, void **values, unsigned count) {
+    LOAD_LIBRARY(CALL_REAL(cuLibraryLoadData, cuLibraryLoadData, library, code, jit, jit_values, jit_count, options, values, count))
+}
+
+GPUTILE_EXPORT CUresult cuLibraryLoadFromFile(void **library, const char *file, int *jit, void **jit_values, unsigned jit_count,
+                                              int *options, void **values, unsigned count) {
+    LOAD_LIBRARY(CALL_REAL(cuLibraryLoadFromFile, cuLibraryLoadFromFile, library, file, jit, jit_values, jit_count, options, values, count))
+}
+
+static void unloaded(CUresult result, bool held, const struct gputile_holding *taken) {
+    if (held && result == CUDA_SUCCESS) gputile_overhead_give_back(taken->card, taken->bytes);
+    else if (held) gputile_holding_add(*taken);
+}
+
+GPUTILE_EXPORT CUresult cuModuleUnload(void *module) {
+    struct gputile_holding taken;
+    bool held = gputile_holding_take(GPUTILE_MODULE, (uintptr_t)module, &taken);
+    CUresult result = CALL_REAL(cuModuleUnload, cuModuleUnload, module);
+    return unloaded(result, held, &taken), result;
+}
+
+GPUTILE_EXPORT CUresult cuLibraryUnload(void *library) {
+    struct gputile_holding taken;
+    bool held = gputile_holding_take(GPUTILE_MODULE, (uintptr_t)library, &taken);
+    CUresult result = CALL_REAL(cuLibraryUnload, cuLibraryUnload, library);
+    return unloaded(result, held, &taken), result;
+}

@@ -1,0 +1,84 @@
+#define _GNU_SOURCE
+#include "gate.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "entries.h"
+#include "holdings.h"
+#include "region.h"
+#include "turn.h"
+
+/* Mounted by the node's agent. A container that has it cannot choose another one: the environment is its own. */
+#define ALLOCATION "/etc/gputile/allocation"
+#define USAGE "/etc/gputile/usage"
+/* Where there is no allocation, for tests and for `gputile selftest`: a directory with both files. */
+#define DIRECTORY_VARIABLE "GPUTILE_DIRECTORY"
+
+enum state { UNKNOWN, OPEN, CLOSED };
+static enum state state;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct gputile_limits limits;
+
+void gputile_say(const char *format, ...) {
+    char text[512];
+    va_list arguments;
+    int length = snprintf(text, sizeof text, "gputile: ");
+    va_start(arguments, format);
+    length += vsnprintf(text + length, sizeof text - (size_t)length, format, arguments);
+    va_end(arguments);
+    if (length > (int)sizeof text - 1) length = (int)sizeof text - 1;
+    text[length++] = '\n';
+    if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* nobody to tell */
+}
+
+static void before_fork(void) { gputile_holdings_before_fork(), gputile_region_before_fork(); }
+static void in_parent(void) { gputile_region_in_parent(), gputile_holdings_in_parent(); }
+static void in_child(void) {
+    gputile_region_in_child();
+    gputile_holdings_in_child();
+    pthread_mutex_init(&mutex, NULL);
+    if (state == OPEN) state = UNKNOWN; /* it joins the allocation as a process of its own */
+}
+
+static bool shut(const char *path, const char *wrong) {
+    gputile_say("no GPU for this process: %s: %s. The node's gputile agent writes it before the container starts: "
+                "delete the pod to have it started anew, and look at the agent's log if this comes again.",
+                path, wrong);
+    return false;
+}
+
+static bool join(void) {
+    static bool registered;
+    static const char *uuids[GPUTILE_MOST_CARDS];
+    char limits_path[256] = ALLOCATION "/limits", usage_path[256] = USAGE;
+    const char *directory = getenv(DIRECTORY_VARIABLE), *wrong;
+    if (directory && access(ALLOCATION, F_OK) != 0) {
+        snprintf(limits_path, sizeof limits_path, "%s/limits", directory);
+        snprintf(usage_path, sizeof usage_path, "%s/usage", directory);
+    }
+    if ((wrong = gputile_limits_read(limits_path, &limits))) return shut(limits_path, wrong);
+    if ((wrong = gputile_region_open(usage_path))) return shut(usage_path, wrong);
+    for (unsigned i = 0; i < limits.count; i++) uuids[i] = limits.card[i].uuid;
+    if (gputile_turn_start(limits.turn, limits.count, uuids) != 0) return shut(limits.turn, "no turn can be waited for");
+    if (!registered) registered = pthread_atfork(before_fork, in_parent, in_child) == 0;
+    return registered;
+}
+
+bool gputile_open(void) {
+    enum state now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+    if (now != UNKNOWN) return now == OPEN;
+    pthread_mutex_lock(&mutex);
+    if (state == UNKNOWN) __atomic_store_n(&state, join() ? OPEN : CLOSED, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&mutex);
+    return state == OPEN;
+}
+
+const struct gputile_limits *gputile_limits(void) { return &limits; }
+
+GPUTILE_EXPORT CUresult cuInit(unsigned flags) {
+    return gputile_open() ? CALL_REAL(cuInit, cuInit, flags) : CUDA_ERROR_NO_DEVICE;
+}

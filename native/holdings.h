@@ -1,0 +1,55 @@
+/* What this process holds: which pointer or handle stands for how many bytes on which card. */
+#ifndef GPUTILE_HOLDINGS_H
+#define GPUTILE_HOLDINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_types.h"
+
+enum gputile_kind {
+    GPUTILE_LINEAR,   /* a device pointer; gone with its context */
+    GPUTILE_ARRAY,    /* an array or mipmapped array; gone with its context */
+    GPUTILE_EXTERNAL, /* imported memory; gone with its context */
+    GPUTILE_PHYSICAL, /* a handle of cuMemCreate, referred to by handles and mappings */
+    GPUTILE_MAPPING,  /* the start of a mapping; its owner is the handle */
+    GPUTILE_CONTEXT,  /* a context: what making it took */
+    GPUTILE_HEAP,     /* what one of its limits sets aside: the context + CUlimit */
+    GPUTILE_MODULE,   /* a module or library; gone with its context */
+    GPUTILE_EXEC      /* an executable graph: what its allocation nodes ask; nothing is held for it */
+};
+
+struct gputile_holding {
+    enum gputile_kind kind;
+    uint64_t key;
+    int card;
+    uint64_t bytes;
+    uint64_t owner; /* the context, or the handle of a mapping; 0: none */
+    unsigned references;
+};
+
+void gputile_holding_add(struct gputile_holding holding);
+
+/* Drop one reference; with the last one, take the holding off the table and return true. */
+bool gputile_holding_take(enum gputile_kind kind, uint64_t key, struct gputile_holding *taken);
+
+/* Add a reference; false if there is no such holding. */
+bool gputile_holding_refer(enum gputile_kind kind, uint64_t key);
+
+bool gputile_holding_find(enum gputile_kind kind, uint64_t key, struct gputile_holding *found);
+
+/* Take any one holding of an owner, mappings apart. */
+bool gputile_holding_take_of(uint64_t owner, struct gputile_holding *taken);
+
+/* Reserve `bytes` on a card, atomically for the whole allocation: CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult gputile_reserve(int card, uint64_t bytes);
+void gputile_give_back(int card, uint64_t bytes);
+
+/* What a request for linear memory takes: the driver hands out blocks of 2 MiB, which small requests share. */
+uint64_t gputile_footprint(uint64_t bytes);
+
+void gputile_holdings_before_fork(void);
+void gputile_holdings_in_parent(void);
+void gputile_holdings_in_child(void);
+
+#endif

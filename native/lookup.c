@@ -1,0 +1,126 @@
+/* How programs come by the driver's functions: dlsym and cuGetProcAddress, which answer with this library's functions
+ * where it has one, with the driver's where the public API names it, and not at all for what is not known. */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "elf.h"
+#include "entries.h"
+#include "gate.h"
+#include "nvml.h"
+
+static bool is_driver_name(const char *name) { return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z'; }
+
+/* Say it once for a name; there are not many of them. */
+static void say_refused(const char *name) {
+    enum { MOST = 64 };
+    static const char *said[MOST];
+    for (int i = 0; i < MOST; i++) {
+        const char *known = __atomic_load_n(&said[i], __ATOMIC_ACQUIRE), *none = NULL;
+        if (known && !strcmp(known, name)) return;
+        if (known) continue;
+        const char *copy = strdup(name);
+        if (!copy || !__atomic_compare_exchange_n(&said[i], &none, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return;
+        gputile_say("%s is refused: this driver is newer than gputile, which cannot tell whether it takes GPU memory. "
+                    "A newer gputile may know it; `gputile selftest symbols` lists all of them.", name);
+        return;
+    }
+}
+
+/* dlsym's answer for what is ours to answer; NULL leaves the question, with `*name` perhaps another one, to dlsym. */
+static void *answer(const char **name) {
+    static const char refused[] = "refused_by_gputile";
+    if (!*name) return NULL;
+    if (!strncmp(*name, "nvml", 4)) return gputile_nvml_hook(*name);
+    if (!is_driver_name(*name)) return NULL;
+    void *hook = gputile_hook_of_symbol(*name);
+    if (!hook && !gputile_knows(*name) && gputile_driver_symbol(*name)) {
+        say_refused(*name);
+        *name = refused; /* which dlsym does not find either, so that dlerror has something to say */
+    }
+    return hook;
+}
+
+static void *libc_symbol(const char *name) {
+    void *found = gputile_elf_symbol("libc.so.6", name);
+    return found ? found : gputile_elf_symbol("libdl.so.2", name); /* there until glibc 2.34 */
+}
+
+/* In `next`, which asks from whose code is called: the caller's frame must be gone. See the assembly below. */
+struct choice {
+    void *answer, *next;
+};
+__attribute__((visibility("hidden"), used)) struct choice gputile_choose(const char **name, int versioned) {
+    static void *next[2];
+    struct choice choice = {answer(name), __atomic_load_n(&next[versioned], __ATOMIC_RELAXED)};
+    if (!choice.next) {
+        choice.next = libc_symbol(versioned ? "dlvsym" : "dlsym");
+        __atomic_store_n(&next[versioned], choice.next, __ATOMIC_RELAXED);
+    }
+    return choice;
+}
+
+/* RTLD_NEXT means the object after the caller's: dlsym looks at its return address. So the real one is not called from
+ * here but jumped to, with the caller's stack and arguments, and sees the caller. */
+#define TRAMPOLINE_X86_64(function, versioned)                                              \
+    __asm__(".text\n.globl " #function "\n.type " #function ", @function\n" #function ":\n" \
+            ".byte 0xf3, 0x0f, 0x1e, 0xfa\n" /* endbr64 */                                  \
+            "  push %rdx\n  push %rsi\n  push %rdi\n"                                       \
+            "  lea 8(%rsp), %rdi\n  mov $" #versioned ", %esi\n"                            \
+            "  call gputile_choose\n"                                                       \
+            "  mov %rdx, %r11\n"                                                            \
+            "  pop %rdi\n  pop %rsi\n  pop %rdx\n"                                          \
+            "  test %rax, %rax\n  jz 1f\n  ret\n"                                           \
+            "1: jmp *%r11\n.size " #function ", .-" #function "\n");
+#define TRAMPOLINE_AARCH64(function, versioned)                                              \
+    __asm__(".text\n.globl " #function "\n.type " #function ", %function\n" #function ":\n"  \
+            "  stp x29, x30, [sp, -48]!\n  mov x29, sp\n"                                    \
+            "  stp x0, x1, [sp, 16]\n  str x2, [sp, 32]\n"                                   \
+            "  add x0, sp, 24\n  mov w1, " #versioned "\n"                                   \
+            "  bl gputile_choose\n"                                                          \
+            "  mov x16, x1\n  cbnz x0, 1f\n"                                                 \
+            "  ldp x0, x1, [sp, 16]\n  ldr x2, [sp, 32]\n  ldp x29, x30, [sp], 48\n  br x16\n" \
+            "1: ldp x29, x30, [sp], 48\n  ret\n.size " #function ", .-" #function "\n");
+
+#if defined(__x86_64__)
+TRAMPOLINE_X86_64(dlsym, 0)
+TRAMPOLINE_X86_64(dlvsym, 1)
+#elif defined(__aarch64__)
+TRAMPOLINE_AARCH64(dlsym, 0)
+TRAMPOLINE_AARCH64(dlvsym, 1)
+#else
+#error "gputile's library is for x86-64 and 64-bit Arm"
+#endif
+
+enum { NO_SUCH_SYMBOL = 1 }; /* CUdriverProcAddressQueryResult */
+
+static CUresult take_over(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    void *hook = gputile_hook_of_answer(name, *function, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    if (hook) *function = hook;
+    if (hook || gputile_knows(name)) return CUDA_SUCCESS;
+    say_refused(name);
+    *function = NULL;
+    if (status) *status = NO_SUCH_SYMBOL;
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+/* No newer form of a function than this library knows: its parameters could be others. */
+static int at_most_known(int version) { return version < GPUTILE_KNOWN_CUDA ? version : GPUTILE_KNOWN_CUDA; }
+
+GPUTILE_EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags) {
+    version = at_most_known(version);
+    CUresult result = CALL_REAL(cuGetProcAddress, cuGetProcAddress, name, function, version, flags);
+    return result == CUDA_SUCCESS && *function ? take_over(name, function, version, flags, NULL) : result;
+}
+
+GPUTILE_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    version = at_most_known(version);
+    CUresult result = CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2, name, function, version, flags, status);
+    return result == CUDA_SUCCESS && *function ? take_over(name, function, version, flags, status) : result;
+}
+
+GPUTILE_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    version = at_most_known(version);
+    CUresult result = CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2_ptsz, name, function, version, flags, status);
+    flags |= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+    return result == CUDA_SUCCESS && *function ? take_over(name, function, version, flags, status) : result;
+}

@@ -1,0 +1,28 @@
+/* What the driver takes by itself: for a context, a module, a heap. It is measured as the difference of the card's
+ * free memory around the call, and since others use the card too, never charged above the limits file's `overhead`,
+ * which bounds what is charged to a process on a card altogether. */
+#ifndef GPUTILE_OVERHEAD_H
+#define GPUTILE_OVERHEAD_H
+
+#include <stdint.h>
+
+#include "cuda_types.h"
+
+struct gputile_overhead {
+    CUdevice device;
+    int card; /* -1: nothing can be measured */
+    uint64_t free_before;
+};
+
+/* Begin to measure on a device. Without a context of this process on it, NVML is asked; without both, nobody. */
+void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device);
+
+/* Charge what has gone since: CUDA_SUCCESS with the bytes, or CUDA_ERROR_OUT_OF_MEMORY if that is over the limit. */
+CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes);
+
+void gputile_overhead_give_back(int card, uint64_t bytes);
+
+/* A card's free memory by NVML, for a UUID; 0 and false if NVML is not there. */
+int gputile_nvml_free(const char *uuid, uint64_t *bytes);
+
+#endif

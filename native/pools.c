@@ -1,0 +1,229 @@
+#include "pools.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "cards.h"
+#include "driver.h"
+#include "entries.h"
+#include "gate.h"
+#include "holdings.h"
+#include "region.h"
+
+struct gputile_pool {
+    CUmemoryPool handle; /* NULL: the graphs' pool of `device` */
+    CUdevice device;
+    int card; /* -1: of the host's memory */
+    uint64_t counted;
+    struct gputile_pool *next;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct gputile_pool *pools;
+
+static CUresult attribute(const struct gputile_pool *pool, bool reserved, uint64_t *value) {
+    *value = 0;
+    if (pool->handle)
+        return gputile_driver()->cuMemPoolGetAttribute(
+            pool->handle, reserved ? CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT : CU_MEMPOOL_ATTR_USED_MEM_CURRENT, value);
+    return gputile_driver()->cuDeviceGetGraphMemAttribute(
+        pool->device, reserved ? CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT : CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, value);
+}
+
+static void shrink(const struct gputile_pool *pool) {
+    if (pool->handle) gputile_driver()->cuMemPoolTrimTo(pool->handle, 0);
+    else gputile_driver()->cuDeviceGraphMemTrim(pool->device);
+}
+
+/* Count no more than the pool holds. */
+static uint64_t settle(struct gputile_pool *pool) {
+    uint64_t reserved;
+    if (attribute(pool, true, &reserved) != CUDA_SUCCESS) return pool->counted;
+    if (reserved < pool->counted) {
+        gputile_give_back(pool->card, pool->counted - reserved);
+        pool->counted = reserved;
+    }
+    return reserved;
+}
+
+static bool grow(struct gputile_pool *pool, uint64_t bytes) {
+    uint64_t reserved = settle(pool), used;
+    if (attribute(pool, false, &used) != CUDA_SUCCESS) used = reserved;
+    if (__builtin_add_overflow(used, bytes, &bytes)) return false;
+    if (bytes <= pool->counted) return true;
+    uint64_t missing = bytes - pool->counted;
+    if (gputile_reserve(pool->card, missing) != CUDA_SUCCESS) return false;
+    pool->counted += missing;
+    return true;
+}
+
+CUresult gputile_pool_enter(struct gputile_pool *pool, uint64_t bytes) {
+    if (pool->card < 0) return pthread_mutex_lock(&mutex), CUDA_SUCCESS;
+    pthread_mutex_lock(&mutex);
+    if (grow(pool, bytes)) return CUDA_SUCCESS;
+    for (struct gputile_pool *each = pools; each; each = each->next)
+        if (each->card == pool->card) shrink(each), settle(each);
+    if (grow(pool, bytes)) return CUDA_SUCCESS;
+    pthread_mutex_unlock(&mutex);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool gputile_pool_leave(struct gputile_pool *pool) {
+    bool within = true;
+    if (pool->card >= 0) {
+        uint64_t reserved = settle(pool);
+        if (reserved > pool->counted) { /* it grew by more than was asked for: by its own grain */
+            within = gputile_reserve(pool->card, reserved - pool->counted) == CUDA_SUCCESS;
+            if (!within) shrink(pool), reserved = settle(pool);
+            if (!within && reserved <= pool->counted) within = true;
+            else if (!within) gputile_region_force((unsigned)pool->card, reserved - pool->counted);
+            if (reserved > pool->counted) pool->counted = reserved;
+        }
+    }
+    pthread_mutex_unlock(&mutex);
+    return within;
+}
+
+void gputile_pools_settle(void) {
+    if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
+    pthread_mutex_lock(&mutex);
+    for (struct gputile_pool *pool = pools; pool; pool = pool->next)
+        if (pool->card >= 0) settle(pool);
+    pthread_mutex_unlock(&mutex);
+}
+
+static struct gputile_pool *find(CUmemoryPool handle, CUdevice device, int card) {
+    pthread_mutex_lock(&mutex);
+    struct gputile_pool *pool = pools;
+    while (pool && (pool->handle != handle || (!handle && pool->device != device))) pool = pool->next;
+    if (!pool && (pool = calloc(1, sizeof *pool))) {
+        *pool = (struct gputile_pool){handle, device, card, 0, pools};
+        __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&mutex);
+    return pool;
+}
+
+struct gputile_pool *gputile_graph_pool(CUdevice device) {
+    int card = gputile_card_of_device(device);
+    return card < 0 ? NULL : find(NULL, device, card);
+}
+
+GPUTILE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *props) {
+    int card = -1;
+    if (!props) return CUDA_ERROR_INVALID_VALUE;
+    if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;
+    CUdevice device = props->location.id;
+    if (props->location.type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) device &= 0xff;
+    if (props->location.type != CU_MEM_LOCATION_TYPE_HOST && props->location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA &&
+        props->location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT && (card = gputile_card_of_device(device)) < 0)
+        return CUDA_ERROR_NO_DEVICE;
+    CUresult result = CALL_REAL(cuMemPoolCreate, cuMemPoolCreate, made, props);
+    if (result == CUDA_SUCCESS) find(*made, device, card);
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+    struct gputile_pool *pool = NULL;
+    pthread_mutex_lock(&mutex);
+    CUresult result = CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, handle);
+    if (result == CUDA_SUCCESS)
+        for (struct gputile_pool **at = &pools; *at && !pool; at = &(*at)->next)
+            if ((*at)->handle == handle) {
+                pool = *at;
+                __atomic_store_n(at, pool->next, __ATOMIC_RELEASE);
+                break;
+            }
+    if (pool && pool->card >= 0) gputile_give_back(pool->card, pool->counted);
+    free(pool);
+    pthread_mutex_unlock(&mutex);
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    CUresult result = CALL_REAL(cuMemPoolTrimTo, cuMemPoolTrimTo, pool, keep);
+    gputile_pools_settle();
+    return result;
+}
+
+static bool is_capturing(CUstream stream, bool per_thread) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (per_thread && !stream) stream = CU_STREAM_PER_THREAD;
+    return gputile_driver()->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* What an allocation is made from, and whether there is anything to count: a captured one becomes a graph's node. */
+static CUresult pool_for(CUmemoryPool handle, CUstream stream, bool per_thread, struct gputile_pool **pool) {
+    CUdevice device;
+    int card;
+    *pool = NULL;
+    CUresult result = gputile_current_card(&card);
+    if (result != CUDA_SUCCESS || is_capturing(stream, per_thread)) return result;
+    result = gputile_driver()->cuCtxGetDevice(&device);
+    if (result == CUDA_SUCCESS && !handle) result = gputile_driver()->cuDeviceGetMemPool(&handle, device);
+    if (result == CUDA_SUCCESS && !(*pool = find(handle, device, card))) result = CUDA_ERROR_OUT_OF_MEMORY;
+    return result;
+}
+
+#define ALLOCATE(handle, stream, per_thread, call)                                           \
+    struct gputile_pool *counted;                                                            \
+    CUresult result = pool_for(handle, stream, per_thread, &counted);                        \
+    if (result == CUDA_SUCCESS && counted) result = gputile_pool_enter(counted, bytes);      \
+    if (result != CUDA_SUCCESS) return result;                                               \
+    result = call;                                                                           \
+    return counted && !gputile_pool_leave(counted) && result == CUDA_SUCCESS ? undo(*pointer, stream) : result;
+
+/* The pool grew over the limit by its own grain: the caller gets no memory, and the pool gives up what it can. */
+static CUresult undo(CUdeviceptr pointer, CUstream stream) {
+    gputile_driver()->cuMemFreeAsync(pointer, stream);
+    gputile_driver()->cuStreamSynchronize(stream);
+    pthread_mutex_lock(&mutex);
+    for (struct gputile_pool *pool = pools; pool; pool = pool->next)
+        if (pool->card >= 0) shrink(pool), settle(pool);
+    pthread_mutex_unlock(&mutex);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    ALLOCATE(NULL, stream, false, CALL_REAL(cuMemAllocAsync, cuMemAllocAsync, pointer, bytes, stream))
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    ALLOCATE(NULL, stream, true, CALL_REAL(cuMemAllocAsync, cuMemAllocAsync_ptsz, pointer, bytes, stream))
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    ALLOCATE(pool, stream, false, CALL_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, pointer, bytes, pool, stream))
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    ALLOCATE(pool, stream, true,
+             CALL_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, pointer, bytes, pool, stream))
+}
+
+/* Pools return memory to the card when the host waits for the device. */
+#define THEN_SETTLE(call)         \
+    const CUresult result = call; \
+    gputile_pools_settle();       \
+    return result;
+
+GPUTILE_EXPORT CUresult cuStreamSynchronize(CUstream stream) { THEN_SETTLE(CALL_REAL(cuStreamSynchronize, cuStreamSynchronize, stream)) }
+
+GPUTILE_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    THEN_SETTLE(CALL_REAL(cuStreamSynchronize, cuStreamSynchronize_ptsz, stream))
+}
+
+GPUTILE_EXPORT CUresult cuCtxSynchronize(void) {
+    THEN_SETTLE(CALL_REAL(cuCtxSynchronize, cuCtxSynchronize, ))
+}
+
+GPUTILE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    THEN_SETTLE(CALL_REAL(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, device))
+}
+
+void gputile_pools_before_fork(void) { pthread_mutex_lock(&mutex); }
+void gputile_pools_in_parent(void) { pthread_mutex_unlock(&mutex); }
+void gputile_pools_in_child(void) {
+    pthread_mutex_init(&mutex, NULL);
+    pools = NULL; /* the parent's: a child of a process that uses CUDA has none of it */
+}

@@ -1,0 +1,30 @@
+/* Memory that the driver keeps in pools: what counts is what a pool has taken from the card, not what is in use of it.
+ *
+ * A pool is a stream-ordered one (cuMemPool, cudaMallocAsync) or the one that a card's graphs allocate from.
+ */
+#ifndef GPUTILE_POOLS_H
+#define GPUTILE_POOLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_types.h"
+
+struct gputile_pool;
+
+/* The pool of a device that its graphs allocate from; NULL if the limits name the device not. */
+struct gputile_pool *gputile_graph_pool(CUdevice device);
+
+/* Make room for `bytes` more in use: reserve what the pool will have to grow by. On success the pools stay locked
+ * until gputile_pool_leave, which counts what the pool has really taken; it returns false if that is over the limit. */
+CUresult gputile_pool_enter(struct gputile_pool *pool, uint64_t bytes);
+bool gputile_pool_leave(struct gputile_pool *pool);
+
+/* Give back what pools have returned to their cards since; cheap where no pool was ever used. */
+void gputile_pools_settle(void);
+
+void gputile_pools_before_fork(void);
+void gputile_pools_in_parent(void);
+void gputile_pools_in_child(void);
+
+#endif

@@ -1,0 +1,234 @@
+#define _GNU_SOURCE
+#include "region.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "limits.h"
+
+#ifndef F_OFD_GETLK
+enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37, F_OFD_SETLKW = 38 };
+#endif
+
+enum { MAGIC = 0x65747067, VERSION = 1, NO_SLOT = -1, HIGHEST_FD = 1000 };
+/* Bytes behind the file's end that are only ever locked: one for all slots, then one for each. */
+enum { LOCK_ALL = GPUTILE_REGION_BYTES, LOCK_SLOTS };
+
+struct slot {
+    int32_t pid; /* 0: free. In the namespace of the container, where all of its processes see each other. */
+    uint32_t unused;
+    uint64_t started; /* clock ticks after boot, /proc/<pid>/stat */
+};
+
+struct region {
+    uint32_t magic, version, top, unused; /* top: slots from here on were never taken */
+    struct slot slot[GPUTILE_REGION_SLOTS];
+    uint64_t used[GPUTILE_MOST_CARDS][GPUTILE_REGION_SLOTS]; /* bytes */
+};
+_Static_assert(sizeof(struct region) <= GPUTILE_REGION_BYTES, "the region does not fit into its file");
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* a file's lock does not keep threads apart */
+static struct region *region;
+static char region_path[256];
+static int region_fd = -1, own_slot = NO_SLOT;
+static unsigned long long region_inode;
+
+static bool file_lock(int command, off_t start, short type) {
+    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
+    int result;
+    do result = fcntl(region_fd, command, &range);
+    while (result == -1 && errno == EINTR);
+    if (command == F_OFD_GETLK) return result == 0 && range.l_type != F_UNLCK;
+    return result == 0;
+}
+
+static unsigned long long inode_of(int fd) {
+    struct stat_words {
+        unsigned long words[32];
+    } status = {{0}};
+#ifdef SYS_fstat
+    /* fstat has a new symbol since glibc 2.33; st_ino is the second word on 64-bit machines. */
+    if (syscall(SYS_fstat, fd, &status) != 0) return 0;
+#endif
+    return status.words[1];
+}
+
+/* A program that closes descriptors it does not know closes ours; a number of another file must not be locked. */
+static bool still_open(void) {
+    if (region_fd >= 0 && inode_of(region_fd) == region_inode) return true;
+    int fd = open(region_path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return false;
+    region_fd = fd;
+    if (own_slot != NO_SLOT) file_lock(F_OFD_SETLK, LOCK_SLOTS + own_slot, F_WRLCK);
+    return inode_of(fd) == region_inode;
+}
+
+static bool enter(void) {
+    pthread_mutex_lock(&mutex);
+    if (region && still_open() && file_lock(F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return true;
+    pthread_mutex_unlock(&mutex);
+    return false;
+}
+
+static void leave(void) {
+    file_lock(F_OFD_SETLK, LOCK_ALL, F_UNLCK);
+    pthread_mutex_unlock(&mutex);
+}
+
+/* When a process started, and whether it has ended (a zombie holds no memory); 0 if /proc does not tell. */
+static uint64_t start_of(int pid, bool *ended) {
+    char path[32], text[1024], *at;
+    *ended = false;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = '\0';
+    at = strrchr(text, ')'); /* the name before it may hold anything */
+    if (!at || at[1] != ' ') return 0;
+    *ended = at[2] == 'Z' || at[2] == 'X';
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+/* Dead: its lock is gone, and it is no process any more. Either alone can mislead: a descriptor can be closed by
+ * mistake or be inherited, a number be used again or belong to another namespace. */
+static bool is_dead(int index) {
+    const struct slot *slot = &region->slot[index];
+    bool ended;
+    if (!slot->pid || index == own_slot || file_lock(F_OFD_GETLK, LOCK_SLOTS + index, F_WRLCK)) return false;
+    if (kill(slot->pid, 0) == -1 && errno == ESRCH) return true;
+    uint64_t started = start_of(slot->pid, &ended);
+    return ended || (started && started != slot->started);
+}
+
+static void reap(void) {
+    for (unsigned i = 0; i < region->top && i < GPUTILE_REGION_SLOTS; i++) {
+        if (!is_dead((int)i)) continue;
+        for (unsigned card = 0; card < GPUTILE_MOST_CARDS; card++) region->used[card][i] = 0;
+        region->slot[i].pid = 0;
+    }
+}
+
+static uint64_t sum(unsigned card) {
+    uint64_t total = 0;
+    for (unsigned i = 0; i < region->top && i < GPUTILE_REGION_SLOTS; i++)
+        if (__builtin_add_overflow(total, region->used[card][i], &total)) return UINT64_MAX;
+    return total;
+}
+
+static const char *take_slot(void) {
+    bool ended;
+    for (int round = 0; round < 2; round++, reap())
+        for (int i = 0; i < GPUTILE_REGION_SLOTS; i++) {
+            if (region->slot[i].pid || !file_lock(F_OFD_SETLK, LOCK_SLOTS + i, F_WRLCK)) continue;
+            for (unsigned card = 0; card < GPUTILE_MOST_CARDS; card++) region->used[card][i] = 0;
+            region->slot[i].started = start_of(getpid(), &ended);
+            region->slot[i].pid = getpid();
+            if (region->top <= (unsigned)i) region->top = (unsigned)i + 1;
+            own_slot = i;
+            return NULL;
+        }
+    return "it has no room for one more process";
+}
+
+/* The highest descriptor there is room for: an ending process closes the driver's before it, so its slot is seen
+ * as free only after its memory is. */
+static int high(int fd) {
+    struct rlimit most;
+    int from = getrlimit(RLIMIT_NOFILE, &most) == 0 && most.rlim_cur < HIGHEST_FD ? (int)most.rlim_cur - 8 : HIGHEST_FD;
+    int moved = fcntl(fd, F_DUPFD_CLOEXEC, from);
+    if (moved < 0) return fd;
+    close(fd);
+    return moved;
+}
+
+static const char *map(const char *path) {
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? "it does not exist" : strerror(errno);
+    if (lseek(fd, 0, SEEK_END) < GPUTILE_REGION_BYTES) {
+        close(fd);
+        return "it is too short";
+    }
+    void *mapped = mmap(NULL, sizeof(struct region), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (mapped == MAP_FAILED) {
+        close(fd);
+        return strerror(errno);
+    }
+    region = mapped, region_fd = high(fd), region_inode = inode_of(region_fd);
+    snprintf(region_path, sizeof region_path, "%s", path);
+    return NULL;
+}
+
+static void unmap(void) {
+    if (region) munmap(region, sizeof *region);
+    if (region_fd >= 0) close(region_fd);
+    region = NULL, region_fd = -1, own_slot = NO_SLOT;
+}
+
+static const char *begin(void) {
+    if (!file_lock(F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return strerror(errno);
+    if (!region->magic && !region->version) region->version = VERSION, region->magic = MAGIC;
+    const char *wrong = region->magic == MAGIC && region->version == VERSION ? take_slot() : "it is damaged";
+    file_lock(F_OFD_SETLK, LOCK_ALL, F_UNLCK);
+    return wrong;
+}
+
+const char *gputile_region_open(const char *path) {
+    const char *wrong = NULL;
+    pthread_mutex_lock(&mutex);
+    if (!region) {
+        wrong = map(path);
+        if (!wrong && (wrong = begin())) unmap();
+    }
+    pthread_mutex_unlock(&mutex);
+    return wrong;
+}
+
+bool gputile_region_reserve(unsigned card, uint64_t bytes, uint64_t limit) {
+    if (!enter()) return false;
+    uint64_t held = sum(card);
+    if (held > limit || bytes > limit - held) reap(), held = sum(card);
+    bool fits = held <= limit && bytes <= limit - held;
+    if (fits) __atomic_fetch_add(&region->used[card][own_slot], bytes, __ATOMIC_RELAXED);
+    leave();
+    return fits;
+}
+
+void gputile_region_force(unsigned card, uint64_t bytes) {
+    if (!enter()) return;
+    __atomic_fetch_add(&region->used[card][own_slot], bytes, __ATOMIC_RELAXED);
+    leave();
+}
+
+void gputile_region_return(unsigned card, uint64_t bytes) {
+    if (!enter()) return;
+    uint64_t held = region->used[card][own_slot];
+    __atomic_store_n(&region->used[card][own_slot], held > bytes ? held - bytes : 0, __ATOMIC_RELAXED);
+    leave();
+}
+
+uint64_t gputile_region_used(unsigned card) {
+    if (!enter()) return UINT64_MAX;
+    reap();
+    uint64_t held = sum(card);
+    leave();
+    return held;
+}
+
+void gputile_region_before_fork(void) { pthread_mutex_lock(&mutex); }
+void gputile_region_in_parent(void) { pthread_mutex_unlock(&mutex); }
+void gputile_region_in_child(void) {
+    unmap(); /* the parent's description would keep the parent's slot locked */
+    pthread_mutex_init(&mutex, NULL);
+}

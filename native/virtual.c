@@ -1,0 +1,76 @@
+/* Virtual memory management: physical memory is counted from cuMemCreate until neither a handle nor a mapping refers
+ * to it. An imported handle is not counted: who created it has been. */
+#include "cards.h"
+#include "entries.h"
+#include "gate.h"
+#include "holdings.h"
+
+static void unreference(CUmemGenericAllocationHandle handle) {
+    struct gputile_holding taken;
+    if (gputile_holding_take(GPUTILE_PHYSICAL, handle, &taken)) gputile_give_back(taken.card, taken.bytes);
+}
+
+static bool on_device(const CUmemLocation *location) {
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE || location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+}
+
+static bool on_host(const CUmemLocation *location) {
+    return location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+           location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+GPUTILE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
+                                    unsigned long long flags) {
+    if (!prop) return CUDA_ERROR_INVALID_VALUE;
+    if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;
+    if (on_host(&prop->location)) return CALL_REAL(cuMemCreate, cuMemCreate, handle, bytes, prop, flags);
+    if (!on_device(&prop->location)) return CUDA_ERROR_NOT_SUPPORTED; /* a place this library does not know */
+    int locality = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    int card = gputile_card_of_device(locality ? prop->location.id & 0xff : prop->location.id);
+    if (card < 0) return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = gputile_reserve(card, bytes);
+    if (result != CUDA_SUCCESS) return result;
+    result = CALL_REAL(cuMemCreate, cuMemCreate, handle, bytes, prop, flags);
+    if (result != CUDA_SUCCESS) gputile_give_back(card, bytes);
+    else gputile_holding_add((struct gputile_holding){GPUTILE_PHYSICAL, *handle, card, bytes, 0, 1});
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+    struct gputile_holding taken;
+    bool last = gputile_holding_take(GPUTILE_PHYSICAL, handle, &taken);
+    CUresult result = CALL_REAL(cuMemRelease, cuMemRelease, handle);
+    if (result == CUDA_SUCCESS && last) gputile_give_back(taken.card, taken.bytes);
+    else if (result != CUDA_SUCCESS && last) taken.references = 1, gputile_holding_add(taken);
+    else if (result != CUDA_SUCCESS) gputile_holding_refer(GPUTILE_PHYSICAL, handle);
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuMemMap(CUdeviceptr start, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                                 unsigned long long flags) {
+    bool counted = gputile_holding_refer(GPUTILE_PHYSICAL, handle);
+    CUresult result = CALL_REAL(cuMemMap, cuMemMap, start, bytes, offset, handle, flags);
+    if (counted && result != CUDA_SUCCESS) unreference(handle);
+    else if (result == CUDA_SUCCESS) /* those of imports too, so that unmapping a range finds the next */
+        gputile_holding_add((struct gputile_holding){GPUTILE_MAPPING, start, -1, bytes, counted ? handle : 0, 1});
+    return result;
+}
+
+/* A range may cover several mappings, each as it was made. */
+GPUTILE_EXPORT CUresult cuMemUnmap(CUdeviceptr start, size_t bytes) {
+    struct gputile_holding mapping;
+    CUresult result = CALL_REAL(cuMemUnmap, cuMemUnmap, start, bytes);
+    if (result != CUDA_SUCCESS) return result;
+    for (CUdeviceptr at = start; at < start + bytes && gputile_holding_take(GPUTILE_MAPPING, at, &mapping);) {
+        if (mapping.owner) unreference(mapping.owner);
+        if (!mapping.bytes) break;
+        at += mapping.bytes;
+    }
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
+    CUresult result = CALL_REAL(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, handle, address);
+    if (result == CUDA_SUCCESS) gputile_holding_refer(GPUTILE_PHYSICAL, *handle);
+    return result;
+}

@@ -1,0 +1,1 @@
+"""What is enforced on a container by the library of native/: its place, its limits, its proof."""
