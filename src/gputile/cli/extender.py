@@ -17,7 +17,7 @@ def extender(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8888,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration.")
+        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; followed.")
     ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's, then the pod's own.")
@@ -36,6 +36,12 @@ def extender(
         ),
     ] = 15,
     events: Annotated[bool, typer.Option("--events/--no-events", help="Write Events on pods.")] = True,
+    health_port: Annotated[
+        int,
+        typer.Option(
+            "--health-port", min=0, max=65535, help="Port of /healthz, /readyz and /metrics on every address; 0: none."
+        ),
+    ] = 0,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Serve HTTPS with it.")] = None,
     tls_key: Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="Its key.")] = None,
     client_ca: Annotated[
@@ -75,6 +81,8 @@ def extender(
         lease_namespace=lease_namespace or "",
         lease_seconds=lease_seconds,
         events=events,
+        config=config,
+        health_port=health_port,
     )
     import uvloop
 

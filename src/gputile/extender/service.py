@@ -13,6 +13,8 @@ from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectReference, Pod
@@ -24,8 +26,10 @@ from gputile.extender.binder import Binder, Clock
 from gputile.extender.feed import Feed
 from gputile.extender.metrics import Metrics
 from gputile.extender.readiness import NotReady
+from gputile.extender.succession import Succession
 from gputile.extender.verbs import Notice, Verbs
 from gputile.extender.wake import Wake
+from gputile.kube.configfile import follow
 from gputile.kube.connection import Connection
 from gputile.kube.events import EventRecorder
 from gputile.kube.kubeconfig import Access
@@ -51,7 +55,11 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How this process runs. ``lease_seconds`` 0 means that there is no other replica."""
+    """How this process runs.
+
+    ``lease_seconds`` 0 means that there is no other replica. ``config`` is followed while it changes. ``health_port``
+    serves health and metrics beyond loopback, 0 for not.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8888
@@ -60,6 +68,8 @@ class Settings:
     lease_namespace: str = ""
     lease_seconds: float = 15.0
     events: bool = True
+    config: Path | None = None
+    health_port: int = 0
 
 
 class Extender:
@@ -157,35 +167,67 @@ class Extender:
 async def serve(access: Access, configuration: Configuration, settings: Settings) -> None:
     """Run the extender until SIGTERM or SIGINT; Bindings that are under way are finished first."""
     async with Connection(access) as connection:
-        extender = Extender(connection, configuration, settings)
-        server = _Server(
-            uvicorn.Config(
-                extender.app,
-                host=settings.host,
-                port=settings.port,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=int(BIND_SECONDS),
-                timeout_keep_alive=75,
-                ssl_certfile=settings.tls.certificate if settings.tls else None,
-                ssl_keyfile=settings.tls.key if settings.tls else None,
-                ssl_ca_certs=str(settings.tls.client_authority)
-                if settings.tls and settings.tls.client_authority
-                else None,
-                ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls and settings.tls.client_authority else ssl.CERT_NONE,
-            )
-        )
+        succession = Succession(lambda each: Extender(connection, each, settings), configuration)
+        servers = [_Server(_listening(succession, settings))]
+        if settings.health_port:
+            servers.append(_Server(_health(succession, settings)))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, server.stop)
+            loop.add_signal_handler(number, servers[0].stop)
         log.info(
             "extender starts", extra={"address": f"{settings.host}:{settings.port}", "identity": settings.identity}
         )
-        async with extender.running():
-            await server.serve()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(succession.run())
+            following = group.create_task(follow(settings.config, configuration, succession.take))
+            for server in servers[1:]:
+                group.create_task(server.serve())
+            await servers[0].serve()
+            following.cancel()
+            succession.stop()
+            for server in servers[1:]:
+                server.stop()
         log.info("extender stops")
+
+
+def _listening(app: Succession, settings: Settings) -> uvicorn.Config:
+    tls = settings.tls
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=int(BIND_SECONDS),
+        timeout_keep_alive=75,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+        ssl_ca_certs=str(tls.client_authority) if tls and tls.client_authority else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_authority else ssl.CERT_NONE,
+    )
+
+
+def _health(app: Succession, settings: Settings) -> uvicorn.Config:
+    """Return the server of what the kubelet and Prometheus read, on every address of the pod, and of nothing else."""
+
+    async def reading_only(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") == "GET":
+            await app(scope, receive, send)
+        else:
+            await PlainTextResponse("there are /healthz, /readyz and /metrics", 405)(scope, receive, send)
+
+    return uvicorn.Config(
+        reading_only,
+        host="0.0.0.0",  # noqa: S104 - the kubelet asks at the pod's address
+        port=settings.health_port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
 
 
 class _Server(uvicorn.Server):

@@ -1,0 +1,95 @@
+"""Programs built from Go modules, once, into a cache: what no package registry that is reachable here publishes."""
+
+import fcntl
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from tests.localcluster.toolchain import ComponentMissing, go_program
+
+PROGRESS_SECONDS = 20.0
+
+
+def cache_directory() -> Path:
+    """Return where built programs are kept, over all versions."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gputile" / "controlplane"
+
+
+def built(module: Path, version: str, packages: Mapping[str, str], *, stamps: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the path of each program, building those that the cache lacks.
+
+    ``module`` is the directory of a Go module, ``packages`` the package of each program, ``version`` what the cache's
+    directory is named after, ``stamps`` values for the linker's ``-X``.
+
+    Raises:
+        ComponentMissing: one of them cannot be built; says which, and why.
+    """
+    digest = hashlib.sha256((module / "go.mod").read_bytes() + (module / "go.sum").read_bytes()).hexdigest()
+    directory = cache_directory() / f"{version}-{platform.machine()}-{digest[:12]}"
+    paths = {name: directory / name for name in packages}
+    if not all(path.exists() for path in paths.values()):
+        directory.mkdir(parents=True, exist_ok=True)
+        with _locked(directory / ".lock"):
+            lacking = {name: package for name, package in packages.items() if not paths[name].exists()}
+            if lacking:
+                _build(module, version, lacking, directory, stamps)
+    return paths
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock file, so that of two runs at once one builds and the other waits for it."""
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            _tell("another run is building these programs; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _build(module: Path, version: str, packages: Mapping[str, str], directory: Path, stamps: Sequence[str]) -> None:
+    """Build into a directory of its own and rename, so that a broken-off build leaves no half program."""
+    names = ", ".join(packages)
+    ldflags = " ".join(["-s -w", *(f"-X {stamp}" for stamp in stamps)])
+    go = go_program(cache_directory())
+    _tell(f"building {names} {version} into {directory}; four to ten minutes the first time")
+    with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch, tempfile.TemporaryFile("w+") as log:
+        command = [str(go), "build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false", f"-ldflags={ldflags}"]
+        command += ["-o", scratch + "/", *packages.values()]
+        environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+        with subprocess.Popen(command, cwd=module, stdout=log, stderr=log, env=environment) as build:
+            try:
+                _watch(build, log)
+            except BaseException:
+                build.terminate()
+                raise
+        if build.returncode != 0:
+            log.seek(0)
+            raise ComponentMissing(f"building {names} {version} failed:\n{log.read()[-2000:]}")
+        for name in packages:
+            (Path(scratch) / name).replace(directory / name)
+
+
+def _watch(build: subprocess.Popen[bytes], log: IO[str]) -> None:
+    """Wait for the build, and say now and then how far it is: ``go build -v`` logs a line a package."""
+    begun = time.monotonic()
+    while True:
+        try:
+            build.wait(PROGRESS_SECONDS)
+            return
+        except subprocess.TimeoutExpired:
+            packages = os.pread(log.fileno(), 1 << 24, 0).count(b"\n")
+            _tell(f"  {time.monotonic() - begun:4.0f} s: {packages} packages")
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
