@@ -1,0 +1,82 @@
+"""``python -m gputile.arbiter --lock FILE``: the process that the agent starts beside itself.
+
+It reads assignments from its standard input, a line each, and ends when that is closed: no arbiter without an agent.
+"""
+
+import argparse
+import asyncio
+import fcntl
+import logging
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Final
+
+from gputile.arbiter.assignment import AssignmentError, decode_assignment
+from gputile.arbiter.server import TRY_AGAIN_S, Arbiter
+
+log = logging.getLogger("gputile.arbiter")
+
+MOST_LINE: Final = 16 * 1024 * 1024
+MOST_FILES: Final = 65536
+LOOK_EVERY_S: Final = 0.1
+
+
+async def serve(lock: Path | None) -> None:
+    """Serve until standard input is closed."""
+    reader = asyncio.StreamReader(limit=MOST_LINE)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    if not await _alone(lock, reader):
+        return
+    arbiter = Arbiter()
+    again = loop.create_task(_listen_again(arbiter))
+    try:
+        while line := await reader.readline():
+            try:
+                await arbiter.assign(decode_assignment(line))
+            except AssignmentError as error:
+                log.error("what the agent says is not understood: %s", error)
+    finally:
+        again.cancel()
+        arbiter.close()
+
+
+async def _alone(lock: Path | None, reader: asyncio.StreamReader) -> bool:
+    """Wait until no other arbiter of this node runs; return False if that is no longer wanted."""
+    if lock is None:
+        return True
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if reader.at_eof():
+                return False
+            await asyncio.sleep(LOOK_EVERY_S)
+        else:
+            return True
+
+
+async def _listen_again(arbiter: Arbiter) -> None:
+    """Listen later where it could not be done at first."""
+    while True:
+        await asyncio.sleep(TRY_AGAIN_S)
+        await arbiter.listen()
+
+
+def main() -> None:
+    """Run the arbiter."""
+    parser = argparse.ArgumentParser(prog="gputile.arbiter", description="Hand out time on this node's GPUs.")
+    parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node holds")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+    asyncio.run(serve(arguments.lock))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The messages between the arbiter and the library in a container: 32 bytes each, see docs/arbiter.md."""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+VERSION: Final = 1
+SIZE: Final = 32
+MOST_CARDS: Final = 16
+SOCKET: Final = "time.sock"
+"""The socket's name in an allocation's directory."""
+
+_LAYOUT: Final = struct.Struct("<BBHIQQQ")
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    HELLO = 1
+    CARD = 2
+    WANT = 3
+    BUSY = 4
+    DONE = 5
+    WELCOME = 65
+    TURN = 66
+    LIMIT = 67
+
+
+_WITHOUT_VERSION: Final = (Kind.HELLO, Kind.WELCOME)
+_WITH_TURN: Final = (Kind.BUSY, Kind.DONE, Kind.TURN, Kind.LIMIT)
+_FIELDS: Final = {
+    Kind.HELLO: (True, True),
+    Kind.CARD: (True, True),
+    Kind.WANT: (False, False),
+    Kind.BUSY: (False, False),
+    Kind.DONE: (True, True),
+    Kind.WELCOME: (True, True),
+    Kind.TURN: (True, False),
+    Kind.LIMIT: (True, False),
+}
+
+
+class ProtocolError(ValueError):
+    """The bytes are not a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. ``a`` and ``b`` mean what its kind says; times are nanoseconds."""
+
+    kind: Kind
+    card: int = 0
+    turn: int = 0
+    a: int = 0
+    b: int = 0
+
+    def encode(self) -> bytes:
+        """Return the message's 32 bytes."""
+        version = 0 if self.kind in _WITHOUT_VERSION else VERSION
+        return _LAYOUT.pack(self.kind, version, self.card, self.turn, self.a, self.b, 0)
+
+
+def decode(data: bytes) -> Message:
+    """Return the message in ``data``.
+
+    Raises:
+        ProtocolError: it is none of version 1.
+    """
+    if len(data) != SIZE:
+        raise ProtocolError(f"{len(data)} bytes")
+    number, version, card, turn, a, b, unused = _LAYOUT.unpack(data)
+    try:
+        kind = Kind(number)
+    except ValueError as error:
+        raise ProtocolError(f"kind {number}") from error
+    if version != (0 if kind in _WITHOUT_VERSION else VERSION):
+        raise ProtocolError(f"version {version}")
+    has_a, has_b = _FIELDS[kind]
+    if unused or (a and not has_a) or (b and not has_b) or (turn == 0) == (kind in _WITH_TURN):
+        raise ProtocolError(f"fields of {kind.name}")
+    if card >= MOST_CARDS or (card and kind in _WITHOUT_VERSION) or (b > 1 and kind is Kind.DONE):
+        raise ProtocolError(f"fields of {kind.name}")
+    return Message(kind, card, turn, a, b)
+
+
+def agree(lowest: int, highest: int) -> int:
+    """Return the version to speak with a client that speaks those from ``lowest`` to ``highest``; 0: there is none."""
+    return VERSION if lowest <= VERSION <= highest else 0
+
+
+def uuid_fields(uuid: str) -> tuple[int, int]:
+    """Return the fields a and b of ``CARD`` for a card's UUID, as ``GPU-...`` or ``MIG-...``.
+
+    Raises:
+        ProtocolError: it is not a UUID.
+    """
+    digits = uuid.partition("-")[2].replace("-", "")
+    try:
+        content = bytes.fromhex(digits)
+    except ValueError as error:
+        raise ProtocolError(f"{uuid!r} is not the UUID of a card") from error
+    if len(content) != 16:
+        raise ProtocolError(f"{uuid!r} is not the UUID of a card")
+    return int.from_bytes(content[:8], "little"), int.from_bytes(content[8:], "little")

@@ -1,0 +1,298 @@
+"""Whose turn it is on one card: events in, instructions out. No clock and no I/O; times are nanoseconds.
+
+Members are the connected processes, each with a number; those of one container share an account. A turn belongs to an
+account, and all its members may hold it together. See docs/arbiter.md for the rules.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gputile.arbiter.accounts import Account, change_quantum, change_share, most_virtual, open_account
+from gputile.arbiter.shares import Share
+
+MS: Final = 1_000_000
+LINGER: Final = 1 * MS  # how long the card waits for one that would win again
+KEPT_AWAY: Final = 100 * MS  # a container that was away for so long gets no credit for it
+MOST_OWED: Final = 1000 * MS
+MOST_OVERRUN: Final = 500 * MS
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """``member`` may submit work for ``length``; 0: until it is told otherwise."""
+
+    member: int
+    turn: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """``member`` may submit work for ``remaining`` more, then gives the turn back."""
+
+    member: int
+    turn: int
+    remaining: int
+
+
+Instruction = Grant | Limit
+
+
+@dataclass(slots=True)
+class _Turn:
+    number: int
+    account: Account
+    since: int
+    end: int | None  # None: until somebody else wants the card
+    charged_until: int
+    sign: int  # when a holder was last heard of
+    holders: set[int] = field(default_factory=set)
+    idle: int | None = None  # how long every member that has given the turn back saw the card idle
+
+
+class CardTurns:
+    """The turns on one card. ``longest_wait`` is after how long a waiting container goes before all others."""
+
+    def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
+        self.quantum = quantum
+        self.longest_wait = longest_wait
+        self.accounts: dict[Hashable, Account] = {}
+        self._members: dict[int, Account] = {}
+        self._turn: _Turn | None = None
+        self._lingers: tuple[Account, int] | None = None
+        self._virtual = 0
+        self._last_number = 0
+
+    def configure(self, quantum: int, longest_wait: int) -> None:
+        """Use another quantum and another longest wait from now on."""
+        self.quantum, self.longest_wait = quantum, longest_wait
+        for account in self.accounts.values():
+            change_quantum(account, quantum)
+
+    # -- who is there
+
+    def put(self, name: Hashable, share: Share, now: int) -> list[Instruction]:
+        """Add a container, or give it another share."""
+        self._bring_up_to(now)
+        account = self.accounts.get(name)
+        if account is None:
+            self.accounts[name] = open_account(str(name), share, self.quantum, self._virtual, now)
+        elif account.share != share:
+            change_share(account, share)
+        return self.tick(now)
+
+    def remove(self, name: Hashable, now: int) -> list[Instruction]:
+        """Take a container off the card, with all its members."""
+        account = self.accounts.pop(name, None)
+        for member in [m for m, owner in self._members.items() if owner is account]:
+            self._left(member, now)
+        return self.tick(now)
+
+    def leave(self, member: int, now: int) -> list[Instruction]:
+        """Take note that a process is gone."""
+        self._left(member, now)
+        return self.tick(now)
+
+    # -- what members say
+
+    def want(self, name: Hashable, member: int, now: int) -> list[Instruction]:
+        """Take note that a process of the container ``name`` waits to submit work."""
+        self._bring_up_to(now)
+        account = self.accounts.get(name)
+        if account is None or self._members.get(member, account) is not account:
+            return []
+        self._members[member] = account
+        if member not in self.holders and member not in account.late:
+            self._wait(account, member, now)
+        return self.tick(now)
+
+    def busy(self, member: int, number: int, now: int) -> list[Instruction]:
+        """Take note that a holder is alive, and waits for the card to finish what was submitted."""
+        if self._turn is not None and self._turn.number == number and member in self._turn.holders:
+            self._turn.sign = now
+        return self.tick(now)
+
+    def done(self, member: int, number: int, idle: int, again: bool, now: int) -> list[Instruction]:
+        """Take a turn back. ``idle`` is how long the card was seen idle, ``again`` whether work waits there."""
+        self._bring_up_to(now)
+        account, turn = self._members.get(member), self._turn
+        if account is None:
+            return self.tick(now)
+        if turn is not None and turn.number == number and member in turn.holders:
+            turn.holders.discard(member)
+            turn.idle = idle if turn.idle is None else min(turn.idle, idle)
+            if again:
+                self._wait(account, member, now)
+            if not turn.holders:
+                self._end(now)
+        elif member in account.late:
+            self._settle_late(account, member, now)
+            if again:
+                self._wait(account, member, now)
+        return self.tick(now)
+
+    # -- time
+
+    def tick(self, now: int) -> list[Instruction]:
+        """Do what is due."""
+        self._bring_up_to(now)
+        said: list[Instruction] = []
+        if self._turn is not None:
+            said += self._look_after(self._turn, now)
+        if self._turn is None:
+            said += self._start_next(now)
+        return said
+
+    def wake_at(self, now: int) -> int | None:
+        """Return when ``tick`` is due if nothing happens before, None if never."""
+        due: list[int] = []
+        turn = self._turn
+        if turn is not None and turn.end is not None:
+            due.append(self._lost_at(turn, turn.end))
+        else:
+            eligible = (self._eligible_at(a) for a in self.accounts.values() if self._competes(a))
+            due += [at for at in eligible if at > now]
+        if self._lingers is not None:
+            due.append(self._lingers[1])
+        return min(due, default=None)
+
+    @property
+    def holders(self) -> frozenset[int]:
+        """The members whose turn it is."""
+        return frozenset(self._turn.holders) if self._turn is not None else frozenset()
+
+    @property
+    def holder(self) -> str | None:
+        """The name of the container whose turn it is."""
+        return self._turn.account.name if self._turn is not None else None
+
+    # -- accounting
+
+    def _bring_up_to(self, now: int) -> None:
+        for account in self.accounts.values():
+            account.refill(now)
+        turn = self._turn
+        if turn is not None:
+            turn.account.refill(now)
+            turn.account.charge(max(0, now - turn.charged_until))
+            turn.account.last_active = now
+            turn.charged_until = max(now, turn.charged_until)
+        active = [a.virtual for a in self.accounts.values() if a.waiting or (turn and turn.account is a)]
+        self._virtual = max(self._virtual, min(active, default=self._virtual))
+
+    def _wait(self, account: Account, member: int, now: int) -> None:
+        if not account.waiting:
+            account.waits_since = now
+            active = self._turn is not None and self._turn.account is account
+            if now - account.last_active > KEPT_AWAY and not active:
+                account.virtual = max(account.virtual, self._virtual)
+            most = most_virtual(MOST_OWED, account.share)
+            account.virtual = min(max(account.virtual, self._virtual - most), self._virtual + most)
+        account.last_active = now
+        account.waiting.add(member)
+
+    def _left(self, member: int, now: int) -> None:
+        self._bring_up_to(now)
+        account = self._members.pop(member, None)
+        if account is None:
+            return
+        account.waiting.discard(member)
+        if not account.waiting:
+            account.waits_since = None
+        if member in account.late:
+            self._settle_late(account, member, now)
+        turn = self._turn
+        if turn is not None and member in turn.holders:
+            turn.holders.discard(member)
+            turn.idle = 0
+            if not turn.holders:
+                self._end(now)
+                self._lingers = None
+
+    def _settle_late(self, account: Account, member: int, now: int) -> None:
+        """Charge what a member has occupied of the card since it lost its turn."""
+        account.charge(min(now - account.late.pop(member), MOST_OWED))
+        account.last_active = now
+
+    def _end(self, now: int) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        lasted = now - turn.since
+        turn.account.charge(-min(turn.idle or 0, lasted // 2))
+        if turn.end is not None and now >= turn.end:
+            self._lingers = (turn.account, now + LINGER)
+
+    # -- the turn there is
+
+    def _look_after(self, turn: _Turn, now: int) -> list[Instruction]:
+        account = turn.account
+        said: list[Instruction] = []
+        if turn.end is None and self._others_wait(account, now):
+            turn.end = max(now, turn.since + self.quantum)
+            turn.sign = max(turn.sign, now)
+            said += [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
+        if turn.end is None or now < turn.end:
+            length = 0 if turn.end is None else turn.end - now
+            for member in sorted(account.waiting):
+                turn.holders.add(member)
+                said.append(Grant(member, turn.number, length))
+            account.waiting.clear()
+            account.waits_since = None
+        elif now >= self._lost_at(turn, turn.end):
+            for member in turn.holders:
+                account.late[member] = now
+            turn.idle = 0
+            self._end(now)
+            self._lingers = None
+        return said
+
+    def _lost_at(self, turn: _Turn, end: int) -> int:
+        """Return when holders lose a turn that ended at ``end``, if nothing more is heard of them."""
+        return min(max(end, turn.sign) + self.quantum, end + MOST_OVERRUN)
+
+    # -- the next one
+
+    def _competes(self, account: Account) -> bool:
+        return bool(account.waiting) and not (self._turn is not None and self._turn.account is account)
+
+    def _others_wait(self, account: Account, now: int) -> bool:
+        return any(
+            self._competes(a) and self._eligible_at(a) <= now for a in self.accounts.values() if a is not account
+        )
+
+    def _eligible_at(self, account: Account) -> int:
+        return account.ceiling.full_enough_at(self.quantum // 2) if account.capped else 0
+
+    def _start_next(self, now: int) -> list[Instruction]:
+        ready = [a for a in self.accounts.values() if a.waiting and self._eligible_at(a) <= now]
+        if self._linger(ready, now) or not ready:
+            return []
+        account = min(ready, key=lambda a: self._rank(a, now))
+        end = None
+        if account.capped or len(ready) > 1:
+            length = min(self.quantum, account.ceiling.level) if account.capped else self.quantum
+            end = now + length
+        self._last_number = self._last_number % 0xFFFFFFFF + 1
+        self._turn = _Turn(self._last_number, account, now, end, now, now)
+        self._lingers = None
+        return self._look_after(self._turn, now)
+
+    def _linger(self, ready: list[Account], now: int) -> bool:
+        """Return whether the card is kept free for a moment, for the one that has just given its turn back."""
+        if self._lingers is None:
+            return False
+        account, until = self._lingers
+        known = any(a is account for a in self.accounts.values())
+        if now >= until or account.waiting or not known or self._eligible_at(account) > now:
+            self._lingers = None
+            return False
+        return all(self._rank(account, now) < self._rank(other, now) for other in ready)
+
+    def _rank(self, account: Account, now: int) -> tuple[int, int, int, int, str]:
+        since = now if account.waits_since is None else max(account.waits_since, self._eligible_at(account))
+        if now - since >= self.longest_wait:
+            return (0, since, 0, 0, account.name)
+        owed = account.share.floor > 0 and account.floor.level > 0
+        return (1, 0 if owed else 1, -account.share.priority, account.virtual, account.name)
