@@ -74,6 +74,12 @@ class Taint(_Object):
     effect: str = ""
 
 
+class SchedulingGate(_Object):
+    """core/v1 PodSchedulingGate."""
+
+    name: str = ""
+
+
 class PodSpec(_Object):
     """core/v1 PodSpec. ``affinity`` and the spread constraints are read by the simulator only."""
 
@@ -84,6 +90,7 @@ class PodSpec(_Object):
     affinity: Affinity | None = None
     topology_spread_constraints: list[TopologySpreadConstraint] = []
     tolerations: list[Toleration] = []
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduler_name: str = ""
     priority: int | None = None
     priority_class_name: str = ""

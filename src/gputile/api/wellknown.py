@@ -37,8 +37,10 @@ GANG_GATE: Final = "gputile.io/gang"  # gputile; scheduling gate of a pod whose 
 # Annotations: gputile's own
 ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # pod: the ledger entry, see device.allocation
 MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # pod: the unit that its gpu-mem counts in
+HOLD_ANNOTATION: Final = "gputile.io/hold"  # pod of a gang: the cards kept for it until it is bound, see device.hold
 WAKE_ANNOTATION: Final = "gputile.io/wake"  # node: touched to make kube-scheduler try refused pods again
 MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # pod in mode mps: 1 to 100
+TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # node: its GPU taint was set by the controller, which may remove it
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # node: its cards, see device.inventory
 
 # Annotations that existing tools read: gpushare's, and ACK's
@@ -54,8 +56,9 @@ GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # what all of gpushare's begin w
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5 and before; pod
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, past kubelet and ledger
 
-# The Lease of the active extender
+# The Leases of the active extender and the active controller
 EXTENDER_LEASE: Final = "gputile-extender"
+CONTROLLER_LEASE: Final = "gputile-controller"
 
 DEFAULT_UNIT_MIB: Final = 1024  # U1
 SMALLEST_UNIT_MIB: Final = 64  # U2

@@ -60,6 +60,10 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     whole: bool = False
     assumed_ns: int = 0
 
+    def decided_at(self, now_ns: int) -> "Allocation":
+        """Return the same allocation, decided at ``now_ns``."""
+        return msgspec.structs.replace(self, assumed_ns=now_ns)
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:

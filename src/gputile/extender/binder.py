@@ -15,8 +15,9 @@ from gputile.api.wellknown import ALLOCATION_ANNOTATION
 from gputile.device.request import Request
 from gputile.extender.cluster import Cluster
 from gputile.kube.errors import Conflict, KubeError, NotFound
-from gputile.ledger.events import Assumed, Forgotten, PodApplied, PodDeleted
+from gputile.ledger.events import Assumed, Forgotten, PodApplied, PodDeleted, TimePassed
 from gputile.placement.fit import Refusal
+from gputile.scheduling.claim import claim
 from gputile.scheduling.decision import Decision
 from gputile.scheduling.placer import Placer
 
@@ -84,8 +85,8 @@ class Binder:
             await self._send(pod, plain.binding(meta.namespace, meta.name, meta.uid), plain)
             return None
         held = self._ledger.booking(meta.uid)
-        if held is None:
-            decision = self._placer.decide(request, node, self._clock.unix_ns())
+        if held is None or held.tentative:
+            decision = claim(self._placer, pod, request, node, self._clock.unix_ns())
             if isinstance(decision, Refusal):
                 raise BindError(f"node {node}: {decision.text}")
             booking = decision.booking(pod, request.shape.trust_group, self._clock.monotonic())
@@ -93,7 +94,7 @@ class Binder:
                 self._ledger.apply(Assumed(booking))
         elif held.node != node:
             raise BindError(f"pod {pod.key} has cards of node {held.node}: an earlier Binding is not settled yet")
-        elif meta.uid in self._unsettled:
+        elif meta.uid in self._unsettled and held.assumed_at is not None:
             # The same cards again, since the earlier Binding may still be executed; the wait for it starts anew.
             decision = self._unsettled[meta.uid]
             self._ledger.apply(Forgotten(meta.uid))
@@ -158,7 +159,8 @@ class Binder:
             self._ledger.apply(PodApplied(found))
 
     async def settle(self) -> None:
-        """Look after what was assumed and no watch has confirmed in time; to be called every few seconds."""
+        """End holds, and look after Bindings that no watch has confirmed in time; to be called every few seconds."""
+        self._ledger.apply(TimePassed(self._clock.unix_ns()))
         now = self._clock.monotonic()
         assumed = {b.uid for b in self._ledger.overdue(now, 0.0)}
         for uid in self._unsettled.keys() - assumed - self._under_way.keys():

@@ -25,8 +25,11 @@ class Feed:
         uid = event.uid if isinstance(event, PodDeleted) else uid
         before, position = self._ledger.booking(uid), self._ledger.changes.position
         self._ledger.apply(event)
-        if before is not None and self._ledger.booking(uid) is None:
+        after = self._ledger.booking(uid)
+        if before is not None and (after is None or after.node != before.node):
             self._freed(before.node)
+        elif after is not None and after.tentative and after != before:
+            self._freed(after.node)  # its gang may have been refused for want of this place
         elif not uid and self._ledger.changes.position != position and self._ledger.row_of:
             name = event.node.metadata.name if isinstance(event, NodeApplied) else next(iter(self._ledger.row_of))
             self._freed(name)

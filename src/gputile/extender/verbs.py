@@ -5,6 +5,7 @@ and why; only what is not the pod's fault (not synced, another replica active) i
 """
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ from gputile.api.extender import (
     MetaPod,
     MetaVictims,
 )
+from gputile.device.gang import gang_of
 from gputile.device.request import Request, RequestError, parse_request
 from gputile.extender.binder import Binder, BindError
 from gputile.extender.cluster import Cluster
 from gputile.kube.errors import KubeError
+from gputile.scheduling.claim import place_of, place_problem
 from gputile.scheduling.placer import Placer
 from gputile.scheduling.preemption import victims
 
@@ -57,12 +60,14 @@ class Verbs:
         cluster: Cluster,
         notify: Callable[[Notice], None],
         refused: Callable[[], None],
+        unix_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._placer = placer
         self._binder = binder
         self._cluster = cluster
         self._notify = notify
         self._refused = refused
+        self._unix_ns = unix_ns
         self._configuration = placer.ledger.configuration
         self._seen: OrderedDict[str, Pod] = OrderedDict()  # by UID: pods that filter has shown, for bind
 
@@ -77,7 +82,15 @@ class Verbs:
             return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
         if request is None:
             return FilterResult(node_names=list(names))
-        held = self._placer.ledger.booking(pod.metadata.uid)
+        ledger = self._placer.ledger
+        why = place_problem(ledger, pod, self._unix_ns())
+        if why:
+            self._refused()
+            return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, why))
+        place = place_of(pod, ledger, self._unix_ns())
+        if place:
+            return _only(place, names, f"the pod's gang keeps a place for it on node {place}")
+        held = ledger.booking(pod.metadata.uid)
         if held is not None:
             return _only(held.node, names, f"an earlier Binding of the pod to node {held.node} is not settled yet")
         result = self._placer.filter(request, names)
@@ -129,6 +142,8 @@ class Verbs:
             request = self._request(args.pod)
         except RequestError:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # nobody's leaving would help
+        if self._configuration.admission.gangs and gang_of(args.pod) is not None:
+            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # a gang is planned, and evicts nobody
         if request is None:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
         priority = args.pod.spec.priority or 0

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from gputile.api.core import Pod
 from gputile.api.wellknown import ALLOCATION_ANNOTATION
 from gputile.device.allocation import Allocation, AllocationError, CardShare, decode_allocation
+from gputile.device.hold import hold_of
 from gputile.device.request import RequestError, parse_request
 
 
@@ -17,6 +18,10 @@ class Booking:
     allocation: nobody knows yet which cards it is on, ``problem`` says why, and ``asked_mib`` how much memory it
     asks for over all cards (0 for whole cards). ``assumed_at`` is the monotonic time in seconds of a bind that the
     watch has not confirmed yet, None once it has.
+
+    ``plan`` names the gang's plan that gave the pod its place, "" for a pod of none, and ``plan_size`` is how many
+    places the plan has. A ``tentative`` booking is a hold: the cards are kept for a pod that no Binding has been sent
+    for, until ``expires_ns`` (Unix time in nanoseconds).
     """
 
     uid: str
@@ -29,6 +34,10 @@ class Booking:
     asked_mib: int = 0
     priority: int = 0
     assumed_at: float | None = None
+    plan: str = ""
+    plan_size: int = 0
+    tentative: bool = False
+    expires_ns: int = 0
 
     @property
     def cards(self) -> tuple[CardShare, ...]:
@@ -69,6 +78,7 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
             allocation = decode_allocation(text)
         except AllocationError as error:
             problem = f"its annotation {ALLOCATION_ANNOTATION} cannot be read: {error}"
+    hold = hold_of(pod)
     return Booking(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
@@ -79,4 +89,6 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
         problem=problem,
         asked_mib=asked_mib,
         priority=pod.spec.priority or 0,
+        plan=hold.plan if hold else "",
+        plan_size=hold.size if hold else 0,
     )

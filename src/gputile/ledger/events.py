@@ -1,4 +1,4 @@
-"""What can happen to the ledger. Facts come from the API server's watch; the last two come from gputile's own binds."""
+"""What can happen to the ledger: facts from the API server's watch, gputile's own binds, and time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,4 +68,21 @@ class Forgotten:
     uid: str
 
 
-Event = PodApplied | PodDeleted | PodsReplaced | NodeApplied | NodeDeleted | NodesReplaced | Assumed | Forgotten
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """It is ``now_ns`` (Unix time in nanoseconds): holds that end by then keep nothing any more."""
+
+    now_ns: int
+
+
+Event = (
+    PodApplied
+    | PodDeleted
+    | PodsReplaced
+    | NodeApplied
+    | NodeDeleted
+    | NodesReplaced
+    | Assumed
+    | Forgotten
+    | TimePassed
+)

@@ -23,7 +23,9 @@ from gputile.ledger.events import (
     PodApplied,
     PodDeleted,
     PodsReplaced,
+    TimePassed,
 )
+from gputile.ledger.holds import Holds, tentative_booking
 from gputile.ledger.node import NodeFacts, Service, facts_of
 
 
@@ -45,6 +47,8 @@ class Ledger:
         self._bookings: dict[str, Booking] = {}
         self._on_node: dict[str, dict[str, Booking]] = {}
         self._groups: dict[str, int] = {}
+        self._holds = Holds()
+        self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
 
     # -- events
 
@@ -58,6 +62,7 @@ class Ledger:
             case PodApplied(pod):
                 self._pod_applied(pod)
             case PodDeleted(uid):
+                self._holds.put(uid, None)
                 self._release(uid)
             case PodsReplaced(pods, unreadable):
                 self._pods_replaced(pods, unreadable)
@@ -76,6 +81,10 @@ class Ledger:
                 held = self._bookings.get(uid)
                 if held is not None and held.assumed_at is not None:
                     self._release(uid)
+                    self._restore_hold(uid)
+            case TimePassed(now_ns):
+                for uid in self._holds.expire(now_ns):
+                    self._release_hold(uid)
             case _:
                 assert_never(event)
 
@@ -85,24 +94,47 @@ class Ledger:
         held = self._bookings.get(uid)
         if booking is None:
             # A pod is never unbound: an unbound one that holds something is news from before its Binding.
-            if held is not None and (pod.finished or pod.spec.node_name):
+            if pod.finished or pod.spec.node_name:
+                self._holds.put(uid, None)
                 self._release(uid)
+            elif self.configuration.admission.gangs and (held is None or held.tentative or held.assumed_at is not None):
+                self._hold_applied(pod, held)
             return
+        self._holds.put(uid, None)
         if booking != held:
             self._release(uid)
             self._book(booking)
+
+    def _hold_applied(self, pod: Pod, held: Booking | None) -> None:
+        uid = pod.metadata.uid
+        self._holds.put(uid, tentative_booking(pod, self.configuration.unit_mib, self.configuration.trust_group))
+        if held is not None and held.tentative and held != self._holds.get(uid):
+            self._release(uid)
+        self._restore_hold(uid)
+
+    def _restore_hold(self, uid: str) -> None:
+        hold = self._holds.get(uid)
+        if hold is not None and uid not in self._bookings:
+            self._book(hold)
+
+    def _release_hold(self, uid: str) -> None:
+        held = self._bookings.get(uid)
+        if held is not None and held.tentative:
+            self._release(uid)
 
     def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
         seen = {pod.metadata.uid for pod in pods} | unreadable
         # What is assumed stays: the list may be older than the bind; whoever assumed it looks after it.
         for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
             self._release(uid)
+        self._holds.keep_only(seen | self._bookings.keys())
         for pod in pods:
             self._pod_applied(pod)
 
     def _assume(self, booking: Booking) -> None:
         held = self._bookings.get(booking.uid)
-        if held is not None:
+        self._release_hold(booking.uid)
+        if held is not None and not held.tentative:
             raise LedgerError(f"pod {booking.key} already holds cards of node {held.node}")
         self._book(booking)
 
@@ -170,6 +202,8 @@ class Ledger:
 
     def _book(self, booking: Booking) -> None:
         self._bookings[booking.uid] = booking
+        if booking.plan:
+            self._plans.setdefault(booking.plan, set()).add(booking.uid)
         self._on_node.setdefault(booking.node, {})[booking.uid] = booking
         row = self.row_of.get(booking.node)
         if row is not None:
@@ -182,6 +216,10 @@ class Ledger:
         booking = self._bookings.pop(uid, None)
         if booking is None:
             return
+        if booking.plan:
+            self._plans[booking.plan].discard(uid)
+            if not self._plans[booking.plan]:
+                del self._plans[booking.plan]
         others = self._on_node[booking.node]
         del others[uid]
         if not others:
@@ -256,6 +294,10 @@ class Ledger:
     def on_node(self, name: str) -> Iterator[Booking]:
         """Yield the bookings on a node, whether the node is known or not."""
         yield from self._on_node.get(name, {}).values()
+
+    def by_plan(self, plan: str) -> list[Booking]:
+        """Return the bookings that a gang's plan gave, tentative and taken."""
+        return [self._bookings[uid] for uid in self._plans.get(plan, ())]
 
     def on_card(self, node: str, uuid: str) -> Iterator[Booking]:
         """Yield the bookings on one card."""

@@ -12,11 +12,14 @@ class Decision:
     """A pod's node and cards.
 
     ``allocation`` is None, and ``cards`` empty, on a node whose cards another device plugin hands out.
+    ``plan`` and ``plan_size`` are those of a pod that gets the place which its gang's plan keeps for it.
     """
 
     node: str
     cards: tuple[Chosen, ...]
     allocation: Allocation | None
+    plan: str = ""
+    plan_size: int = 0
 
     def annotations(self) -> dict[str, str]:
         """Return what the Binding writes into the pod."""
@@ -41,6 +44,8 @@ class Decision:
             asked_mib=0 if self.allocation.whole else sum(share.mib for share in self.allocation.cards),
             priority=pod.spec.priority or 0,
             assumed_at=assumed_at,
+            plan=self.plan,
+            plan_size=self.plan_size,
         )
 
     def text(self) -> str:

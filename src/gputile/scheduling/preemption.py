@@ -24,7 +24,9 @@ def victims(
     leaving = set(proposed)
     if _fits(placer, request, node, leaving):
         return frozenset(leaving)
-    lower = [b for b in placer.ledger.on_node(node) if b.priority < priority and b.uid not in leaving]
+    # A hold is of a pod that is not on the node yet: kube-scheduler can evict nobody for it.
+    on_node = (b for b in placer.ledger.on_node(node) if not b.tentative)
+    lower = [b for b in on_node if b.priority < priority and b.uid not in leaving]
     added: list[str] = []
     for booking in sorted(lower, key=lambda b: (b.priority, b.uid)):
         added.append(booking.uid)

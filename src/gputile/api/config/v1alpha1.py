@@ -58,6 +58,29 @@ class Features(_Section, frozen=True):
     topology: bool = True
 
 
+class Gangs(_Section, frozen=True):
+    """How gangs are planned; ``admission.gangs`` is whether they are (M13). Times are in seconds.
+
+    ``hold_seconds``: how long the cards of a planned gang are kept for it before its pods are planned again.
+    ``patience_seconds``: how long the gang whose turn it is lets later ones go ahead and other pods take what it
+    could use, before cards that become free are kept for it.
+    """
+
+    hold_seconds: int = 120
+    patience_seconds: int = 600
+
+
+class Controller(_Section, frozen=True):
+    """The controller. ``taint_nodes``: keep plain pods off GPU nodes by the taint nvidia.com/gpu:NoSchedule (G7).
+
+    ``agent_silent_seconds``: how long a kubelet may offer nothing of what a node's agent reported before the node says
+    so in a condition.
+    """
+
+    taint_nodes: bool = True
+    agent_silent_seconds: int = 120
+
+
 class Configuration(_Section, frozen=True):
     """The whole configuration. ``gpu_memory_unit`` is written as the documents do: "1GiB", "128MiB".
 
@@ -72,6 +95,8 @@ class Configuration(_Section, frozen=True):
     trust: Trust = Trust()
     admission: Admission = Admission()
     features: Features = Features()
+    gangs: Gangs = Gangs()
+    controller: Controller = Controller()
     scheduler_name: str = ""
 
     def __post_init__(self) -> None:
@@ -86,6 +111,13 @@ class Configuration(_Section, frozen=True):
             )
         if not 1 <= self.max_pods_per_gpu <= 1024:
             raise ConfigurationError(f"maxPodsPerGpu is {self.max_pods_per_gpu}: valid are 1 to 1024")
+        for field, seconds in (
+            ("gangs.holdSeconds", self.gangs.hold_seconds),
+            ("gangs.patienceSeconds", self.gangs.patience_seconds),
+            ("controller.agentSilentSeconds", self.controller.agent_silent_seconds),
+        ):
+            if not 1 <= seconds <= 86400:
+                raise ConfigurationError(f"{field} is {seconds}: valid are 1 to 86400")
         seen: dict[str, str] = {}
         for group, namespaces in self.trust.groups.items():
             for namespace in namespaces:

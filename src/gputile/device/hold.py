@@ -1,0 +1,76 @@
+"""A hold: the cards that are kept for a pod of a gang until it is bound, and the pod annotation that says so.
+
+The controller writes it while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a
+gang that start together. Nobody binds one of them before all places of the plan are there, and still free for them.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from gputile.api.core import Pod
+from gputile.api.wellknown import HOLD_ANNOTATION
+from gputile.device.allocation import Allocation
+from gputile.device.inventory import MOST_MIB
+
+VERSION = 1
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+class HoldError(ValueError):
+    """The hold annotation cannot be read."""
+
+
+class Hold(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One pod's place in a plan.
+
+    ``plan`` is the plan's name, and ``size`` how many of its pods get cards. ``allocation`` is None on a node whose
+    cards another device plugin hands out. The hold ends at ``expires_ns``, Unix time in nanoseconds.
+    """
+
+    plan: _Name
+    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
+    node: _Name
+    expires_ns: int
+    allocation: Allocation | None = None
+    version: int = VERSION
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def encode_hold(hold: Hold) -> str:
+    """Return the text of the hold annotation."""
+    return msgspec.json.encode({"version": hold.version, **msgspec.to_builtins(hold)}).decode()
+
+
+def decode_hold(text: str) -> Hold:
+    """Return the hold in the annotation's text.
+
+    Raises:
+        HoldError: not JSON, an unknown version, values out of range, or one card twice.
+    """
+    try:
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version != VERSION:
+            raise HoldError(f"version {version} is not known; this gputile reads version {VERSION}")
+        hold = msgspec.json.decode(text, type=Hold)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise HoldError(str(error)) from error
+    if hold.allocation is not None and len({share.uuid for share in hold.allocation.cards}) < len(
+        hold.allocation.cards
+    ):
+        raise HoldError("a card is listed twice")
+    return hold
+
+
+def hold_of(pod: Pod) -> Hold | None:
+    """Return the hold that a pod carries; None where it has none, or one that cannot be read."""
+    text = pod.metadata.annotations.get(HOLD_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        return decode_hold(text)
+    except HoldError:
+        return None

@@ -1,0 +1,69 @@
+"""Holds in the ledger: places that gangs were given, and that no Binding has taken yet."""
+
+from collections.abc import Callable
+
+from gputile.api.core import Pod
+from gputile.device.hold import hold_of
+from gputile.device.request import RequestError, parse_request
+from gputile.ledger.booking import Booking
+
+
+def tentative_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
+    """Return the hold that ``pod`` carries as a booking; None where it has none that keeps cards for it."""
+    if pod.spec.node_name or pod.finished:
+        return None
+    hold = hold_of(pod)
+    if hold is None or hold.allocation is None:
+        return None
+    try:
+        request = parse_request(pod, unit_mib, trust_group)
+    except RequestError:
+        return None
+    if request is None:
+        return None
+    return Booking(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        node=hold.node,
+        trust_group=trust_group(pod),
+        allocation=hold.allocation,
+        asked_mib=request.shape.mib * request.shape.cards,
+        priority=pod.spec.priority or 0,
+        plan=hold.plan,
+        plan_size=hold.size,
+        tentative=True,
+        expires_ns=hold.expires_ns,
+    )
+
+
+class Holds:
+    """The last word on each pod's hold, in force or taken by a Binding under way, until it expires."""
+
+    def __init__(self) -> None:
+        self._by_uid: dict[str, Booking] = {}
+        self._now_ns = 0
+
+    def put(self, uid: str, hold: Booking | None) -> None:
+        """Note what a pod carries: a hold, or none."""
+        if hold is not None and hold.expires_ns > self._now_ns:
+            self._by_uid[uid] = hold
+        else:
+            self._by_uid.pop(uid, None)
+
+    def get(self, uid: str) -> Booking | None:
+        """Return a pod's hold."""
+        return self._by_uid.get(uid)
+
+    def keep_only(self, uids: set[str]) -> None:
+        """Drop the holds of all other pods."""
+        for uid in self._by_uid.keys() - uids:
+            del self._by_uid[uid]
+
+    def expire(self, now_ns: int) -> list[str]:
+        """Drop the holds that have ended by ``now_ns`` (Unix time in nanoseconds), and return whose they were."""
+        self._now_ns = max(self._now_ns, now_ns)
+        ended = [uid for uid, hold in self._by_uid.items() if hold.expires_ns <= self._now_ns]
+        for uid in ended:
+            del self._by_uid[uid]
+        return ended

@@ -1,0 +1,116 @@
+"""What a pod gets when its Binding is decided: a pod of a gang gets the place that its gang's plan keeps for it.
+
+A plan is complete when all its places are in the ledger and still free for their pods. Since one extender decides all
+Bindings on one ledger, from then on nobody else can take them: that makes the start of a gang all or nothing, whatever
+the controller's view had missed when it planned.
+"""
+
+from gputile.api.core import Pod
+from gputile.device.allocation import Chosen
+from gputile.device.gang import gang_of
+from gputile.device.hold import hold_of
+from gputile.device.inventory import advertised_units
+from gputile.device.request import Request
+from gputile.ledger.booking import Booking
+from gputile.ledger.columns import MIXED_GROUPS
+from gputile.ledger.ledger import Ledger
+from gputile.ledger.node import Service
+from gputile.placement.fit import Refusal, Rule
+from gputile.scheduling.decision import Decision
+from gputile.scheduling.placer import Placer
+
+
+def claim(placer: Placer, pod: Pod, request: Request, node: str, now_ns: int) -> Decision | Refusal:
+    """Return which cards of ``node`` the pod gets now, or why it gets none. ``now_ns`` is Unix time in nanoseconds."""
+    why = place_problem(placer.ledger, pod, now_ns)
+    if why:
+        return Refusal(Rule.UNPLACED, why)
+    hold = placer.ledger.booking(pod.metadata.uid)
+    if hold is None:
+        return placer.decide(request, node, now_ns)
+    if hold.node != node:
+        return Refusal(Rule.UNPLACED, f"its gang keeps cards of node {hold.node} for it")
+    return _taken(placer, hold, now_ns)
+
+
+def place_of(pod: Pod, ledger: Ledger, now_ns: int) -> str:
+    """Return the node that the pod's gang keeps for it, "" where it is free to go anywhere."""
+    if not ledger.configuration.admission.gangs:
+        return ""
+    booking, hold = ledger.booking(pod.metadata.uid), hold_of(pod)
+    if booking is not None:
+        return booking.node if booking.tentative else ""
+    return hold.node if hold is not None and hold.allocation is None and hold.expires_ns > now_ns else ""
+
+
+def place_problem(ledger: Ledger, pod: Pod, now_ns: int) -> str:
+    """Return why a pod of a gang must wait, "" where it need not, and for a pod of none."""
+    gang = gang_of(pod) if ledger.configuration.admission.gangs else None
+    if gang is None:
+        return ""
+    booking = ledger.booking(pod.metadata.uid)
+    if booking is None:
+        return "" if place_of(pod, ledger, now_ns) else f"gang {gang.name}: no place is kept for the pod yet"
+    why = plan_problem(ledger, booking)
+    return f"gang {gang.name}: {why}" if why else ""
+
+
+def plan_problem(ledger: Ledger, booking: Booking) -> str:
+    """Return why the plan of a hold may not start, "" where it may, or has."""
+    if not booking.tentative:
+        return ""
+    members = ledger.by_plan(booking.plan)
+    if all(member.tentative for member in members):
+        if len(members) < booking.plan_size:
+            return f"{len(members)} of the {booking.plan_size} places of its plan are kept so far"
+        for member in members:
+            if why := lost_place(ledger, member):
+                return why
+        return ""
+    return lost_place(ledger, booking)
+
+
+def lost_place(ledger: Ledger, hold: Booking) -> str:
+    """Return why the cards of a hold cannot be taken any more, "" where they can."""
+    row = ledger.row_of.get(hold.node)
+    facts = ledger.facts(row) if row is not None else None
+    if row is None or facts is None or hold.allocation is None:
+        return f"node {hold.node}, where {hold.key} has its place, is gone"
+    columns, mode = ledger.columns, facts.mode.value if facts.mode else ""
+    if columns.service[row] in (Service.NOTHING, Service.CLOSED) or mode != hold.allocation.mode:
+        return f"node {hold.node}, where {hold.key} has its place, does not serve it any more"
+    column_of = {card.uuid: i for i, card in enumerate(facts.inventory.cards)}
+    for share in hold.cards:
+        i = column_of.get(share.uuid)
+        if i is None or not columns.usable[row, i]:
+            return f"GPU {share.index} of node {hold.node}, where {hold.key} has its place, is gone or unhealthy"
+        taken = (
+            (hold.whole and columns.pods[row, i] > 1)
+            or columns.used[row, i] > columns.total[row, i]
+            or (share.percent and columns.percent[row, i] > 100)
+            or columns.pods[row, i] > columns.slots[row]
+            or (columns.grouped[row] and columns.group[row, i] == MIXED_GROUPS)
+        )
+        if taken:
+            return f"GPU {share.index} of node {hold.node}, where {hold.key} has its place, was taken by others"
+    shared = facts.mode is not None and facts.mode.shared
+    if shared and facts.unit_mib != hold.allocation.unit_mib:
+        return f"node {hold.node}, where {hold.key} has its place, has another memory unit now"
+    return ""
+
+
+def _taken(placer: Placer, hold: Booking, now_ns: int) -> Decision:
+    """Return the decision that takes a hold which is there to be taken."""
+    state = placer.state(hold.node)
+    allocation = hold.allocation
+    if state is None or allocation is None:
+        raise ValueError(f"the hold of {hold.key} has lost its place")
+    card_of = {card.uuid: card for card in state.facts.inventory.cards}
+    cards = tuple(
+        Chosen(
+            card_of[share.uuid],
+            0 if allocation.whole else advertised_units(card_of[share.uuid], state.facts.unit_mib),
+        )
+        for share in allocation.cards
+    )
+    return Decision(hold.node, cards, allocation.decided_at(now_ns), plan=hold.plan, plan_size=hold.plan_size)
