@@ -10,6 +10,7 @@ from gputile.cli.extender import extender
 from gputile.cli.inspect import inspect
 from gputile.cli.replay import replay
 from gputile.cli.simulate import simulate
+from gputile.cli.status import status
 from gputile.cli.webhook import webhook
 
 app = typer.Typer(
@@ -41,6 +42,7 @@ app.command("inspect")(inspect)
 app.command("extender")(extender)
 app.command("agent")(agent)
 app.command("replay")(replay)
+app.command("status")(status)
 app.command("webhook")(webhook)
 
 

@@ -17,7 +17,9 @@ from gputile.kube.errors import BadAnswer, status_error
 class KubeObject(Protocol):
     """What every object of the API has; a msgspec struct whose other fields all have defaults."""
 
-    metadata: ObjectMeta
+    @property
+    def metadata(self) -> ObjectMeta:
+        """Its name, version and so on."""
 
 
 T = TypeVar("T", bound=KubeObject)

@@ -1,0 +1,151 @@
+"""Slim Deployments, DaemonSets, Events and the states of pods: what tells whether an installation is ready."""
+
+import msgspec
+
+from gputile.api.core import ObjectMeta, ObjectReference
+
+
+class _Object(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
+    """Common settings of the wire objects."""
+
+
+class WorkloadMeta(ObjectMeta):
+    """metav1.ObjectMeta of a workload: ``generation`` counts the changes of its spec."""
+
+    generation: int = 0
+
+
+class Condition(_Object):
+    """A condition of a workload or pod."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class DeploymentSpec(_Object):
+    """apps/v1 DeploymentSpec."""
+
+    replicas: int = 1
+
+
+class DeploymentStatus(_Object):
+    """apps/v1 DeploymentStatus."""
+
+    observed_generation: int = 0
+    replicas: int = 0
+    updated_replicas: int = 0
+    available_replicas: int = 0
+    conditions: list[Condition] = []
+
+
+class Deployment(_Object):
+    """apps/v1 Deployment."""
+
+    metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
+    spec: DeploymentSpec = msgspec.field(default_factory=DeploymentSpec)
+    status: DeploymentStatus = msgspec.field(default_factory=DeploymentStatus)
+
+
+class DaemonSetStatus(_Object):
+    """apps/v1 DaemonSetStatus."""
+
+    observed_generation: int = 0
+    desired_number_scheduled: int = 0
+    updated_number_scheduled: int = 0
+    number_available: int = 0
+    conditions: list[Condition] = []
+
+
+class DaemonSet(_Object):
+    """apps/v1 DaemonSet."""
+
+    metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
+    status: DaemonSetStatus = msgspec.field(default_factory=DaemonSetStatus)
+
+
+class Waiting(_Object):
+    """core/v1 ContainerStateWaiting."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(_Object):
+    """core/v1 ContainerStateTerminated."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(_Object):
+    """core/v1 ContainerState: one of the two, or neither for a container that runs."""
+
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(_Object):
+    """core/v1 ContainerStatus."""
+
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: ContainerState = msgspec.field(default_factory=ContainerState)
+    last_state: ContainerState = msgspec.field(default_factory=ContainerState)
+
+
+class RunningPodSpec(_Object):
+    """core/v1 PodSpec: where the pod is."""
+
+    node_name: str = ""
+
+
+class RunningPodStatus(_Object):
+    """core/v1 PodStatus."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: list[Condition] = []
+    container_statuses: list[ContainerStatus] = []
+
+
+class RunningPod(_Object):
+    """core/v1 Pod, as its kubelet reports it."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: RunningPodSpec = msgspec.field(default_factory=RunningPodSpec)
+    status: RunningPodStatus = msgspec.field(default_factory=RunningPodStatus)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the pod is ready and stays: it is not being deleted."""
+        up = any(condition.type == "Ready" and condition.status == "True" for condition in self.status.conditions)
+        return up and self.metadata.deletion_timestamp is None
+
+
+class Event(_Object):
+    """core/v1 Event. ``last_timestamp`` is RFC 3339, None where the series API wrote ``event_time`` only."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    involved_object: ObjectReference = msgspec.field(default_factory=ObjectReference)
+    type: str = ""
+    reason: str = ""
+    message: str = ""
+    last_timestamp: str | None = None
+    event_time: str | None = None
+
+    @property
+    def when(self) -> str:
+        """The time, which sorts as text."""
+        return self.last_timestamp or self.event_time or ""
+
+
+class ConfigMap(_Object):
+    """core/v1 ConfigMap."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    data: dict[str, str] = {}

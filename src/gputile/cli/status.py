@@ -1,0 +1,94 @@
+"""``gputile status``: whether the installation is deployed (U11)."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.output import NOT_PLACED, Output, fail, write, write_json
+
+if TYPE_CHECKING:
+    from gputile.views.status import Installation
+
+NOT_DEPLOYED = NOT_PLACED
+LOOK_EVERY_S = 1.0
+
+
+def status(
+    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where gputile is installed.")] = "gputile",
+    release: Annotated[str, typer.Option("--release", help="The Helm release; default: every one there.")] = "",
+    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long for it to be deployed.")
+    ] = 0,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")
+    ] = None,
+    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+) -> None:
+    """Say whether gputile is Deployed, or still Deploying, or what failed; and what each GPU node is set to.
+
+    Exits with 0 when every component is ready, and with 3 while one is not.
+    """
+    from gputile.views.status import Phase, table, to_builtins
+
+    deadline = time.monotonic() + wait
+    while True:
+        installation = _read(kubeconfig, context, namespace, release)
+        if installation.phase is Phase.DEPLOYED or time.monotonic() >= deadline:
+            break
+        time.sleep(LOOK_EVERY_S)
+    if output is Output.JSON:
+        write_json(to_builtins(installation))
+    else:
+        write(table(installation))
+    if installation.phase is not Phase.DEPLOYED:
+        raise typer.Exit(NOT_DEPLOYED)
+
+
+def _read(kubeconfig: Path | None, context: str | None, namespace: str, release: str) -> "Installation":
+    """Return the state of the installation; leave the program where the cluster cannot be read."""
+    from gputile.api.core import Node
+    from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod
+    from gputile.cli.live import UNREACHABLE
+    from gputile.kube.connection import Connection
+    from gputile.kube.errors import KubeError
+    from gputile.kube.kubeconfig import load_access
+    from gputile.kube.listing import list_all
+    from gputile.views.status import assess
+
+    selector = "app.kubernetes.io/name=gputile" + (f",app.kubernetes.io/instance={release}" if release else "")
+    ours = {"labelSelector": selector}
+
+    async def read() -> "Installation":
+        async with Connection(load_access(kubeconfig, context)) as connection:
+            apps, core = f"/apis/apps/v1/namespaces/{namespace}", f"/api/v1/namespaces/{namespace}"
+            deployments = await list_all(connection, f"{apps}/deployments", Deployment, ours)
+            daemon_sets = await list_all(connection, f"{apps}/daemonsets", DaemonSet, ours)
+            return assess(
+                [*deployments, *daemon_sets],
+                await list_all(connection, f"{core}/pods", RunningPod, ours),
+                await list_all(connection, f"{core}/events", Event),
+                await list_all(connection, "/api/v1/nodes", Node),
+                _unit(await list_all(connection, f"{core}/configmaps", ConfigMap, ours)),
+            )
+
+    def _unit(maps: list[ConfigMap]) -> int:
+        import yaml
+
+        from gputile.api.config.v1alpha1 import ConfigurationError, load_configuration
+
+        for each in maps:
+            try:
+                text = each.data["configuration.yaml"]
+                return load_configuration(yaml.load(text, Loader=yaml.CSafeLoader)).unit_mib
+            except (KeyError, yaml.YAMLError, ConfigurationError):
+                continue
+        return 0
+
+    try:
+        return asyncio.run(read())
+    except KubeError as error:
+        fail(f"cannot read the cluster: {error}", UNREACHABLE)

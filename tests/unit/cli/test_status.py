@@ -1,0 +1,114 @@
+"""``gputile status`` as a user runs it, against an API server over a real socket (U11)."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from gputile.cli.main import app
+from tests.fakes.apiserver import FakeApiServer
+
+run = CliRunner()
+DEPLOYMENTS = "/apis/apps/v1/namespaces/gputile/deployments"
+PATHS = (
+    DEPLOYMENTS,
+    "/apis/apps/v1/namespaces/gputile/daemonsets",
+    "/api/v1/namespaces/gputile/pods",
+    "/api/v1/namespaces/gputile/events",
+    "/api/v1/namespaces/gputile/configmaps",
+    "/api/v1/nodes",
+)
+
+
+@pytest.fixture
+def server() -> Iterator[FakeApiServer]:
+    """An API server in a thread of its own: the command runs its own event loop."""
+    fake, started, ending = FakeApiServer(), threading.Event(), asyncio.Event()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        async with fake.running():
+            started.set()
+            await ending.wait()
+
+    def work() -> None:
+        loop.run_until_complete(serve())
+        loop.close()
+
+    for path in PATHS:
+        fake.store[path] = {}
+    thread = threading.Thread(target=work)
+    thread.start()
+    started.wait()
+    yield fake
+    loop.call_soon_threadsafe(ending.set)
+    thread.join()
+
+
+@pytest.fixture
+def kubeconfig(server: FakeApiServer, tmp_path: Path) -> str:
+    path = tmp_path / "kubeconfig"
+    document = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+        "current-context": "c",
+    }
+    path.write_text(yaml.safe_dump(document))
+    return str(path)
+
+
+def webhook(available: int) -> dict[str, object]:
+    return {
+        "metadata": {
+            "name": "gputile-webhook",
+            "generation": 1,
+            "labels": {"app.kubernetes.io/component": "webhook", "app.kubernetes.io/name": "gputile"},
+        },
+        "spec": {"replicas": 1},
+        "status": {
+            "observedGeneration": 1,
+            "replicas": 1,
+            "updatedReplicas": 1,
+            "availableReplicas": available,
+        },
+    }
+
+
+def test_deploying_then_deployed(server: FakeApiServer, kubeconfig: str) -> None:
+    unit = "gpuMemoryUnit: 128MiB"
+    server.store[PATHS[4]]["gputile"] = {"metadata": {"name": "gputile"}, "data": {"configuration.yaml": unit}}
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(0)
+    first = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
+    assert (first.exit_code, first.stdout.splitlines()[0]) == (3, "gputile: Deploying: webhook")
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
+    second = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json", "--release", "gputile"])
+    assert second.exit_code == 0
+    answer = json.loads(second.stdout)
+    assert (answer["phase"], answer["unitMib"]) == ("Deployed", 128)
+    assert answer["components"] == [
+        {"name": "webhook", "kind": "Deployment", "state": "Ready", "ready": 1, "wanted": 1, "reason": ""}
+    ]
+    selectors = {request.query.get("labelSelector") for request in server.requests}
+    assert "app.kubernetes.io/name=gputile,app.kubernetes.io/instance=gputile" in selectors
+
+
+def test_it_waits_for_what_it_is_told_to(server: FakeApiServer, kubeconfig: str) -> None:
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(0)
+    timer = threading.Timer(0.3, lambda: server.store[DEPLOYMENTS].update({"gputile-webhook": webhook(1)}))
+    timer.start()
+    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "--wait", "60"])
+    timer.join()
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "gputile: Deployed")
+
+
+def test_an_unreachable_cluster_is_no_status(tmp_path: Path) -> None:
+    result = run.invoke(app, ["status", "--kubeconfig", str(tmp_path / "none")])
+    assert result.exit_code == 1
+    assert "cannot read the cluster" in result.stderr
