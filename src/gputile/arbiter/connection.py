@@ -1,13 +1,10 @@
 """One connection of a process in a container: bytes from outside, of which nothing is believed."""
 
 import asyncio
-import logging
 from typing import Final, Protocol
 
 from gputile.arbiter.protocol import SIZE, Kind, Message, ProtocolError, agree, decode
 from gputile.arbiter.turns import Grant, Instruction
-
-log = logging.getLogger(__name__)
 
 HELLO_WITHIN_S: Final = 5.0
 WINDOW_S: Final = 0.1
@@ -28,6 +25,9 @@ class Desk(Protocol):
 
     def gone(self, allocation: str, member: int) -> None:
         """Take note that a connection has ended."""
+
+    def complain(self, allocation: str, text: str) -> None:
+        """Tell people of a container that misbehaves, now and then."""
 
 
 class Connection(asyncio.Protocol):
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
             for message in messages:
                 self._take(decode(message))
         except ProtocolError as error:
-            log.warning("a process of %s is not understood (%s)", self._allocation, error)
+            self._desk.complain(self._allocation, f"a process is not understood: {error}")
             self.close()
             return
         self._count(whole)
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > MOST_UNSENT:
-            log.warning("a process of %s does not read what it is told", self._allocation)
+            self._desk.complain(self._allocation, "a process does not read what it is told")
             self.close()
             return
         self._transport.write(message.encode())

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 MOST_CONNECTIONS: Final = 64
 TRY_AGAIN_S: Final = 1.0
+COMPLAIN_EVERY_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -26,6 +27,7 @@ class _Container:
     uuids: dict[tuple[int, int], str]
     server: asyncio.Server | None = None
     members: set[int] = field(default_factory=set)
+    complain_at: float = 0.0
 
 
 class Arbiter:
@@ -108,6 +110,13 @@ class Arbiter:
         for uuid in container.uuids.values():
             now = time.monotonic_ns()
             self._follow(uuid, self._cards[uuid].leave(member, now), now)
+
+    def complain(self, allocation: str, text: str) -> None:
+        """Tell people of a container that misbehaves, once a minute: it must not fill the log."""
+        container, now = self._containers.get(allocation), time.monotonic()
+        if container is not None and now >= container.complain_at:
+            container.complain_at = now + COMPLAIN_EVERY_S
+            log.warning("%s: %s", allocation, text)
 
     # -- inside
 

@@ -1,0 +1,101 @@
+"""The arbiter as the agent runs it: a process that is told on its standard input whom to serve."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from gputile.arbiter.assignment import Allocation, Assignment, CardClaim, encode_assignment
+from gputile.arbiter.protocol import SOCKET
+from gputile.arbiter.shares import WHOLE
+
+WITHIN_S = 60.0
+
+
+class ArbiterProcess:
+    """An arbiter for allocations under ``directory``; ``paths`` are their sockets."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.paths: list[Path] = []
+        self._last = Assignment()
+        self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.stop()
+
+    def assign(self, containers: Mapping[str, Sequence[CardClaim]], quantum_ms: int = 30) -> list[Path]:
+        """Serve these containers; return the paths of their sockets."""
+        allocations = []
+        for name, cards in containers.items():
+            path = self.directory / name
+            path.mkdir(exist_ok=True)
+            allocations.append(Allocation(str(path), tuple(cards)))
+            write_share(path, quantum_ms, cards)
+        self.send(Assignment(tuple(allocations), quantum_ms))
+        self.paths = [Path(allocation.directory) / SOCKET for allocation in allocations]
+        self.until_served(self.paths)
+        return self.paths
+
+    def send(self, assignment: Assignment) -> None:
+        self._last = assignment
+        self.send_raw(encode_assignment(assignment))
+
+    def send_raw(self, text: bytes) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(text)
+        self._process.stdin.flush()
+
+    def until_served(self, paths: Sequence[Path]) -> None:
+        end = time.monotonic() + WITHIN_S
+        while not all(path.is_socket() and _listened_on(path) for path in paths):
+            assert time.monotonic() < end, "the arbiter does not listen"
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        """Let it die without a chance to say so."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def restart(self) -> None:
+        self._start()
+        self.send(self._last)
+        self.until_served(self.paths)
+
+    def stop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(WITHIN_S)
+
+    def _start(self) -> None:
+        command = [sys.executable, "-m", "gputile.arbiter", "--lock", str(self.directory / "lock")]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ)
+
+
+def write_share(directory: Path, quantum_ms: int, cards: Sequence[CardClaim]) -> None:
+    """Write the file that a client goes by without an arbiter."""
+    lines = [f"card {card.uuid} {card.floor or card.ceiling if card.ceiling < WHOLE else WHOLE}" for card in cards]
+    text = "\n".join(["gputile-share 1", f"quantum {quantum_ms * 1000}", *lines, "end", ""])
+    beside = directory / ".share"
+    beside.write_text(text)
+    beside.replace(directory / "share")
+
+
+def _listened_on(path: Path) -> bool:
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+        return True

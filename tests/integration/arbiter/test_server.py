@@ -1,0 +1,206 @@
+"""The arbiter's process on real sockets: what it tells whom, and what it makes of bytes that are no messages."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.arbiter.protocol import SIZE, VERSION, Kind, Message, decode, uuid_fields
+from gputile.arbiter.server import MOST_CONNECTIONS
+from tests.integration.arbiter.process import ArbiterProcess
+
+CARD = "GPU-00000000-0000-5117-0000-000000000001"
+OTHER = "GPU-00000000-0000-5117-0000-000000000002"
+A, B = uuid_fields(CARD)
+
+
+PEERS: list["Peer"] = []
+
+
+class Peer:
+    """A client that says exactly what it is told to."""
+
+    def __init__(self, path: Path, *, greet: bool = True) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        PEERS.append(self)
+        self.socket.settimeout(20.0)
+        self.socket.connect(str(path))
+        if greet:
+            self.say(Message(Kind.HELLO, a=1, b=1))
+            assert self.hear().kind is Kind.WELCOME
+            self.say(Message(Kind.CARD, card=0, a=A, b=B))
+
+    def say(self, *messages: Message) -> None:
+        self.socket.sendall(b"".join(message.encode() for message in messages))
+
+    def hear(self) -> Message:
+        return decode(self.socket.recv(SIZE, socket.MSG_WAITALL))
+
+    def closed(self) -> bool:
+        try:
+            while self.socket.recv(4096):
+                continue
+        except ConnectionResetError:
+            pass
+        return True
+
+
+@pytest.fixture(autouse=True)
+def hang_up() -> Iterator[None]:
+    yield
+    while PEERS:
+        PEERS.pop().socket.close()
+
+
+@pytest.fixture
+def arbiter(tmp_path: Path) -> Iterator[ArbiterProcess]:
+    with ArbiterProcess(tmp_path) as process:
+        yield process
+
+
+def serve(arbiter: ArbiterProcess, *names: str, card: str = CARD) -> list[Path]:
+    return arbiter.assign({name: [CardClaim(card)] for name in names})
+
+
+def test_a_turn_and_its_limit(arbiter: ArbiterProcess) -> None:
+    one, two = (Peer(path) for path in serve(arbiter, "one", "two"))
+    one.say(Message(Kind.WANT))
+    turn = one.hear()
+    assert (turn.kind, turn.a) == (Kind.TURN, 0)
+    two.say(Message(Kind.WANT))
+    assert one.hear().kind is Kind.LIMIT
+    one.say(Message(Kind.DONE, turn=turn.turn, b=1))
+    assert two.hear().kind is Kind.TURN
+
+
+def test_killed_and_silent_holders(arbiter: ArbiterProcess) -> None:
+    one, two, three = (Peer(path) for path in serve(arbiter, "one", "two", "three"))
+    one.say(Message(Kind.WANT))
+    one.hear()
+    two.say(Message(Kind.WANT))
+    one.hear()
+    one.socket.close()
+    assert two.hear().kind is Kind.TURN
+    three.say(Message(Kind.WANT))
+    assert two.hear().kind is Kind.LIMIT
+    assert three.hear().kind is Kind.TURN, "two says nothing"
+
+
+def test_versions(arbiter: ArbiterProcess) -> None:
+    """A newer library that still speaks version 1 is welcome; one that does not is told so."""
+    (path,) = serve(arbiter, "one")
+    newer, alien = Peer(path, greet=False), Peer(path, greet=False)
+    newer.say(Message(Kind.HELLO, a=1, b=VERSION + 6))
+    assert newer.hear().a == VERSION
+    alien.say(Message(Kind.HELLO, a=VERSION + 1, b=VERSION + 6))
+    assert alien.hear().a == 0
+    assert alien.closed()
+
+
+def test_a_card_of_somebody_else(arbiter: ArbiterProcess) -> None:
+    (path,) = serve(arbiter, "one")
+    peer = Peer(path)
+    a, b = uuid_fields(OTHER)
+    peer.say(Message(Kind.CARD, card=1, a=a, b=b))
+    assert peer.closed()
+
+
+def test_too_many_connections(arbiter: ArbiterProcess) -> None:
+    (path,) = serve(arbiter, "one")
+    peers = [Peer(path) for _ in range(MOST_CONNECTIONS)]
+    assert Peer(path, greet=False).closed()
+    peers[0].socket.close()
+    peers[1].say(Message(Kind.WANT))
+    assert peers[1].hear().kind is Kind.TURN
+
+
+def test_an_allocation_that_is_gone(arbiter: ArbiterProcess) -> None:
+    one, two = serve(arbiter, "one", "two")
+    peer = Peer(one)
+    serve(arbiter, "two")
+    assert peer.closed()
+    Peer(two)
+
+
+def test_a_flood_is_read_slowly_and_disturbs_nobody(arbiter: ArbiterProcess) -> None:
+    one, two = (Peer(path) for path in serve(arbiter, "one", "two"))
+    one.socket.setblocking(False)
+    flood = Message(Kind.WANT).encode() * 4096
+    sent = 0
+    for _ in range(100):
+        try:
+            sent += one.socket.send(flood)
+        except BlockingIOError:
+            break
+    assert sent
+    two.say(Message(Kind.WANT))
+    assert two.hear().kind is Kind.TURN
+
+
+def test_another_arbiter_waits_for_the_first_to_end(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        first = ArbiterProcess(tmp_path)
+        (path,) = serve(first, "one")
+        second = stack.enter_context(ArbiterProcess(tmp_path))
+        second.send(Assignment((Allocation(str(path.parent), (CardClaim(CARD),)),)))
+        Peer(path)
+        first.stop()
+        second.until_served([path])
+        Peer(path)
+
+
+def test_it_ends_with_the_agent(tmp_path: Path) -> None:
+    """Standard input closes when the agent dies, however it dies."""
+    process = subprocess.Popen([sys.executable, "-m", "gputile.arbiter"], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(20.0) == 0
+
+
+def test_lines_that_are_no_assignments(arbiter: ArbiterProcess) -> None:
+    arbiter.send_raw(b'{"allocations": 5}\nnonsense\n{"allocations": [], "more": 1}\n')
+    (path,) = serve(arbiter, "one")
+    Peer(path)
+
+
+any_message = st.builds(
+    lambda kind, version, card, turn, a, b, rest: b"".join(
+        number.to_bytes(size, "little")
+        for number, size in ((kind, 1), (version, 1), (card, 2), (turn, 4), (a, 8), (b, 8), (rest, 8))
+    ),
+    st.sampled_from([0, 1, 2, 3, 4, 5, 6, 65, 66, 67, 255]),
+    st.sampled_from([0, 1, 2, 255]),
+    st.sampled_from([0, 1, 15, 16, 65535]),
+    st.sampled_from([0, 1, 2, 3, 2**32 - 1]),
+    st.sampled_from([0, 1, A, 2**63, 2**64 - 1]),
+    st.sampled_from([0, 1, B, 2**64 - 1]),
+    st.sampled_from([0, 0, 0, 1]),
+)
+HELLO = Message(Kind.HELLO, a=1, b=1).encode()
+MINE = Message(Kind.CARD, a=A, b=B).encode()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.one_of(any_message, st.binary(max_size=70), st.sampled_from([HELLO, MINE])), max_size=30))
+@example([HELLO, MINE, Message(Kind.DONE, turn=1, a=2**64 - 1, b=1).encode()])
+def test_whatever_bytes_come_others_get_their_turns(arbiter: ArbiterProcess, chunks: list[bytes]) -> None:
+    fuzzed, good = arbiter.paths if arbiter.paths else serve(arbiter, "fuzzed", "good")
+    bad = socket.socket(socket.AF_UNIX)
+    bad.connect(str(fuzzed))
+    peer = Peer(good)
+    try:
+        for chunk in chunks:
+            bad.sendall(chunk)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    peer.say(Message(Kind.WANT))
+    assert peer.hear().kind is Kind.TURN
+    bad.close()
+    peer.socket.close()
