@@ -1,26 +1,29 @@
 """What the tests on a real control plane share."""
 
+import contextlib
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.localcluster import binaries
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.skipping import components_or_skip, prepare
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build the control plane, where it is not cached yet, before the first test's clock runs, and visibly."""
-    wanted = any("control_plane" in getattr(item, "fixturenames", ()) for item in session.items)
+    """Build what is wanted and not cached yet before the first test's clock runs, and visibly."""
+    fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    needed = {"control_plane": binaries.CONTROL_PLANE, "node_programs": binaries.NODE}
+    wanted = [names for fixture, names in needed.items() if fixture in fixtures]
     if not wanted or session.config.option.collectonly:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
-    if capture is None:
-        prepare()
-        return
-    with capture.global_and_fixture_disabled():
-        prepare()
+    with capture.global_and_fixture_disabled() if capture is not None else contextlib.nullcontext():
+        for names in wanted:
+            prepare(names)
 
 
 @pytest.fixture(scope="session")
@@ -28,6 +31,12 @@ def control_plane() -> Iterator[ControlPlane]:
     """A control plane for the whole run, without a scheduler: tests start their own, and clean up what they create."""
     with ControlPlane(components_or_skip()) as plane:
         yield plane
+
+
+@pytest.fixture(scope="session")
+def node_programs() -> dict[str, Path]:
+    """The programs of a real node: kubelet, containerd and runc."""
+    return components_or_skip(binaries.NODE)
 
 
 @pytest.fixture

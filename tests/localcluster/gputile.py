@@ -1,9 +1,11 @@
 """gputile's own parts in a local cluster: simulated GPU nodes as cluster descriptions say, and the extender."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import httpx2 as httpx
+import yaml
 
 from gputile.api.core import Node
 from gputile.api.wellknown import GPU_RESOURCES, LEGACY_GPU
@@ -46,17 +48,17 @@ def start_extender(
     unit: str = "1GiB",
     lease_seconds: int = 0,
     arguments: tuple[str, ...] = (),
+    settings: Mapping[str, object] | None = None,
 ) -> tuple[Process, str]:
     """Start an extender with exactly the rights that its example manifest grants; return it and its URL.
 
-    ``unit`` is the cluster's memory unit. It is ready when it has listed the cluster.
+    ``unit`` is the cluster's memory unit, ``settings`` are more of its configuration. It is ready when it has listed
+    the cluster.
     """
     plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "rbac.yaml"))
     port = free_ports(1)[0]
     configuration = plane.directory / f"{name}.configuration.yaml"
-    configuration.write_text(
-        f"apiVersion: gputile.io/v1alpha1\nkind: Configuration\ngpuMemoryUnit: {unit}\n", encoding="utf-8"
-    )
+    write_configuration(configuration, {"gpuMemoryUnit": unit, **(settings or {})})
     url = f"http://127.0.0.1:{port}"
     command: list[str | Path] = [
         Path(sys.executable).with_name("gputile"),
@@ -70,6 +72,14 @@ def start_extender(
         *arguments,
     ]
     return plane.start_process(name, command, ready=lambda: is_ready(url)), url
+
+
+def write_configuration(path: Path, settings: Mapping[str, object]) -> None:
+    """Write gputile's configuration with these settings, for processes that follow the file too."""
+    body = {"apiVersion": "gputile.io/v1alpha1", "kind": "Configuration", **settings}
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text(yaml.safe_dump(body), encoding="utf-8")
+    unfinished.rename(path)
 
 
 def is_ready(url: str) -> bool:

@@ -1,4 +1,4 @@
-"""The control groups of a node, all below one of its own in each hierarchy (version 1) or in the only one (version 2)."""
+"""The control groups of a node, all below one of its own in each hierarchy (version 1) or in the only one (2)."""
 
 import contextlib
 import time

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -29,8 +30,13 @@ def prepare(names: Sequence[str] = binaries.CONTROL_PLANE) -> dict[str, Path] | 
 def components_or_skip(names: Sequence[str] = binaries.CONTROL_PLANE) -> dict[str, Path]:
     """Return the programs; where one is missing, skip the test, or fail it if this is CI (``CI=true``)."""
     outcome = prepare(names)
-    if not isinstance(outcome, ComponentMissing):
-        return outcome
+    if isinstance(outcome, ComponentMissing):
+        skip_or_fail(outcome)
+    return outcome
+
+
+def skip_or_fail(missing: ComponentMissing) -> NoReturn:
+    """End a test that cannot run here, with a line that says why."""
     if os.environ.get("CI", "").lower() in ("1", "true"):
-        pytest.fail(f"on CI nothing may be missing: {outcome}", pytrace=False)
-    pytest.skip(f"missing: {outcome}")
+        pytest.fail(f"on CI nothing may be missing: {missing}", pytrace=False)
+    pytest.skip(f"missing: {missing}")

@@ -1,0 +1,217 @@
+"""What the tests on a real node share: a node with cards, and whether what is seen, held and booked is the same."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from gputile.agent.ids import by_card
+from gputile.agent.podresources import CLIENT_OPTIONS
+from gputile.agent.protocols import podresources_v1_pb2 as pb
+from gputile.agent.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
+from gputile.api.wellknown import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.device.allocation import AllocationError, decode_allocation
+from gputile.device.inventory import decode_inventory
+from tests.e2e.extender import pod_body
+from tests.fakes import nvml
+from tests.localcluster.client import ApiError
+from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gputile import MANAGED, WEIGHT, start_extender
+from tests.localcluster.images import PROBE_IMAGE, SHOW, SHOW_ONCE
+from tests.localcluster.node import RealNode
+from tests.localcluster.nodeagent import NodeAgent
+from tests.localcluster.skipping import skip_or_fail
+from tests.localcluster.toolchain import ComponentMissing
+
+ON_NODE = {
+    "hostNetwork": True,
+    "automountServiceAccountToken": False,
+    "enableServiceLinks": False,
+    "terminationGracePeriodSeconds": 1,
+}
+VISIBLE, LIMITS, DONE = "NVIDIA_VISIBLE_DEVICES", "PROBE_LIMITS", "PROBE_DONE"
+
+
+@dataclass(frozen=True)
+class GpuNode:
+    """A real node whose cards the agent serves, and which the extender books."""
+
+    plane: ControlPlane
+    node: RealNode
+    agent: NodeAgent
+
+    def allocatable(self) -> dict[str, str]:
+        """Return what the node object says is allocatable."""
+        found: dict[str, str] = self.node.object()["status"]["allocatable"]
+        return found
+
+    def label(self, labels: Mapping[str, str | None]) -> None:
+        self.plane.nodes.label(self.node.name, labels)
+
+    def pods(self, *namespaces: str) -> list[dict[str, Any]]:
+        return [pod for name in namespaces for pod in self.plane.api.get(f"/api/v1/namespaces/{name}/pods")["items"]]
+
+    def create(self, namespace: str, *bodies: Mapping[str, Any]) -> None:
+        for body in bodies:
+            self.plane.api.post(f"/api/v1/namespaces/{namespace}/pods", body)
+
+    def delete_now(self, namespace: str, name: str) -> None:
+        """Delete by force: the object is gone at once, its containers some time later."""
+        self.plane.nodes.delete_pod_now(namespace, name)
+
+    def wait_running(self, count: int, *namespaces: str, timeout: float = 60.0) -> list[dict[str, Any]]:
+        """Wait until ``count`` pods run whose containers have all said what they see; return them."""
+        found: list[dict[str, Any]] = []
+
+        def there() -> bool:
+            found[:] = [pod for pod in self.pods(*namespaces) if runs(pod) and self.has_spoken(pod)]
+            return len(found) == count
+
+        try:
+            self.plane.wait(there, f"{count} pods to run", timeout, 0.25)
+        except TimeoutError as error:
+            lines = [told(pod) for pod in self.pods(*namespaces) if not runs(pod)]
+            raise AssertionError(f"{len(found)} of {count} run; the others: {lines[:5]}") from error
+        return found
+
+    def has_spoken(self, pod: Mapping[str, Any]) -> bool:
+        return all(DONE in self.said(pod, container["name"]) for container in pod["spec"]["containers"])
+
+    def said(self, pod: Mapping[str, Any], container: str) -> dict[str, str]:
+        """Return what a container printed at its last start: its environment, and its limits under PROBE_LIMITS."""
+        meta = pod["metadata"]
+        uid = meta.get("annotations", {}).get("kubernetes.io/config.hash", meta["uid"])  # a static pod's own
+        text = self.node.output(meta["namespace"], meta["name"], uid, container)
+        pairs = (line.partition("=") for line in text.splitlines())
+        return {name: value for name, _, value in pairs}
+
+    def assigned(self) -> dict[tuple[str, str, str], set[str]]:
+        """Return the UUIDs of the cards of each container that the kubelet lists, by namespace, pod and container."""
+        inventory = decode_inventory(self.node.object()["metadata"]["annotations"][INVENTORY_ANNOTATION])
+        uuid_of = {card.index: card.uuid for card in inventory.cards}
+        with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
+            listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=10.0)
+        found: dict[tuple[str, str, str], set[str]] = {}
+        for pod in listed.pod_resources:
+            for container in pod.containers:
+                ids = [each for devices in container.devices for each in devices.device_ids]
+                found[pod.namespace, pod.name, container.name] = {uuid_of[index] for index in by_card(ids)}
+        return found
+
+    def disagreements(self, *namespaces: str) -> list[str]:
+        """Return the containers of running pods of which environment, kubelet and annotation name other cards.
+
+        An init container is not listed by the kubelet; its environment is compared with the annotation.
+        """
+        assigned, wrong = self.assigned(), []
+        for pod in self.pods(*namespaces):
+            if not runs(pod):
+                continue
+            meta, spec = pod["metadata"], pod["spec"]
+            booked = booked_cards(pod)
+            inits = [c["name"] for c in spec.get("initContainers", []) if c.get("restartPolicy") != "Always"]
+            for container in (*spec.get("initContainers", []), *spec["containers"]):
+                name, said = container["name"], self.said(pod, container["name"])
+                sees = set(filter(None, said.get(VISIBLE, "").split(",")))
+                holds = assigned.get((meta["namespace"], meta["name"], name), set()) if name not in inits else sees
+                limits = json.loads(said[LIMITS])["cards"] if LIMITS in said else []
+                limited = {share["uuid"] for share in limits} if limits else sees
+                if not sees == holds == booked.get(name, set()) == limited:
+                    key = f"{meta['namespace']}/{meta['name']}/{name}"
+                    wrong.append(f"{key}: sees {sees}, holds {holds}, booked {booked.get(name)}, limits {limited}")
+        return wrong
+
+    def wait_agreement(self, *namespaces: str, timeout: float = 40.0) -> None:
+        """Wait until the three agree for all containers that run: the ledger is corrected after the fact."""
+        try:
+            self.plane.wait(lambda: not self.disagreements(*namespaces), "agreement", timeout, 0.5)
+        except TimeoutError as error:
+            raise AssertionError("\n".join(self.disagreements(*namespaces)[:20])) from error
+
+
+@contextmanager
+def gpu_node(
+    plane: ControlPlane,
+    programs: Mapping[str, Any],
+    name: str,
+    labels: Mapping[str, str],
+    settings: Mapping[str, object] | None = None,
+    kind: str = "a100",
+) -> Iterator[GpuNode]:
+    """Start a node with a machine of ``kind``, its agent, the extender and a scheduler that asks it."""
+    settings = {"gpuMemoryUnit": "1GiB", **(settings or {})}
+    with ExitStack() as stack:
+        try:
+            node = stack.enter_context(RealNode(plane, programs, name, labels))
+        except ComponentMissing as missing:
+            skip_or_fail(missing)
+        agent = NodeAgent(node, nvml.MACHINES[kind](node.directory / "machine"), settings)
+        stack.enter_context(agent.process).start()
+        extender, url = start_extender(plane, f"extender-{name}", settings=settings)
+        stack.enter_context(extender)
+        scheduler = plane.start_scheduler(
+            url, name=f"scheduler-{name}", bind=True, managed_resources=MANAGED, weight=WEIGHT
+        )
+        stack.enter_context(scheduler)
+        agent.process.wait_ready(agent.is_ready, 30.0)
+        yield GpuNode(plane, node, agent)
+
+
+def probe_container(
+    name: str, limits: Mapping[str, int], *, once: bool = False, sidecar: bool = False
+) -> dict[str, Any]:
+    """Return a container that prints what it sees."""
+    body: dict[str, Any] = {
+        "name": name,
+        "image": PROBE_IMAGE,
+        "command": list(SHOW_ONCE if once else SHOW),
+        "resources": {"limits": {resource: str(amount) for resource, amount in limits.items()}},
+    }
+    return body | ({"restartPolicy": "Always"} if sidecar else {})
+
+
+def probe_pod(name: str, limits: Mapping[str, int], **spec: Any) -> dict[str, Any]:
+    """Return a pod of one container that prints what it sees."""
+    return probe_pod_of(name, [probe_container("main", limits)], **spec)
+
+
+def probe_pod_of(name: str, containers: Sequence[Mapping[str, Any]], **spec: Any) -> dict[str, Any]:
+    """Return a pod of these containers."""
+    return pod_body(name, {}, **{**ON_NODE, "containers": list(containers), **spec})
+
+
+def runs(pod: Mapping[str, Any]) -> bool:
+    """Return whether all containers of a pod run."""
+    return pod["status"].get("phase") == "Running" and all(
+        "running" in status.get("state", {}) for status in pod["status"].get("containerStatuses", [])
+    )
+
+
+def told(pod: Mapping[str, Any]) -> str:
+    """Return what its status says of a pod, in a line."""
+    status = pod["status"]
+    waiting = [s["state"]["waiting"] for s in status.get("containerStatuses", []) if "waiting" in s.get("state", {})]
+    words = (status.get("phase"), status.get("reason", ""), status.get("message", ""), waiting)
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}: {words}"
+
+
+def booked_cards(pod: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Return the UUIDs of each container by the pod's annotation."""
+    text = pod["metadata"].get("annotations", {}).get(ALLOCATION_ANNOTATION, "")
+    try:
+        containers = decode_allocation(text).containers
+    except AllocationError:
+        return {}
+    return {name: {share.uuid for share in shares} for name, shares in containers.items()}
+
+
+def is_gone(plane: ControlPlane, namespace: str, name: str) -> bool:
+    """Return whether the API server has no pod of that name."""
+    try:
+        plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+    except ApiError as error:
+        return error.status == 404
+    return False

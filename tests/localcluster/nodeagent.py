@@ -1,0 +1,84 @@
+"""gputile's agent on a real node, with a machine of the fake NVML and exactly the rights of its example manifest."""
+
+import base64
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import yaml
+
+from tests.fakes import nvml
+from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.gputile import EXAMPLES, is_ready, write_configuration
+from tests.localcluster.node import RealNode
+from tests.localcluster.ports import free_ports
+from tests.localcluster.processes import Process
+
+NAMESPACE, ACCOUNT = "gputile", "gputile-agent"
+TOKEN_SECONDS = 7200
+
+
+class NodeAgent:
+    """The agent of ``node``. ``process`` may be killed and started again; ``configure`` changes what it follows."""
+
+    def __init__(self, node: RealNode, machine: nvml.FakeMachine, settings: Mapping[str, object]) -> None:
+        self.node = node
+        self.machine = machine
+        self._configuration = node.directory / "configuration.yaml"
+        self.configure(settings)
+        plane, (port,) = node.plane, free_ports(1)
+        plane.kubectl("apply", "-f", str(EXAMPLES / "agent" / "rbac.yaml"))
+        self.url = f"http://127.0.0.1:{port}"
+        self.kubeconfig = node.directory / "agent.kubeconfig"
+        write_token_kubeconfig(self.kubeconfig, plane, NAMESPACE, ACCOUNT)
+        command: list[str | Path] = [
+            Path(sys.executable).with_name("gputile"),
+            "agent",
+            f"--node-name={node.name}",
+            f"--config={self._configuration}",
+            f"--kubeconfig={self.kubeconfig}",
+            f"--device-plugin-dir={node.device_plugins}",
+            f"--pod-resources-socket={node.pod_resources}",
+            f"--state-dir={node.directory / 'state'}",
+            f"--metrics-port={port}",
+            "--log-format=text",
+        ]
+        self.process = Process("agent", command, node.directory / "agent.log", nvml.environment(machine.path))
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Write the configuration, which the agent takes in within some seconds."""
+        write_configuration(self._configuration, settings)
+
+    def is_ready(self) -> bool:
+        """Return whether it says that the node is served."""
+        return is_ready(self.url)
+
+    def metrics(self) -> str:
+        """Return what it exports."""
+        return httpx.get(f"{self.url}/metrics", timeout=5.0).text
+
+    def resident_mib(self) -> float:
+        """Return the memory that it has in RAM."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
+        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+def write_token_kubeconfig(path: Path, plane: ControlPlane, namespace: str, account: str) -> None:
+    """Write a kubeconfig with a new token of a ServiceAccount."""
+    request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"}
+    answer = plane.api.post(
+        f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token",
+        {**request, "spec": {"expirationSeconds": TOKEN_SECONDS}},
+    )
+    authority = base64.b64encode(plane.ca.read_bytes()).decode()
+    parts: dict[str, Any] = {
+        "cluster": {"server": plane.url, "certificate-authority-data": authority},
+        "user": {"token": answer["status"]["token"]},
+        "context": {"cluster": "x", "user": "x"},
+    }
+    document = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
+    document |= {f"{kind}s": [{"name": "x", kind: part}] for kind, part in parts.items()}  # type: ignore[dict-item]
+    path.touch(mode=0o600)
+    path.write_text(yaml.safe_dump(document), encoding="utf-8")
