@@ -2,8 +2,10 @@
 
 Memory is counted for all processes together and given back when one dies; kernels take time on a card, one after the
 other. How long, and what else a call does, says cudadriver/work.c.
+Beside it lies a libnvidia-ml.so.1 (cudanvml.c) that tells the same cards' memory.
 """
 
+import contextlib
 import hashlib
 import os
 import struct
@@ -19,6 +21,7 @@ STATE_VARIABLE = "GPUTILE_FAKE_CUDA"
 NAME = "libcuda.so.1"
 MIB = 1 << 20
 _SOURCES = Path(__file__).with_name("cudadriver")
+_NVML_SOURCE, _NVML_NAME = Path(__file__).with_name("cudanvml.c"), "libnvidia-ml.so.1"
 _TYPES = Path(__file__).resolve().parents[2] / "native" / "cuda_types.h"
 _CACHE = Path(__file__).resolve().parents[2] / ".cache" / "fakes"
 
@@ -34,17 +37,26 @@ _SIZE = _HEADER.size + _MOST_CARDS * _CARD.size + _MOST_PROCESSES * _PROCESS.siz
 def library() -> Path:
     """Return the fake driver, compiled once for each state of its sources."""
     sources = sorted(_SOURCES.glob("*.c"))
-    content = b"".join(path.read_bytes() for path in [*sources, _SOURCES / "fake.h", _TYPES])
-    path = _CACHE / f"cuda-{hashlib.sha256(content).hexdigest()[:16]}" / NAME
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-            built = Path(scratch, NAME)
-            flags = ["-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{_TYPES.parent}"]
-            hidden = ["-fvisibility=hidden", "-Wl,-Bsymbolic", f"-Wl,-soname,{NAME}"]
-            subprocess.run(["cc", *flags, *hidden, "-o", built, *sources, "-lpthread", "-ldl"], check=True)
-            built.rename(path)
-    return path
+    content = b"".join(path.read_bytes() for path in [*sources, _SOURCES / "fake.h", _NVML_SOURCE, _TYPES])
+    directory = _CACHE / f"cuda-{hashlib.sha256(content).hexdigest()[:16]}"
+    if not directory.exists():
+        _CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=_CACHE) as scratch:
+            built = Path(scratch, "built")
+            built.mkdir()
+            _compile(built / NAME, sources)
+            _compile(built / _NVML_NAME, [_NVML_SOURCE])
+            with contextlib.suppress(OSError):  # another process was first
+                built.rename(directory)
+    return directory / NAME
+
+
+def _compile(library: Path, sources: Sequence[Path]) -> None:
+    flags = ["-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
+    link = ["-Wl,-Bsymbolic", f"-Wl,-soname,{library.name}"]
+    subprocess.run(
+        ["cc", *flags, f"-I{_TYPES.parent}", *link, "-o", library, *sources, "-lpthread", "-ldl"], check=True
+    )
 
 
 @dataclass(frozen=True)

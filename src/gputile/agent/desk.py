@@ -15,6 +15,7 @@ from gputile.agent.advertise import Device, devices
 from gputile.agent.answer import CONTAINER_DIRECTORY, Grant, Limits
 from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.cluster import Cluster
+from gputile.agent.enforcement import Enforcement
 from gputile.agent.listing import Listing
 from gputile.agent.metrics import Metrics
 from gputile.agent.mps import CONTAINER_PIPES, PIPE_ENV, MpsDaemons, daemon_name
@@ -56,6 +57,7 @@ class AdmissionDesk:
         self._store = store
         self._host_allocations = host_state / "allocations"
         self._host_mps = host_state / MPS_DIRECTORY
+        self._enforcement = Enforcement(store.directory, host_state)
         self._podresources = podresources
         self._cluster = cluster
         self._metrics = metrics
@@ -119,8 +121,10 @@ class AdmissionDesk:
             except NotYet as error:
                 self._changed()
                 raise NotReady(str(error)) from error
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise NotReady(f"the limits cannot be written: {error}") from error
+            if problem := self._enforcement.problem(self._admission.setup.mode):
+                raise NotReady(problem)
 
     async def _until_served(self, limits: Limits) -> None:
         """Wait for the MPS control daemon of the container's cards: that of several starts when they are given."""
@@ -169,10 +173,9 @@ class AdmissionDesk:
             log.exception("cannot write the state of the agent")
 
     def _response(self, grant: Grant) -> pb.ContainerAllocateResponse:
-        mount = pb.Mount(
-            container_path=CONTAINER_DIRECTORY, host_path=str(self._host_allocations / grant.directory), read_only=True
-        )
-        mounts = [mount]
+        allocation = self._host_allocations / grant.directory
+        mounts = [pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)]
+        mounts += self._enforcement.mounts(self._admission.setup.mode, allocation)
         if PIPE_ENV in grant.environment:
             pipes = self._host_mps / daemon_name(grant.uuids) / "pipe"
             mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))

@@ -17,6 +17,9 @@ from pathlib import Path
 
 from gputile.agent.answer import LIMITS_FILE, Limits
 from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.agent.enforcement import ISOLATED
+from gputile.api.wellknown import Mode
+from gputile.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +28,7 @@ class Store:
     """Files under one directory on the host, which no pod but the agent can write."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self._file = directory / "checkpoint.json"
         self._owner, self._token = directory / "owner", secrets.token_hex(8)
         self.allocations = directory / "allocations"
@@ -64,11 +68,20 @@ class Store:
         """Make an allocation's directory, which must be there before the container is created; return its path."""
         path = self.allocations / directory
         path.mkdir(mode=0o755, exist_ok=True)
+        if not (path / USAGE).exists():
+            _write(path / USAGE, bytes(USAGE_BYTES), 0o666)
         return path
 
     def write_limits(self, directory: str, limits: Limits) -> None:
-        """Write what is enforced into an allocation's directory."""
-        _write(self.prepare(directory) / LIMITS_FILE, limits.encode())
+        """Write what is enforced into an allocation's directory: for the library, and for people and tools.
+
+        What the container held when it last ran is forgotten: it is about to be created anew.
+        """
+        path = self.prepare(directory)
+        _write(path / USAGE, bytes(USAGE_BYTES), 0o666)
+        _write(path / LIMITS_FILE, limits.encode())
+        if Mode(limits.mode) in ISOLATED:
+            _write(path / LIMITS, encode_limits(CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards))
 
     def keep_only(self, directories: Iterable[str]) -> None:
         """Remove the directories of allocations that are gone."""
@@ -78,7 +91,8 @@ class Store:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     beside.write_bytes(content)
+    beside.chmod(mode)
     beside.replace(path)

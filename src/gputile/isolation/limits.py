@@ -1,0 +1,45 @@
+"""The files of an allocation that the library reads and writes: its limits, and what its processes hold.
+
+The limits are lines, since the library has no JSON parser and needs none; native/limits.h says what they mean. They
+are written by the agent and mounted read-only. What is held is a file of fixed size that all processes of the
+container map; its form is the library's own (native/region.c), and an empty one is all zeros.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+VERSION: Final = 1
+LIMITS: Final = "limits"
+USAGE: Final = "usage"
+USAGE_BYTES: Final = 1 << 18  # GPUTILE_REGION_BYTES
+MOST_CARDS: Final = 16  # GPUTILE_MOST_CARDS
+_WORD = re.compile(r"[!-~]{1,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class CardLimit:
+    """What a container may have of one card: MiB of memory, percent of time (0: no share of its own)."""
+
+    uuid: str
+    mib: int
+    percent: int = 0
+
+
+def encode_limits(cards: Iterable[CardLimit], turn: str = "", overhead_mib: int | None = None) -> bytes:
+    """Return the content of a limits file.
+
+    ``turn`` is the socket in the container where GPU time is handed out, "" for none. ``overhead_mib`` is the most
+    that contexts and modules are charged to a process on a card; None leaves it to the library.
+    """
+    known = tuple(cards)
+    if not 0 < len(known) <= MOST_CARDS or any(not _WORD.fullmatch(card.uuid) for card in known):
+        raise ValueError(f"limits are of 1 to {MOST_CARDS} cards with a UUID each: {known}")
+    lines = [f"gputile {VERSION}"]
+    if overhead_mib is not None:
+        lines.append(f"overhead {overhead_mib}")
+    if turn:
+        lines.append(f"turn {turn}")
+    lines += (f"card {card.uuid} {card.mib} {card.percent}" for card in known)
+    return "\n".join([*lines, "end", ""]).encode()
