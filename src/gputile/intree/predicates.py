@@ -55,12 +55,13 @@ class Predicates:
         if repels(pod):
             self._repelling[pod.metadata.uid] = self._placed[pod.metadata.uid]
 
-    def remove(self, uid: str) -> None:
-        """Count a pod no longer; one that is not placed is no error."""
+    def remove(self, uid: str) -> str:
+        """Count a pod no longer; return the node that it was on, "" for none."""
         placed = self._placed.pop(uid, None)
         self._repelling.pop(uid, None)
         if placed is not None:
             _count(self._loads[self._position[placed.node.metadata.name]], placed.pod, -1)
+        return placed.node.metadata.name if placed is not None else ""
 
     def reasons(self, pod: Pod) -> dict[str, str | None]:
         """Return for each node, in order, why the pod may not go there; None where it may."""

@@ -138,6 +138,18 @@ class Ledger:
             raise LedgerError(f"pod {booking.key} already holds cards of node {held.node}")
         self._book(booking)
 
+    def set_aside(self, uid: str) -> Booking | None:
+        """Look at the cluster as if a pod had no hold; return the hold, None where it has none."""
+        hold = self._holds.get(uid)
+        self._holds.put(uid, None)
+        self._release_hold(uid)
+        return hold
+
+    def bring_back(self, hold: Booking) -> None:
+        """Undo ``set_aside``."""
+        self._holds.put(hold.uid, hold)
+        self._restore_hold(hold.uid)
+
     # -- nodes
 
     def _node_applied(self, node: Node) -> None:
