@@ -8,6 +8,7 @@ import typer
 from gputile.cli.agent import agent
 from gputile.cli.extender import extender
 from gputile.cli.inspect import inspect
+from gputile.cli.nodepool import nodepool
 from gputile.cli.replay import replay
 from gputile.cli.simulate import simulate
 from gputile.cli.status import status
@@ -43,6 +44,7 @@ app.command("extender")(extender)
 app.command("agent")(agent)
 app.command("replay")(replay)
 app.command("status")(status)
+app.command("nodepool")(nodepool)
 app.command("webhook")(webhook)
 
 

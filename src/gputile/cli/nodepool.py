@@ -1,0 +1,162 @@
+"""``gputile nodepool``: GPU node pools on EKS, AKS and GKE (G6)."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gputile.cli.output import NOT_PLACED, fail, note, write
+
+if TYPE_CHECKING:
+    from gputile.nodepool.description import NodePool
+    from gputile.nodepool.plan import File, Plan
+
+
+def nodepool(
+    file: Annotated[
+        Path | None, typer.Option("--filename", "-f", metavar="FILE", help="A gputile.io/v1alpha1 NodePool.")
+    ] = None,
+    provider: Annotated[str | None, typer.Option("--provider", help="eks, aks or gke.")] = None,
+    way: Annotated[
+        str | None,
+        typer.Option(
+            "--way",
+            help="eks: accelerated-image, gpu-operator. aks: own-plugin, gpu-image, gpu-operator. "
+            "gke: managed-driver, own-driver.",
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The pool's name.")] = None,
+    cluster: Annotated[str | None, typer.Option("--cluster", help="The cluster's name.")] = None,
+    location: Annotated[str | None, typer.Option("--location", help="EKS: the region; GKE: the location.")] = None,
+    resource_group: Annotated[str | None, typer.Option("--resource-group", help="AKS: the resource group.")] = None,
+    instance_type: Annotated[str | None, typer.Option("--instance-type", help="Instance, VM or machine type.")] = None,
+    accelerator: Annotated[str | None, typer.Option("--accelerator", help="GKE: the card, as nvidia-l4.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", help="Cards of one node.")] = None,
+    gpu_memory: Annotated[str | None, typer.Option("--gpu-memory", help="Memory of a card, as 23028MiB.")] = None,
+    gpu_model: Annotated[str | None, typer.Option("--gpu-model", help="As nvidia-smi prints it.")] = None,
+    mode: Annotated[str | None, typer.Option("--mode", help="default, cgpu, core_mem, share, mps, topology.")] = None,
+    unit: Annotated[str | None, typer.Option("--unit", help="The cluster's memory unit, as 128MiB.")] = None,
+    autoscaler: Annotated[str | None, typer.Option("--autoscaler", help="cluster-autoscaler or karpenter.")] = None,
+    min_nodes: Annotated[int | None, typer.Option("--min-nodes", help="The fewest nodes.")] = None,
+    max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="The most nodes.")] = None,
+    pods: Annotated[
+        list[str] | None,
+        typer.Option("--pod", metavar="FILE", help="Workloads that the pool is for: say which can never run on it."),
+    ] = None,
+) -> None:
+    """Write the commands and manifests of a GPU node pool, with labels, taint and hints for the autoscaler.
+
+    Prints a shell script to read and run; nothing is sent anywhere. Options go before what the file says.
+
+    Exit code: 0, 2 for a description that cannot be used, 3 when a workload of --pod can never run on the pool.
+    """
+    from gputile.nodepool.description import DescriptionError, load_nodepool
+    from gputile.nodepool.providers import plan_for
+
+    options = {
+        "provider": provider,
+        "way": way,
+        "name": name,
+        "cluster": cluster,
+        "location": location,
+        "resourceGroup": resource_group,
+        "instanceType": instance_type,
+        "accelerator": accelerator,
+        "mode": mode,
+        "gpuMemoryUnit": unit,
+        "autoscaler": autoscaler,
+        "minNodes": min_nodes,
+        "maxNodes": max_nodes,
+    }
+    cards = {"count": gpus, "memory": gpu_memory, "model": gpu_model}
+    try:
+        pool = load_nodepool(_merged(_read(file), options, cards))
+    except DescriptionError as error:
+        fail(f"node pool: {error}")
+    never = _never(pool, pods or [])
+    write(script(plan_for(pool)))
+    for text in never:
+        note(text)
+    if never:
+        raise typer.Exit(NOT_PLACED)
+
+
+def script(plan: "Plan") -> str:
+    """Return a plan as a shell script."""
+    from gputile.nodepool.plan import File
+
+    lines = ["#!/bin/sh", "set -eu"]
+    for text in plan.notes:
+        lines += ["", *_comment(text)]
+    for step in plan.steps:
+        lines.append("")
+        if isinstance(step, File):
+            lines += [f"cat > {shlex.quote(step.name)} <<'YAML'", _yaml(step).rstrip("\n"), "YAML"]
+            continue
+        lines += [*_comment(step.why), step.text]
+    if plan.values:
+        settings = " ".join(f"--set {value}" for value in plan.values)
+        lines += ["", *_comment(f"The agents of these nodes need these values of the chart: {settings}")]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(text, 118, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _yaml(file: "File") -> str:
+    import yaml
+
+    return yaml.safe_dump_all(file.documents, sort_keys=False)
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    import yaml
+
+    if path is None:
+        return {}
+    try:
+        data = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
+    except OSError as error:
+        fail(f"{path}: {error.strerror}")
+    except yaml.YAMLError as error:
+        fail(f"{path}: not YAML: {error}")
+    if not isinstance(data, dict):
+        fail(f"{path}: this is no description of a node pool")
+    return data
+
+
+def _merged(data: dict[str, Any], options: dict[str, Any], cards: dict[str, Any]) -> dict[str, Any]:
+    data = data | {key: value for key, value in options.items() if value is not None}
+    given = {key: value for key, value in cards.items() if value is not None}
+    described = data.get("gpus", {})
+    if given and isinstance(described, dict):
+        data["gpus"] = described | given
+    return data
+
+
+def _never(pool: "NodePool", files: list[str]) -> list[str]:
+    """Return why each workload that an empty node of the pool cannot take never runs there (U8)."""
+    import dataclasses
+
+    from gputile.api.config.v1alpha1 import Configuration
+    from gputile.nodepool.template import empty_node
+    from gputile.simulator.manifests import ManifestError
+    from gputile.simulator.scenario import load_scenario
+    from gputile.simulator.simulation import Simulation
+
+    if not files:
+        return []
+    try:
+        scenario = load_scenario((), files, nodes=[empty_node(pool)])
+    except ManifestError as error:
+        fail(str(error))
+    found = []
+    for pod in scenario.pending:
+        alone = Simulation(Configuration(gpu_memory_unit=f"{pool.unit_mib}MiB"))
+        outcomes = alone.run(dataclasses.replace(scenario, pending=[pod]), lambda: 0)
+        found += [f"{o.pod.key} can never run on this pool: {o.reason}" for o in outcomes if o.node is None]
+    return found

@@ -1,0 +1,60 @@
+"""What an autoscaler has to know of a node that does not exist yet: its labels, its taint, what it will advertise (U8).
+
+The resources are computed by what the agent computes them by, so that hint and node agree at every unit.
+"""
+
+from typing import Final
+
+from gputile.api.wellknown import GPU_MEMORY, LEGACY_MODEL_LABEL, MODE_LABEL, PLACEMENT_LABEL, WHOLE_GPU
+from gputile.device.advertised import model_labels, resources_for_mode
+from gputile.nodepool.description import NodePool
+
+TAINT_VALUE: Final = "present"  # as GKE sets it
+TAINT_EFFECT: Final = "NoSchedule"
+
+
+def node_labels(pool: NodePool) -> dict[str, str]:
+    """Return the labels that the nodes join with (M11), those of their model included where it is described.
+
+    The label of early Kubernetes is not among them: a kubelet does not take labels of kubernetes.io that it does not
+    know. The agent sets it.
+    """
+    labels = {MODE_LABEL: pool.gpu_mode.value}
+    if pool.placement is not None:
+        labels[PLACEMENT_LABEL] = pool.placement
+    if pool.gpus.model:
+        labels |= {key: value for key, value in model_labels(pool.cards).items() if key != LEGACY_MODEL_LABEL}
+    return labels | pool.labels
+
+
+def template_labels(pool: NodePool) -> dict[str, str]:
+    """Return all labels that a node will have for pods to select by."""
+    legacy = {key: value for key, value in model_labels(pool.cards).items() if key == LEGACY_MODEL_LABEL}
+    return node_labels(pool) | legacy
+
+
+def advertised(pool: NodePool) -> dict[str, int]:
+    """Return what a node will advertise, of which there is any."""
+    return {n: c for n, c in resources_for_mode(pool.gpu_mode, pool.cards, pool.unit_mib).items() if c}
+
+
+def units_of_a_card(pool: NodePool) -> int:
+    """Return the most units of GPU memory that one pod can get on one card."""
+    return pool.cards[0].mib // pool.unit_mib
+
+
+def taint() -> str:
+    """Return the taint of GPU nodes (G7) as command lines take it."""
+    return f"{WHOLE_GPU}={TAINT_VALUE}:{TAINT_EFFECT}"
+
+
+def sum_note(pool: NodePool) -> str | None:
+    """Return what no autoscaler's hint can say: how much one card holds."""
+    if not pool.gpu_mode.shared or pool.gpus.count == 1:
+        return None
+    total, each = advertised(pool)[GPU_MEMORY], units_of_a_card(pool)
+    return (
+        f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not that one card has "
+        f"{each}. A pod that asks for more than {each} on one card would bring a node in vain: check such pods with "
+        "gputile nodepool --pod FILE."
+    )

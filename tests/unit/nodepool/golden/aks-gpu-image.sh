@@ -1,0 +1,21 @@
+#!/bin/sh
+set -eu
+
+# Azure has retired the GPU image on 10 January 2025 and creates no new pools with it: use own-plugin, or
+# gpu-operator. Where an old pool still runs it, its own device plugin serves nvidia.com/gpu, and gputile's agent
+# stands back on that node.
+
+# The tags are what the open-source cluster autoscaler reads from a scale set. AKS does not promise that its managed
+# autoscaler reads them: where a pool of no nodes does not grow, set minNodes to 1; it learns from the node.
+
+az aks nodepool add \
+  --resource-group research-rg \
+  --cluster-name research \
+  --name gpu \
+  --node-vm-size Standard_NC16as_T4_v3 \
+  --aks-custom-headers UseGPUDedicatedVHD=true \
+  --labels ack.node.gpu.schedule=cgpu ack.node.gpu.placement=spread aliyun.accelerator/nvidia_count=1 aliyun.accelerator/nvidia_name=Tesla-T4 aliyun.accelerator/nvidia_mem=15360MiB \
+  --node-taints nvidia.com/gpu=present:NoSchedule \
+  --tags k8s.io_cluster-autoscaler_node-template_resources_aliyun.com_gpu-mem=120 \
+  --enable-cluster-autoscaler \
+  --min-count 0 --max-count 4 --node-count 0

@@ -1,0 +1,26 @@
+#!/bin/sh
+set -eu
+
+# The tags are what the open-source cluster autoscaler reads from a scale set. AKS does not promise that its managed
+# autoscaler reads them: where a pool of no nodes does not grow, set minNodes to 1; it learns from the node.
+
+az aks nodepool add \
+  --resource-group research-rg \
+  --cluster-name research \
+  --name gpu \
+  --node-vm-size Standard_NC16as_T4_v3 \
+  --gpu-driver none \
+  --labels ack.node.gpu.schedule=cgpu ack.node.gpu.placement=spread aliyun.accelerator/nvidia_count=1 aliyun.accelerator/nvidia_name=Tesla-T4 aliyun.accelerator/nvidia_mem=15360MiB \
+  --node-taints nvidia.com/gpu=present:NoSchedule \
+  --tags k8s.io_cluster-autoscaler_node-template_resources_aliyun.com_gpu-mem=120 \
+  --enable-cluster-autoscaler \
+  --min-count 0 --max-count 4 --node-count 0
+
+# NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.
+helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update
+
+helm install gpu-operator nvidia/gpu-operator \
+  --namespace gpu-operator --create-namespace --wait \
+  --set devicePlugin.enabled=false
+
+# The agents of these nodes need these values of the chart: --set agent.runtimeClassName=nvidia

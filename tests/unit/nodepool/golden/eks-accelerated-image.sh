@@ -1,0 +1,43 @@
+#!/bin/sh
+set -eu
+
+# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one card has 179. A pod that asks for more
+# than 179 on one card would bring a node in vain: check such pods with gputile nodepool --pod FILE.
+
+cat > gpu.eksctl.yaml <<'YAML'
+apiVersion: eksctl.io/v1alpha5
+kind: ClusterConfig
+metadata:
+  name: research
+  region: eu-west-1
+managedNodeGroups:
+- name: gpu
+  amiFamily: AmazonLinux2023
+  instanceType: g5.12xlarge
+  minSize: 0
+  maxSize: 4
+  desiredCapacity: 0
+  labels:
+    ack.node.gpu.schedule: cgpu
+    ack.node.gpu.placement: spread
+    aliyun.accelerator/nvidia_count: '4'
+    aliyun.accelerator/nvidia_name: NVIDIA-A10G
+    aliyun.accelerator/nvidia_mem: 23028MiB
+  taints:
+  - key: nvidia.com/gpu
+    value: present
+    effect: NoSchedule
+  propagateASGTags: true
+YAML
+
+# gputile's agent is the device plugin; a second one would advertise the cards twice.
+eksctl create nodegroup --config-file gpu.eksctl.yaml \
+  --install-nvidia-plugin=false
+
+# What a new node will advertise, so that a group of no nodes can grow: eksctl tags the group with labels only.
+GROUP=$(aws eks describe-nodegroup --region eu-west-1 --cluster-name research --nodegroup-name gpu \
+  --query 'nodegroup.resources.autoScalingGroups[0].name' --output text)
+
+aws autoscaling create-or-update-tags --region eu-west-1 --tags \
+  "ResourceId=$GROUP,ResourceType=auto-scaling-group,Key=k8s.io/cluster-autoscaler/node-template/resources/aliyun.com/gpu-mem,Value=716,PropagateAtLaunch=true" \
+  "ResourceId=$GROUP,ResourceType=auto-scaling-group,Key=k8s.io/cluster-autoscaler/node-template/label/alpha.kubernetes.io/nvidia-gpu-name,Value=NVIDIA-A10G,PropagateAtLaunch=true"

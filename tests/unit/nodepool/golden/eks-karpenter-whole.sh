@@ -1,0 +1,51 @@
+#!/bin/sh
+set -eu
+
+# The NodePool uses the EC2NodeClass gpu, which has to be there: its image decides the driver.
+
+# Karpenter has no least number of nodes; minNodes 1 is not expressed.
+
+# limits holds the pool to 4 nodes by their cards.
+
+# NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.
+helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update
+
+helm install gpu-operator nvidia/gpu-operator \
+  --namespace gpu-operator --create-namespace --wait \
+  --set devicePlugin.enabled=false
+
+cat > gpu.karpenter.yaml <<'YAML'
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata:
+  name: gpu
+spec:
+  limits:
+    nvidia.com/gpu: '16'
+  template:
+    metadata:
+      labels:
+        ack.node.gpu.schedule: default
+        ack.node.gpu.placement: spread
+        aliyun.accelerator/nvidia_count: '4'
+        aliyun.accelerator/nvidia_name: NVIDIA-A10G
+        aliyun.accelerator/nvidia_mem: 23028MiB
+    spec:
+      nodeClassRef:
+        group: karpenter.k8s.aws
+        kind: EC2NodeClass
+        name: gpu
+      requirements:
+      - key: node.kubernetes.io/instance-type
+        operator: In
+        values:
+        - g5.12xlarge
+      taints:
+      - key: nvidia.com/gpu
+        value: present
+        effect: NoSchedule
+YAML
+
+kubectl apply -f gpu.karpenter.yaml
+
+# The agents of these nodes need these values of the chart: --set agent.runtimeClassName=nvidia

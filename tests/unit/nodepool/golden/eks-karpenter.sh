@@ -1,0 +1,63 @@
+#!/bin/sh
+set -eu
+
+# NodeOverlay is alpha: install Karpenter with --set settings.featureGates.nodeOverlay=true, or it does not know what
+# the nodes will advertise, and adds none.
+
+# The NodePool uses the EC2NodeClass gpu, which has to be there: its image decides the driver.
+
+# limits holds the pool to 4 nodes by their cards.
+
+# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one card has 179. A pod that asks for more
+# than 179 on one card would bring a node in vain: check such pods with gputile nodepool --pod FILE.
+
+cat > gpu.karpenter.yaml <<'YAML'
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata:
+  name: gpu
+spec:
+  limits:
+    nvidia.com/gpu: '16'
+  template:
+    metadata:
+      labels:
+        ack.node.gpu.schedule: cgpu
+        ack.node.gpu.placement: spread
+        aliyun.accelerator/nvidia_count: '4'
+        aliyun.accelerator/nvidia_name: NVIDIA-A10G
+        aliyun.accelerator/nvidia_mem: 23028MiB
+    spec:
+      nodeClassRef:
+        group: karpenter.k8s.aws
+        kind: EC2NodeClass
+        name: gpu
+      requirements:
+      - key: node.kubernetes.io/instance-type
+        operator: In
+        values:
+        - g5.12xlarge
+      taints:
+      - key: nvidia.com/gpu
+        value: present
+        effect: NoSchedule
+---
+apiVersion: karpenter.sh/v1alpha1
+kind: NodeOverlay
+metadata:
+  name: gpu
+spec:
+  requirements:
+  - key: karpenter.sh/nodepool
+    operator: In
+    values:
+    - gpu
+  - key: node.kubernetes.io/instance-type
+    operator: In
+    values:
+    - g5.12xlarge
+  capacity:
+    aliyun.com/gpu-mem: '716'
+YAML
+
+kubectl apply -f gpu.karpenter.yaml

@@ -1,0 +1,14 @@
+#!/bin/sh
+set -eu
+
+# GKE's device plugin serves nvidia.com/gpu on these nodes, and gputile's agent stands back: nothing is advertised
+# twice. For the other modes use own-driver.
+
+gcloud container node-pools create gpu \
+  --cluster research \
+  --location europe-west4 \
+  --machine-type g2-standard-24 \
+  --accelerator type=nvidia-l4,count=2,gpu-driver-version=default \
+  --node-labels ack.node.gpu.schedule=default,ack.node.gpu.placement=binpack \
+  --node-taints nvidia.com/gpu=present:NoSchedule \
+  --enable-autoscaling --num-nodes 0 --min-nodes 0 --max-nodes 4

@@ -1,0 +1,226 @@
+"""``gputile nodepool``: each provider in each way of the documents, to the character (G6, U8).
+
+``GPUTILE_GOLDEN=write`` writes the golden files anew; read the difference before it is kept.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MODES, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.cli.main import app
+from gputile.cli.nodepool import script
+from gputile.nodepool.description import WAYS, DescriptionError, NodePool, load_nodepool
+from gputile.nodepool.hints import advertised, node_labels
+from gputile.nodepool.plan import File
+from gputile.nodepool.providers import plan_for
+
+GOLDEN = Path(__file__).parent / "golden"
+run = CliRunner()
+
+COMMON: dict[str, Any] = {
+    "name": "gpu",
+    "cluster": "research",
+    "mode": "cgpu",
+    "placement": "spread",
+    "gpuMemoryUnit": "128MiB",
+    "maxNodes": 4,
+}
+SPECIFIC: dict[str, dict[str, Any]] = {
+    "eks": {
+        "location": "eu-west-1",
+        "instanceType": "g5.12xlarge",
+        "gpus": {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"},
+    },
+    "aks": {
+        "resourceGroup": "research-rg",
+        "instanceType": "Standard_NC16as_T4_v3",
+        "gpus": {"count": 1, "memory": "15360MiB", "model": "Tesla T4"},
+    },
+    "gke": {
+        "location": "europe-west4",
+        "instanceType": "g2-standard-24",
+        "accelerator": "nvidia-l4",
+        "gpus": {"count": 2, "memory": "23034MiB"},
+    },
+}
+
+
+def described(provider: str, way: str, **changes: Any) -> dict[str, Any]:
+    own = {"mode": "default", "placement": "binpack"} if way == "managed-driver" else {}
+    return {"provider": provider, "way": way, **COMMON, **SPECIFIC[provider], **own, **changes}
+
+
+def pool(provider: str = "eks", way: str = "accelerated-image", **changes: Any) -> NodePool:
+    return load_nodepool(described(provider, way, **changes))
+
+
+CASES = {f"{provider}-{way}": described(provider, way) for provider, ways in WAYS.items() for way in ways} | {
+    "eks-karpenter": described("eks", "accelerated-image", autoscaler="karpenter"),
+    "eks-karpenter-whole": described("eks", "gpu-operator", autoscaler="karpenter", mode="default", minNodes=1),
+    "eks-core-mem": described("eks", "accelerated-image", mode="core_mem"),
+    "aks-one-node": described("aks", "own-plugin", minNodes=1, mode="topology", placement=None),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_way_is_what_it_was(name: str) -> None:
+    text = script(plan_for(load_nodepool(CASES[name])))
+    golden = GOLDEN / f"{name}.sh"
+    if os.environ.get("GPUTILE_GOLDEN") == "write":
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+    subprocess.run(["sh", "-n"], input=text, text=True, check=True)
+
+
+def test_no_golden_file_is_left_over() -> None:
+    assert {file.stem for file in GOLDEN.glob("*.sh")} == CASES.keys()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nodes_are_tainted_and_join_in_their_mode(name: str) -> None:
+    """G7, M11: a plain pod is kept off, and the mode needs no manual step."""
+    text = script(plan_for(load_nodepool(CASES[name])))
+    tainted = "nvidia.com/gpu=present:NoSchedule" in text or "key: nvidia.com/gpu\n" in text
+    assert tainted
+    assert f"ack.node.gpu.schedule{'=' if 'cat >' not in text else ': '}{CASES[name]['mode']}" in text
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if not name.endswith(("managed-driver", "gpu-image"))])
+def test_nothing_is_advertised_twice(name: str) -> None:
+    """G6: the provider's own device plugin stays off, and so does the GPU Operator's."""
+    text, provider = script(plan_for(load_nodepool(CASES[name]))), name.partition("-")[0]
+    if "gpu-operator" in text:
+        assert "devicePlugin.enabled=false" in text
+    if "eksctl create" in text:
+        assert "--install-nvidia-plugin=false" in text
+    if provider == "gke":
+        assert "gke-no-default-nvidia-gpu-device-plugin=true" in text
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("default", {WHOLE_GPU: 4}),
+        ("topology", {TOPOLOGY_GPU: 4}),
+        ("share", {GPU_MEMORY: 4 * (23028 // 128)}),
+        ("core_mem", {GPU_MEMORY: 4 * (23028 // 128), GPU_CORE: 400}),
+    ],
+)
+def test_the_autoscaler_is_told_what_the_agent_will_advertise(mode: str, expected: dict[str, int]) -> None:
+    """U8: at every unit, from zero nodes too."""
+    assert advertised(pool(mode=mode)) == expected
+    text = script(plan_for(pool(mode=mode)))
+    for name, count in expected.items():
+        assert f"Key=k8s.io/cluster-autoscaler/node-template/resources/{name},Value={count}," in text
+
+
+def test_karpenter_learns_it_by_a_node_overlay() -> None:
+    (file,) = [s for s in plan_for(pool(autoscaler="karpenter")).steps if isinstance(s, File)]
+    node_pool, overlay = file.documents
+    assert (overlay["kind"], overlay["spec"]["capacity"]) == ("NodeOverlay", {GPU_MEMORY: "716"})
+    assert node_pool["spec"]["template"]["metadata"]["labels"]["ack.node.gpu.schedule"] == "cgpu"
+
+
+def test_a_kubelet_takes_every_label() -> None:
+    """A kubelet refuses to start with labels of kubernetes.io that it does not know."""
+    for case in CASES.values():
+        assert not [key for key in node_labels(load_nodepool(case)) if "kubernetes.io/" in key]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"way": "own-driver"}, "way is 'own-driver': valid for eks are accelerated-image, gpu-operator"),
+        ({"mode": "shared"}, "mode is 'shared': valid are default, cgpu, core_mem, share, mps, topology"),
+        ({"gpuMemoryUnit": "32MiB"}, "the smallest valid unit is 64MiB"),
+        ({"gpuMemoryUnit": "32GiB"}, "gpus.memory is 23028MiB: a card holds not one unit of 32GiB"),
+        ({"gpus": {"memory": "24 GB"}}, "gpus.memory: '24 GB' is not a memory size"),
+        ({"minNodes": 9}, "minNodes is 9, more than maxNodes, 4"),
+        ({"location": ""}, "location is missing: eks needs it"),
+        ({"provider": "ovh"}, "provider"),
+        ({"size": 3}, "size"),
+        ({"name": "-x"}, "name"),
+    ],
+)
+def test_a_wrong_description_names_field_rule_and_values(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DescriptionError) as refused:
+        load_nodepool(described("eks", "accelerated-image") | changes)
+    assert message in str(refused.value)
+
+
+def test_what_one_provider_cannot_do_is_said() -> None:
+    with pytest.raises(DescriptionError, match="AKS takes at most 12 letters and digits"):
+        pool("aks", "own-plugin", name="gpu-pool")
+    with pytest.raises(DescriptionError, match="karpenter is written for eks only"):
+        pool("gke", "own-driver", autoscaler="karpenter")
+    with pytest.raises(DescriptionError, match="serves whole cards only; use way own-driver"):
+        pool("gke", "managed-driver", mode="cgpu")
+    assert "GKE's autoscaler has no hint for aliyun.com/gpu-mem" in " ".join(plan_for(pool("gke", "own-driver")).notes)
+    assert plan_for(pool("gke", "own-driver", minNodes=1)).notes[1:] == plan_for(pool("gke", "own-driver")).notes[2:]
+    assert "Azure has retired the GPU image" in plan_for(pool("aks", "gpu-image")).notes[0]
+
+
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: wants, namespace: research}}
+spec: {{containers: [{{name: c, image: x, resources: {{limits: {{aliyun.com/gpu-mem: {units}}}}}}}]}}
+"""
+
+
+def test_a_pod_that_the_pool_can_never_hold_is_named(tmp_path: Path) -> None:
+    """U8: 179 units fit one card of 23028 MiB; 180 fit the node and no card, and would bring a node in vain."""
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
+    for units, code in ((179, 0), (180, 3)):
+        (tmp_path / "pod.yaml").write_text(POD.format(units=units))
+        arguments = ["nodepool", "-f", str(tmp_path / "pool.yaml"), "--pod", str(tmp_path / "pod.yaml")]
+        result = run.invoke(app, arguments)
+        assert result.exit_code == code, result.output
+        assert ("research/wants can never run on this pool" in result.stderr) == bool(code)
+        assert result.stdout.startswith("#!/bin/sh")
+
+
+def test_options_go_before_the_file(tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
+    options = ["--mode", "share", "--unit", "1GiB", "--gpus", "1", "--name", "other", "--max-nodes", "9"]
+    result = run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml"), *options])
+    assert result.exit_code == 0, result.output
+    assert "resources/aliyun.com/gpu-mem,Value=22," in result.stdout
+    assert "maxSize: 9" in result.stdout
+
+
+@pytest.mark.parametrize("text", ["[", "[]", "way: x"])
+def test_a_file_that_is_no_description_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "pool.yaml").write_text(text)
+    assert run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml")]).exit_code == 2
+    assert run.invoke(app, ["nodepool", "-f", str(tmp_path / "none.yaml")]).exit_code == 2
+
+
+@given(
+    st.sampled_from([(p, w) for p, ways in WAYS.items() for w in ways]),
+    st.sampled_from(MODES),
+    st.integers(64, 4096),
+    st.integers(1, 16),
+    st.text(min_size=1, max_size=20),
+)
+def test_any_valid_description_becomes_a_script_that_a_shell_can_read(
+    place: tuple[str, str], mode: str, unit: int, gpus: int, cluster: str
+) -> None:
+    cards = {"count": gpus, "memory": "23028MiB"}
+    description = described(*place, mode=mode, gpuMemoryUnit=f"{unit}MiB", gpus=cards, cluster=cluster)
+    try:
+        found = load_nodepool(description)
+    except DescriptionError:
+        assert place[1] == "managed-driver"
+        return
+    text = script(plan_for(found))
+    if "\x00" not in text and "\r" not in text:
+        subprocess.run(["sh", "-n"], input=text.encode(errors="replace"), check=True)
