@@ -20,6 +20,8 @@
     X(cuCtxPushCurrent, "cuCtxPushCurrent_v2", (CUcontext))                                  \
     X(cuCtxPopCurrent, "cuCtxPopCurrent_v2", (CUcontext *))                                  \
     X(cuCtxSynchronize, "cuCtxSynchronize", (void))                                          \
+    X(cuCtxRecordEvent, "cuCtxRecordEvent", (CUcontext, CUevent))                            \
+    X(cuThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", (int *))       \
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *, size_t *))                                 \
     X(cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream))                             \
     X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (CUmemoryPool, int, void *))           \

@@ -9,3 +9,5 @@ __attribute__((weak)) int gputile_turn_start(const char *socket_path, unsigned c
 __attribute__((weak)) void gputile_turn_before(int card, void *stream) { (void)card, (void)stream; }
 
 __attribute__((weak)) void gputile_turn_after(int card, void *stream) { (void)card, (void)stream; }
+
+__attribute__((weak)) void gputile_turn_capture(int change) { (void)change; }

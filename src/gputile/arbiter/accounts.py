@@ -38,7 +38,7 @@ class Account:
     floor: Bucket
     virtual: int = 0
     used: int = 0
-    last_active: int = 0
+    last_active: int | None = None
     waits_since: int | None = None
     waiting: set[int] = field(default_factory=set)
     late: dict[int, int] = field(default_factory=dict)

@@ -80,6 +80,10 @@ class Connection(asyncio.Protocol):
         else:
             self._send(Message(Kind.LIMIT, number, instruction.turn, instruction.remaining))
 
+    def acknowledge(self, number: int) -> None:
+        """Tell the process that it is not forgotten; ``number`` is its own of the card."""
+        self._send(Message(Kind.WAIT, number))
+
     def close(self) -> None:
         """End the connection, without waiting for what was not sent yet."""
         if self._transport is not None:

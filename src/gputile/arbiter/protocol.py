@@ -25,6 +25,7 @@ class Kind(IntEnum):
     WELCOME = 65
     TURN = 66
     LIMIT = 67
+    WAIT = 68
 
 
 _WITHOUT_VERSION: Final = (Kind.HELLO, Kind.WELCOME)
@@ -38,6 +39,7 @@ _FIELDS: Final = {
     Kind.WELCOME: (True, True),
     Kind.TURN: (True, False),
     Kind.LIMIT: (True, False),
+    Kind.WAIT: (False, False),
 }
 
 

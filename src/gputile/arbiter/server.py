@@ -92,6 +92,9 @@ class Arbiter:
         if turns is None:
             return
         match message.kind:
+            case Kind.WANT if turns.waits(member):
+                self._connections[member].acknowledge(message.card)
+                found = turns.tick(now)
             case Kind.WANT:
                 found = turns.want(allocation, member, now)
             case Kind.BUSY:

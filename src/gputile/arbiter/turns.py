@@ -13,7 +13,9 @@ from gputile.arbiter.shares import Share
 
 MS: Final = 1_000_000
 LINGER: Final = 1 * MS  # how long the card waits for one that would win again
+CALM: Final = 1000 * MS  # a turn without end needs that nobody else has used the card for so long
 KEPT_AWAY: Final = 100 * MS  # a container that was away for so long gets no credit for it
+LEAST_PART: Final = 4  # of a turn a quarter is charged, even if the card did nothing: it was kept from others
 MOST_OWED: Final = 1000 * MS
 MOST_OVERRUN: Final = 500 * MS
 
@@ -48,7 +50,7 @@ class _Turn:
     charged_until: int
     sign: int  # when a holder was last heard of
     holders: set[int] = field(default_factory=set)
-    idle: int | None = None  # how long every member that has given the turn back saw the card idle
+    used: int = 0  # the most that a member that has given the turn back saw the card work
 
 
 class CardTurns:
@@ -107,21 +109,26 @@ class CardTurns:
             self._wait(account, member, now)
         return self.tick(now)
 
+    def waits(self, member: int) -> bool:
+        """Return whether a process waits for a turn."""
+        account = self._members.get(member)
+        return account is not None and member in account.waiting
+
     def busy(self, member: int, number: int, now: int) -> list[Instruction]:
         """Take note that a holder is alive, and waits for the card to finish what was submitted."""
         if self._turn is not None and self._turn.number == number and member in self._turn.holders:
             self._turn.sign = now
         return self.tick(now)
 
-    def done(self, member: int, number: int, idle: int, again: bool, now: int) -> list[Instruction]:
-        """Take a turn back. ``idle`` is how long the card was seen idle, ``again`` whether work waits there."""
+    def done(self, member: int, number: int, used: int, again: bool, now: int) -> list[Instruction]:
+        """Take a turn back. ``used`` is how long the card worked for the member, ``again`` whether it has more."""
         self._bring_up_to(now)
         account, turn = self._members.get(member), self._turn
         if account is None:
             return self.tick(now)
         if turn is not None and turn.number == number and member in turn.holders:
             turn.holders.discard(member)
-            turn.idle = idle if turn.idle is None else min(turn.idle, idle)
+            turn.used = max(turn.used, used)
             if again:
                 self._wait(account, member, now)
             if not turn.holders:
@@ -185,7 +192,8 @@ class CardTurns:
         if not account.waiting:
             account.waits_since = now
             active = self._turn is not None and self._turn.account is account
-            if now - account.last_active > KEPT_AWAY and not active:
+            away = account.last_active is None or now - account.last_active > KEPT_AWAY
+            if away and not active:
                 account.virtual = max(account.virtual, self._virtual)
             most = most_virtual(MOST_OWED, account.share)
             account.virtual = min(max(account.virtual, self._virtual - most), self._virtual + most)
@@ -205,7 +213,7 @@ class CardTurns:
         turn = self._turn
         if turn is not None and member in turn.holders:
             turn.holders.discard(member)
-            turn.idle = 0
+            turn.used = now - turn.since
             if not turn.holders:
                 self._end(now)
                 self._lingers = None
@@ -220,7 +228,7 @@ class CardTurns:
         if turn is None:
             return
         lasted = now - turn.since
-        turn.account.charge(-min(turn.idle or 0, lasted // 2))
+        turn.account.charge(min(lasted, max(turn.used, lasted // LEAST_PART)) - lasted)
         if turn.end is not None and now >= turn.end:
             self._lingers = (turn.account, now + LINGER)
 
@@ -243,7 +251,7 @@ class CardTurns:
         elif now >= self._lost_at(turn, turn.end):
             for member in turn.holders:
                 account.late[member] = now
-            turn.idle = 0
+            turn.used = now - turn.since
             self._end(now)
             self._lingers = None
         return said
@@ -271,13 +279,18 @@ class CardTurns:
             return []
         account = min(ready, key=lambda a: self._rank(a, now))
         end = None
-        if account.capped or len(ready) > 1:
+        if account.capped or not self._calm(account, now):
             length = min(self.quantum, account.ceiling.level) if account.capped else self.quantum
             end = now + length
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         self._turn = _Turn(self._last_number, account, now, end, now, now)
         self._lingers = None
         return self._look_after(self._turn, now)
+
+    def _calm(self, account: Account, now: int) -> bool:
+        """Return whether nobody but ``account`` is about: one with a turn without end submits far ahead of the card."""
+        others = (a for a in self.accounts.values() if a is not account)
+        return not any(a.waiting or a.late or now - a.last_active < CALM for a in others if a.last_active is not None)
 
     def _linger(self, ready: list[Account], now: int) -> bool:
         """Return whether the card is kept free for a moment, for the one that has just given its turn back."""

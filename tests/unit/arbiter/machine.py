@@ -70,7 +70,7 @@ class Machine:
             client.busy += self.now - began
             again = client.back == 0
             client.asked = self.now
-            self._follow(self.turns.done(number, turn, 0, again, self.now))
+            self._follow(self.turns.done(number, turn, self.now - began, again, self.now))
             if not again:
                 self._at(self.now + client.back, "want", number)
 

@@ -90,7 +90,7 @@ def test_a_turn_without_end_is_limited_when_another_waits() -> None:
         turns.put(name, Share(), 0)
     assert turns.want("a", 1, 0) == [Grant(1, 1, 0)]
     assert turns.want("b", 2, 10 * MS) == [Limit(1, 1, 20 * MS)]
-    assert turns.done(1, 1, 0, True, 31 * MS) == [Grant(2, 2, Q)]
+    assert turns.done(1, 1, 31 * MS, True, 31 * MS) == [Grant(2, 2, Q)]
 
 
 def test_after_a_long_turn_without_end_it_ends_at_once() -> None:
@@ -108,7 +108,7 @@ def test_a_silent_holder_loses_its_turn_within_a_quantum() -> None:
     turns.want("a", 1, 0)
     turns.want("b", 2, 0)
     assert turns.wake_at(Q) == 2 * Q
-    assert turns.tick(2 * Q) == [Grant(2, 2, 0)]
+    assert turns.tick(2 * Q) == [Grant(2, 2, Q)]
     assert turns.want("a", 1, 2 * Q) == [], "it has not given the turn back yet"
 
 
@@ -132,7 +132,7 @@ def test_a_holder_that_lives_may_overrun_but_not_for_ever() -> None:
     turns.want("b", 2, 0)
     for at in range(Q, Q + MOST_OVERRUN, Q // 2):
         assert turns.busy(1, 1, at) == []
-    assert turns.busy(1, 1, Q + MOST_OVERRUN) == [Grant(2, 2, 0)]
+    assert turns.busy(1, 1, Q + MOST_OVERRUN) == [Grant(2, 2, Q)]
 
 
 def test_a_killed_holder_loses_its_turn_at_once() -> None:
@@ -141,7 +141,7 @@ def test_a_killed_holder_loses_its_turn_at_once() -> None:
         turns.put(name, Share(), 0)
     turns.want("a", 1, 0)
     turns.want("b", 2, 0)
-    assert turns.leave(1, 5 * MS) == [Grant(2, 2, 0)]
+    assert turns.leave(1, 5 * MS) == [Grant(2, 2, Q)]
 
 
 def test_the_processes_of_a_container_hold_its_turn_together() -> None:
@@ -151,18 +151,19 @@ def test_the_processes_of_a_container_hold_its_turn_together() -> None:
     turns.want("a", 1, 0)
     turns.want("b", 3, 0)
     assert turns.want("a", 2, 10 * MS) == [Grant(2, 1, 20 * MS)]
-    assert turns.done(1, 1, 0, False, 15 * MS) == []
+    assert turns.done(1, 1, 15 * MS, False, 15 * MS) == []
     assert turns.holders == {2}
-    assert turns.done(2, 1, 0, False, 20 * MS) == [Grant(3, 2, 0)]
-    assert turns.accounts["a"].used == 20 * MS
+    assert turns.done(2, 1, 10 * MS, False, 20 * MS) == [Grant(3, 2, Q)]
+    assert turns.accounts["a"].used == 15 * MS
 
 
-def test_idle_time_is_not_charged_up_to_half() -> None:
+@pytest.mark.parametrize(("used", "charged"), [(10 * MS, 10 * MS), (0, 5 * MS), (90 * MS, 20 * MS)])
+def test_what_is_charged_is_between_a_quarter_of_the_turn_and_all_of_it(used: int, charged: int) -> None:
     turns = CardTurns(Q)
     turns.put("a", percent(50), 0)
     turns.want("a", 1, 0)
-    turns.done(1, 1, 25 * MS, False, Q)
-    assert turns.accounts["a"].used == Q // 2
+    turns.done(1, 1, used, False, 20 * MS)
+    assert turns.accounts["a"].used == charged
 
 
 def test_a_container_that_was_away_gets_no_credit() -> None:

@@ -1,0 +1,174 @@
+/* The gate before the driver's submitting calls: open while it is this container's turn on the card. */
+#define _GNU_SOURCE
+#include "turn.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "turn_card.h"
+
+enum { ONE_WAIT_MS = 100 };
+
+struct turn_process turn_process = {.wake_fd = -1};
+static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER;
+static bool started, running;
+/* Calls of this thread that are inside each other: only the outermost passes the gate. */
+static _Thread_local int depth;
+static _Thread_local bool passed;
+
+uint64_t turn_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+void turn_wake_keeper(void) {
+    uint64_t one = 1;
+    if (write(turn_process.wake_fd, &one, sizeof one) < 0) return; /* full: it is awake */
+}
+
+void turn_set_gate(struct turn_card *card, enum turn_gate gate, uint64_t end) {
+    pthread_mutex_lock(&card->mutex);
+    __atomic_store_n(&card->end, end, __ATOMIC_RELAXED);
+    __atomic_store_n(&card->gate, gate, __ATOMIC_SEQ_CST);
+    pthread_cond_broadcast(&card->changed);
+    pthread_mutex_unlock(&card->mutex);
+}
+
+bool turn_drained(struct turn_card *card) {
+    uint64_t passes = __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST);
+    return !TURN_INSIDE(passes) && TURN_FINISHED(passes) == __atomic_load_n(&card->drained, __ATOMIC_ACQUIRE);
+}
+
+/* Whether a thread that is counted in `passes` may submit now. */
+static bool open_to(struct turn_card *card, uint64_t passes) {
+    int gate = __atomic_load_n(&card->gate, __ATOMIC_SEQ_CST);
+    if (gate != TURN_METERED) return gate == TURN_WIDE;
+    if (turn_now() >= __atomic_load_n(&card->end, __ATOMIC_RELAXED)) return false;
+    return TURN_FINISHED(passes) + TURN_INSIDE(passes) <= __atomic_load_n(&card->ahead_until, __ATOMIC_RELAXED);
+}
+
+static bool enter(struct turn_card *card) {
+    uint64_t passes = __atomic_add_fetch(&card->passes, 1, __ATOMIC_SEQ_CST);
+    if (open_to(card, passes)) return true;
+    __atomic_sub_fetch(&card->passes, 1, __ATOMIC_SEQ_CST);
+    return false;
+}
+
+static void wait_at(struct turn_card *card) {
+    struct timespec until;
+    pthread_mutex_lock(&card->mutex);
+    __atomic_add_fetch(&card->waiting, 1, __ATOMIC_SEQ_CST);
+    turn_wake_keeper();
+    pthread_cond_broadcast(&card->changed); /* a drainer at rest starts again */
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += ONE_WAIT_MS * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000, until.tv_nsec %= 1000000000;
+    if (!open_to(card, __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST) + 1))
+        pthread_cond_timedwait(&card->changed, &card->mutex, &until);
+    __atomic_sub_fetch(&card->waiting, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&card->mutex);
+}
+
+/* Note the current context, so that the drainer waits for its work. */
+static void note_context(struct turn_card *card) {
+    CUcontext context = NULL;
+    if (!gputile_driver()->cuCtxGetCurrent || gputile_driver()->cuCtxGetCurrent(&context) || !context) return;
+    for (int i = 0; i < TURN_MOST_CONTEXTS; i++) {
+        void *known = __atomic_load_n(&card->context[i], __ATOMIC_ACQUIRE);
+        if (known == context) return;
+        if (!known && __atomic_compare_exchange_n(&card->context[i], &known, context, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
+        if (known == context) return;
+    }
+    __atomic_store_n(&card->context[TURN_MOST_CONTEXTS - 1], context, __ATOMIC_RELEASE);
+}
+
+static void leave_at_exit(void) {
+    __atomic_store_n(&turn_process.ended, true, __ATOMIC_SEQ_CST);
+    for (unsigned i = 0; i < turn_process.count; i++) turn_set_gate(&turn_process.card[i], TURN_WIDE, 0);
+    turn_drainers_leave();
+}
+
+static bool run(void) {
+    static bool registered;
+    pthread_mutex_lock(&start_mutex);
+    if (!running) {
+        turn_process.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        /* Registered late, so that it runs before the driver's own end. */
+        if (!registered) registered = atexit(leave_at_exit) == 0;
+        __atomic_store_n(&running, turn_process.wake_fd >= 0 && turn_keeper_start(), __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&start_mutex);
+    return running;
+}
+
+static void prepare(void) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    for (unsigned i = 0; i < GPUTILE_MOST_CARDS; i++) {
+        struct turn_card *card = &turn_process.card[i];
+        memset(card, 0, sizeof *card);
+        pthread_mutex_init(&card->mutex, NULL);
+        pthread_cond_init(&card->changed, &monotonic);
+    }
+    pthread_condattr_destroy(&monotonic);
+}
+
+static void in_child(void) {
+    /* The descriptors are the parent's: its end must be seen even while this process lives. */
+    if (turn_process.wake_fd >= 0) close(turn_process.wake_fd);
+    turn_process.wake_fd = -1;
+    pthread_mutex_init(&start_mutex, NULL);
+    turn_keeper_in_child();
+    turn_drain_in_child();
+    prepare();
+    depth = 0, running = false;
+}
+
+int gputile_turn_start(const char *socket_path, unsigned card_count, const char *const *uuids) {
+    static bool registered;
+    if (!socket_path || strlen(socket_path) >= sizeof turn_process.socket_path || card_count > GPUTILE_MOST_CARDS) return -1;
+    if (!*socket_path) return 0;
+    pthread_mutex_lock(&start_mutex);
+    if (!started) {
+        strcpy(turn_process.socket_path, socket_path);
+        turn_process.count = card_count, turn_process.uuids = uuids;
+        prepare();
+        if (!registered) registered = pthread_atfork(NULL, NULL, in_child) == 0;
+        __atomic_store_n(&started, registered, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&start_mutex);
+    return started ? 0 : -1;
+}
+
+void gputile_turn_before(int number, void *stream) {
+    if (depth++) return;
+    passed = false;
+    if (!__atomic_load_n(&started, __ATOMIC_ACQUIRE) || number < 0 || (unsigned)number >= turn_process.count) return;
+    (void)stream;
+    if (!__atomic_load_n(&running, __ATOMIC_ACQUIRE) && !run()) return;
+    struct turn_card *card = &turn_process.card[number];
+    note_context(card);
+    while (!enter(card)) wait_at(card);
+    passed = true;
+    uint64_t since = __atomic_load_n(&card->idle_since, __ATOMIC_RELAXED);
+    if (since && __atomic_compare_exchange_n(&card->idle_since, &since, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        __atomic_add_fetch(&card->idle, turn_now() - since, __ATOMIC_RELAXED);
+}
+
+void gputile_turn_after(int number, void *stream) {
+    (void)stream;
+    if (depth && --depth) return;
+    if (!passed) return;
+    passed = false;
+    struct turn_card *card = &turn_process.card[number];
+    if (__atomic_load_n(&card->gate, __ATOMIC_RELAXED) == TURN_METERED)
+        __atomic_store_n(&card->last_pass, turn_now(), __ATOMIC_RELAXED);
+    __atomic_add_fetch(&card->passes, TURN_PASS - 1, __ATOMIC_SEQ_CST);
+}

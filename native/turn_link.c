@@ -1,0 +1,91 @@
+#define _GNU_SOURCE
+#include "turn_link.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "turn_card.h"
+
+enum { VERSION = 1, SIZE = 32 };
+
+static void put(unsigned char *to, const struct turn_message *message) {
+    uint16_t card = htole16(message->card);
+    uint32_t turn = htole32(message->turn);
+    uint64_t fields[3] = {htole64(message->a), htole64(message->b), 0};
+    to[0] = message->kind, to[1] = message->version;
+    memcpy(to + 2, &card, sizeof card);
+    memcpy(to + 4, &turn, sizeof turn);
+    memcpy(to + 8, fields, sizeof fields);
+}
+
+static void get(const unsigned char *from, struct turn_message *message) {
+    uint64_t fields[3];
+    message->kind = from[0], message->version = from[1];
+    memcpy(&message->card, from + 2, sizeof message->card);
+    memcpy(&message->turn, from + 4, sizeof message->turn);
+    memcpy(fields, from + 8, sizeof fields);
+    message->card = le16toh(message->card), message->turn = le32toh(message->turn);
+    message->a = le64toh(fields[0]), message->b = le64toh(fields[1]), message->unused = le64toh(fields[2]);
+}
+
+void turn_link_close(struct turn_link *link) {
+    if (link->fd >= 0) close(link->fd);
+    link->fd = -1, link->agreed = false, link->size = 0;
+}
+
+static void send_message(struct turn_link *link, const struct turn_message *message) {
+    unsigned char bytes[SIZE];
+    put(bytes, message);
+    /* A message is far smaller than the socket's buffer: one that does not fit means that nobody reads. */
+    if (link->fd >= 0 && send(link->fd, bytes, SIZE, MSG_NOSIGNAL | MSG_DONTWAIT) != SIZE) turn_link_close(link);
+}
+
+bool turn_link_open(struct turn_link *link, const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct turn_message hello = {.kind = TURN_HELLO, .a = VERSION, .b = VERSION};
+    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    link->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    link->agreed = false, link->size = 0, link->since = link->heard = turn_now();
+    if (link->fd < 0) return false;
+    if (connect(link->fd, (struct sockaddr *)&address, sizeof address) != 0) turn_link_close(link);
+    else send_message(link, &hello);
+    return link->fd >= 0;
+}
+
+void turn_link_say(struct turn_link *link, enum turn_kind kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b) {
+    struct turn_message message = {.kind = (uint8_t)kind, .version = VERSION, .card = (uint16_t)card, .turn = turn, .a = a, .b = b};
+    send_message(link, &message);
+}
+
+static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+
+void turn_link_card(struct turn_link *link, unsigned card, const char *uuid) {
+    unsigned char bytes[16] = {0};
+    uint64_t fields[2];
+    unsigned digits = 0;
+    for (const char *c = strchr(uuid, '-'); c && *c && digits < 32; c++)
+        if (digit(*c) >= 0) bytes[digits / 2] = (unsigned char)(bytes[digits / 2] << 4 | digit(*c)), digits++;
+    memcpy(fields, bytes, sizeof fields);
+    turn_link_say(link, TURN_CARD, card, 0, le64toh(fields[0]), le64toh(fields[1]));
+}
+
+bool turn_link_hear(struct turn_link *link, struct turn_message *message) {
+    if (link->fd < 0) return false;
+    if (link->size < SIZE) {
+        ssize_t got = recv(link->fd, link->buffer + link->size, sizeof link->buffer - link->size, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return turn_link_close(link), false;
+        if (got > 0) link->size += (unsigned)got;
+    }
+    if (link->size < SIZE) return false;
+    get(link->buffer, message);
+    link->size -= SIZE;
+    memmove(link->buffer, link->buffer + SIZE, link->size);
+    link->heard = turn_now();
+    if (message->version == (message->kind == TURN_WELCOME ? 0 : VERSION)) return true;
+    turn_link_close(link);
+    return false;
+}

@@ -1,0 +1,97 @@
+/* A program that keeps cards busy through the client of the arbiter, on the fake driver.
+ *
+ * busy SOCKET SECONDS KERNEL_NS STYLE THREADS [PAUSE_US]: prints "ready", then on its end how long its kernels took.
+ * STYLE: "async" submits ahead, "sync" waits for each kernel, "alone" is async without the client. SOCKET "" is none.
+ * The cards' UUIDs are in the environment variable UUIDS, separated by commas; thread i uses card i modulo their number.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "turn.h"
+
+CUresult cuInit(unsigned);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
+CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+CUresult cuStreamCreate(CUstream *, unsigned);
+
+enum { AHEAD = 256 };
+static const char *uuids[16];
+static unsigned cards;
+static const char *style;
+static uint64_t kernel_ns, end_ns;
+static useconds_t pause_us;
+static uint64_t launched;
+
+const struct gputile_driver *gputile_driver(void) {
+    static struct gputile_driver driver;
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static int loaded;
+    pthread_mutex_lock(&mutex);
+    if (!loaded) {
+#define X(field, symbol, parameters) *(void **)&driver.field = dlsym(RTLD_DEFAULT, symbol);
+        GPUTILE_DRIVER_FUNCTIONS(X)
+        loaded = 1;
+    }
+    pthread_mutex_unlock(&mutex);
+    return &driver;
+}
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+static void *work(void *argument) {
+    int card = (int)((size_t)argument % cards);
+    int with_client = strcmp(style, "alone") != 0;
+    CUcontext context;
+    CUstream stream;
+    CUevent behind[2];
+    uint64_t count = 0;
+    void *params[] = {&kernel_ns};
+    gputile_driver()->cuCtxSetCurrent(NULL);
+    if (cuDevicePrimaryCtxRetain(&context, card) || gputile_driver()->cuCtxSetCurrent(context)) exit(3);
+    cuStreamCreate(&stream, 0);
+    gputile_driver()->cuEventCreate(&behind[0], 0), gputile_driver()->cuEventCreate(&behind[1], 0);
+    while (now() < end_ns) {
+        if (with_client) gputile_turn_before(card, stream);
+        cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
+        if (with_client) gputile_turn_after(card, stream);
+        count++;
+        __atomic_add_fetch(&launched, 1, __ATOMIC_RELAXED);
+        if (!strcmp(style, "sync")) gputile_driver()->cuStreamSynchronize(stream);
+        if (pause_us) usleep(pause_us);
+        /* A real driver's queue is full at some depth. */
+        if (count % AHEAD == 0) {
+            CUevent *oldest = &behind[count / AHEAD % 2];
+            if (count > 2 * AHEAD) gputile_driver()->cuEventSynchronize(*oldest);
+            gputile_driver()->cuEventRecord(*oldest, stream);
+        }
+    }
+    return NULL;
+}
+
+int main(int count, char **argument) {
+    pthread_t thread[64];
+    if (count < 6 || cuInit(0)) return 2;
+    for (char *word = strtok(getenv("UUIDS"), ","); word; word = strtok(NULL, ",")) uuids[cards++] = word;
+    style = argument[4], kernel_ns = strtoull(argument[3], NULL, 10);
+    int threads = atoi(argument[5]);
+    pause_us = count > 6 ? (useconds_t)atoi(argument[6]) : 0;
+    if (gputile_turn_start(argument[1], cards, uuids)) return 2;
+    printf("ready\n"), fflush(stdout);
+    if (!getchar()) return 2; /* until it is told to begin */
+    end_ns = now() + (uint64_t)(atof(argument[2]) * 1e9);
+    for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, work, (void *)(size_t)i);
+    for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
+    printf("%llu\n", (unsigned long long)(launched * kernel_ns));
+    return 0;
+}
