@@ -1,6 +1,7 @@
-"""What a GPU pod gets on its way in besides its rewritten forms: the memory unit in force, and its gang's gate."""
+"""What a GPU pod gets on its way in besides its rewritten forms: unit in force, scheduler, and its gang's gate."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from gputile.admission.asking import asks_for
 from gputile.admission.patch import Operation
@@ -17,6 +18,7 @@ from gputile.api.wellknown import (
     POD_GROUP_LABEL,
 )
 
+DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes; what spec.schedulerName is where nobody names one
 _LONGEST_SIZE = 5  # digits of min-available
 
 
@@ -37,6 +39,12 @@ def stamp(pod: Pod, unit_mib: int, rewriting: Rewriting) -> None:
     # an operation before this one may take the last annotation away, but never the map that holds them
     add = Operation("add", (*path, MEMORY_UNIT_ANNOTATION), unit)
     rewriting.operations.append(add if annotations else Operation("add", path, {MEMORY_UNIT_ANNOTATION: unit}))
+
+
+def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
+    """Give the pod to gputile's own scheduler, unless it names another than the cluster's; "" leaves it as it is."""
+    if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
+        rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
 
 
 def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:

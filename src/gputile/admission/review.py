@@ -9,7 +9,7 @@ import msgspec
 from gputile.admission.access import broken_access
 from gputile.admission.amounts import broken_amounts
 from gputile.admission.asking import asks_for_gpu
-from gputile.admission.completion import gate, stamp
+from gputile.admission.completion import assign, gate, stamp
 from gputile.admission.forgery import count_changed, forged_on_binding, forged_on_create, forged_on_update
 from gputile.admission.patch import Operation
 from gputile.admission.podview import PodView
@@ -37,12 +37,14 @@ class Policy:
 
     ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs`` is whether
     gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach cards past the ledger.
+    ``scheduler`` gets the pods that name none, "" for the cluster's own.
     """
 
     unit_mib: int
     trusted: Collection[str]
     gangs: bool = False
     unsafe_access: bool = False
+    scheduler: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def mutate(request: AdmissionRequest, policy: Policy) -> Verdict:
     rewriting = rewrite(pod)
     if asks_for_gpu(pod):
         stamp(pod, policy.unit_mib, rewriting)
+        assign(pod, policy.scheduler, rewriting)
         if policy.gangs:
             gate(pod, view, rewriting)
     # what is refused is judged as the author wrote it, so that the text names the author's fields
