@@ -34,22 +34,32 @@ class DemandEstimator:
         self._weights: dict[Kind, float] = {}
         self._unit = 1.0  # what one pod counts now; growing it is cheaper than shrinking all that is kept
         self._growth = 2 ** (1 / HALF_LIFE)
+        self._cpu, self._memory = 0.0, 0.0  # that GPU pods asked for, weighted like the pods
         total = float(prior.weight.sum())
         arrays = (prior.gpus.tolist(), prior.milli.tolist(), prior.cpu.tolist(), prior.models, prior.weight.tolist())
         for gpus, milli, cpu, models, weight in zip(*arrays, strict=True):
             self._weights[gpus, milli, cpu, models] = PRIOR_PODS * weight / total
 
-    def observe(self, gpus: int, milli: int, cpu: int, models: frozenset[str]) -> None:
-        """Note a pod that came: cards, thousandths of each, milli-CPU, the models that will do (empty for any)."""
+    def observe(self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0) -> None:
+        """Note a pod that came: cards, thousandths of each, milli-CPU, the models that will do (empty for any), MiB."""
         kind = (gpus, milli, cpu, models)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
+        if gpus and memory:
+            self._cpu += self._unit * cpu
+            self._memory += self._unit * memory
         self._unit *= self._growth
         if len(self._weights) > 2 * _KINDS:
             kept = sorted(self._weights.items(), key=lambda item: -item[1])[:_KINDS]
             self._weights = dict(kept)
         if self._unit > 1e12:
             self._weights = {kind: weight / self._unit for kind, weight in self._weights.items()}
+            self._cpu, self._memory = self._cpu / self._unit, self._memory / self._unit
             self._unit = 1.0
+
+    @property
+    def cpu_per_mib(self) -> float:
+        """Milli-CPU that GPU pods ask for with each MiB of memory; 0 while none came that asked for memory."""
+        return self._cpu / self._memory if self._memory else 0.0
 
     def demand(self) -> Demand:
         """Return the demand as it stands."""

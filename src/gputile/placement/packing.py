@@ -25,6 +25,8 @@ FINISHED = 0.5
 TIGHT_FINISH = 0.12
 """Gain from using up the last CPU of such a node where CPU is as scarce as cards."""
 SCARCITY_POWER = 8
+FINISH_REWARD = 0.5
+"""Part of that gain that comes with a node's last card, before its idle CPU is taken off."""
 NEED_WEIGHT = 0.05
 """What a place for a rare need is worth, per card, where the places that are left only just suffice."""
 NEED_POWER = 4
@@ -38,8 +40,8 @@ class Ask:
     gpus: int
     milli: int
     """Of each card, thousandths of memory or of compute, whichever is more; 0 without GPUs."""
-    cpu: int
-    """Milli-CPU."""
+    cpu: int | Int64
+    """Milli-CPU; for each node [nodes] where memory limits how much of it counts (``usable_cpu``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,10 @@ def outlook(prices: Prices, cpu: Int64, free: Int64, models: tuple[str, ...], to
             needs.append((need, worth))
     scarcity = prices.cpu_per_card * total[1] / max(total[0], 1.0)
     finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
+    # Where finished nodes have more CPU left than pods without GPUs will ask for, finishing more of them gains nothing.
+    left_over = float(cpu[value < FINISHED].sum())
+    wanted = max(prices.cpu_without_gpu * remaining, 1.0)
+    finish *= min(1.0, max(0.0, 2 * (1 - left_over / wanted)))
     spare = prices.least_cpu * min(1.0, max(0.0, 1 - 4 * (scarcity - 1)))
     return Outlook(prices, tuple(needs), finish, spare)
 
@@ -79,6 +85,14 @@ def outlook(prices: Prices, cpu: Int64, free: Int64, models: tuple[str, ...], to
 def allowed(wanted: frozenset[str], models: tuple[str, ...]) -> Bool:
     """Return which nodes have one of the models; any will do when ``wanted`` is empty. Shape [nodes]."""
     return np.array([not wanted or model in wanted for model in models], np.bool_)
+
+
+def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
+    """Return the CPU that pods will get to use before memory runs out, at ``cpu_per_mib`` milli-CPU for each MiB asked.
+
+    Memory in MiB; 0 for ``cpu_per_mib`` means that it is not known, and memory does not count. Shape of ``cpu``.
+    """
+    return np.minimum(cpu, (memory * cpu_per_mib).astype(np.int64)) if cpu_per_mib > 0 else cpu
 
 
 def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
@@ -151,8 +165,8 @@ def _reserve(view: Outlook, cpu: Int64, whole: Int64, value: Float64, hosts: Boo
 
 
 def _finish(prices: Prices, cpu: Int64, value: Float64) -> Float64:
-    """Return 1 for a node with neither cards nor CPU left that go to waste; less for idle CPU, 0 for an open node."""
+    """Return what is good about a node that is done: less, and below 0, for idle CPU; 0 for an open node."""
     done = np.maximum(0.0, 1 - value / FINISHED)
     idle = prices.idle_cpu[np.minimum(cpu // CPU_GRAIN, len(prices.idle_cpu) - 1)]
-    result: Float64 = done * (1 - idle / prices.mean_cpu)
+    result: Float64 = done * (FINISH_REWARD - idle / prices.mean_cpu)
     return result

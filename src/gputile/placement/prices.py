@@ -82,6 +82,8 @@ class Prices:
     """Mean CPU of a pod, in milli-CPU."""
     cpu_per_card: float
     """CPU that all pods together ask for, for each card asked for, in milli-CPU."""
+    cpu_without_gpu: float
+    """The part of that which pods without GPUs ask for."""
     needs: tuple[Need, ...]
 
 
@@ -111,6 +113,7 @@ def prices(demand: Demand) -> Prices:
         idle_cpu(demand.cpu[demand.gpus == 0], demand.weight[demand.gpus == 0]),
         float((demand.cpu * demand.weight).sum() / demand.weight.sum()),
         float((demand.cpu * demand.weight).sum() / total),
+        float((demand.cpu * demand.weight)[~gpu].sum() / total),
         tuple(_needs(demand, total)),
     )
 

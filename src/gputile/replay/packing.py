@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.placement.demand import DemandEstimator, generic
-from gputile.placement.packing import Ask, Outlook, allowed, outlook, score
+from gputile.placement.packing import Ask, Outlook, allowed, outlook, score, usable_cpu
 from gputile.placement.prices import Prices, prices
 from gputile.replay.cluster import Cluster
 from gputile.replay.trace import Nodes, PodShape
@@ -26,18 +26,20 @@ class Packing:
         cards = int(nodes.gpus.max(initial=1))
         self._estimator = DemandEstimator(generic(self._total[0] / max(self._total[1], 1.0), cards))
         self._prices: Prices = prices(self._estimator.demand())
+        self._cpu_per_mib = 0.0
         self._count, self._due = 0, FIRST_REFRESH
         self._outlook: Outlook | None = None
         self._hosts = np.zeros((0, 0), np.bool_)
 
     def arrived(self, shape: PodShape) -> bool:
         """Learn from the pod; return True when prices changed."""
-        self._estimator.observe(shape.gpus, shape.milli, shape.cpu, shape.models)
+        self._estimator.observe(shape.gpus, shape.milli, shape.cpu, shape.models, shape.memory)
         self._count += 1
         if self._count < self._due:
             return False
         self._due += min(int(self._due * (REFRESH_GROWTH - 1)) + 1, REFRESH_LIMIT)
         self._prices = prices(self._estimator.demand())
+        self._cpu_per_mib = self._estimator.cpu_per_mib
         self._outlook = None
         return True
 
@@ -45,8 +47,11 @@ class Packing:
         """Return what the placement changes in each node's worth, in cards."""
         view = self._look(cluster)
         free = cluster.free[rows]
-        ask = Ask(shape.gpus, shape.milli, shape.cpu)
-        return score(view, cluster.cpu[rows], free, free - shape.milli, self._hosts[:, rows], ask)
+        cpu, memory = cluster.cpu[rows], cluster.memory[rows]
+        now = usable_cpu(cpu, memory, self._cpu_per_mib)
+        left = usable_cpu(cpu - shape.cpu, memory - shape.memory, self._cpu_per_mib)
+        ask = Ask(shape.gpus, shape.milli, now - left)
+        return score(view, now, free, free - shape.milli, self._hosts[:, rows], ask)
 
     def _look(self, cluster: Cluster) -> Outlook:
         if self._outlook is None:
