@@ -111,8 +111,8 @@ class Rotation:
     async def _agree(self) -> Material:
         for _ in range(_ATTEMPTS):
             version, stored = await self._read()
-            # a Secret that was deleted is written again as it was: the other replicas still serve from it
-            before = stored if version or stored else self.material
+            # a Secret that was deleted or damaged is written again as it was: the other replicas still serve from it
+            before = stored or self.material
             wanted = await asyncio.to_thread(next_material, before, self._names, self._now())
             if wanted == stored:
                 return wanted

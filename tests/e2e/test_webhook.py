@@ -1,0 +1,322 @@
+"""Admission on a real API server: the documents' manifests, every legacy and wrong form, and a webhook that is away."""
+
+import itertools
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.documents import document_yaml
+from tests.e2e.webhook import (
+    EXAMPLES,
+    OPEN,
+    Json,
+    RunningWebhook,
+    installed,
+    kubectl_create,
+    pod,
+    refusal,
+    verdict,
+    wait_in_force,
+)
+from tests.localcluster.controlplane import ControlPlane
+
+MEM, CORE, WHOLE, TOPOLOGY = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "nvidia.com/gpu", "aliyun.com/gpu"
+LEGACY = "alpha.kubernetes.io/nvidia-gpu"
+AFFINITY = "scheduler.alpha.kubernetes.io/affinity"
+TOLERATION = {"key": WHOLE, "operator": "Exists", "effect": "NoSchedule"}
+MODEL = json.dumps(
+    {
+        "nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": {
+                "nodeSelectorTerms": [
+                    {
+                        "matchExpressions": [
+                            {"key": "alpha.kubernetes.io/nvidia-gpu-name", "operator": "In", "values": ["Tesla K80"]}
+                        ]
+                    }
+                ]
+            }
+        }
+    }
+)
+TWO_CARDS = {"labels": {"aliyun.com/gpu-count": "2"}}
+GANG = {"pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "3"}
+
+
+def annotated(**annotations: str) -> Json:
+    return {"annotations": {key.replace("__", "/"): value for key, value in annotations.items()}}
+
+
+def env(name: str, value: str) -> Json:
+    return {"env": [{"name": name, "value": value}]}
+
+
+# What is created, and the rule that refuses it ("" where it is stored).
+FORMS: tuple[tuple[Json, str], ...] = (
+    (pod("", {MEM: 16}), ""),
+    (pod("", {MEM: "2k"}), ""),
+    (pod("", {MEM: 8, CORE: 20}), ""),
+    (pod("", {MEM: 8}, meta=TWO_CARDS), ""),
+    (pod("", {WHOLE: 1}), ""),
+    (pod("", {TOPOLOGY: 4}), ""),
+    (pod("", {LEGACY: 2}), ""),
+    (pod("", {LEGACY: 1}, meta={"annotations": {AFFINITY: MODEL}}), ""),
+    (pod("", {LEGACY: 1}, meta={"annotations": {AFFINITY: MODEL}}, affinity={"podAntiAffinity": {}}), ""),
+    (pod("", {WHOLE: 1}, tolerations=[{"key": WHOLE, "operator": "Exists"}]), ""),
+    (pod("", {WHOLE: 0}), ""),
+    (pod("", {"cpu": "1"}), ""),
+    (pod("", {MEM: 8}, container=env("NVIDIA_DRIVER_CAPABILITIES", "all")), ""),
+    (pod("", {MEM: "0.5"}), "gpu-amount"),
+    (pod("", {WHOLE: "1500m"}), "gpu-amount"),
+    (pod("", container={"resources": {"requests": {MEM: 1}}}), "gpu-amount"),
+    (pod("", container={"resources": {"requests": {MEM: 1}, "limits": {MEM: 2}}}), "gpu-amount"),
+    (pod("", {MEM: 8, CORE: 7}), "gpu-amount"),
+    (pod("", {CORE: 10}), "gpu-amount"),
+    (pod("", {MEM: 7}, meta=TWO_CARDS), "gpu-amount"),
+    (pod("", {MEM: 8, WHOLE: 1}), "gpu-amount"),
+    (pod("", {WHOLE: 1, LEGACY: 1}), "gpu-amount"),
+    (pod("", {LEGACY: 1}, meta={"annotations": {AFFINITY: "{"}}), "legacy-affinity"),
+    (pod("", {MEM: 1}, meta=annotated(**{"gputile.io__memory-unit-mib": "64"})), "memory-unit"),
+    (pod("", {MEM: 1}, meta=annotated(**{"gputile.io__allocation": "{}"})), "forged-allocation"),
+    (pod("", meta=annotated(ALIYUN_COM_GPU_MEM_IDX="0")), "forged-allocation"),
+    (pod("", {MEM: 1}, container=env("NVIDIA_VISIBLE_DEVICES", "all")), "environment"),
+    (pod("", container=env("NVIDIA_VISIBLE_DEVICES", "all")), "environment"),
+    (pod("", {MEM: 1}, container={"securityContext": {"privileged": True}}), "privileged"),
+    (pod("", {MEM: 1}, hostIPC=True), "host-namespace"),
+    (pod("", volumes=[{"name": "v", "hostPath": {"path": "/dev/nvidia0"}}]), "host-path"),
+    (pod("", {MEM: 1}, nodeName="nowhere"), "node-name"),
+)
+PODS = 300
+
+
+@pytest.fixture(scope="module")
+def webhook(control_plane: ControlPlane) -> Iterator[RunningWebhook]:
+    with installed(control_plane) as running:
+        running.configure(gpuMemoryUnit="128MiB", admission={"gangs": True})
+        control_plane.wait(lambda: running.metric("gputile_webhook_memory_unit_mib") == 128, "the unit of 128 MiB")
+        yield running
+
+
+def named(body: Json, name: str) -> Json:
+    copy: Json = json.loads(json.dumps(body))
+    copy["metadata"]["name"] = name
+    return copy
+
+
+def stored(plane: ControlPlane, namespace: str) -> dict[str, Json]:
+    pods = plane.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return {each["metadata"]["name"]: each for each in pods}
+
+
+def amounts(body: Json) -> list[Json]:
+    return [container["resources"]["limits"] for container in body["spec"]["containers"]]
+
+
+def test_300_pods_of_every_form_through_kubectl(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
+) -> None:
+    """G2, G7, L3, L4, M8, M10, B2, U3: each is stored as it should be, or refused by the rule that it breaks."""
+    cases = [
+        (named(body, f"p{i:03}"), rule) for i, (body, rule) in zip(range(PODS), itertools.cycle(FORMS), strict=False)
+    ]
+    created, errors = kubectl_create(control_plane, namespace, [body for body, _ in cases])
+    assert created == {body["metadata"]["name"] for body, rule in cases if not rule}
+    expected = Counter(rule for _, rule in cases if rule)
+    assert {rule: errors.count(f"[{rule}]") for rule in expected} == dict(expected)
+    assert "Warning: spec.containers[*].resources: alpha.kubernetes.io/nvidia-gpu is the old name" in errors
+    assert "is read as spec.affinity" in errors
+    assert "is left out: spec.affinity is there and goes before it" in errors
+    found = stored(control_plane, namespace)
+    assert len(found) == len(created)
+    for body, rule in cases:
+        if not rule:
+            _check_stored(body, found[body["metadata"]["name"]])
+
+
+def _check_stored(body: Json, result: Json) -> None:
+    asked = {name for limits in amounts(body) for name, amount in limits.items() if amount} - {"cpu"}
+    tolerates = any(t.get("key") == WHOLE for t in result["spec"]["tolerations"])
+    assert tolerates == bool(asked)
+    annotations = result["metadata"].get("annotations", {})
+    assert annotations.get("gputile.io/memory-unit-mib") == ("128" if MEM in asked else None)
+    assert AFFINITY not in annotations
+    assert LEGACY not in {name for limits in amounts(result) for name in limits}
+    if LEGACY in asked:
+        assert amounts(result) == [{WHOLE: str(body["spec"]["containers"][0]["resources"]["limits"][LEGACY])}]
+    if AFFINITY in body["metadata"].get("annotations", {}):
+        own = body["spec"].get("affinity")
+        assert result["spec"]["affinity"] == (own or json.loads(MODEL.replace("Tesla K80", "Tesla-K80")))
+
+
+def test_the_documents_manifests_are_taken_unmodified(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
+) -> None:
+    """U3, C2, L3, L5: the StatefulSet, both Jobs and the pods of early Kubernetes."""
+    for text in (*document_yaml("001"), *(text for text in document_yaml("003") if "kind: Job" in text)):
+        control_plane.kubectl("-n", namespace, "create", "--dry-run=server", "-f", "-", input=text)
+    control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=document_yaml("001")[0])
+    control_plane.wait(lambda: "binpack-0" in stored(control_plane, namespace), "the StatefulSet's pod")
+    binpack = stored(control_plane, namespace)["binpack-0"]
+    assert binpack["metadata"]["annotations"]["gputile.io/memory-unit-mib"] == "128"
+    assert TOLERATION in binpack["spec"]["tolerations"]
+    five, by_model, mounts = document_yaml("004")
+    for text, expected in ((five, ["2", "3"]), (mounts, ["1"])):
+        control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=text)
+        result = stored(control_plane, namespace)["gpu-pod"]
+        assert [limits[WHOLE] for limits in amounts(result)] == expected
+        control_plane.nodes.delete_pod_now(namespace, "gpu-pod")
+    # what today's API server asks for by itself, and this document leaves out: the kind's spelling, a name, an image
+    body = yaml.safe_load(by_model)
+    body["kind"] = "Pod"
+    body["metadata"]["name"] = "by-model"
+    body["spec"]["containers"][0]["image"] = "k8s.gcr.io/pause:2.0"
+    control_plane.api.post(f"/api/v1/namespaces/{namespace}/pods", body)
+    terms = stored(control_plane, namespace)["by-model"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term["matchExpressions"][0]["values"] == ["Tesla-K80", "Tesla-P100"]
+
+
+def test_a_gang_is_held_back(control_plane: ControlPlane, webhook: RunningWebhook, namespace: str) -> None:
+    """M13: the gate is there from the first moment; a plain pod of the same labels has none."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    gated = control_plane.api.post(path, pod("gang", {MEM: 1}, meta={"labels": GANG}))
+    assert gated["spec"]["schedulingGates"] == [{"name": "gputile.io/gang"}]
+    assert "schedulingGates" not in control_plane.api.post(path, pod("plain", meta={"labels": GANG}))["spec"]
+
+
+def test_a_new_unit_takes_effect_without_a_restart(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
+) -> None:
+    """U9, U5: pods from before keep theirs."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+
+    def unit_of(name: str) -> str:
+        annotations: dict[str, str] = control_plane.api.post(path, pod(name, {MEM: 1}))["metadata"]["annotations"]
+        return annotations["gputile.io/memory-unit-mib"]
+
+    pid = control_plane.processes["webhook"].pid
+    assert unit_of("before") == "128"
+    webhook.configure(gpuMemoryUnit="256MiB", admission={"gangs": True})
+    control_plane.wait(lambda: webhook.metric("gputile_webhook_memory_unit_mib") == 256, "the unit of 256 MiB")
+    assert unit_of("after") == "256"
+    before = stored(control_plane, namespace)["before"]["metadata"]
+    assert before["annotations"]["gputile.io/memory-unit-mib"] == "128"
+    label = {"metadata": {"labels": {"touched": "yes"}}}
+    control_plane.api.patch(f"{path}/before", label)
+    webhook.configure(gpuMemoryUnit="128MiB", admission={"gangs": True})
+    control_plane.wait(lambda: webhook.metric("gputile_webhook_memory_unit_mib") == 128, "the unit of 128 MiB")
+    assert control_plane.processes["webhook"].pid == pid
+
+
+def test_the_namespace_s_owner_decides_about_access(control_plane: ControlPlane, webhook: RunningWebhook) -> None:
+    """B2: refused by default, let through where the label says so; amounts and allocations are no matter of policy."""
+    bodies = [
+        named(body, "x") for body, rule in FORMS if rule in ("environment", "privileged", "host-namespace", "host-path")
+    ]
+    closed, opened = control_plane.create_namespace("closed"), control_plane.create_namespace("opened")
+    control_plane.api.patch("/api/v1/namespaces/opened", {"metadata": {"labels": OPEN}})
+    control_plane.wait(lambda: not verdict(control_plane.api, opened, bodies[0]), "the label to be seen")
+    for body in bodies:
+        assert "gputile.io/unsafe-gpu-access=allowed" in verdict(control_plane.api, closed, body)
+        assert verdict(control_plane.api, opened, body) == ""
+    for body, rule in FORMS:
+        if rule in ("gpu-amount", "forged-allocation"):
+            assert f"[{rule}]" in verdict(control_plane.api, opened, named(body, "x"))
+    for namespace in (closed, opened):
+        control_plane.api.delete(f"/api/v1/namespaces/{namespace}")
+
+
+def test_a_webhook_that_is_down_stops_gpu_pods_and_nothing_else(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
+) -> None:
+    """Fail-closed for GPU pods only, and the policies hold meanwhile."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    control_plane.api.post(path, pod("early", {MEM: 1}))
+    control_plane.processes["webhook"].kill()
+    assert refusal(control_plane.api, "POST", path, pod("plain")) == ""
+    assert refusal(control_plane.api, "POST", path, pod("zero", {"cpu": 1})) == ""
+    assert 'failed calling webhook \\"gpu-pods.gputile.io\\"' in verdict(
+        control_plane.api, namespace, pod("g", {MEM: 1})
+    )
+    escape = pod("e", container=env("NVIDIA_VISIBLE_DEVICES", "all"))
+    assert "[environment]" in verdict(control_plane.api, namespace, escape)
+    forged = {"metadata": {"annotations": {"gputile.io/allocation": "{}"}}}
+    said = refusal(control_plane.api, "PATCH", f"{path}/early", forged, "application/merge-patch+json")
+    assert "[forged-allocation]" in said
+    # the life of a GPU pod that is there goes on
+    touched = {"metadata": {"labels": {"a": "b"}}}
+    assert refusal(control_plane.api, "PATCH", f"{path}/early", touched, "application/merge-patch+json") == ""
+    control_plane.nodes.delete_pod_now(namespace, "early")
+    webhook.start()
+    control_plane.wait(lambda: not verdict(control_plane.api, namespace, pod("g", {MEM: 1})), "the webhook to be back")
+
+
+def test_a_lost_secret_and_a_new_authority_need_no_hand(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
+) -> None:
+    """Certificates: made again when lost with the last replica, and the API server told whom to trust."""
+    before = _authority(control_plane)
+    control_plane.processes["webhook"].kill()
+    control_plane.api.delete("/api/v1/namespaces/gputile/secrets/gputile-webhook")
+    webhook.start()
+    control_plane.wait(lambda: not verdict(control_plane.api, namespace, pod("g", {MEM: 1})), "a GPU pod to be taken")
+    assert _authority(control_plane) != before
+    assert _authority(control_plane) == _authority(control_plane, "validatingwebhookconfigurations")
+
+
+def _authority(plane: ControlPlane, kind: str = "mutatingwebhookconfigurations") -> Any:
+    found = plane.api.get(f"/apis/admissionregistration.k8s.io/v1/{kind}/gputile")["webhooks"]
+    (bundle,) = {each["clientConfig"]["caBundle"] for each in found}
+    return bundle
+
+
+def test_it_ends_in_order(control_plane: ControlPlane, webhook: RunningWebhook, namespace: str) -> None:
+    """After SIGTERM it is not ready, answers what still comes, and exits with 0."""
+    process = control_plane.processes["webhook"]
+    os.kill(process.pid, signal.SIGTERM)
+    control_plane.wait(lambda: not webhook.is_ready(), "it to say that it ends")
+    assert verdict(control_plane.api, namespace, pod("late", {MEM: 1})) == ""
+    process.stop()
+    assert process.exit_code == 0
+    assert "webhook stops" in process.log_text()
+    webhook.start()
+
+
+def test_each_line_holds_without_the_other(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
+) -> None:
+    """B2: forged allocations are stopped by the webhook alone, and everything but amounts by the policies alone."""
+    api, path = control_plane.api, f"/api/v1/namespaces/{namespace}/pods"
+    forms = [
+        (named(body, "x"), rule)
+        for body, rule in FORMS
+        if rule not in ("", "gpu-amount", "legacy-affinity", "memory-unit")
+    ]
+    api.post(path, pod("there", {MEM: 1}))
+    forged = {"metadata": {"annotations": {"gputile.io/allocation": "{}"}}}
+    control_plane.kubectl("delete", "validatingadmissionpolicybinding", "gputile-allocations", "gputile-access")
+    control_plane.wait(lambda: not verdict(api, namespace, pod("e", container=env("GPUTILE_X", "1"))), "no policy")
+    said = refusal(api, "PATCH", f"{path}/there", forged, "application/merge-patch+json")
+    assert 'admission webhook \\"allocations.gputile.io\\" denied' in said
+    assert "[forged-allocation]" in said
+    for body, rule in forms:
+        if MEM in json.dumps(body) or rule == "forged-allocation":
+            assert f"[{rule}]" in verdict(api, namespace, body)
+    control_plane.kubectl("apply", "-f", str(EXAMPLES / "policies.yaml"))
+    control_plane.kubectl("delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "gputile")
+    control_plane.wait(lambda: not verdict(api, namespace, pod("m", {MEM: "1", CORE: "7"})), "no webhook")
+    control_plane.wait(lambda: bool(verdict(api, namespace, pod("e", container=env("GPUTILE_X", "1")))), "the policies")
+    assert "ValidatingAdmissionPolicy" in refusal(api, "PATCH", f"{path}/there", forged, "application/merge-patch+json")
+    for body, rule in forms:
+        assert f"[{rule}]" in verdict(api, namespace, body)
+    text = (EXAMPLES / "webhook.yaml").read_text(encoding="utf-8").replace("port: 443", f"port: {webhook.port}")
+    control_plane.kubectl("apply", "-f", "-", input=text)
+    control_plane.processes["webhook"].kill()
+    webhook.start()
+    wait_in_force(control_plane)
