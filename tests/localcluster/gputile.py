@@ -18,6 +18,7 @@ from tests.localcluster.schedulerconfig import ManagedResource
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SERVICE_ACCOUNT = "system:serviceaccount:gputile:gputile-extender"
+CONTROLLER_ACCOUNT = "system:serviceaccount:gputile:gputile-controller"
 SERVICE_ACCOUNT_GROUPS = ["system:serviceaccounts", "system:serviceaccounts:gputile", "system:authenticated"]
 WEIGHT = 100  # as in examples/extender/scheduler.yaml
 # kube-scheduler takes no name of kubernetes.io here; the old one is rewritten before it ever sees a pod.
@@ -74,6 +75,36 @@ def start_extender(
     return plane.start_process(name, command, ready=lambda: is_ready(url)), url
 
 
+def start_controller(
+    plane: ControlPlane,
+    name: str = "controller",
+    *,
+    lease_seconds: int = 3,
+    settings: Mapping[str, object] | None = None,
+) -> tuple[Process, str]:
+    """Start a controller with exactly the rights that its example manifest grants; return it and its health URL.
+
+    ``settings`` is its configuration. It is ready when it has listed the cluster, whether it acts or stands by.
+    """
+    plane.kubectl("apply", "-f", str(EXAMPLES / "controller" / "rbac.yaml"))
+    port = free_ports(1)[0]
+    configuration = plane.directory / f"{name}.configuration.yaml"
+    write_configuration(configuration, settings or {})
+    url = f"http://127.0.0.1:{port}"
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("gputile"),
+        "controller",
+        f"--health-port={port}",
+        f"--config={configuration}",
+        f"--kubeconfig={plane.kubeconfig(CONTROLLER_ACCOUNT, SERVICE_ACCOUNT_GROUPS)}",
+        "--namespace=gputile",
+        "--lease=gputile-controller",
+        f"--lease-seconds={lease_seconds}",
+        f"--identity={name}",
+    ]
+    return plane.start_process(name, command, ready=lambda: is_ready(url)), url
+
+
 def write_configuration(path: Path, settings: Mapping[str, object]) -> None:
     """Write gputile's configuration with these settings, for processes that follow the file too."""
     body = {"apiVersion": "gputile.io/v1alpha1", "kind": "Configuration", **settings}
@@ -83,7 +114,7 @@ def write_configuration(path: Path, settings: Mapping[str, object]) -> None:
 
 
 def is_ready(url: str) -> bool:
-    """Return whether the extender there says that it is ready."""
+    """Return whether the service there says that it is ready."""
     try:
         return httpx.get(f"{url}/readyz", timeout=1.0).status_code == 200
     except httpx.HTTPError:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from gputile.cli.agent import agent
+from gputile.cli.controller import controller
 from gputile.cli.extender import extender
 from gputile.cli.inspect import inspect
 from gputile.cli.nodepool import nodepool
@@ -41,6 +42,7 @@ def _root(
 app.command("simulate")(simulate)
 app.command("inspect")(inspect)
 app.command("extender")(extender)
+app.command("controller")(controller)
 app.command("agent")(agent)
 app.command("replay")(replay)
 app.command("status")(status)

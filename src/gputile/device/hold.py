@@ -11,7 +11,7 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.api.wellknown import HOLD_ANNOTATION
 from gputile.device.allocation import Allocation
-from gputile.device.inventory import MOST_MIB
+from gputile.device.gang import MOST_MEMBERS
 
 VERSION = 1
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
@@ -24,12 +24,14 @@ class HoldError(ValueError):
 class Hold(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One pod's place in a plan.
 
-    ``plan`` is the plan's name, and ``size`` how many of its pods get cards. ``allocation`` is None on a node whose
-    cards another device plugin hands out. The hold ends at ``expires_ns``, Unix time in nanoseconds.
+    ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get cards. ``allocation``
+    is None for a pod that asks for no GPU, and on a node whose cards another device plugin hands out. The hold ends at
+    ``expires_ns``, Unix time in nanoseconds.
     """
 
     plan: _Name
-    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
+    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_MEMBERS)]
+    pods: Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]
     node: _Name
     expires_ns: int
     allocation: Allocation | None = None

@@ -40,7 +40,7 @@ def holding(
     asking: Pod, card: int, *, units: int = 10, plan: str = "g/1", size: int = 2, expires_ns: int = LATER
 ) -> Pod:
     shares = (share(f"GPU-n-{card}", units * 1024),)
-    hold = Hold(plan, size, "n", expires_ns, Allocation(shares, {"main": shares}, 1024, mode="cgpu"))
+    hold = Hold(plan, size, size, "n", expires_ns, Allocation(shares, {"main": shares}, 1024, mode="cgpu"))
     meta = msgspec.structs.replace(asking.metadata, annotations={HOLD_ANNOTATION: encode_hold(hold)})
     return msgspec.structs.replace(asking, metadata=meta)
 
@@ -174,7 +174,7 @@ def test_a_place_is_lost_with_its_node_its_card_its_mode_or_its_unit() -> None:
 
 def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     asking = member("a", size=1)
-    hold = Hold("g/1", 0, "foreign", LATER)
+    hold = Hold("g/1", 0, 1, "foreign", LATER)
     meta = msgspec.structs.replace(asking.metadata, annotations={HOLD_ANNOTATION: encode_hold(hold)})
     held = msgspec.structs.replace(asking, metadata=meta)
     ledger = ledger_with(held)
@@ -197,5 +197,5 @@ def test_a_hold_that_cannot_be_read_is_none(text: str) -> None:
 def test_a_hold_is_read_as_it_was_written() -> None:
     shares = (share("GPU-n-0", 1024, 5),)
     allocation = Allocation(shares, {"main": shares}, 1024, mode="core_mem")
-    hold = Hold("g/1", 3, "n", 7, allocation)
+    hold = Hold("g/1", 3, 4, "n", 7, allocation)
     assert decode_hold(encode_hold(hold)) == hold

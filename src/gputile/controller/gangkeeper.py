@@ -1,0 +1,128 @@
+"""Carries out the rounds: holds first, then the gates of those that have their places, each write for its pod alone.
+
+A crash in between is no harm. While places of a plan are missing the extender binds none of its pods; whoever plans
+next finds the holds in the API server and completes the plan, or gives the places anew.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import NoReturn, Protocol
+
+from gputile.api.core import ObjectReference, Pod
+from gputile.controller.rounds import Note, Planner, Round, Write
+from gputile.controller.view import View
+from gputile.device.hold import encode_hold
+from gputile.kube.errors import KubeError
+
+log = logging.getLogger(__name__)
+
+WRITES_AT_ONCE = 16
+PAUSE_SECONDS = 0.05  # for changes that come together
+LONGEST_PAUSE_SECONDS = 5.0  # holds end and patience does, without any change
+
+
+class PodWriter(Protocol):
+    """The controller's writes on pods. Errors are those of ``gputile.kube.errors``."""
+
+    async def hold(self, pod: Pod, text: str | None) -> Pod:
+        """Write the pod's hold annotation, or remove it; return the pod as stored."""
+
+    async def ungate(self, pod: Pod) -> Pod:
+        """Remove the gate of the pod's gang; return the pod as stored."""
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        """Read a pod, None where there is none of this name."""
+
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
+        """Say something about an object."""
+
+
+class GangKeeper:
+    """Runs rounds while this replica is ``active``, after every change of the view."""
+
+    def __init__(
+        self,
+        view: View,
+        planner: Planner,
+        writer: PodWriter,
+        active: Callable[[], bool],
+        unix_ns: Callable[[], int],
+    ) -> None:
+        self.waiting = 0
+        self.planned = 0
+        self.failures = 0
+        self._view = view
+        self._planner = planner
+        self._writer = writer
+        self._active = active
+        self._unix_ns = unix_ns
+        self._changed = asyncio.Event()
+        self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
+
+    def changed(self) -> None:
+        """Have another round soon."""
+        self._changed.set()
+
+    async def run(self) -> NoReturn:
+        """Run rounds for ever."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._changed.wait(), LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
+            self._changed.clear()
+            if self._active():
+                await self.run_round()
+
+    async def run_round(self) -> Round:
+        """Plan, and write what was planned."""
+        result = self._planner.next_round(self._unix_ns())
+        self.waiting, self.planned = result.waiting, self.planned + result.planned
+        for note in result.notes:
+            self._say(note)
+        writes = [self._hold(write) for gang in result.holds for write in gang]
+        await asyncio.gather(*writes, *(self._ungate(pod) for pod in result.gates))
+        return result
+
+    async def _hold(self, write: Write) -> None:
+        text = encode_hold(write.hold) if write.hold is not None else None
+        async with self._slots:
+            if not self._active():
+                self._view.not_written(write.pod)
+                return
+            try:
+                self._view.written(await self._writer.hold(write.pod, text))
+            except KubeError as error:
+                await self._look(write.pod, error)
+
+    async def _ungate(self, pod: Pod) -> None:
+        async with self._slots:
+            if not self._active():
+                return
+            try:
+                self._view.written(await self._writer.ungate(pod))
+            except KubeError as error:
+                await self._look(pod, error)
+
+    async def _look(self, pod: Pod, error: KubeError) -> None:
+        """After a write that failed, or may have: go by what the API server has, or else by what was known before."""
+        self.failures += 1
+        log.info("a gang's pod was not written", extra={"pod": pod.key, "why": str(error)})
+        self.changed()
+        try:
+            found = await self._writer.pod(pod.metadata.namespace, pod.metadata.name)
+        except KubeError:
+            found = None
+        if found is not None and found.metadata.uid == pod.metadata.uid:
+            self._view.written(found)
+        self._view.not_written(pod)
+
+    def _say(self, note: Note) -> None:
+        log.info(note.message, extra={"reason": note.reason, "pods": len(note.pods)})
+        for pod in note.pods:
+            meta = pod.metadata
+            about = ObjectReference(
+                api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
+            )
+            self._writer.record(about, note.reason, note.message, warning=note.warning)

@@ -1,0 +1,141 @@
+"""What a gang is at a moment: its pods that run, those that have a place kept for them, and those that have none."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gputile.api.core import Pod
+from gputile.api.wellknown import GANG_GATE
+from gputile.controller.view import View
+from gputile.device.gang import GangName, labelled_size
+from gputile.device.hold import Hold, hold_of
+from gputile.scheduling.claim import lost_place, plan_problem
+
+# A place that ends within this part of its time is given anew, before others can take it.
+_RENEW_PART = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """A gang, at a moment.
+
+    ``size`` is how many pods start together, 0 where nobody says. ``running`` counts pods that have started (see
+    ``_running``). ``kept`` are unbound pods with a place that they may take; ``loose`` are unbound pods without one.
+    ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
+    """
+
+    name: GangName
+    size: int
+    running: int
+    kept: tuple[Pod, ...]
+    loose: tuple[Pod, ...]
+    priority: int
+    oldest: str
+    complete_at: float
+
+    @property
+    def needed(self) -> int:
+        """How many of the loose pods must get a place at once, if any is to get one."""
+        return max(1, self.size - self.running - len(self.kept))
+
+    @property
+    def short(self) -> bool:
+        """Whether the gang has not as many pods with a place as it needs; what is beyond that may wait for ever."""
+        return self.running + len(self.kept) < self.size
+
+    @property
+    def begun(self) -> bool:
+        """Whether some of the pods that start together have started, and others, lost since, have not."""
+        return self.short and bool(self.running or self.kept)
+
+    @property
+    def turn(self) -> tuple[int, int, str, GangName]:
+        """Whose turn it is first: those that have begun, then by priority and age; last what is beyond the need."""
+        stage = 2 if not self.short else 0 if self.begun else 1
+        return stage, -self.priority, self.oldest, self.name
+
+
+def gangs_of(view: View) -> list[Gang]:
+    """Return the gangs that have unbound pods, in the order of their turns."""
+    found = (_gang(view, name, pods) for name, pods in view.gangs())
+    return sorted((gang for gang in found if gang is not None), key=lambda gang: gang.turn)
+
+
+def _gang(view: View, name: GangName, pods: Sequence[Pod]) -> Gang | None:
+    waiting = [pod for pod in pods if _waits(pod)]
+    if not waiting:
+        return None
+    running = _running(pods)
+    size = _size(view, name, pods)
+    kept = _kept(view, waiting, running) if size else set()
+    created = [_unix(pod.metadata.creation_timestamp) for pod in waiting]
+    return Gang(
+        name=name,
+        size=size,
+        running=len(running),
+        kept=tuple(pod for pod in waiting if pod.metadata.uid in kept),
+        loose=tuple(pod for pod in waiting if pod.metadata.uid not in kept),
+        priority=max(pod.spec.priority or 0 for pod in waiting),
+        oldest=min(pod.metadata.creation_timestamp or "" for pod in waiting),
+        complete_at=max(created),
+    )
+
+
+def _waits(pod: Pod) -> bool:
+    """Return whether the pod could be bound if its gang's gate were gone: somebody else's gate is not ours to judge."""
+    unbound = not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
+    return unbound and all(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates)
+
+
+def _running(pods: Sequence[Pod]) -> list[Pod]:
+    """Return the pods that count as started.
+
+    One that is being deleted makes room for its successor and does not count. One that has succeeded counts while
+    others of the gang run: left over from an earlier run of the same name it must not let a new run start in part.
+    """
+    bound = [pod for pod in pods if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp]
+    return bound + [pod for pod in pods if bound and pod.status.phase == "Succeeded"]
+
+
+def _size(view: View, name: GangName, pods: Iterable[Pod]) -> int:
+    if name.by_object:
+        return (view.groups or {}).get((name.namespace, name.name), 0)
+    return max(labelled_size(pod) for pod in pods)
+
+
+def _kept(view: View, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str]:
+    """Return the UIDs of the pods that may take the place that is kept for them.
+
+    That is the rule of the extender (``scheduling.claim``): all places of a plan, or those of one that has begun.
+    """
+    begun = {hold.plan for pod in running if (hold := hold_of(pod)) is not None}
+    margin = view.ledger.configuration.gangs.hold_seconds * 10**9 // _RENEW_PART
+    plans: dict[str, list[tuple[Pod, Hold]]] = {}
+    for pod in waiting:
+        hold = view.hold(pod)
+        if hold is not None and hold.expires_ns - view.now_ns > margin:
+            plans.setdefault(hold.plan, []).append((pod, hold))
+    kept: set[str] = set()
+    for plan, places in plans.items():
+        sound = [pod.metadata.uid for pod, hold in places if _sound(view, pod, hold)]
+        if plan in begun or (len(sound) == len(places) >= max(hold.pods for _, hold in places)):
+            kept.update(sound)
+    return kept
+
+
+def _sound(view: View, pod: Pod, hold: Hold) -> bool:
+    if hold.allocation is None:
+        return hold.node in view.nodes
+    booking = view.ledger.booking(pod.metadata.uid)
+    if booking is None or not booking.tentative or booking.plan != hold.plan:
+        return False
+    return not lost_place(view.ledger, booking) and not plan_problem(view.ledger, booking)
+
+
+def _unix(timestamp: str | None) -> float:
+    if timestamp is None:
+        return 0.0
+    try:
+        return datetime.fromisoformat(timestamp).timestamp()
+    except ValueError:
+        return 0.0

@@ -1,0 +1,248 @@
+"""One round of planning: what to write so that the gangs whose turn it is start. No I/O, no clock.
+
+The gangs are taken in turn. One that fits whole gets its places; what it gets is seen by those after it. One that does
+not fit is passed over, so that later ones use what it cannot; but not for ever: after ``gangs.patienceSeconds`` it
+closes the queue behind it, and what becomes free is kept for it until it fits. Only one gang at a time keeps places
+that it cannot use yet, so no two wait for each other's.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gputile.api.core import Pod
+from gputile.controller.gangs import Gang, gangs_of
+from gputile.controller.view import Ground, View
+from gputile.device.gang import GangName, gated
+from gputile.device.hold import Hold
+from gputile.device.request import RequestError
+from gputile.scheduling.decision import Decision
+from gputile.scheduling.gangplan import Candidate, GangPlan, candidate, plan_gang
+
+_SECOND = 10**9
+_SETTLING_SECONDS = 5.0  # so long the pods of one gang may take to be created before anybody is told that some miss
+_INCOMPLETE, _WAITING, _BEHIND, _TOO_LARGE = "GangIncomplete", "GangWaiting", "GangBehind", "GangTooLarge"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A pod whose hold is to be written, and the hold; None removes it."""
+
+    pod: Pod
+    hold: Hold | None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something to tell the people who look at a gang's pods."""
+
+    pods: tuple[Pod, ...]
+    reason: str
+    message: str
+    warning: bool = True
+
+
+@dataclass(slots=True)
+class Round:
+    """What a round decided. ``holds`` come first; ``gates`` are of pods that had their places before it."""
+
+    holds: list[list[Write]] = field(default_factory=list)
+    gates: list[Pod] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    waiting: int = 0
+    planned: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A search that failed: it would fail again while the same pods wait and nothing became free."""
+
+    pods: frozenset[str]
+    needed: int
+    freed: int
+    plan: GangPlan
+
+
+@dataclass(frozen=True, slots=True)
+class _Ever:
+    """What a search found for the pods in the cluster without any other pod, ``ground``."""
+
+    pods: frozenset[str]
+    needed: int
+    ground: Ground
+    plan: GangPlan
+
+
+class Planner:
+    """Decides round by round; ``new_plan`` gives each plan a name of its own."""
+
+    def __init__(self, view: View, new_plan: Callable[[], str]) -> None:
+        self._view = view
+        self._configuration = view.ledger.configuration
+        self._new_plan = new_plan
+        self._tried: dict[GangName, _Tried] = {}
+        self._ever: dict[GangName, _Ever] = {}
+        self._several_begun = False
+        self._told: dict[GangName, tuple[str, str]] = {}
+
+    def next_round(self, now_ns: int) -> Round:
+        """Return what to write now; the view already sees it written. ``now_ns`` is Unix time in nanoseconds."""
+        view, result = self._view, Round()
+        view.tick(now_ns)
+        gangs = gangs_of(view)
+        for kept in (self._tried, self._ever, self._told):
+            for name in kept.keys() - {gang.name for gang in gangs}:
+                del kept[name]
+        self._several_begun = sum(gang.begun for gang in gangs) > 1
+        head: Gang | None = None
+        for gang in gangs:
+            result.gates += [pod for pod in gang.kept if gated(pod)]
+            if gang.loose and not self._advance(gang, head, result):
+                result.waiting += 1
+                if head is None and self._is_overdue(gang):
+                    head = gang
+        return result
+
+    def _advance(self, gang: Gang, head: Gang | None, result: Round) -> bool:
+        """Give the loose pods of a gang their places, if it can be; return whether it could."""
+        if not self._is_complete(gang, result):
+            self._give_back(gang, result)
+            return False
+        if head is not None:
+            self._give_back(gang, result)
+            text = f"{self._intro(gang)} wait behind gang {head.name}, which has waited too long to be passed again"
+            self._tell(gang, _BEHIND, text, result)
+            return False
+        plan = self._plan(gang, result)
+        if plan is None:
+            self._give_back(gang, result)
+            return False
+        if plan.fits:
+            self._write(gang, plan, len(plan.places), result)
+            result.planned += 1
+            places = ", ".join(sorted({place.node for place in plan.places.values()}))
+            text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {places}"
+            self._tell(gang, "GangPlanned", text, result, warning=False)
+            return True
+        text = f"{self._intro(gang)} wait: there is room for {len(plan.places)}; {plan.lacking}"
+        self._tell(gang, _WAITING, text, result)
+        if self._is_overdue(gang):
+            self._gather(gang, plan, result)
+        else:
+            self._give_back(gang, result)
+        return False
+
+    # -- whether a gang may start
+
+    def _is_complete(self, gang: Gang, result: Round) -> bool:
+        if not gang.size:
+            what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
+            if self._view.groups is None:
+                what = "the cluster has no PodGroups: install their CRD, or name the gang by labels"
+            self._tell(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", result)
+            return False
+        if len(gang.loose) >= gang.needed:
+            return True
+        if self._view.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
+            there = gang.size - gang.needed + len(gang.loose)
+            text = f"gang {gang.name.name}: {there} of the {gang.size} pods that start together exist"
+            self._tell(gang, _INCOMPLETE, text, result, warning=False)
+        return False
+
+    def _is_overdue(self, gang: Gang) -> bool:
+        """Return whether it is time to keep room for the gang: it needs it, has waited, and would fit some day."""
+        patience = self._configuration.gangs.patience_seconds
+        waited = self._view.now_ns / _SECOND - gang.complete_at
+        complete = gang.size > 0 and len(gang.loose) >= gang.needed
+        # Gangs that lost pods could wait for each other's cards for ever if one of them kept what it cannot use.
+        may_keep = gang.short and not (gang.begun and self._several_begun)
+        return may_keep and complete and waited > patience and not self._is_too_large(gang)
+
+    def _is_too_large(self, gang: Gang) -> bool:
+        ever = self._ever.get(gang.name)
+        return ever is not None and not ever.plan.fits and ever.plan.certain
+
+    def _plan(self, gang: Gang, result: Round) -> GangPlan | None:
+        """Return what a search finds now; None where none can ever find anything."""
+        view = self._view
+        pods, freed = frozenset(pod.metadata.uid for pod in gang.loose), view.freed
+        tried = self._tried.get(gang.name)
+        unchanged = tried is not None and (tried.pods, tried.needed, tried.freed) == (pods, gang.needed, freed)
+        if tried is not None and unchanged and not self._is_overdue(gang):
+            return None if self._is_too_large(gang) else tried.plan
+        try:
+            members = [candidate(pod, view.ledger) for pod in gang.loose]
+        except RequestError as error:
+            self._tell(gang, "InvalidGPURequest", f"gang {gang.name.name}: {error}", result)
+            return None
+        ground = view.ground()
+        plan = plan_gang(members, gang.needed, ground.placer, ground.predicates, view.now_ns)
+        if plan.fits:
+            self._tried.pop(gang.name, None)
+            return plan
+        self._tried[gang.name] = _Tried(pods, gang.needed, freed, plan)
+        ever = self._in_the_empty_cluster(gang, pods, members)
+        if not self._is_too_large(gang):
+            return plan
+        text = (
+            f"{self._intro(gang)} can never start here: the empty cluster has room for {len(ever.places)}; "
+            f"{ever.lacking}; add nodes, or ask for less"
+        )
+        self._tell(gang, _TOO_LARGE, text, result)
+        return None
+
+    def _in_the_empty_cluster(self, gang: Gang, pods: frozenset[str], members: Sequence[Candidate]) -> GangPlan:
+        empty, known = self._view.empty_ground(), self._ever.get(gang.name)
+        if known is None or (known.pods, known.needed) != (pods, gang.needed) or known.ground is not empty:
+            plan = plan_gang(members, gang.needed, empty.placer, empty.predicates, self._view.now_ns)
+            known = self._ever[gang.name] = _Ever(pods, gang.needed, empty, plan)
+        return known.plan
+
+    # -- what is written
+
+    def _write(self, gang: Gang, plan: GangPlan, pods: int, result: Round) -> None:
+        """Write the places of ``plan`` as those of one plan of ``pods`` pods; others of the gang lose theirs."""
+        name = f"{gang.name.name}/{self._new_plan()}"[-253:]
+        with_cards = sum(place.allocation is not None for place in plan.places.values())
+        # Places of a gang that cannot start yet are less than its plan has: nobody may take one.
+        size = with_cards if pods == len(plan.places) else pods
+        expires_ns = self._view.now_ns + self._configuration.gangs.hold_seconds * _SECOND
+        writes = []
+        for pod in gang.loose:
+            place = plan.places.get(pod.metadata.uid)
+            if place is not None:
+                writes.append(Write(pod, _hold(name, size, pods, expires_ns, place)))
+            elif self._view.hold(pod) is not None:
+                writes.append(Write(pod, None))
+        self._expect(writes, result)
+
+    def _gather(self, gang: Gang, plan: GangPlan, result: Round) -> None:
+        """Keep what there is for a gang that has waited too long, where that is more than is kept already."""
+        margin = self._configuration.gangs.hold_seconds * _SECOND // 4
+        holds = [hold for pod in gang.loose if (hold := self._view.hold(pod)) is not None]
+        lasting = [hold for hold in holds if hold.expires_ns - self._view.now_ns > margin]
+        if len(plan.places) > len(lasting) or len(holds) > len(lasting):
+            self._write(gang, plan, gang.needed, result)
+
+    def _give_back(self, gang: Gang, result: Round) -> None:
+        self._expect([Write(pod, None) for pod in gang.loose if self._view.hold(pod) is not None], result)
+
+    def _expect(self, writes: Sequence[Write], result: Round) -> None:
+        for write in writes:
+            self._view.expect(write.pod, write.hold)
+        if writes:
+            result.holds.append(list(writes))
+
+    # -- what is said
+
+    def _intro(self, gang: Gang) -> str:
+        more = f" (beside {gang.running + len(gang.kept)} that have a place)" if gang.running or gang.kept else ""
+        return f"gang {gang.name.name}: {gang.needed} pods that start together{more}"
+
+    def _tell(self, gang: Gang, reason: str, message: str, result: Round, *, warning: bool = True) -> None:
+        if self._told.get(gang.name) != (reason, message):
+            self._told[gang.name] = (reason, message)
+            result.notes.append(Note(gang.loose, reason, message, warning))
+
+
+def _hold(plan: str, size: int, pods: int, expires_ns: int, place: Decision) -> Hold:
+    return Hold(plan, size, pods, place.node, expires_ns, place.allocation)

@@ -1,0 +1,202 @@
+"""Puts the controller together and runs it: watches, Lease, nodes, gangs, and an orderly end."""
+
+import asyncio
+import logging
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.controller.apiserver import ApiServerWriter
+from gputile.controller.findings import AGENT_SILENT, units_in_force
+from gputile.controller.gangkeeper import GangKeeper
+from gputile.controller.leadership import Leadership
+from gputile.controller.monitoring import Metrics, MonitoringServer, monitoring_app
+from gputile.controller.nodekeeper import NodeKeeper
+from gputile.controller.podgroups import watch_pod_groups
+from gputile.controller.rounds import Planner
+from gputile.controller.view import View
+from gputile.kube.configfile import follow
+from gputile.kube.connection import Connection
+from gputile.kube.events import EventRecorder
+from gputile.kube.kubeconfig import Access
+from gputile.kube.lease import LeaseHolder
+from gputile.kube.reflector import Applied, Deleted, Event, Reflector, Replaced
+from gputile.kube.tenancy import Tenancy
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How this process runs. ``config`` is followed while it changes; ``health_port`` 0 serves nothing."""
+
+    namespace: str
+    lease: str
+    identity: str
+    lease_seconds: float = 15.0
+    health_port: int = 8082
+    config: Path | None = None
+
+
+class Controller:
+    """The parts of one controller on one connection, with one configuration."""
+
+    def __init__(self, connection: Connection, configuration: Configuration, settings: Settings) -> None:
+        self._settings = settings
+        self._configuration = configuration
+        self._connection = connection
+        self._events = EventRecorder(connection, settings.identity)
+        writer = ApiServerWriter(connection, self._events)
+        self.view = View(configuration, self._changed)
+        seconds = settings.lease_seconds
+        tenancy = Tenancy(settings.identity, seconds, seconds / 3)
+        lease = LeaseHolder(connection, settings.namespace, settings.lease, tenancy, within=max(1.0, seconds / 3))
+        self.leadership = Leadership(lease, self._refresh, self._begun)
+        active = self.leadership.active
+        self.nodes = NodeKeeper(writer, configuration, self.view.node, active, time.monotonic)
+        planner = Planner(self.view, lambda: secrets.token_hex(6))
+        self.gangs = GangKeeper(self.view, planner, writer, active, time.time_ns)
+        self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
+        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self.view.take_pods)
+        self._watches: list[Reflector[Node] | Reflector[Pod]] = [self._node_watch]
+        if configuration.admission.gangs:
+            self._watches.append(self._pod_watch)
+
+    def not_ready(self) -> str:
+        """Return why this replica is not ready, "" where it is; a standby is."""
+        return "" if all(watch.synced for watch in self._watches) else "the cluster is not listed yet"
+
+    async def run(self) -> NoReturn:
+        """Watch and act until cancelled; give the Lease up at the end."""
+        work: list[Coroutine[Any, Any, Any]] = [
+            self._events.run(),
+            self._node_watch.run(),
+            self.nodes.queue.run(),
+            self.leadership.keep(self._settings.lease_seconds / 3),
+        ]
+        if self._configuration.admission.gangs:
+            work += [
+                self._pod_watch.run(),
+                watch_pod_groups(self._connection, self.view.take_groups),
+                self.gangs.run(),
+            ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for each in work:
+                    group.create_task(each)
+        finally:
+            await asyncio.shield(self.leadership.release())
+        raise AssertionError("the controller's tasks never end")
+
+    def describe(self, metrics: Metrics) -> None:
+        """Export what can be counted."""
+        view, gangs, nodes = self.view, self.gangs, self.nodes
+        gauge = metrics.gauge
+        gauge("gputile_controller_active", "1 while this replica acts.", self.leadership.active)
+        gauge("gputile_controller_synced", "1 once the cluster is listed.", lambda: not self.not_ready())
+        gauge("gputile_controller_gangs_waiting", "Gangs that have pods without a place.", lambda: gangs.waiting)
+        gauge("gputile_controller_gangs_planned", "Gangs that were given places.", lambda: gangs.planned)
+        gauge("gputile_controller_taints_written", "Changes of GPU taints.", lambda: nodes.tainted)
+        gauge(
+            "gputile_controller_write_failures",
+            "Writes that were tried again.",
+            lambda: nodes.queue.failures + gangs.failures,
+        )
+        gauge("gputile_controller_places_kept", "Pods of gangs whose cards are kept for them.", self._kept)
+        gauge("gputile_controller_silent_nodes", "GPU nodes whose agent is silent.", self._silent)
+        metrics.labelled(
+            "gputile_controller_nodes_by_unit",
+            "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
+            "unit_mib",
+            lambda: [(str(u), n) for u, n in units_in_force(view.nodes.values(), self._configuration).items()],
+        )
+
+    def _kept(self) -> int:
+        return sum(booking.tentative for booking in self.view.ledger.bookings())
+
+    def _silent(self) -> int:
+        conditions = (c for node in self.view.nodes.values() for c in node.status.conditions)
+        return sum(c.type == AGENT_SILENT and c.status == "True" for c in conditions)
+
+    def _take_nodes(self, event: Event[Node]) -> None:
+        self.view.take_nodes(event)
+        match event:
+            case Applied(node) | Deleted(node):
+                self.nodes.queue.add(node.metadata.name)
+            case Replaced(nodes, _):
+                for node in nodes:
+                    self.nodes.queue.add(node.metadata.name)
+
+    async def _refresh(self) -> None:
+        await asyncio.gather(*(watch.relist() for watch in self._watches))
+
+    def _begun(self) -> None:
+        for name in self.view.nodes:
+            self.nodes.queue.add(name)
+        self.gangs.changed()
+
+    def _changed(self) -> None:
+        self.gangs.changed()
+
+
+async def serve(access: Access, configuration: Configuration, settings: Settings) -> None:
+    """Run the controller until SIGTERM or SIGINT; a changed configuration starts it anew within the process."""
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    in_force = configuration
+    log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
+    async with Connection(access) as connection:
+        while not ended.is_set():
+            in_force = await _serve_one(connection, in_force, settings, ended)
+    log.info("controller stops")
+
+
+async def _serve_one(
+    connection: Connection, configuration: Configuration, settings: Settings, ended: asyncio.Event
+) -> Configuration:
+    """Run with one configuration until it ends or another comes; return the next."""
+    following: list[Configuration] = []
+    over = asyncio.Event()
+
+    def take(found: Configuration) -> None:
+        following.append(found)
+        over.set()
+
+    controller, metrics = Controller(connection, configuration, settings), Metrics()
+    controller.describe(metrics)
+    running = [
+        asyncio.create_task(controller.run()),
+        asyncio.create_task(ended.wait()),
+        asyncio.create_task(over.wait()),
+    ]
+    others = [asyncio.create_task(follow(settings.config, configuration, take))]
+    server = MonitoringServer(monitoring_app(metrics, controller.not_ready), settings.health_port)
+    if settings.health_port:
+        others.append(asyncio.create_task(server.serve()))
+    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    server.stop()
+    if settings.health_port:
+        await others[1]
+    for task in (*running, others[0]):
+        task.cancel()
+    for task in running[1:]:
+        with suppress(asyncio.CancelledError):
+            await task
+    with suppress(asyncio.CancelledError):
+        await running[0]
+    return following[-1] if following else configuration
+
+
+def default_identity() -> str:
+    """Return the name of this host: in Kubernetes the pod's, so that a restarted container resumes its own Lease."""
+    return socket.gethostname()
