@@ -16,6 +16,7 @@
 
 static struct turn_link arbiter = {.fd = -1};
 static uint64_t connect_at;
+static bool alone; /* there was no arbiter when one was looked for last */
 
 static uint64_t quantum(void) { return __atomic_load_n(&turn_process.quantum, __ATOMIC_RELAXED); }
 static unsigned number_of(const struct turn_card *card) { return (unsigned)(card - turn_process.card); }
@@ -85,7 +86,7 @@ static uint64_t step(struct turn_card *card, uint64_t now) {
         card->state = TURN_NONE;
         return now;
     case TURN_NONE:
-        if (!wanted(card) || (arbiter.fd >= 0 && !arbiter.agreed)) return NEVER;
+        if (!wanted(card) || (!alone && !arbiter.agreed)) return NEVER;
         if (arbiter.agreed) {
             turn_link_say(&arbiter, TURN_WANT, number_of(card), 0, 0, 0);
             return ask(card, now);
@@ -134,6 +135,7 @@ static void change_rule(uint64_t now) {
 
 static void hang_up(uint64_t now) {
     turn_link_close(&arbiter);
+    alone = true;
     connect_at = now + CONNECT_EVERY;
     read_shares();
     change_rule(now);
@@ -143,7 +145,7 @@ static void take(const struct turn_message *message, uint64_t now) {
     struct turn_card *card = message->card < turn_process.count ? &turn_process.card[message->card] : NULL;
     if (message->kind == TURN_WELCOME && !arbiter.agreed) {
         if (message->a != 1) return hang_up(now);
-        arbiter.agreed = true;
+        arbiter.agreed = true, alone = false;
         if (message->b) __atomic_store_n(&turn_process.quantum, message->b, __ATOMIC_RELAXED);
         for (unsigned i = 0; i < turn_process.count; i++) turn_link_card(&arbiter, i, turn_process.uuids[i]);
         change_rule(now);
@@ -195,7 +197,7 @@ void turn_keeper_in_child(void) { turn_link_close(&arbiter); }
 
 bool turn_keeper_start(void) {
     arbiter = (struct turn_link){.fd = -1};
-    connect_at = 0;
+    connect_at = 0, alone = false;
     read_shares();
     return turn_thread(keeper, NULL);
 }

@@ -181,10 +181,11 @@ class CardTurns:
             account.refill(now)
         turn = self._turn
         if turn is not None:
-            turn.account.refill(now)
-            turn.account.charge(max(0, now - turn.charged_until))
+            # Later than that only if this process slept: nobody pays for that.
+            until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
+            turn.account.charge(max(0, until - turn.charged_until))
             turn.account.last_active = now
-            turn.charged_until = max(now, turn.charged_until)
+            turn.charged_until = max(until, turn.charged_until)
         active = [a.virtual for a in self.accounts.values() if a.waiting or (turn and turn.account is a)]
         self._virtual = max(self._virtual, min(active, default=self._virtual))
 
@@ -227,7 +228,7 @@ class CardTurns:
         turn, self._turn = self._turn, None
         if turn is None:
             return
-        lasted = now - turn.since
+        lasted = turn.charged_until - turn.since
         turn.account.charge(min(lasted, max(turn.used, lasted // LEAST_PART)) - lasted)
         if turn.end is not None and now >= turn.end:
             self._lingers = (turn.account, now + LINGER)

@@ -90,6 +90,13 @@ class Busy:
         found = [p.busy_ns[card] for p in self._gpus.processes() if p.pid == self.process.pid]
         return found[0] if found else 0
 
+    def share_over(self, seconds: float, card: int = 0) -> float:
+        """Return what part of so many seconds the card works for it."""
+        begin, had = time.monotonic(), self.busy(card)
+        time.sleep(seconds)
+        got = self.busy(card) - had
+        return got / 1e9 / (time.monotonic() - begin)
+
     def end(self) -> int:
         """Wait for its end; return what its kernels took."""
         out, _ = self.process.communicate(timeout=WITHIN_S)

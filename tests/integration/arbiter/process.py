@@ -1,6 +1,7 @@
 """The arbiter as the agent runs it: a process that is told on its standard input whom to serve."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -65,6 +66,9 @@ class ArbiterProcess:
         self._process.wait()
         assert self._process.stdin is not None
         self._process.stdin.close()
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
 
     def restart(self) -> None:
         self._start()

@@ -193,3 +193,13 @@ def test_a_new_share_counts_from_now_on() -> None:
     machine.run(20 * 10**9)
     a, b = (client.busy - had for client, had in zip(machine.clients, before, strict=True))
     assert b / a == pytest.approx(2, rel=0.03)
+
+
+def test_nobody_pays_for_an_arbiter_that_slept() -> None:
+    turns = CardTurns(Q)
+    for name in "ab":
+        turns.put(name, percent(50), 0)
+    turns.want("a", 1, 0)
+    turns.want("b", 2, 0)
+    turns.leave(1, 5000 * MS)
+    assert turns.accounts["a"].used <= 2 * Q
