@@ -1,8 +1,9 @@
 """Keeps every resource registered with the kubelet, through restarts of the kubelet and the loss of sockets.
 
 A kubelet that starts removes all sockets of its device plugin directory and makes its own anew, so its socket's inode
-tells a new kubelet, and a plugin whose socket is gone serves on a new one. A plugin that the kubelet does not listen to
-although it registered does so again. A kubelet that never answers is asked at growing intervals.
+tells a new kubelet, and a plugin whose socket is gone serves on a new one. That is seen at once: the kubelet admits
+its pods right afterwards, and fails for good those whose devices are not registered by then. A plugin that the kubelet
+does not listen to although it registered does so again. A kubelet that never answers is asked at growing intervals.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import grpc
 
+from gputile.agent.directorywatch import DirectoryWatch
 from gputile.agent.plugin import OPTIONS, SOCKET_PREFIX, Plugin
 from gputile.agent.podresources import CLIENT_OPTIONS
 from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -27,7 +29,7 @@ ANSWER_WITHIN_S = 5.0
 HAND_OVER_WITHIN_S = 3.0
 LOOK_FOR_OLDER_EVERY_S = 0.05
 LISTEN_WITHIN_S = 5.0  # from registration to the kubelet's ListAndWatch
-LONGEST_PAUSE_S = 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0  # the kubelet's socket is there a moment before anybody listens
 
 Identity = tuple[int, int, int]
 
@@ -65,11 +67,14 @@ class Registrar:
 
     async def run(self) -> None:
         """Look after all plugins until cancelled."""
+        watch = DirectoryWatch(self._directory, _is_socket)
         try:
             while True:
                 await self.look()
-                await asyncio.sleep(LOOK_EVERY_S)
+                pause = self._next_try - asyncio.get_running_loop().time()
+                await watch.changed(pause if 0 < pause < LOOK_EVERY_S else LOOK_EVERY_S)
         finally:
+            watch.close()
             await asyncio.gather(*(plugin.stop() for plugin in self._plugins.values()))
 
     async def add(self, plugin: Plugin) -> None:
@@ -136,7 +141,7 @@ class Registrar:
                     await stub.Register(request, timeout=ANSWER_WITHIN_S)
                 except grpc.aio.AioRpcError as error:
                     self._failures += 1
-                    pause = min(LONGEST_PAUSE_S, 0.25 * 2**self._failures)
+                    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
                     self._next_try = now + pause
                     details = error.details()
                     log.warning("the kubelet does not take %s: %s; again in %s s", plugin.resource, details, pause)
@@ -144,6 +149,10 @@ class Registrar:
                 self._since[plugin.resource] = asyncio.get_running_loop().time()
                 log.info("registered %s", plugin.resource)
         self._failures = 0
+
+
+def _is_socket(name: str) -> bool:
+    return name == KUBELET_SOCKET or name.startswith(SOCKET_PREFIX)
 
 
 def _identity(path: Path) -> Identity | None:
