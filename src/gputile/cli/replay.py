@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -11,11 +12,19 @@ import typer
 from gputile.cli.output import Output, fail, write, write_json
 
 if TYPE_CHECKING:
+    from gputile.replay.departures import Stay
     from gputile.replay.results import Result
     from gputile.replay.study import Task
 
 SEEDS = [42, 43, 44, 45, 46]
 Outcome = TypeVar("Outcome")
+
+
+class Scenario(StrEnum):
+    """What happens to pods."""
+
+    ARRIVALS = "arrivals"
+    DEPARTURES = "departures"
 
 
 def replay(
@@ -30,40 +39,84 @@ def replay(
         ),
     ] = None,
     seed: Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="Default: 42 to 46.")] = None,
+    scenario: Annotated[
+        Scenario, typer.Option("--scenario", help="Whether pods only arrive, or leave again at the trace's own times.")
+    ] = Scenario.ARRIVALS,
+    load: Annotated[
+        float, typer.Option("--load", min=0.01, max=100, help="For departures: peak demand over the cluster's GPUs.")
+    ] = 1.0,
+    plot: Annotated[
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="For arrivals: draw allocated and fragmented GPU; .svg or .png."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Replays side by side; default: one for each CPU.")
     ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
 ) -> None:
-    """Replay a GPU trace: pods arrive one by one until 130 % of the GPUs were asked for, and nothing departs.
+    """Replay a GPU trace, and measure how much each placement policy gets onto the same GPUs.
 
-    Prints the allocated part of the GPUs, per cent, when 95, 100 and 130 % had arrived, and the CPU seconds it took.
+    Arrivals: pods come one by one until 130 % of the GPUs were asked for, and nothing leaves; prints the allocated part
+    of the GPUs, per cent, when 95, 100 and 130 % had come. Departures: prints GPU-hours, and who waited.
     """
-    from gputile.replay.study import Task, measure
+    from gputile.replay.plot import PlotError
+    from gputile.replay.study import Task
     from gputile.replay.trace import TraceError
 
+    if plot is not None and scenario is Scenario.DEPARTURES:
+        fail("--plot draws the scenario arrivals; leave out --scenario departures")
     try:
-        names = _workloads(trace, workload)
-        policies = _policies(policy)
-        tasks = [Task(trace, name, each, number) for name in names for each in policies for number in seed or SEEDS]
-        results = list(_run(measure, tasks, jobs))
-    except TraceError as error:
+        names = _workloads(trace, workload, timed=scenario is Scenario.DEPARTURES)
+        work = [(name, each, number) for name in names for each in _policies(policy) for number in seed or SEEDS]
+        tasks = [Task(trace, *each, load) for each in work]
+        if scenario is Scenario.DEPARTURES:
+            _departures(tasks, jobs, output)
+        else:
+            _arrivals(tasks, jobs, output, plot)
+    except (TraceError, PlotError) as error:
         fail(str(error))
+
+
+def _arrivals(tasks: "list[Task]", jobs: int | None, output: Output, plot: Path | None) -> None:
+    from gputile.replay.study import measure, measure_with_trail
+
+    if plot is None:
+        results = list(_run(measure, tasks, jobs))
+    else:
+        from gputile.replay.plot import draw, require
+
+        require(plot)
+        outcomes = list(_run(measure_with_trail, tasks, jobs))
+        results = [result for result, _ in outcomes]
+        draw(plot, [(result.workload, result.policy, trail) for result, trail in outcomes])
     if output is Output.JSON:
         write_json(results)
     else:
         _print(results)
 
 
-def _workloads(trace: Path, names: list[str] | None) -> list[str]:
-    """Return the workloads to replay; every file is read once before any process starts, to fail early."""
-    from gputile.replay.trace import read_nodes, read_workload, workloads
+def _departures(tasks: "list[Task]", jobs: int | None, output: Output) -> None:
+    from gputile.replay.study import measure_departures
+
+    stays = list(_run(measure_departures, tasks, jobs))
+    if output is Output.JSON:
+        write_json(stays)
+    else:
+        _print_stays(stays)
+
+
+def _workloads(trace: Path, names: list[str] | None, *, timed: bool) -> list[str]:
+    """Return the workloads to replay, by default all, or all with times; reads every file, to fail early."""
+    from gputile.replay.trace import TraceError, read_nodes, read_workload, workloads
 
     read_nodes(trace)
-    found = names or workloads(trace)
-    for name in found:
-        read_workload(trace, name)
-    return found
+    found = [read_workload(trace, name) for name in names or workloads(trace)]
+    if timed:
+        lacking = [workload.name for workload in found if workload.lifetime is None]
+        if lacking and (names or len(lacking) == len(found)):
+            raise TraceError(f"workload {lacking[0]}: its file has no creation_time and deletion_time")
+        found = [workload for workload in found if workload.lifetime is not None]
+    return [workload.name for workload in found]
 
 
 def _policies(names: list[str] | None) -> list[str]:
@@ -96,6 +149,21 @@ def _print(results: "list[Result]") -> None:
         points = [f"{mean(result.allocated[point] for result in mine):.2f}" for point in ("95", "100", "130")]
         failed = f"{mean(result.failed_pods for result in mine):.0f}"
         rows.append((name, policy, str(len(mine)), *points, failed, f"{mean(r.seconds for r in mine):.1f}"))
+    _table(rows)
+
+
+def _print_stays(stays: "list[Stay]") -> None:
+    rows: list[tuple[str, ...]] = [
+        ("WORKLOAD", "POLICY", "SEEDS", "GPU-HOURS", "OF ASKED", "WAITED PODS", "MEAN WAIT", "FAILED PODS", "CPU S")
+    ]
+    for name, policy in dict.fromkeys((stay.workload, stay.policy) for stay in stays):
+        mine = [stay for stay in stays if (stay.workload, stay.policy) == (name, policy)]
+        hours = mean(stay.gpu_hours for stay in mine)
+        part = 100 * hours / mean(stay.gpu_hours_asked for stay in mine)
+        waits = f"{mean(stay.waited_pods for stay in mine):.0f}", f"{mean(stay.wait_seconds for stay in mine):.0f} s"
+        failed = f"{mean(stay.failed_pods for stay in mine):.0f}"
+        seconds = f"{mean(stay.seconds for stay in mine):.1f}"
+        rows.append((name, policy, str(len(mine)), f"{hours:.0f}", f"{part:.2f} %", *waits, failed, seconds))
     _table(rows)
 
 

@@ -4,13 +4,16 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
 
+from gputile.replay import departures
 from gputile.replay.catalog import make_policy
+from gputile.replay.departures import Stay
 from gputile.replay.engine import replay
+from gputile.replay.fragmentation import Trail, replay_with_trail
 from gputile.replay.results import Result, result
 from gputile.replay.trace import read_arrivals, read_nodes, read_workload
 
@@ -25,6 +28,8 @@ class Task:
     workload: str
     policy: str
     seed: int
+    load: float = 1.0
+    """Peak demand in ``measure_departures``, as a multiple of the GPUs."""
 
 
 def measure(task: Task) -> Result:
@@ -35,6 +40,30 @@ def measure(task: Task) -> Result:
     started = time.process_time()
     curve = replay(nodes, workload, arrivals, make_policy(task.policy, nodes, workload, task.seed))
     return result(task.workload, task.policy, task.seed, curve, time.process_time() - started)
+
+
+def measure_with_trail(task: Task) -> tuple[Result, Trail]:
+    """Replay like ``measure`` and follow the fragments, which counts into the seconds."""
+    nodes = read_nodes(task.trace)
+    workload = read_workload(task.trace, task.workload)
+    arrivals = read_arrivals(task.trace, nodes, workload, task.seed)
+    started = time.process_time()
+    curve, trail = replay_with_trail(nodes, workload, arrivals, make_policy(task.policy, nodes, workload, task.seed))
+    return result(task.workload, task.policy, task.seed, curve, time.process_time() - started), trail
+
+
+def measure_departures(task: Task) -> Stay:
+    """Replay pods that leave again."""
+    nodes = read_nodes(task.trace)
+    workload = read_workload(task.trace, task.workload)
+    rank = read_arrivals(task.trace, nodes, workload, task.seed).rank
+    plan = departures.schedule(nodes, workload, task.seed, task.load)
+    policy = make_policy(task.policy, nodes, workload, task.seed)
+    started = time.process_time()
+    starts = departures.replay(nodes, workload, plan, policy, rank)
+    seconds = round(time.process_time() - started, 3)
+    stay = departures.summary(workload, task.policy, task.seed, task.load, plan, starts)
+    return replace(stay, seconds=seconds)
 
 
 def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) -> Iterator[Outcome]:
