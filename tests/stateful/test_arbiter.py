@@ -1,0 +1,187 @@
+"""The turns on one card, whatever containers and processes do: never two containers at once, nobody waits for ever.
+
+What must hold after every step:
+
+* the processes whose turn it is are of one container, were told so, and had asked;
+* a card is free only while nobody who may have it waits, but for a millisecond after a turn;
+* who waits and may have the card gets it within a bound;
+* a container under a ceiling has been charged no more than that, a burst and its last turn.
+"""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gputile.arbiter.shares import WHOLE, Share
+from gputile.arbiter.turns import LINGER, MOST_OVERRUN, MOST_OWED, MS, CardTurns, Grant, Instruction, Limit
+from tests.unit.arbiter.machine import Client, Machine
+
+QUANTUM, LONGEST_WAIT = 30 * MS, 300 * MS
+NAMES = ("a", "b", "c", "d")
+MEMBERS = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "d"}
+names, members = st.sampled_from(NAMES), st.sampled_from(sorted(MEMBERS))
+shares = st.builds(
+    Share,
+    st.sampled_from([1, 2, 3, 100]),
+    st.sampled_from([0, 0, WHOLE // 10]),
+    st.sampled_from([WHOLE, WHOLE, WHOLE // 2, WHOLE // 5]),
+    st.sampled_from([0, 0, 5]),
+)
+
+
+class Turns(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns = CardTurns(QUANTUM, LONGEST_WAIT)
+        self.now = 0
+        self.asked: dict[int, int] = {}
+        self.holds: dict[int, tuple[int, int | None]] = {}
+        self.blocked_since: dict[str, int] = {}
+        self.shares: dict[str, tuple[Share, int, int]] = {}
+
+    def follow(self, said: list[Instruction]) -> None:
+        for instruction in said:
+            member = instruction.member
+            if isinstance(instruction, Grant):
+                assert member in self.asked, "nobody asked"
+                del self.asked[member]
+                end = self.now + instruction.length if instruction.length else None
+                self.holds[member] = (instruction.turn, end)
+            else:
+                assert isinstance(instruction, Limit)
+                assert self.holds[member][0] == instruction.turn
+                self.holds[member] = (instruction.turn, self.now + instruction.remaining)
+
+    def put_in(self, name: str, share: Share) -> None:
+        account = self.turns.accounts.get(name)
+        self.shares[name] = (share, self.now, account.used if account else 0)
+        self.follow(self.turns.put(name, share, self.now))
+
+    @rule(name=names, share=shares)
+    def put(self, name: str, share: Share) -> None:
+        self.put_in(name, share)
+
+    @rule(name=names)
+    def remove(self, name: str) -> None:
+        for member in [m for m, owner in MEMBERS.items() if owner == name]:
+            self.asked.pop(member, None)
+            self.holds.pop(member, None)
+        self.shares.pop(name, None)
+        self.follow(self.turns.remove(name, self.now))
+
+    @rule(member=members)
+    def want(self, member: int) -> None:
+        name = MEMBERS[member]
+        if name in self.turns.accounts and member not in self.holds:
+            self.asked[member] = self.asked.get(member, self.now)
+        self.follow(self.turns.want(name, member, self.now))
+
+    @precondition(lambda self: self.holds)
+    @rule(data=st.data(), used=st.integers(0, 2 * QUANTUM), again=st.booleans())
+    def done(self, data: st.DataObject, used: int, again: bool) -> None:
+        member = data.draw(st.sampled_from(sorted(self.holds)))
+        turn, _ = self.holds.pop(member)
+        if again:
+            self.asked[member] = self.now
+        self.follow(self.turns.done(member, turn, used, again, self.now))
+
+    @rule(member=members, turn=st.integers(1, 30), used=st.integers(0, 2**64 - 1))
+    def lie(self, member: int, turn: int, used: int) -> None:
+        """Nobody gives back what is another's, or a turn that he has not."""
+        if self.holds.get(member, (0, None))[0] != turn and member not in self.holds:
+            self.follow(self.turns.done(member, turn, used, False, self.now))
+            self.follow(self.turns.busy(member, turn, self.now))
+
+    @precondition(lambda self: self.holds)
+    @rule(data=st.data())
+    def busy(self, data: st.DataObject) -> None:
+        member = data.draw(st.sampled_from(sorted(self.holds)))
+        self.follow(self.turns.busy(member, self.holds[member][0], self.now))
+
+    @rule(member=members)
+    def leave(self, member: int) -> None:
+        self.asked.pop(member, None)
+        self.holds.pop(member, None)
+        self.follow(self.turns.leave(member, self.now))
+
+    @rule(step=st.sampled_from([1, MS // 2, LINGER, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]))
+    def wait(self, step: int) -> None:
+        until = self.now + step
+        while (wake := self.turns.wake_at(self.now)) is not None and wake <= until:
+            assert wake > self.now, "it would be woken without end"
+            self.now = wake
+            self.follow(self.turns.tick(self.now))
+            self.nobody_waits_for_ever()
+        self.now = until
+
+    @invariant()
+    def one_container_holds(self) -> None:
+        holders = self.turns.holders
+        assert len({MEMBERS[member] for member in holders}) <= 1
+        assert holders <= self.holds.keys()
+
+    @invariant()
+    def the_card_is_not_left_idle(self) -> None:
+        ready = [a for a in self.turns.accounts.values() if a.waiting and (not a.capped or a.ceiling.level > QUANTUM)]
+        wake = self.turns.wake_at(self.now)
+        assert self.turns.holders or not ready or (wake is not None and wake <= self.now + LINGER)
+
+    @invariant()
+    def nobody_waits_for_ever(self) -> None:
+        bound = LONGEST_WAIT + (len(NAMES) + 1) * (2 * QUANTUM + MOST_OVERRUN + LINGER)
+        for account in self.turns.accounts.values():
+            if account.waiting and not account.capped and account.name not in {MEMBERS[m] for m in self.turns.holders}:
+                since = self.blocked_since.setdefault(account.name, self.now)
+                assert self.now - since <= bound, account.name
+            else:
+                self.blocked_since.pop(account.name, None)
+        for name in self.blocked_since.keys() - self.turns.accounts.keys():
+            del self.blocked_since[name]
+
+    @invariant()
+    def ceilings_hold(self) -> None:
+        for name, (share, since, before) in self.shares.items():
+            account = self.turns.accounts[name]
+            last_turn = 2 * QUANTUM + MOST_OVERRUN
+            late = MOST_OWED * sum(owner == name for owner in MEMBERS.values())
+            burst = 2 * QUANTUM + last_turn + late
+            if account.capped and not account.late:
+                assert account.used - before <= (self.now - since) * share.ceiling // WHOLE + burst
+
+
+Turns.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestTurns = Turns.TestCase
+
+busy_client = st.tuples(
+    st.integers(1, 8), st.sampled_from([MS // 10, MS, 7 * MS, 45 * MS]), st.sampled_from([0, MS // 3])
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(busy_client, min_size=2, max_size=6))
+def test_shares_converge_to_the_weights(drawn: list[tuple[int, int, int]]) -> None:
+    """G4: whatever the length of kernels, and whether one asks again at once."""
+    clients = [Client(f"c{i}", Share(weight), kernel, back) for i, (weight, kernel, back) in enumerate(drawn)]
+    machine = Machine(clients, longest_wait=10**12)
+    machine.run(60 * 10**9)
+    total, weights = sum(client.busy for client in clients), sum(client.share.weight for client in clients)
+    for client in clients:
+        assert client.busy / total == pytest.approx(client.share.weight / weights, rel=0.05)
+    assert total / machine.now > 0.94
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([MS, 7 * MS, 45 * MS])), min_size=1, max_size=6))
+def test_percentages_are_had_and_kept_to(drawn: list[tuple[int, int]]) -> None:
+    """M5: each gets what it asked for as long as all together ask for no more than 90 %, and never more."""
+    parts, clients = [5 * tenth for tenth, _ in drawn], []
+    factor = min(1.0, 90 / sum(parts))
+    for i, (part, (_, kernel)) in enumerate(zip(parts, drawn, strict=True)):
+        millionths = int(part * factor * WHOLE / 100)
+        clients.append(Client(f"c{i}", Share(part, millionths, millionths), kernel))
+    machine = Machine(clients)
+    machine.run(60 * 10**9)
+    for client in clients:
+        wanted = client.share.ceiling / WHOLE
+        assert client.busy / machine.now == pytest.approx(wanted, rel=0.05, abs=0.002)
