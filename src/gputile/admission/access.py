@@ -37,12 +37,16 @@ LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld.so.preload")
 _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABEL}=allowed"
 
 
-def broken_access(pod: PodView, *, gpu: bool) -> list[Refusal]:
-    """Return every way past the ledger that the pod takes; ``gpu`` is whether it asks for GPUs."""
-    found = [*_environment(pod), *_host_paths(pod, gpu), *_mounts(pod, gpu), *_device_annotations(pod)]
+def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal]:
+    """Yield every way past the ledger that the pod takes; ``gpu`` is whether it asks for GPUs."""
     if gpu:
-        found += [*_privileged(pod), *_host_namespaces(pod), *_node_name(pod)]
-    return found
+        yield from _privileged(pod)
+        yield from _host_namespaces(pod)
+        yield from _node_name(pod)
+    yield from _host_paths(pod, gpu)
+    yield from _mounts(pod, gpu)
+    yield from _device_annotations(pod)
+    yield from _environment(pod)
 
 
 def plain_path(path: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from gputile.admission.asking import asked_by
-from gputile.admission.refusal import Refusal, Rule
+from gputile.admission.refusal import MOST_FOUND, Refusal, Rule
 from gputile.api.core import Container, Pod, PodSpec, ResourceRequirements
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY
 from gputile.device.request import RequestError, parse_request
@@ -19,11 +19,16 @@ def broken_amounts(pod: Pod, unit_mib: int) -> list[Refusal]:
     The parser stops at the first mistake. So that an author learns of all at once, it is asked about each resource of
     each container alone, then about each container, then about the pod.
     """
+    last = _error(pod, unit_mib)
+    if last is None:
+        return []  # what breaks no rule as a whole breaks none in its parts
     found: dict[str, None] = {}
-    for part in (*_parts(pod), pod):
-        error = _error(part, unit_mib)
+    for error in (_error(part, unit_mib) for part in _parts(pod)):
         if error is not None:
             found.setdefault(error)
+        if len(found) == MOST_FOUND:
+            break
+    found.setdefault(last)
     return [Refusal(Rule.AMOUNT, text) for text in found]
 
 

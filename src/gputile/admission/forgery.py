@@ -1,9 +1,9 @@
 """Who may write the ledger: allocations are the annotations of pods, and nobody but gputile writes them (B2, B9)."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final
 
-from gputile.admission.refusal import Refusal, Rule
+from gputile.admission.refusal import MOST_FOUND, Refusal, Rule
 from gputile.api.wellknown import (
     ACK_ALLOCATION,
     ALLOCATION_ANNOTATION,
@@ -21,14 +21,14 @@ STAMPED: Final = MEMORY_UNIT_ANNOTATION
 
 def forged_on_create(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[Refusal]:
     """Return the allocation annotations that a new pod carries, or that a Binding would give to one."""
-    return [] if user in trusted else [_forged(key, user) for key in sorted(annotations) if _protected(key)]
+    return [] if user in trusted else _refused(user, filter(_protected, annotations))
 
 
 def forged_on_binding(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[Refusal]:
     """Return the annotations by which a Binding would write the ledger."""
     if user in trusted:
         return []
-    return [_forged(key, user) for key in sorted(annotations) if _protected(key) or key == STAMPED]
+    return _refused(user, (key for key in annotations if _protected(key) or key == STAMPED))
 
 
 def forged_on_update(
@@ -37,7 +37,7 @@ def forged_on_update(
     """Return the allocation annotations that a change adds, alters or removes."""
     if user in trusted:
         return []
-    return [_forged(key, user) for key in _changed(old, new) if _protected(key) or key == STAMPED]
+    return _refused(user, (key for key in _changed(old, new) if _protected(key) or key == STAMPED))
 
 
 def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusal]:
@@ -49,11 +49,15 @@ def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Refusa
 
 
 def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    return (key for key in sorted({*old, *new}) if old.get(key) != new.get(key))
+    return (key for key in {*old, *new} if old.get(key) != new.get(key))
 
 
 def _protected(key: str) -> bool:
     return key in PROTECTED or key.startswith(PROTECTED_PREFIX)
+
+
+def _refused(user: str, keys: Iterable[str]) -> list[Refusal]:
+    return [_forged(key, user) for key in sorted(keys)[:MOST_FOUND]]
 
 
 def _forged(key: str, user: str) -> Refusal:

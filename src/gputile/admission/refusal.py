@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
-MOST_SHOWN = 12
+MOST_SHOWN: Final = 12
+MOST_FOUND: Final = 50  # a pod may have thousands of mistakes; nobody reads them, and looking for them takes time
 _LONGEST = 400  # characters of one refusal: names and values in it come from the pod
 
 
@@ -39,7 +41,7 @@ def message(refusals: Sequence[Refusal]) -> str:
     """Return what the user is told: all refusals, the first ``MOST_SHOWN`` in full."""
     shown = [f"{_cut(refusal.text)} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
-        shown.append(f"and {len(refusals) - MOST_SHOWN} more")
+        shown.append("and more")
     return f"gputile: {'; '.join(shown)}"
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
@@ -13,7 +14,7 @@ from gputile.admission.completion import assign, gate, stamp
 from gputile.admission.forgery import count_changed, forged_on_binding, forged_on_create, forged_on_update
 from gputile.admission.patch import Operation
 from gputile.admission.podview import PodView
-from gputile.admission.refusal import Refusal, Rule
+from gputile.admission.refusal import MOST_FOUND, Refusal, Rule
 from gputile.admission.rewrite import rewrite
 from gputile.api.admission import AdmissionRequest
 from gputile.api.core import Pod
@@ -109,7 +110,7 @@ def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Policy) 
         return refusals
     refusals += broken_amounts(pod, policy.unit_mib)
     if not policy.unsafe_access:
-        refusals += broken_access(view, gpu=asks_for_gpu(pod))
+        refusals += islice(broken_access(view, gpu=asks_for_gpu(pod)), MOST_FOUND)
     return refusals
 
 
@@ -121,7 +122,8 @@ def _broken_change(request: AdmissionRequest, policy: Policy) -> list[Refusal]:
     if user not in policy.trusted:
         refusals += count_changed(old.metadata.labels, new.metadata.labels)
     if not policy.unsafe_access:
-        refusals += broken_access(_added(old, new), gpu=asks_for_gpu(_decoded(request.object, _POD)))
+        gpu = asks_for_gpu(_decoded(request.object, _POD))
+        refusals += islice(broken_access(_added(old, new), gpu=gpu), MOST_FOUND)
     return refusals
 
 

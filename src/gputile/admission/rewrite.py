@@ -145,6 +145,6 @@ def _affinity_models(affinity: NodeAffinity) -> Iterator[Operation]:
 def _term_models(term: NodeSelectorTerm, path: tuple[str | int, ...]) -> Iterator[Operation]:
     for i, requirement in enumerate(term.match_expressions):
         if requirement.key == LEGACY_MODEL_LABEL:
-            for k, value in enumerate(requirement.values):
-                if model_label_value(value) != value:
-                    yield Operation("replace", (*path, "matchExpressions", i, "values", k), model_label_value(value))
+            values = [model_label_value(value) for value in requirement.values]
+            if values != list(requirement.values):
+                yield Operation("replace", (*path, "matchExpressions", i, "values"), values)

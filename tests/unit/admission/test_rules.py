@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gputile.admission.access import plain_path
-from gputile.admission.refusal import MOST_SHOWN, Refusal, Rule, message
+from gputile.admission.refusal import MOST_FOUND, MOST_SHOWN, Refusal, Rule, message
 from gputile.admission.review import Unreadable, mutate, validate
 
 from .builders import AGENT, POLICY, Json, broken, broken_change, mutated, pod, request
@@ -163,8 +163,17 @@ def test_a_message_is_of_bounded_length_and_printable() -> None:
     many = [Refusal(Rule.AMOUNT, "x" * 100_000 + "\n")] * 10_000
     text = message(many)
     assert len(text) < 10_000
-    assert text.endswith(f"and {10_000 - MOST_SHOWN} more")
+    assert text.count("[gpu-amount]") == MOST_SHOWN
+    assert text.endswith("; and more")
     assert message([Refusal(Rule.AMOUNT, "a\nb\x1b[31m")]) == "gputile: a?b?[31m [gpu-amount]"
+
+
+def test_thousands_of_mistakes_take_no_longer_than_some() -> None:
+    """Nobody starves the webhook with one pod."""
+    body = pod(GPU, container={"env": [{"name": f"GPUTILE_{i}", "value": "x"} for i in range(20_000)]}, hostIPC=True)
+    found = mutate(request(body), POLICY).refusals
+    assert len(found) == MOST_FOUND
+    assert found[0].rule is Rule.HOST_NAMESPACE, "what there is one of is found before what there are thousands of"
 
 
 @pytest.mark.parametrize("sub", ["", "status", "ephemeralcontainers", "resize"])

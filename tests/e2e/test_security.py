@@ -1,0 +1,456 @@
+"""A hostile user with every right over pods of one namespace: what was tried, and what happened, by docs/security.md.
+
+Each row of the document's table is one function here, of the same name; the table's last column begins with the word
+that the test proves: "refused", "no effect" or "possible".
+"""
+
+import json
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.webhook import AGENT, GROUPS, Json, RunningWebhook, installed, pod, refusal
+from tests.localcluster.client import MERGE_PATCH, Api, ApiError
+from tests.localcluster.controlplane import ControlPlane
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "security.md"
+_ROW = re.compile(r"\| `(?P<id>[a-z-]+)` \| [^|]+ \| (?P<outcome>refused|no effect|possible)[^|]*\|")
+TEAM, OTHER = "hostile-team", "other-team"
+HOSTILE = f"system:serviceaccount:{TEAM}:author"
+MEM, WHOLE = "aliyun.com/gpu-mem", "nvidia.com/gpu"
+ALLOCATION = "gputile.io/allocation"
+PODS = f"/api/v1/namespaces/{TEAM}/pods"
+STRATEGIC = "application/strategic-merge-patch+json"
+REFUSED, NO_EFFECT, POSSIBLE = "refused", "no effect", "possible"
+
+
+class Scene:
+    """The cluster as the hostile user (``api``) and its owner (``admin``) see it; ``held`` is a pod with a card."""
+
+    def __init__(self, plane: ControlPlane, webhook: RunningWebhook) -> None:
+        self.plane = plane
+        self.webhook = webhook
+        self.admin = plane.api
+        groups = ["system:serviceaccounts", f"system:serviceaccounts:{TEAM}", "system:authenticated"]
+        self.api = Api(plane.url, str(plane.ca), plane.identity(HOSTILE, groups))
+
+    def create(self, body: Json) -> str:
+        """Try to create a pod of the hostile team."""
+        return refusal(self.api, "POST", PODS, body)
+
+    def patch(self, path: str, body: Json, content_type: str = MERGE_PATCH) -> str:
+        """Try to change something of the hostile team's."""
+        return refusal(self.api, "PATCH", f"{PODS}/{path}", body, content_type)
+
+
+@pytest.fixture(scope="module")
+def scene(control_plane: ControlPlane) -> Iterator[Scene]:
+    """The webhook, two teams, a user who may do everything to pods of one of them, and a pod that gputile has bound."""
+    with installed(control_plane) as webhook:
+        admin = control_plane.api
+        control_plane.nodes.create_node("security", capacity={MEM: "100", WHOLE: "8"})
+        for namespace in (TEAM, OTHER):
+            control_plane.create_namespace(namespace)
+        every = [
+            "pods",
+            "pods/status",
+            "pods/binding",
+            "bindings",
+            "pods/ephemeralcontainers",
+            "pods/resize",
+            "configmaps",
+        ]
+        rules = [
+            {"apiGroups": [""], "resources": every, "verbs": ["*"]},
+            {"apiGroups": ["apps"], "resources": ["*"], "verbs": ["*"]},
+        ]
+        role = {"metadata": {"name": "author"}, "rules": rules}
+        admin.post(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{TEAM}/roles", role)
+        binding = {
+            "metadata": {"name": "author"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "author"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": TEAM, "name": "author"}],
+        }
+        admin.post(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{TEAM}/rolebindings", binding)
+        found = Scene(control_plane, webhook)
+        admin.post(PODS, pod("held", {MEM: 8}))
+        admin.post(PODS, pod("free", {MEM: 8}))
+        admin.post(PODS, pod("plain"))
+        extender = "system:serviceaccount:gputile:gputile-extender"
+        trusted = Api(control_plane.url, str(control_plane.ca), control_plane.identity(extender, ["system:masters"]))
+        with trusted:
+            trusted.post(
+                f"{PODS}/held/binding",
+                _binding("held", **{ALLOCATION: '{"version": 1}', "gputile.io/memory-unit-mib": "1024"}),
+            )
+        with found.api:
+            yield found
+        for namespace in (TEAM, OTHER):
+            control_plane.nodes.delete_all_pods_now(namespace)
+            admin.delete(f"/api/v1/namespaces/{namespace}")
+    control_plane.nodes.delete_all_nodes()
+
+
+def _binding(name: str, **annotations: str) -> Json:
+    target = {"apiVersion": "v1", "kind": "Node", "name": "security"}
+    meta = {"name": name, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+
+
+def _annotations(**annotations: str | None) -> Json:
+    return {"metadata": {"annotations": annotations}}
+
+
+def _by(said: str, rule: str) -> str:
+    assert f"[{rule}]" in said, said or "it was done"
+    return REFUSED
+
+
+def _rbac(said: str) -> str:
+    assert ": 403" in said, said or "it was done"
+    return REFUSED
+
+
+def _environment(name: str, value: str = "all") -> Json:
+    return {"env": [{"name": name, "value": value}]}
+
+
+def _debugger(**container: Any) -> Json:
+    return {"spec": {"ephemeralContainers": [{"name": "d", "image": "registry.example.com/x:1", **container}]}}
+
+
+def forge_on_create(s: Scene) -> str:
+    return _by(s.create(pod("x", {MEM: 1}, meta={"annotations": {ALLOCATION: "{}"}})), "forged-allocation")
+
+
+def forge_for_other_tools(s: Scene) -> str:
+    for key in ("ALIYUN_COM_GPU_MEM_IDX", "scheduler.framework.gpushare.allocation", "gputile.io/hold"):
+        _by(s.create(pod("x", {MEM: 1}, meta={"annotations": {key: "0"}})), "forged-allocation")
+    return REFUSED
+
+
+def forge_on_a_plain_pod(s: Scene) -> str:
+    return _by(s.create(pod("x", meta={"annotations": {ALLOCATION: "{}"}})), "forged-allocation")
+
+
+def edit_own_allocation(s: Scene) -> str:
+    return _by(s.patch("held", _annotations(**{ALLOCATION: "{}"})), "forged-allocation")
+
+
+def drop_own_allocation(s: Scene) -> str:
+    return _by(s.patch("held", _annotations(**{ALLOCATION: None})), "forged-allocation")
+
+
+def edit_by_status(s: Scene) -> str:
+    return _by(s.patch("held/status", _annotations(**{ALLOCATION: "{}"})), "forged-allocation")
+
+
+def edit_by_ephemeral_containers(s: Scene) -> str:
+    s.patch("held/ephemeralcontainers", _annotations(**{ALLOCATION: "{}"}), STRATEGIC)
+    return _unchanged(s)
+
+
+def edit_by_resize(s: Scene) -> str:
+    s.patch("held/resize", _annotations(**{ALLOCATION: "{}"}), STRATEGIC)
+    return _unchanged(s)
+
+
+def _unchanged(s: Scene) -> str:
+    annotations = s.admin.get(f"{PODS}/held")["metadata"]["annotations"]
+    assert annotations[ALLOCATION] == '{"version": 1}'
+    return NO_EFFECT
+
+
+def forge_by_binding(s: Scene) -> str:
+    said = refusal(s.api, "POST", f"{PODS}/free/binding", _binding("free", **{ALLOCATION: "{}"}))
+    return _by(said, "forged-allocation")
+
+
+def forge_by_the_old_binding(s: Scene) -> str:
+    said = refusal(s.api, "POST", f"/api/v1/namespaces/{TEAM}/bindings", _binding("free", **{ALLOCATION: "{}"}))
+    return _by(said, "forged-allocation")
+
+
+def forge_by_a_template(s: Scene) -> str:
+    labels = {"app": "forged"}
+    template = {"metadata": {"labels": labels, "annotations": {ALLOCATION: "{}"}}, "spec": pod("x", {MEM: 1})["spec"]}
+    body = {"metadata": {"name": "forged"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+    s.api.post(f"/apis/apps/v1/namespaces/{TEAM}/replicasets", body)
+
+    def told() -> bool:
+        events = s.admin.get(f"/api/v1/namespaces/{TEAM}/events", fieldSelector="involvedObject.name=forged")["items"]
+        return any("[forged-allocation]" in event["message"] for event in events)
+
+    s.plane.wait(told, "the ReplicaSet's event")
+    s.api.delete(f"/apis/apps/v1/namespaces/{TEAM}/replicasets/forged")
+    assert not s.admin.get(PODS, labelSelector="app=forged")["items"]
+    return REFUSED
+
+
+def choose_the_unit(s: Scene) -> str:
+    said = s.create(pod("x", {MEM: 100}, meta={"annotations": {"gputile.io/memory-unit-mib": "64"}}))
+    return _by(said, "memory-unit")
+
+
+def change_the_unit(s: Scene) -> str:
+    return _by(s.patch("free", _annotations(**{"gputile.io/memory-unit-mib": "64"})), "forged-allocation")
+
+
+def change_the_number_of_cards(s: Scene) -> str:
+    return _by(s.patch("free", {"metadata": {"labels": {"aliyun.com/gpu-count": "8"}}}), "gpu-count-changed")
+
+
+def account_of_the_same_name(s: Scene) -> str:
+    name = AGENT.rpartition(":")[2]
+    groups = [f"system:serviceaccounts:{TEAM}", *GROUPS[2:], "system:masters"]
+    user = s.plane.identity(f"system:serviceaccount:{TEAM}:{name}", groups)
+    with Api(s.plane.url, str(s.plane.ca), user) as api:
+        said = refusal(api, "PATCH", f"{PODS}/held", _annotations(**{ALLOCATION: "{}"}), MERGE_PATCH)
+    return _by(said, "forged-allocation")
+
+
+def all_devices(s: Scene) -> str:
+    for container in (_environment("NVIDIA_VISIBLE_DEVICES"), _environment("NVIDIA_VISIBLE_DEVICES", "0")):
+        _by(s.create(pod("x", {MEM: 1}, container=container)), "environment")
+    return REFUSED
+
+
+def all_devices_without_a_gpu(s: Scene) -> str:
+    return _by(s.create(pod("x", container=_environment("NVIDIA_VISIBLE_DEVICES"))), "environment")
+
+
+def all_devices_from_a_map(s: Scene) -> str:
+    source = {"configMapKeyRef": {"name": "m", "key": "k"}}
+    variable = {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": source}]}
+    return _by(s.create(pod("x", {MEM: 1}, container=variable)), "environment")
+
+
+def all_devices_from_a_whole_map(s: Scene) -> str:
+    s.api.post(
+        f"/api/v1/namespaces/{TEAM}/configmaps", {"metadata": {"name": "m"}, "data": {"NVIDIA_VISIBLE_DEVICES": "all"}}
+    )
+    assert s.create(pod("whole-map", {MEM: 1}, container={"envFrom": [{"configMapRef": {"name": "m"}}]})) == ""
+    return POSSIBLE
+
+
+def all_devices_in_an_init_container(s: Scene) -> str:
+    first = {"name": "i", "image": "registry.example.com/x:1", **_environment("NVIDIA_VISIBLE_DEVICES")}
+    return _by(s.create(pod("x", {MEM: 1}, initContainers=[first])), "environment")
+
+
+def all_devices_in_a_debug_container(s: Scene) -> str:
+    escape = _debugger(**_environment("NVIDIA_VISIBLE_DEVICES"))
+    for name in ("held", "plain"):
+        _by(s.patch(f"{name}/ephemeralcontainers", escape, STRATEGIC), "environment")
+    assert s.patch("held/ephemeralcontainers", _debugger(), STRATEGIC) == "", "debugging itself is allowed"
+    return REFUSED
+
+
+def more_memory_than_asked(s: Scene) -> str:
+    for name in ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY", "GPUTILE_LIMITS"):
+        _by(s.create(pod("x", {MEM: 1}, container=_environment(name))), "environment")
+    return REFUSED
+
+
+def cover_the_limits(s: Scene) -> str:
+    volumes = [{"name": "v", "emptyDir": {}}]
+    for path in ("/etc/gputile/allocation", "/etc//gputile", "/etc/ld.so.preload"):
+        body = pod("x", {MEM: 1}, container={"volumeMounts": [{"name": "v", "mountPath": path}]}, volumes=volumes)
+        _by(s.create(body), "mount")
+    return REFUSED
+
+
+def privileged_gpu_pod(s: Scene) -> str:
+    for context in ({"privileged": True}, {"capabilities": {"add": ["SYS_ADMIN"]}}):
+        _by(s.create(pod("x", {MEM: 1}, container={"securityContext": context})), "privileged")
+    return REFUSED
+
+
+def privileged_debug_container(s: Scene) -> str:
+    escape = _debugger(securityContext={"privileged": True})
+    return _by(s.patch("free/ephemeralcontainers", escape, STRATEGIC), "privileged")
+
+
+def namespaces_of_the_node(s: Scene) -> str:
+    for field in ("hostPID", "hostIPC"):
+        _by(s.create(pod("x", {MEM: 1}, **{field: True})), "host-namespace")
+    return REFUSED
+
+
+def cards_by_host_path(s: Scene) -> str:
+    for path in ("/dev/nvidia0", "/dev//./nvidiactl", "/var/lib/gputile"):
+        _by(s.create(pod("x", volumes=[{"name": "v", "hostPath": {"path": path}}])), "host-path")
+    for path in ("/", "/dev", "/dev/char/195:0", "/proc/1/root/dev", "/var/lib/kubelet/device-plugins"):
+        _by(s.create(pod("x", {MEM: 1}, volumes=[{"name": "v", "hostPath": {"path": path}}])), "host-path")
+    return REFUSED
+
+
+def devices_by_annotation(s: Scene) -> str:
+    body = pod("x", meta={"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}})
+    return _by(s.create(body), "device-annotation")
+
+
+def past_the_scheduler(s: Scene) -> str:
+    return _by(s.create(pod("x", {MEM: 1}, nodeName="security")), "node-name")
+
+
+def as_a_static_pod(s: Scene) -> str:
+    mirror = {"annotations": {"kubernetes.io/config.mirror": "x"}}
+    return _by(s.create(pod("x", {MEM: 1}, meta=mirror, nodeName="security")), "node-name")
+
+
+def bind_by_hand(s: Scene) -> str:
+    assert s.create(pod("by-hand", {MEM: 1})) == ""
+    assert refusal(s.api, "POST", f"{PODS}/by-hand/binding", _binding("by-hand")) == ""
+    found = s.admin.get(f"{PODS}/by-hand")
+    assert ALLOCATION not in found["metadata"]["annotations"]
+    return POSSIBLE
+
+
+def open_the_namespace(s: Scene) -> str:
+    label = {"metadata": {"labels": {"gputile.io/unsafe-gpu-access": "allowed"}}}
+    return _rbac(refusal(s.api, "PATCH", f"/api/v1/namespaces/{TEAM}", label, MERGE_PATCH))
+
+
+def remove_the_guard(s: Scene) -> str:
+    base = "/apis/admissionregistration.k8s.io/v1"
+    for kind in ("mutatingwebhookconfigurations/gputile", "validatingwebhookconfigurations/gputile"):
+        _rbac(refusal(s.api, "DELETE", f"{base}/{kind}"))
+    for kind in ("validatingadmissionpolicies", "validatingadmissionpolicybindings"):
+        _rbac(refusal(s.api, "DELETE", f"{base}/{kind}/gputile-access"))
+    return _rbac(refusal(s.api, "GET", "/api/v1/namespaces/gputile/secrets/gputile-webhook"))
+
+
+def pods_of_others(s: Scene) -> str:
+    path = f"/api/v1/namespaces/{OTHER}/pods"
+    return _rbac(refusal(s.api, "POST", path, pod("x", {MEM: 1})))
+
+
+def huge_pods(s: Scene) -> str:
+    """Pods of a megabyte with thousands of mistakes, many at a time, while another team works."""
+    variables = [{"name": f"GPUTILE_{i:05}", "value": "x" * 60} for i in range(8_000)]
+    body = pod("huge", {MEM: 1}, container={"env": variables})
+    assert 500_000 < len(json.dumps(body)) < 3_000_000
+
+    def attack(_: int) -> str:
+        return s.create(body)
+
+    with ThreadPoolExecutor(6) as crowd:
+        attacks = [crowd.submit(attack, i) for i in range(60)]
+        _others_work(s, 30, "beside")
+        for said in (attack.result() for attack in attacks):
+            assert "[environment]" in said or ": 429" in said
+            assert len(said) < 20_000
+    return NO_EFFECT
+
+
+def many_pods(s: Scene) -> str:
+    """Hundreds of creations that are all refused, from many connections, while another team works."""
+    with ThreadPoolExecutor(16) as crowd:
+        attacks = [crowd.submit(s.create, pod(f"many-{i}", {MEM: "0.5"})) for i in range(600)]
+        _others_work(s, 60, "meanwhile")
+        for said in (attack.result() for attack in attacks):
+            assert "[gpu-amount]" in said
+    return NO_EFFECT
+
+
+def silent_connections(s: Scene) -> str:
+    """Whoever can reach the port opens connections and says nothing, or half a request."""
+    context = ssl._create_unverified_context()
+    with ExitStack() as held:
+        for number in range(200):
+            plain = held.enter_context(socket.create_connection(("127.0.0.1", s.webhook.port), timeout=10))
+            if number % 2:
+                secured = held.enter_context(context.wrap_socket(plain))
+                secured.sendall(b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{")
+        _others_work(s, 30, "despite")
+    return NO_EFFECT
+
+
+def _others_work(s: Scene, count: int, name: str) -> None:
+    """Create GPU pods of another team one by one; every one has to be stored, complete."""
+    path, times = f"/api/v1/namespaces/{OTHER}/pods", []
+    for number in range(count):
+        begin = time.monotonic()
+        made = s.admin.post(path, pod(f"{name}-{number}", {MEM: 1}))
+        times.append(time.monotonic() - begin)
+        assert "gputile.io/memory-unit-mib" in made["metadata"]["annotations"]
+    times.sort()
+    median, longest = times[count // 2] * 1e3, times[-1] * 1e3
+    print(f"{name}: {count} pods of another team, median {median:.1f} ms, longest {longest:.1f} ms")
+
+
+ATTACKS: tuple[Callable[[Scene], str], ...] = (
+    forge_on_create,
+    forge_for_other_tools,
+    forge_on_a_plain_pod,
+    forge_by_binding,
+    forge_by_the_old_binding,
+    forge_by_a_template,
+    edit_own_allocation,
+    drop_own_allocation,
+    edit_by_status,
+    edit_by_ephemeral_containers,
+    edit_by_resize,
+    choose_the_unit,
+    change_the_unit,
+    change_the_number_of_cards,
+    account_of_the_same_name,
+    all_devices,
+    all_devices_without_a_gpu,
+    all_devices_from_a_map,
+    all_devices_from_a_whole_map,
+    all_devices_in_an_init_container,
+    all_devices_in_a_debug_container,
+    more_memory_than_asked,
+    cover_the_limits,
+    privileged_gpu_pod,
+    privileged_debug_container,
+    namespaces_of_the_node,
+    cards_by_host_path,
+    devices_by_annotation,
+    past_the_scheduler,
+    as_a_static_pod,
+    bind_by_hand,
+    open_the_namespace,
+    remove_the_guard,
+    pods_of_others,
+    huge_pods,
+    many_pods,
+    silent_connections,
+)
+
+
+def name_of(attack: Callable[[Scene], str]) -> str:
+    return attack.__name__.replace("_", "-")
+
+
+def documented() -> dict[str, str]:
+    rows = _ROW.finditer(DOCUMENT.read_text(encoding="utf-8"))
+    return {row["id"]: row["outcome"] for row in rows}
+
+
+def test_the_document_has_a_row_for_every_attack_and_no_other() -> None:
+    assert set(documented()) == {name_of(attack) for attack in ATTACKS}
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=name_of)
+def test_what_the_document_says_is_what_happens(attack: Callable[[Scene], str], scene: Scene) -> None:
+    """B2, G5."""
+    assert attack(scene) == documented()[name_of(attack)]
+
+
+def test_the_hostile_user_may_do_ordinary_things(scene: Scene) -> None:
+    """The scene proves something only if the user's rights reach that far."""
+    assert scene.create(pod("ordinary", {MEM: 1})) == ""
+    assert scene.patch("ordinary", {"metadata": {"annotations": {"mine": "1"}}}) == ""
+    with pytest.raises(ApiError):
+        scene.api.get("/api/v1/nodes")
