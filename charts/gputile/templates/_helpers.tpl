@@ -1,0 +1,109 @@
+{{- define "gputile.name" -}}
+{{- if contains "gputile" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-gputile" .Release.Name | trunc 40 | trimSuffix "-" }}{{ end }}
+{{- end }}
+
+{{- /* Labels of every object. Call with (dict "root" $ "component" "webhook"). */ -}}
+{{- define "gputile.labels" -}}
+{{ include "gputile.selector" . }}
+app.kubernetes.io/part-of: gputile
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{- define "gputile.selector" -}}
+app.kubernetes.io/name: gputile
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end }}
+
+{{- define "gputile.image" -}}
+{{- $image := .Values.image -}}
+{{- if not $image.repository }}
+{{- fail "image.repository is not set: build the Dockerfile, push the image, and give its name, as in --set image.repository=registry.example.com/gputile" }}
+{{- end -}}
+{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
+{{- end }}
+
+{{- define "gputile.schedulerImage" -}}
+{{- $image := .Values.scheduler.image -}}
+{{- $cluster := regexFind "^v[0-9]+[.][0-9]+[.][0-9]+" .Capabilities.KubeVersion.Version -}}
+{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $image.tag | default $cluster }}{{ end }}
+{{- end }}
+
+{{- define "gputile.secondScheduler" -}}
+{{- if and .Values.scheduler.enabled (eq .Values.scheduler.mode "second") }}true{{ end }}
+{{- end }}
+
+{{- define "gputile.user" -}}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "gputile.name" .root }}-{{ .component }}
+{{- end }}
+
+{{- /* What Pod Security's profile "restricted" asks of a pod, and of a container. */ -}}
+{{- define "gputile.restrictedPod" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
+{{- define "gputile.restrictedContainer" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end }}
+
+{{- /* The fields of a pod that all components have. Call with (dict "root" $ "component" ... "values" .Values.x). */ -}}
+{{- define "gputile.podCommon" -}}
+serviceAccountName: {{ include "gputile.name" .root }}-{{ .component }}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "gputile.spreadOverNodes" -}}
+topologySpreadConstraints:
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {{- include "gputile.selector" . | nindent 6 }}
+{{- end }}
+
+{{- define "gputile.httpProbes" -}}
+startupProbe:
+  httpGet: {path: /healthz, port: {{ . }}}
+  periodSeconds: 2
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /healthz, port: {{ . }}}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: {{ . }}}
+  periodSeconds: 5
+  timeoutSeconds: 3
+{{- end }}
+
+{{- /* The rules of Leases: by name, what may be done with each. RBAC cannot name what is still to be created. */ -}}
+{{- define "gputile.leaseRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+{{- range $name, $verbs := . }}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [{{ $name }}]
+  verbs: [{{ join ", " $verbs }}]
+{{- end }}
+{{- end }}

@@ -1,0 +1,24 @@
+{{- /* Rules between values, which the schema cannot say. Every message names the value, the rule and the remedy. */ -}}
+{{- define "gputile.validate" -}}
+{{- $suffix := regexFind "[MGT]" .Values.gpuMemoryUnit -}}
+{{- $number := regexFind "^[0-9]+" .Values.gpuMemoryUnit | int64 -}}
+{{- $mib := mul $number (get (dict "M" 1 "G" 1024 "T" 1048576) $suffix) -}}
+{{- if lt $mib 64 }}
+{{- fail (printf "gpuMemoryUnit is %s: the smallest valid unit is 64MiB" .Values.gpuMemoryUnit) }}
+{{- end }}
+{{- if gt $mib 16777216 }}
+{{- fail (printf "gpuMemoryUnit is %s: the largest valid unit is 16777216MiB" .Values.gpuMemoryUnit) }}
+{{- end }}
+{{- if and .Values.features.batch (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
+{{- fail "features.batch needs webhook.enabled and controller.enabled: the webhook holds the pods of a gang, the controller lets the whole gang go; enable both, or set features.batch=false" }}
+{{- end }}
+{{- $group := dict -}}
+{{- range $name, $namespaces := .Values.trust.groups }}
+{{- range $namespaces }}
+{{- if and (hasKey $group .) (ne (get $group .) $name) }}
+{{- fail (printf "trust.groups: namespace %s is in %s and in %s: keep it in one" . (get $group .) $name) }}
+{{- end }}
+{{- $_ := set $group . $name }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,221 @@
+"""What the chart renders: every feature alone, the documents' parameters, errors that say what to do (U2, U9, M13)."""
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from gputile.api.config.v1alpha1 import Configuration, load_configuration
+from tests.chart.helmcli import CHART, IMAGE, HelmFailed, helm, of_kind, pod_specs, render, settings
+
+FULL = {
+    "networkPolicies.enabled": True,
+    "agent.mps": True,
+    "agent.cdiDir": "/var/run/cdi",
+    "agent.runtimeClassName": "nvidia",
+    "image.pullSecrets": [{"name": "registry"}],
+    "gpuMemoryUnit": "128MiB",
+    "trust": {"by": "namespace", "groups": {"vision": ["dev", "prod"]}},
+}
+
+
+def configuration(objects: list[dict[str, Any]]) -> Configuration:
+    text = of_kind(objects, "ConfigMap")["gputile"]["data"]["configuration.yaml"]
+    return load_configuration(yaml.safe_load(text))
+
+
+def scheduler_configuration(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(of_kind(objects, "ConfigMap")["gputile-scheduler"]["data"]["scheduler.yaml"])
+    return found
+
+
+@pytest.mark.parametrize("values", [{}, FULL, {"scheduler.mode": "own"}], ids=["defaults", "full", "own"])
+def test_helm_lint_finds_nothing(values: dict[str, Any]) -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", CHART, *settings(values))
+
+
+@pytest.mark.parametrize("enabled", list(itertools.product([True, False], repeat=4)))
+def test_components_are_enabled_separately(enabled: tuple[bool, ...]) -> None:
+    """M13: any set of components renders, and nothing of the others is there."""
+    names = ("scheduler", "controller", "webhook", "agent")
+    on = dict(zip(names, enabled, strict=True))
+    values = {f"{name}.enabled": each for name, each in on.items()} | {"networkPolicies.enabled": True}
+    objects = render(values | {"features.batch": on["webhook"] and on["controller"]})
+    assert {name.removeprefix("gputile-") for name in pod_specs(objects)} == {name for name in names if on[name]}
+    for each in objects:
+        component = each["metadata"]["labels"]["app.kubernetes.io/component"]
+        assert on.get(component, True), f"{each['kind']} {each['metadata']['name']} is of a disabled component"
+
+
+def test_the_configuration_has_every_field_and_the_values_under_the_documents_names() -> None:
+    """U2: gpuMemoryUnit: 128MiB at installation is what every component reads."""
+    objects = render(FULL | {"placement": "spread", "maxPodsPerGpu": 8, "features.topology": False})
+    found = configuration(objects)
+    assert found.unit_mib == 128
+    assert (found.placement, found.max_pods_per_gpu) == ("spread", 8)
+    assert found.trust.groups == {"vision": ["dev", "prod"]}
+    assert (found.features.sharing, found.features.topology, found.admission.gangs) == (True, False, True)
+    assert found.scheduler_name == "gputile-scheduler"
+    written = yaml.safe_load(of_kind(objects, "ConfigMap")["gputile"]["data"]["configuration.yaml"])
+    fields = {re.sub(r"_(\w)", lambda m: m[1].upper(), name) for name in Configuration.__struct_fields__}
+    assert written.keys() == fields, "a parameter of the configuration that the chart does not know, or the reverse"
+
+
+def test_the_trusted_users_are_the_service_accounts_that_the_chart_makes() -> None:
+    """B2: nobody else may write an allocation."""
+    for release in ("gputile", "other"):
+        objects = render(release=release)
+        accounts = {spec["serviceAccountName"] for spec in pod_specs(objects).values()}
+        assert accounts == of_kind(objects, "ServiceAccount").keys()
+        name = "gputile" if release == "gputile" else "other-gputile"
+        text = of_kind(objects, "ConfigMap")[name]["data"]["configuration.yaml"]
+        for user in load_configuration(yaml.safe_load(text)).admission.trusted_users:
+            assert user.removeprefix("system:serviceaccount:gputile:") in accounts
+
+
+@pytest.mark.parametrize(
+    ("values", "managed"),
+    [
+        ({}, {"nvidia.com/gpu", "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"}),
+        ({"features.sharing": False}, {"nvidia.com/gpu", "aliyun.com/gpu"}),
+        (
+            {"features.topology": False},
+            {"nvidia.com/gpu", "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"},
+        ),
+        ({"features.sharing": False, "features.topology": False, "scheduler.mode": "own"}, {"nvidia.com/gpu"}),
+    ],
+)
+def test_the_scheduler_asks_about_the_resources_of_the_enabled_features(
+    values: dict[str, Any], managed: set[str]
+) -> None:
+    """M13."""
+    (extender,) = scheduler_configuration(render(values))["extenders"]
+    assert {each["name"] for each in extender["managedResources"]} == managed
+    assert extender["urlPrefix"] == "http://127.0.0.1:8888"
+
+
+def test_the_clusters_own_scheduler_reaches_the_extender_on_loopback() -> None:
+    objects = render({"scheduler.mode": "own", "scheduler.nodeSelector": {"zone": "a"}})
+    spec = pod_specs(objects)["gputile-scheduler"]
+    assert spec["hostNetwork"] is True
+    assert spec["nodeSelector"] == {"node-role.kubernetes.io/control-plane": "", "zone": "a"}
+    assert [container["name"] for container in spec["containers"]] == ["extender"]
+    assert "--host=127.0.0.1" in spec["containers"][0]["args"]
+    assert "profiles" not in scheduler_configuration(objects)
+    assert configuration(objects).scheduler_name == ""
+
+
+def pod_annotations(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]
+        for each in objects
+        if each["kind"] in ("Deployment", "DaemonSet")
+    }
+
+
+def test_a_new_unit_restarts_nothing() -> None:
+    """U9, U10: no pod template changes; what kube-scheduler itself reads once does change its own."""
+    before, after = pod_annotations(render()), pod_annotations(render({"gpuMemoryUnit": "128MiB"}))
+    assert before == after
+    other = pod_annotations(render({"features.topology": False}))
+    assert other["gputile-scheduler"] != before["gputile-scheduler"], "kube-scheduler has to read managedResources"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"gpuMemoryUnit": "32MiB"}, "gpuMemoryUnit is 32MiB: the smallest valid unit is 64MiB"),
+        ({"gpuMemoryUnit": "17TiB"}, "gpuMemoryUnit is 17TiB: the largest valid unit is 16777216MiB"),
+        ({"gpuMemoryUnit": "128MB"}, "gpuMemoryUnit"),
+        ({"gpuMemoryUnit": 128}, "gpuMemoryUnit"),
+        ({"gpuMemoryUnits": "1GiB"}, "gpuMemoryUnits"),
+        ({"placement": "binpak"}, "placement': value must be one of 'binpack', 'spread'"),
+        ({"maxPodsPerGpu": 0}, "maxPodsPerGpu"),
+        ({"features.gangs": True}, "gangs"),
+        ({"features.batch": True, "webhook.enabled": False}, "features.batch needs webhook.enabled"),
+        ({"trust.groups": {"a": ["x"], "b": ["x"]}}, "namespace x is in a and in b: keep it in one"),
+        ({"image.repository": ""}, "build the Dockerfile"),
+        ({"image.digest": "sha256:1"}, "digest"),
+        ({"scheduler.mode": "third"}, "value must be one of 'second', 'own'"),
+        ({"scheduler.name": "default-scheduler"}, "/scheduler/name"),
+        ({"agent.stateDir": "relative"}, "/agent/stateDir"),
+    ],
+)
+def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:
+    """U2: others are refused with the smallest valid unit named."""
+    with pytest.raises(HelmFailed) as refused:
+        render(values)
+    assert message in str(refused.value)
+
+
+def test_only_the_agent_is_more_than_restricted_and_says_why() -> None:
+    """Pod Security: no component is privileged; the agent uses directories of its host, as root."""
+    objects = render(FULL)
+    for name, spec in pod_specs(objects).items():
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert "privileged" not in context
+        if name != "gputile-agent":
+            assert spec["securityContext"]["runAsNonRoot"] is True
+            assert all("hostPath" not in volume for volume in spec["volumes"])
+    lines = (CHART / "templates" / "agent.yaml").read_text().splitlines()
+    for exception in ("privileged: true", "hostIPC: true", "runAsUser: 0", "hostPath: {path: /, "):
+        at = next(number for number, line in enumerate(lines) if exception in line)
+        assert any(line.strip().startswith("# ") for line in lines[at - 2 : at]), f"{exception} stands without a reason"
+    driver = pod_specs(render({"agent.driverDir": "/home/kubernetes/bin/nvidia"}))["gputile-agent"]["containers"][0]
+    assert driver["securityContext"]["privileged"] is True
+    assert {"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"} in driver["env"]
+
+
+def test_no_component_may_do_everything() -> None:
+    """Minimal rights: no wildcard, and who reads secrets reads one by its name."""
+    for each in render(FULL):
+        if each["kind"] not in ("ClusterRole", "Role"):
+            continue
+        for rule in each["rules"]:
+            assert "*" not in (*rule["verbs"], *rule["resources"], *rule["apiGroups"])
+            if "secrets" in rule["resources"] and set(rule["verbs"]) != {"create"}:
+                assert rule["resourceNames"]
+                assert each["kind"] == "Role"
+
+
+def test_the_image_is_named_by_digest_or_tag() -> None:
+    digest = "sha256:" + "0" * 64
+    for values, expected in (
+        ({}, f"{IMAGE}:0.1.0"),
+        ({"image.tag": "main"}, f"{IMAGE}:main"),
+        ({"image.digest": digest}, f"{IMAGE}@{digest}"),
+    ):
+        specs = pod_specs(render(values))
+        assert {c["image"] for s in specs.values() for c in s["containers"] if c["name"] != "kube-scheduler"} == {
+            expected
+        }
+    containers = {c["name"]: c for c in pod_specs(render())["gputile-scheduler"]["containers"]}
+    assert containers["kube-scheduler"]["image"] == "registry.k8s.io/kube-scheduler:v1.36.2"
+
+
+def test_a_pod_may_be_evicted_of_every_component_that_has_replicas() -> None:
+    budgets = of_kind(render(), "PodDisruptionBudget")
+    assert set(budgets) == {"gputile-scheduler", "gputile-controller", "gputile-webhook"}
+    assert {budget["spec"]["maxUnavailable"] for budget in budgets.values()} == {1}
+
+
+def test_the_chart_speaks_the_components_command_lines() -> None:
+    """Every argument in the chart is an option of the command, so that a renamed one is noticed."""
+    from typer.main import get_command
+
+    from gputile.cli.main import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for spec in pod_specs(render(FULL)).values():
+        for container in spec["containers"]:
+            if container["name"] == "kube-scheduler":
+                continue
+            name, *arguments = container["args"]
+            options = {option for parameter in commands[name].params for option in parameter.opts}
+            assert {argument.partition("=")[0] for argument in arguments} <= options
