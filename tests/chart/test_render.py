@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
+from gputile.api.wellknown import GPU_RESOURCES, LEGACY_GPU
 from tests.chart.helmcli import CHART, IMAGE, HelmFailed, helm, of_kind, pod_specs, render, settings
 
 FULL = {
@@ -75,25 +76,12 @@ def test_the_trusted_users_are_the_service_accounts_that_the_chart_makes() -> No
             assert user.removeprefix("system:serviceaccount:gputile:") in accounts
 
 
-@pytest.mark.parametrize(
-    ("values", "managed"),
-    [
-        ({}, {"nvidia.com/gpu", "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu"}),
-        ({"features.sharing": False}, {"nvidia.com/gpu", "aliyun.com/gpu"}),
-        (
-            {"features.topology": False},
-            {"nvidia.com/gpu", "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"},
-        ),
-        ({"features.sharing": False, "features.topology": False, "scheduler.mode": "own"}, {"nvidia.com/gpu"}),
-    ],
-)
-def test_the_scheduler_asks_about_the_resources_of_the_enabled_features(
-    values: dict[str, Any], managed: set[str]
-) -> None:
-    """M13."""
-    (extender,) = scheduler_configuration(render(values))["extenders"]
-    assert {each["name"] for each in extender["managedResources"]} == managed
-    assert extender["urlPrefix"] == "http://127.0.0.1:8888"
+def test_the_scheduler_asks_about_every_gpu_resource_whatever_is_enabled() -> None:
+    """M13: what is not enabled no node offers; a pod that asks for it must not pass by the ledger all the same."""
+    for values in ({}, {"features": {"sharing": False, "topology": False, "batch": False}}):
+        (extender,) = scheduler_configuration(render(values))["extenders"]
+        assert {each["name"] for each in extender["managedResources"]} == set(GPU_RESOURCES) - {LEGACY_GPU}
+        assert extender["urlPrefix"] == "http://127.0.0.1:8888"
 
 
 def test_the_clusters_own_scheduler_reaches_the_extender_on_loopback() -> None:
@@ -119,8 +107,8 @@ def test_a_new_unit_restarts_nothing() -> None:
     """U9, U10: no pod template changes; what kube-scheduler itself reads once does change its own."""
     before, after = pod_annotations(render()), pod_annotations(render({"gpuMemoryUnit": "128MiB"}))
     assert before == after
-    other = pod_annotations(render({"features.topology": False}))
-    assert other["gputile-scheduler"] != before["gputile-scheduler"], "kube-scheduler has to read managedResources"
+    other = pod_annotations(render({"scheduler.name": "another"}))
+    assert other["gputile-scheduler"] != before["gputile-scheduler"], "kube-scheduler has to read its profile"
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,9 @@ extenders:
   httpTimeout: 5s
   managedResources:
   - name: nvidia.com/gpu
-  {{- if .Values.features.sharing }}
   - name: aliyun.com/gpu-mem
   - name: aliyun.com/gpu-core.percentage
-  {{- end }}
-  {{- if .Values.features.topology }}
   - name: aliyun.com/gpu
-  {{- end }}
 {{- end }}
 
 {{- define "gputile.extenderContainer" -}}

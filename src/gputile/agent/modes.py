@@ -12,6 +12,7 @@ from typing import Final
 
 from gputile.agent.setup import InForce, Sharing
 from gputile.agent.slots import UnitError, check_unit
+from gputile.api.config.v1alpha1 import Features
 from gputile.api.core import NodeCondition
 from gputile.api.wellknown import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.device.inventory import Card
@@ -20,6 +21,7 @@ from gputile.device.inventory import Card
 MODE_PENDING: Final = "gputile.io/ModePending"
 UNIT_REFUSED: Final = "gputile.io/MemoryUnitRefused"
 MOST_REPLICAS = 64
+EVERYTHING: Final = Features()
 _NAMED_PODS = 10
 
 
@@ -47,6 +49,7 @@ def plan(
     gpu_pods: Sequence[str],
     *,
     free: bool = True,
+    features: Features = EVERYTHING,
 ) -> Plan:
     """Return what is in force after a look at the node's labels; ``before`` is None for a node that joins (M11).
 
@@ -60,9 +63,15 @@ def plan(
         wanted = replace(asked_for(labels), unit_mib=unit)
     except LabelError as error:
         return Plan(current, (_condition(MODE_PENDING, "InvalidLabel", str(error)), unit_condition))
+    disabled = _disabled(wanted.mode, features)
+    if disabled:
+        wanted = InForce(Mode.EXCLUSIVE, unit)
     if wanted == current or before is None or (free and not gpu_pods):
         text = f"the node is in mode {wanted.mode.value}"
-        return Plan(wanted, (_condition(MODE_PENDING, "ModeInForce", text, bad=False), unit_condition))
+        told = _condition(MODE_PENDING, "ModeInForce", text, bad=False)
+        if disabled:
+            told = _condition(MODE_PENDING, "FeatureDisabled", disabled)
+        return Plan(wanted, (told, unit_condition))
     if gpu_pods:
         text = _held_text(current, wanted, gpu_pods)
         return Plan(current, (_condition(MODE_PENDING, "PodsOnNode", text), unit_condition))
@@ -91,6 +100,17 @@ def asked_for(labels: Mapping[str, str]) -> InForce:
             raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
         replicas = int(text)
     return InForce(Mode(mode), 0, sharing, replicas)
+
+
+def _disabled(mode: Mode, features: Features) -> str:
+    """Return why the cluster's owner does not want the mode (M13), "" where it is wanted."""
+    if mode.shared and not features.sharing:
+        feature = "GPU sharing (features.sharing)"
+    elif mode is Mode.TOPOLOGY and not features.topology:
+        feature = "topology-aware scheduling (features.topology)"
+    else:
+        return ""
+    return f"the label {MODE_LABEL} is {mode.value!r}, and {feature} is not enabled: the node serves whole cards"
 
 
 def _unit(current: InForce, unit_mib: int, cards: Sequence[Card]) -> tuple[int, NodeCondition]:

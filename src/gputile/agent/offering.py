@@ -120,8 +120,9 @@ class Offering:
         holders = {holding.key for holding in admission.holdings}
         gpu_pods = {pod.key for pod in admission.pods.values() if pod.alive and (pod.request or pod.allocation)}
         cards = inventory_of(seen.machine, seen.health).cards
-        unit = admission.configuration.unit_mib
-        return plan(self._in_force, labels, unit, cards, sorted(holders | gpu_pods), free=free)
+        configuration, held_by = admission.configuration, sorted(holders | gpu_pods)
+        unit, features = configuration.unit_mib, configuration.features
+        return plan(self._in_force, labels, unit, cards, held_by, free=free, features=features)
 
     def _want_daemons(self, setup: Setup) -> None:
         if setup.mode is not Mode.MPS or self.foreign:

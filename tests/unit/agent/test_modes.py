@@ -4,6 +4,7 @@ import pytest
 
 from gputile.agent.modes import MODE_PENDING, UNIT_REFUSED, LabelError, Plan, asked_for, plan
 from gputile.agent.setup import InForce, Sharing
+from gputile.api.config.v1alpha1 import Features
 from gputile.api.core import NodeCondition
 from gputile.api.wellknown import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.device.inventory import Card
@@ -73,3 +74,33 @@ def test_ways_of_sharing_whole_cards() -> None:
     ):
         with pytest.raises(LabelError, match="the label "):
             asked_for(labels)
+
+
+@pytest.mark.parametrize(
+    ("mode", "features", "expected"),
+    [
+        ("cgpu", Features(sharing=False), Mode.EXCLUSIVE),
+        ("mps", Features(sharing=False), Mode.EXCLUSIVE),
+        ("topology", Features(sharing=False), Mode.TOPOLOGY),
+        ("topology", Features(topology=False), Mode.EXCLUSIVE),
+        ("share", Features(topology=False), Mode.SHARE),
+        ("default", Features(sharing=False, topology=False), Mode.EXCLUSIVE),
+    ],
+)
+def test_a_mode_whose_feature_is_not_enabled_leaves_whole_cards_and_says_so(
+    mode: str, features: Features, expected: Mode
+) -> None:
+    """M13."""
+    made = plan(None, {MODE_LABEL: mode}, 1024, CARDS, [], features=features)
+    assert made.in_force.mode is expected
+    told = condition(made, MODE_PENDING)
+    assert (told.status, told.reason) == (("False", "ModeInForce") if expected == mode else ("True", "FeatureDisabled"))
+
+
+def test_a_feature_that_is_switched_off_waits_for_the_pods_like_a_change_of_mode() -> None:
+    """M12, M13."""
+    off = Features(sharing=False)
+    held = plan(SHARE, {MODE_LABEL: "share"}, 1024, CARDS, ["ns/a"], features=off)
+    assert held.in_force == SHARE
+    assert condition(held, MODE_PENDING).reason == "PodsOnNode"
+    assert plan(SHARE, {MODE_LABEL: "share"}, 1024, CARDS, [], features=off).in_force.mode is Mode.EXCLUSIVE
