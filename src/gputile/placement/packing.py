@@ -87,6 +87,15 @@ def allowed(wanted: frozenset[str], models: tuple[str, ...]) -> Bool:
     return np.array([not wanted or model in wanted for model in models], np.bool_)
 
 
+def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
+    """Return what a request for ``mib`` of memory and ``percent`` of compute takes of cards of these sizes, in MiB.
+
+    Of memory and compute whichever is more, rounded up; above ``CARD`` where it does not fit. Shape of ``sizes``.
+    """
+    memory = -(-mib * CARD // np.maximum(sizes, 1))
+    return np.maximum(memory, percent * CARD // 100)
+
+
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
     """Return the CPU that pods will get to use before memory runs out, at ``cpu_per_mib`` milli-CPU for each MiB asked.
 
