@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "driver.h"
-#include "elf.h"
+#include "symbols.h"
 
 /* Only their addresses are used here; their parameters stand where they are defined. */
 #define X(name, symbol, since, thread) void symbol(void);

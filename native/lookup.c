@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "elf.h"
+#include "symbols.h"
 #include "entries.h"
 #include "gate.h"
 #include "nvml.h"
@@ -81,7 +81,9 @@ __attribute__((visibility("hidden"), used)) struct choice gputile_choose(const c
             "  ldp x0, x1, [sp, 16]\n  ldr x2, [sp, 32]\n  ldp x29, x30, [sp], 48\n  br x16\n" \
             "1: ldp x29, x30, [sp], 48\n  ret\n.size " #function ", .-" #function "\n");
 
-#if defined(__x86_64__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/* Sanitizers call dlsym before anything that they instrument can run. */
+#elif defined(__x86_64__)
 TRAMPOLINE_X86_64(dlsym, 0)
 TRAMPOLINE_X86_64(dlvsym, 1)
 #elif defined(__aarch64__)

@@ -1,6 +1,6 @@
 /* NVML's memory calls, which nvidia-smi and monitors ask, and our own question to it. Types as in the public nvml.h. */
 #include "cards.h"
-#include "elf.h"
+#include "symbols.h"
 #include "entries.h"
 #include "gate.h"
 #include "nvml.h"

@@ -6,6 +6,7 @@
 #include "driver.h"
 #include "gate.h"
 #include "holdings.h"
+#include "region.h"
 
 static uint64_t charged[GPUTILE_MOST_CARDS]; /* to this process, so far */
 
@@ -23,7 +24,9 @@ static bool free_now(CUdevice device, int card, uint64_t *bytes) {
 void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device) {
     overhead->device = device;
     overhead->card = gputile_card_of_device(device);
-    if (overhead->card >= 0 && !free_now(device, overhead->card, &overhead->free_before)) overhead->card = -1;
+    if (overhead->card < 0) return;
+    overhead->used_before = gputile_region_used((unsigned)overhead->card);
+    if (!gputile_limits()->overhead_bytes || !free_now(device, overhead->card, &overhead->free_before)) overhead->card = -1;
 }
 
 CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes) {
@@ -31,7 +34,9 @@ CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t 
     *bytes = 0;
     if (overhead->card < 0 || !free_now(overhead->device, overhead->card, &now) || now >= overhead->free_before)
         return CUDA_SUCCESS;
-    uint64_t taken = overhead->free_before - now;
+    uint64_t taken = overhead->free_before - now, used = gputile_region_used((unsigned)overhead->card);
+    uint64_t reserved = used > overhead->used_before ? used - overhead->used_before : 0;
+    taken = taken > reserved ? taken - reserved : 0;
     do {
         already = __atomic_load_n(&charged[overhead->card], __ATOMIC_RELAXED);
         *bytes = already >= most ? 0 : taken < most - already ? taken : most - already;

@@ -1,6 +1,6 @@
-/* What the driver takes by itself: for a context, a module, a heap. It is measured as the difference of the card's
- * free memory around the call, and since others use the card too, never charged above the limits file's `overhead`,
- * which bounds what is charged to a process on a card altogether. */
+/* What the driver takes by itself, for a context or a module. It is measured as the difference of the card's free
+ * memory around the call, less what the allocation's processes reserved meanwhile. Others use the card too and cannot
+ * be told apart, so no more is charged to a process on a card than the limits file's `overhead`. */
 #ifndef GPUTILE_OVERHEAD_H
 #define GPUTILE_OVERHEAD_H
 
@@ -11,7 +11,7 @@
 struct gputile_overhead {
     CUdevice device;
     int card; /* -1: nothing can be measured */
-    uint64_t free_before;
+    uint64_t free_before, used_before;
 };
 
 /* Begin to measure on a device. Without a context of this process on it, NVML is asked; without both, nobody. */

@@ -14,9 +14,12 @@ struct gputile_pool {
     CUmemoryPool handle; /* NULL: the graphs' pool of `device` */
     CUdevice device;
     int card; /* -1: of the host's memory */
-    uint64_t counted;
+    uint64_t counted, grain; /* grain: a pool grows by a multiple of it */
     struct gputile_pool *next;
 };
+
+/* Stream-ordered pools take 32 MiB at least from the card; a larger step of another driver is learnt when it is seen. */
+enum { STREAM_GRAIN = 32 << 20, GRAPH_GRAIN = 2 << 20, MOST_GRAIN = 1 << 30 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct gputile_pool *pools;
@@ -51,7 +54,8 @@ static bool grow(struct gputile_pool *pool, uint64_t bytes) {
     if (attribute(pool, false, &used) != CUDA_SUCCESS) used = reserved;
     if (__builtin_add_overflow(used, bytes, &bytes)) return false;
     if (bytes <= pool->counted) return true;
-    uint64_t missing = bytes - pool->counted;
+    uint64_t missing = (bytes - pool->counted - 1) / pool->grain * pool->grain;
+    if (__builtin_add_overflow(missing, pool->grain, &missing)) return false;
     if (gputile_reserve(pool->card, missing) != CUDA_SUCCESS) return false;
     pool->counted += missing;
     return true;
@@ -72,7 +76,8 @@ bool gputile_pool_leave(struct gputile_pool *pool) {
     bool within = true;
     if (pool->card >= 0) {
         uint64_t reserved = settle(pool);
-        if (reserved > pool->counted) { /* it grew by more than was asked for: by its own grain */
+        if (reserved > pool->counted) { /* it grew by more than its grain */
+            if (pool->grain < MOST_GRAIN) pool->grain += reserved - pool->counted;
             within = gputile_reserve(pool->card, reserved - pool->counted) == CUDA_SUCCESS;
             if (!within) shrink(pool), reserved = settle(pool);
             if (!within && reserved <= pool->counted) within = true;
@@ -97,7 +102,7 @@ static struct gputile_pool *find(CUmemoryPool handle, CUdevice device, int card)
     struct gputile_pool *pool = pools;
     while (pool && (pool->handle != handle || (!handle && pool->device != device))) pool = pool->next;
     if (!pool && (pool = calloc(1, sizeof *pool))) {
-        *pool = (struct gputile_pool){handle, device, card, 0, pools};
+        *pool = (struct gputile_pool){handle, device, card, 0, handle ? STREAM_GRAIN : GRAPH_GRAIN, pools};
         __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&mutex);
@@ -173,7 +178,7 @@ static CUresult pool_for(CUmemoryPool handle, CUstream stream, bool per_thread, 
     result = call;                                                                           \
     return counted && !gputile_pool_leave(counted) && result == CUDA_SUCCESS ? undo(*pointer, stream) : result;
 
-/* The pool grew over the limit by its own grain: the caller gets no memory, and the pool gives up what it can. */
+/* The pool grew over the limit, by more than its grain: the caller gets no memory, the pool gives up what it can. */
 static CUresult undo(CUdeviceptr pointer, CUstream stream) {
     gputile_driver()->cuMemFreeAsync(pointer, stream);
     gputile_driver()->cuStreamSynchronize(stream);

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "late.h"
 #include "turn_card.h"
 
 enum { ONE_WAIT_MS = 100 };
@@ -110,7 +111,7 @@ static bool run(void) {
 static void prepare(void) {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    gputile_pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     for (unsigned i = 0; i < GPUTILE_MOST_CARDS; i++) {
         struct turn_card *card = &turn_process.card[i];
         memset(card, 0, sizeof *card);

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "driver.h"
+#include "late.h"
 #include "turn.h"
 #include "turn_card.h"
 
@@ -155,11 +156,11 @@ bool turn_thread(void *(*body)(void *), void *argument) {
     sigset_t all, before;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, STACK);
+    gputile_pthread_attr_setstacksize(&attributes, STACK);
     sigfillset(&all); /* signals are the application's */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool made = pthread_create(&thread, &attributes, body, argument) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    gputile_pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool made = gputile_pthread_create(&thread, &attributes, body, argument) == 0;
+    gputile_pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return made;
 }

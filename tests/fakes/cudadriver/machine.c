@@ -105,7 +105,7 @@ CUresult take(int device, size_t bytes) {
     CUresult result = CUDA_SUCCESS;
     if (!card) return CUDA_ERROR_INVALID_DEVICE;
     lock_memory();
-    if (bytes > card->total - card->used) reap();
+    if (bytes > card->total - card->used || card->used + bytes > card->peak) reap(); /* the dead hold nothing */
     if (bytes > card->total - card->used) result = CUDA_ERROR_OUT_OF_MEMORY;
     else {
         card->used += bytes;

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "elf.h"
+#include "symbols.h"
 
 #include <elf.h>
 #include <link.h>

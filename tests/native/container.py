@@ -1,0 +1,107 @@
+"""A container on the simulated machine: an allocation's files, and programs that run under the library."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from hatch_build import FLAGS, LINK, SOURCES, build_library
+
+from gputile.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
+from tests.fakes.cuda import FakeGpus
+
+ROOT = Path(__file__).resolve().parents[2]
+_CACHE = ROOT / ".cache" / "native"
+_HERE = Path(__file__).parent
+
+
+def _key(*paths: Path, extra: str = "") -> str:
+    content = b"".join(path.read_bytes() for path in sorted(paths))
+    return hashlib.sha256(content + extra.encode()).hexdigest()[:16]
+
+
+def sources() -> list[Path]:
+    return sorted(SOURCES.glob("*.c"))
+
+
+@cache
+def library() -> Path:
+    """Return the library, built from the sources as they are now, with warnings as errors."""
+    path = _CACHE / _key(*SOURCES.iterdir(), extra=str((FLAGS, LINK))) / "libgputile-cuda.so"
+    if not path.exists():
+        build_library(path, ["-Werror"])
+    return path
+
+
+@cache
+def program(name: str, *flags: str, with_library: bool = False, with_driver: bool = True) -> Path:
+    """Return a program of this directory, linked with the fake driver, and with the library's sources if wanted."""
+    from tests.fakes.cuda import library as driver
+
+    used = [_HERE / f"{name}.c", *(sources() if with_library else [])]
+    path = _CACHE / _key(*used, *SOURCES.glob("*.[hd]*"), driver(), extra=str((flags, with_driver))) / name
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f"{name}.{os.getpid()}")
+        link = ["-Wl,--no-as-needed", str(driver())] if with_driver else []
+        common = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCES}"]
+        subprocess.run(["cc", *common, *flags, "-o", beside, *used, *link, "-lpthread", "-ldl"], check=True)
+        beside.replace(path)
+    return path
+
+
+class Container:
+    """An allocation on ``gpus``: ``mib`` of memory by the position of a card."""
+
+    def __init__(
+        self, directory: Path, gpus: FakeGpus, mib: Mapping[int, int], overhead_mib: int | None = None
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.gpus = gpus
+        self.limits, self.usage = directory / LIMITS, directory / USAGE
+        cards = [CardLimit(gpus.uuids[index], size) for index, size in mib.items()]
+        self.limits.write_bytes(encode_limits(cards, overhead_mib=overhead_mib))
+        self.usage.write_bytes(bytes(USAGE_BYTES))
+        self.variables = {"GPUTILE_DIRECTORY": str(directory)}
+        self._processes: list[subprocess.Popen[str]] = []
+
+    def environment(self, preload: bool = True) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+        loaded = {"LD_PRELOAD": str(library())} if preload else {}
+        return {**inherited, **self.gpus.environment(), **self.variables, **loaded}
+
+    def start(self, command: Sequence[str | Path], **variables: str) -> subprocess.Popen[str]:
+        environment = {**self.environment(), **variables}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE}
+        process = subprocess.Popen(command, env=environment, text=True, cwd=ROOT, **pipes)
+        self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for process in self._processes:
+            with process:
+                process.kill()
+
+    def run(self, command: Sequence[str | Path], **variables: str) -> str:
+        """Run a program, which must succeed; return what it printed."""
+        process = self.start(command, **variables)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
+        return out
+
+    def python(self, code: str, **variables: str) -> str:
+        """Run Python code with everything of ``client`` in it; return what it printed."""
+        prelude = "from tests.native.client import *\n"
+        return self.run([sys.executable, "-c", prelude + code], **variables)
+
+    def messages(self, code: str, **variables: str) -> str:
+        """Run Python code, which must succeed; return what is on stderr."""
+        prelude = "from tests.native.client import *\n"
+        process = self.start([sys.executable, "-c", prelude + code], **variables)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
+        return err

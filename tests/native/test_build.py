@@ -1,0 +1,110 @@
+"""What the library is made of: what it needs, what it knows, and that sanitizers find nothing in it."""
+
+import ctypes
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hatch_build import SOURCES
+
+from tests.native.container import Container, library, program
+
+SANITIZERS = {"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"}
+
+
+def dynamic_symbols() -> list[str]:
+    return subprocess.run(["objdump", "-T", library()], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_runs_on_glibc_2_17() -> None:
+    """Any glibc from 2.17 on will do: no symbol of a newer one is needed, and no other library."""
+    versions = {
+        tuple(map(int, m[1].split(".")))
+        for line in dynamic_symbols()
+        for m in [re.search(r"GLIBC_([\d.]+)", line)]
+        if m
+    }
+    assert versions
+    assert max(versions) <= (2, 17)
+    needed = subprocess.run(["objdump", "-p", library()], capture_output=True, text=True, check=True).stdout
+    libraries = re.findall(r"NEEDED\s+(\S+)", needed)
+    assert [name for name in libraries if not name.startswith("ld-linux")] == ["libc.so.6"]
+
+
+def test_exports_nothing_but_what_it_replaces() -> None:
+    """A name of ours in every program of a container would be in somebody's way."""
+    exported = {line.split()[-1] for line in dynamic_symbols() if " .text" in line}
+    own = {name for name in exported if not name.startswith(("cu", "nvml"))}
+    assert own == {"dlsym", "dlvsym", "gputile_knows"}
+
+
+def table(name: str) -> list[list[str]]:
+    rows = re.findall(r"^X\((.*)\)$", (SOURCES / name).read_text(), re.MULTILINE)
+    return [row.split(", ") for row in rows]
+
+
+def test_the_tables_name_known_functions() -> None:
+    """Each function that is replaced is of the public API, and the list of that is sorted for the search in it."""
+    known = re.findall(r'^"(\w+)",$', (SOURCES / "known.def").read_text(), re.MULTILINE)
+    assert known == sorted(set(known))
+    replaced = {row[1] for row in table("memory.def") + table("submit.def")}
+    unsuffixed = {re.sub(r"_pt[ds][sz]$", "", symbol) for symbol in replaced}
+    assert unsuffixed - set(known) == set()
+    knows = ctypes.CDLL(str(library())).gputile_knows
+    assert all(knows(name.encode()) for name in known)
+    assert not any(knows(name) for name in (b"", b"cu", b"cuMemAllocQuantum", b"zzz", b"cuArray3DCreat"))
+
+
+def test_what_allocates_is_replaced() -> None:
+    """M4: every function of the public API whose name says that it makes memory is counted, or known to make none."""
+    known = re.findall(r'^"(\w+)",$', (SOURCES / "known.def").read_text(), re.MULTILINE)
+    replaced = {row[1] for row in table("memory.def")}
+    maker = re.compile(
+        r"cu(?:Mem(?:Alloc|Create|Map)|Array.*Create|Mipmapped.*Create|.*AllocNode|Import|.*MemPoolCreate)"
+    )
+    makes_none = {
+        "cuMemAllocHost",  # host memory
+        "cuMemAllocHost_v2",
+        "cuMemMapArrayAsync",  # maps handles of cuMemCreate
+        "cuMemMapArrayAsync_ptsz",
+        "cuGraphAddMemAllocNode",  # counted when the graph is launched
+        "cuGraphMemAllocNodeGetParams",
+        "cuImportExternalSemaphore",
+    }
+    assert {name for name in known if maker.match(name)} - replaced == makes_none
+
+
+@pytest.mark.parametrize("name", SANITIZERS)
+def test_sanitizers_find_nothing(one_card: Callable[..., Container], name: str) -> None:
+    """Threads that allocate in every way, with the library's sources in the program itself."""
+    container = one_card(48)
+    sanitized = program("stress", SANITIZERS[name], "-O0", "-fno-sanitize-recover=all", with_library=True)
+    environment = {"LD_PRELOAD": "", "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0"}
+    out = container.run([sanitized, "5", "4", "300"], **environment)
+    assert int(out.split()[1]) > 0, "nothing was refused: the limit is not in force"
+
+
+def test_a_newer_library_beside_an_older_one(one_card: Callable[..., Container], tmp_path: Path) -> None:
+    """A process keeps the library that it started with when the file is replaced, and both count in one file."""
+    copy = tmp_path / library().name
+    copy.write_bytes(library().read_bytes())
+    container = one_card(256)
+    code = """
+from tests.native.client import *
+cuda = Cuda()
+print(cuda.linear(100), flush=True)
+input()
+print(cuda.info()[0])
+"""
+    process = container.start([sys.executable, "-c", code], LD_PRELOAD=str(copy))
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0\n"
+    newer = copy.with_suffix(".new")
+    newer.write_bytes(library().read_bytes())
+    newer.replace(copy)
+    assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(100))", LD_PRELOAD=str(copy)) == "156 0\n"
+    out, _ = process.communicate("\n")
+    assert out == "156\n"

@@ -1,0 +1,153 @@
+"""No limits file, a damaged one, no place to count: then there is no GPU, and stderr says what to do."""
+
+import ctypes
+import subprocess
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hatch_build import SOURCES
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.isolation.limits import MOST_CARDS, USAGE_BYTES, CardLimit, encode_limits
+from tests.native.container import Container, library
+
+TRY = """
+cuda = Cuda(device=None)
+print(cuda("cuInit", 0), cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0), cuda.linear(1))
+"""
+
+
+def break_limits(container: Container, content: bytes | None) -> None:
+    container.limits.unlink() if content is None else container.limits.write_bytes(content)
+
+
+def break_usage(container: Container, content: bytes | None) -> None:
+    container.usage.unlink() if content is None else container.usage.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("how", "content"),
+    [
+        (break_limits, None),
+        (break_limits, b""),
+        (break_limits, b"gputile 2\nend\n"),
+        (break_limits, b"\0" * 4096),
+        (break_limits, b"gputile 1\nend\n"),
+        (break_usage, None),
+        (break_usage, b""),
+        (break_usage, b"\xff" * USAGE_BYTES),
+    ],
+)
+def test_fails_closed(one_card: Callable[..., Container], how: Callable[..., None], content: bytes | None) -> None:
+    """M4: what cannot be read enforces nothing, so nothing is given: NO_DEVICE, and a remedy."""
+    container = one_card(256)
+    how(container, content)
+    assert container.python(TRY) == "100 100 100\n"
+    said = container.messages(TRY)
+    assert said.count("no GPU for this process") == 1
+    assert "delete the pod" in said
+    assert container.gpus.cards()[0].peak == 0
+
+
+def test_a_truncated_limits_file_gives_no_gpu(one_card: Callable[..., Container]) -> None:
+    """M4: a file that is cut off anywhere is damaged, also where what is left would parse."""
+    container = one_card(256)
+    whole = container.limits.read_bytes()
+    for length in range(0, len(whole), 7):
+        container.limits.write_bytes(whole[:length])
+        assert container.python(TRY) == "100 100 100\n"
+
+
+def test_the_environment_chooses_no_allocation_where_there_is_one() -> None:
+    """M4: GPUTILE_DIRECTORY counts only where the agent mounted nothing: the library looks there first."""
+    strings = library().read_bytes()
+    assert b"/etc/gputile/allocation" in strings
+    assert b"GPUTILE_LIMITS" not in strings
+
+
+class ParsedCard(ctypes.Structure):
+    _fields_ = (("uuid", ctypes.c_char * 64), ("bytes", ctypes.c_uint64), ("percent", ctypes.c_uint))
+
+
+class Parsed(ctypes.Structure):
+    _fields_ = (
+        ("count", ctypes.c_uint),
+        ("card", ParsedCard * 16),
+        ("overhead", ctypes.c_uint64),
+        ("turn", ctypes.c_char * 108),
+    )
+
+
+@cache
+def parser(directory: Path) -> ctypes.CDLL:
+    path = directory / "liblimits.so"
+    flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fsanitize=undefined", "-fno-sanitize-recover=all"]
+    subprocess.run(["cc", *flags, "-o", path, SOURCES / "limits.c"], check=True)
+    loaded = ctypes.CDLL(str(path))
+    loaded.gputile_limits_parse.restype = ctypes.c_char_p
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def parse(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], Parsed | str]:
+    loaded = parser(tmp_path_factory.mktemp("parser"))
+
+    def read(content: bytes) -> Parsed | str:
+        parsed = Parsed()
+        wrong = loaded.gputile_limits_parse(content, ctypes.c_size_t(len(content)), ctypes.byref(parsed))
+        return parsed if wrong is None else wrong.decode()
+
+    return read
+
+
+cards = st.lists(
+    st.builds(CardLimit, st.from_regex(r"[!-~]{1,63}", fullmatch=True), st.integers(0, 1 << 26), st.integers(0, 100)),
+    min_size=1,
+    max_size=MOST_CARDS,
+    unique_by=lambda card: card.uuid,
+)
+
+
+@given(known=cards, overhead=st.none() | st.integers(0, 1 << 20), turn=st.sampled_from(["", "/run/gputile/turn"]))
+def test_what_the_agent_writes_is_read(
+    parse: Callable[[bytes], Parsed | str], known: list[CardLimit], overhead: int | None, turn: str
+) -> None:
+    """M4: the library reads just what the agent wrote."""
+    found = parse(encode_limits(known, turn, overhead))
+    assert isinstance(found, Parsed), found
+    read = [CardLimit(c.uuid.decode(), c.bytes >> 20, c.percent) for c in found.card[: found.count]]
+    assert read == known
+    assert found.turn.decode() == turn
+    assert found.overhead == (1024 if overhead is None else overhead) << 20
+
+
+@given(known=cards, data=st.data())
+def test_damaged_limits_are_refused(
+    parse: Callable[[bytes], Parsed | str], known: list[CardLimit], data: st.DataObject
+) -> None:
+    """M4: a file that lacks a part, or has something that does not belong there, is refused with a reason."""
+    whole = encode_limits(known)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    assert isinstance(parse(whole[:cut]), str)
+    at, odd = data.draw(st.integers(0, len(whole))), data.draw(st.sampled_from([b"\0", b"\xff", b"\t", b"\r", b"\n"]))
+    assert isinstance(parse(whole[:at] + odd + whole[at:]), str)
+    assert isinstance(parse(whole + data.draw(st.binary(min_size=1, max_size=40))), str)
+
+
+@given(content=st.binary(max_size=9000) | st.text("gputile card end 0123456789\n", max_size=300).map(str.encode))
+def test_noise_is_refused(parse: Callable[[bytes], Parsed | str], content: bytes) -> None:
+    """M4: noise is not limits."""
+    found = parse(content)
+    assert isinstance(found, str) or (
+        found.count and content.startswith(b"gputile 1\n") and content.endswith(b"\nend\n")
+    )
+
+
+def test_the_agent_refuses_what_the_library_would() -> None:
+    """M4: limits that could not be read are not written."""
+    for wrong in ([], [CardLimit("two words", 1)], [CardLimit("", 1)], [CardLimit(f"GPU-{i}", 1) for i in range(17)]):
+        with pytest.raises(ValueError, match="limits"):
+            encode_limits(wrong)

@@ -1,0 +1,170 @@
+"""Every way to device memory, through every way to the driver's functions, against one limit (M4, M5)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.native.client import DLSYM, PER_THREAD, PROC
+from tests.native.container import Container
+
+FAMILIES = {
+    "linear": "free_linear",
+    "managed": "free_linear",
+    "pitch": "free_linear",
+    "array": "free_array",
+    "array_3d": "free_array",
+    "mipmap": "free_mipmap",
+    "pooled": "free_pooled",
+    "from_pool": "free_pooled",
+    "physical": "free_physical",
+    "external": "free_external",
+    "heap": "free_heap",
+    "graph": "free_graph",
+    "graph_node": "free_graph",
+    "child_graph": "free_graph",
+    "captured": "free_graph",
+}
+
+
+@pytest.mark.parametrize("how", [DLSYM, PROC, PER_THREAD])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_counts_against_the_limit(one_card: Callable[..., Container], family: str, how: str) -> None:
+    """M4: what is taken is gone from what is free, too much is CUDA's out-of-memory, what is freed is there again."""
+    if family == "captured" and how == PER_THREAD:
+        pytest.skip("a stream of one's own is captured, never the default one")
+    container = one_card(256)
+    out = container.python(f"""
+cuda = Cuda({how!r})
+print(cuda.info(), cuda.total())
+print(cuda.{family}(128))
+print(cuda.info()[0])
+if {family!r} == "heap": print(cuda.heap(300))
+elif {family!r} in ("graph", "graph_node", "child_graph", "captured"): print(cuda.{family}(260))
+else:
+    kept = cuda.last
+    print(cuda.{family}(144))
+    cuda.last = kept
+print(cuda.{FAMILIES[family]}(), cuda.info()[0])
+print(cuda.{family}(200))
+""")
+    first, taken, left, refused, freed, again = out.splitlines()
+    assert first == "(256, 256) 256"
+    assert taken == "0"
+    assert 0 <= 128 - int(left) <= 4  # a pitch is rounded, a mipmap's levels are sums
+    assert refused == "2"
+    assert freed == "0 256"
+    assert again == "0"
+    assert container.gpus.cards()[0].peak <= 256 << 20
+
+
+def test_a_graph_takes_its_memory_once(one_card: Callable[..., Container]) -> None:
+    """M4: launching a graph again takes nothing new; another one of the same size shares the pool."""
+    out = one_card(256).python("""
+cuda = Cuda()
+print([cuda.graph(150) for _ in range(5)], cuda.info()[0])
+for _ in range(5): print(cuda("cuGraphLaunch", cuda.last, None), cuda.info()[0])
+""")
+    assert out.splitlines() == ["[0, 0, 0, 0, 0] 106", *["0 106"] * 5]
+
+
+def test_a_pool_keeps_what_it_has(one_card: Callable[..., Container]) -> None:
+    """M4: what a pool holds back from the card counts, in use or not; it is given up before memory is refused."""
+    out = one_card(256).python("""
+cuda = Cuda()
+pool, threshold = c_void_p(), c_uint64(2**64 - 1)
+cuda("cuDeviceGetDefaultMemPool", byref(pool), 0)
+cuda("cuMemPoolSetAttribute", pool, 4, byref(threshold))
+print(cuda.pooled(192), cuda.info()[0])
+cuda.free_pooled()
+print(cuda.info()[0], cuda.pooled(150), cuda.info()[0])
+cuda("cuMemFreeAsync", cuda.last, None)
+cuda.pool = None; del cuda.pool
+print(cuda.from_pool(224), cuda.info()[0])
+""")
+    assert out.splitlines() == ["0 64", "64 0 64", "0 32"]
+
+
+def test_mappings_hold_physical_memory(one_card: Callable[..., Container]) -> None:
+    """M4: memory of cuMemCreate counts until no handle and no mapping refers to it."""
+    out = one_card(256).python("""
+cuda = Cuda()
+start, again = c_uint64(), c_uint64()
+cuda("cuMemAddressReserve", byref(start), 256 * MIB, 0, 0, 0)
+for i in range(2):
+    cuda.physical(64)
+    print(cuda("cuMemMap", start.value + i * 64 * MIB, 64 * MIB, 0, cuda.last, 0), cuda("cuMemRelease", cuda.last))
+print(cuda.info()[0])
+print(cuda("cuMemRetainAllocationHandle", byref(again), c_void_p(start.value)))
+print(cuda("cuMemUnmap", start, 128 * MIB), cuda.info()[0])
+print(cuda("cuMemRelease", again), cuda.info()[0])
+""")
+    assert out.splitlines() == ["0 0", "0 0", "128", "0", "0 192", "0 256"]
+
+
+def test_host_memory_and_imports_of_its_own_are_not_counted(one_card: Callable[..., Container]) -> None:
+    """M4: host memory is not the card's; memory of another process of the container was counted there."""
+    out = one_card(256).python("""
+cuda = Cuda()
+handle, opened, host, created = (ctypes.c_char * 64)(), c_uint64(), c_void_p(), c_uint64()
+class Ipc(ctypes.Structure): _fields_ = (("bytes", ctypes.c_char * 64),)
+print(cuda("cuIpcOpenMemHandle_v2", byref(opened), Ipc(), 1))
+print(cuda("cuMemHostAlloc", byref(host), 512 * MIB, 0), cuda("cuMemFreeHost", host))
+print(cuda("cuMemCreate", byref(created), 512 * MIB, byref(AllocationProp(1, 0, Location(2, 0))), 0))
+print(cuda("cuMemImportFromShareableHandle", byref(created), None, 1))
+print(cuda.info()[0])
+""")
+    assert out.splitlines() == ["0", "0 0", "0", "0", "256"]
+
+
+def test_contexts_and_modules_count(one_card: Callable[..., Container]) -> None:
+    """M4: what the driver takes for a context and a module counts, and comes back with them."""
+    container = one_card(256, context_mib=100, module_mib=30)
+    out = container.python("""
+cuda = Cuda()
+print(cuda.info()[0])
+module = c_void_p()
+print(cuda("cuModuleLoadData", byref(module), b""), cuda.info()[0])
+print(cuda.linear(126), cuda("cuModuleLoadData", byref(c_void_p()), b""))
+print(cuda("cuModuleUnload", module), cuda.info()[0])
+print(cuda("cuDevicePrimaryCtxRelease", 0))
+cuda.use(0)
+print(cuda.info()[0])
+""")
+    assert out.splitlines() == ["156", "0 126", "0 2", "0 30", "0", "156"]
+    assert container.gpus.cards()[0].peak <= (256 + 30) << 20  # a module is measured after it was loaded
+
+
+def test_a_context_that_does_not_fit_is_refused(one_card: Callable[..., Container]) -> None:
+    """M4: a context larger than the limit is not made; what was charged is bounded by the limits file."""
+    out = one_card(64, context_mib=100).python("""
+cuda = Cuda(device=None)
+print(cuda("cuInit", 0), cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
+""")
+    assert out == "0 2\n"
+    out = one_card(64, context_mib=100, overhead_mib=20).python("print(Cuda().info()[0])")
+    assert out == "44\n"
+
+
+def test_a_destroyed_context_takes_its_memory_along(one_card: Callable[..., Container]) -> None:
+    """M4: what was not freed before a context is destroyed is counted no more."""
+    out = one_card(256, context_mib=10).python("""
+cuda = Cuda(device=None)
+context = c_void_p()
+print(cuda("cuInit", 0), cuda("cuCtxCreate", byref(context), 0, 0), cuda.linear(100), cuda.array(50), cuda.heap(20))
+print(cuda.info()[0], cuda("cuCtxDestroy", context))
+cuda.use(0)
+print(cuda.info()[0])
+""")
+    assert out.splitlines() == ["0 0 0 0 0", "76 0", "246"]
+
+
+def test_an_absurd_size_is_refused(one_card: Callable[..., Container]) -> None:
+    """M4: sizes that wrap around are out of memory, as everything over the limit."""
+    out = one_card(256).python("""
+cuda = Cuda()
+p, q = c_uint64(), c_size_t()
+print(cuda("cuMemAlloc", byref(p), 2**64 - 1), cuda("cuMemAllocPitch", byref(p), byref(q), 2**63, 2**10, 4))
+print(cuda("cuArray3DCreate", byref(c_void_p()), byref(Array3D(2**40, 2**40, 2**40, 0x20, 4, 0))))
+print(cuda("cuMemAllocAsync", byref(p), 2**64 - 1, None), cuda.info())
+""")
+    assert out.splitlines() == ["2 2", "2", "2 (256, 256)"]

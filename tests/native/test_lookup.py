@@ -1,0 +1,116 @@
+"""How programs come by the driver's functions: none of the ways leads past the limit."""
+
+import os
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.native.container import Container, library, program
+
+
+def test_a_program_linked_with_the_driver(one_card: Callable[..., Container]) -> None:
+    """M4: the loader binds cuMemAlloc_v2 to the library; dlsym(RTLD_NEXT) and dlvsym go on working as they do."""
+    assert one_card(256).run([program("linked")]).splitlines() == ["0 0 0", "0 2", "0 56 256", "1 1 1"]
+
+
+def test_another_preloaded_library_finds_the_next(one_card: Callable[..., Container]) -> None:
+    """RTLD_NEXT means the object after the caller's, although dlsym is replaced."""
+    wrapper = program("next", "-shared", "-fPIC", with_driver=False)
+    out = one_card().run(
+        [sys.executable, "-c", "import os; print(os.getpid() == int(os.readlink('/proc/self')))"],
+        LD_PRELOAD=f"{library()}:{wrapper}",
+    )
+    assert out == "True\n"
+
+
+@pytest.mark.parametrize("flags", [0, 1, 2])
+@pytest.mark.parametrize("version", [3020, 7000, 11030, 12000, 12030, 13000, 13050, 14000, 2**31 - 1])
+def test_get_proc_address(one_card: Callable[..., Container], version: int, flags: int) -> None:
+    """M4: whatever version and default stream are asked for, memory comes by the library and is counted.
+
+    A driver of tomorrow has a cuMemAlloc of version 14000, with parameters that nobody knows yet: it is not handed out.
+    """
+    out = one_card(256).python(f"""
+cuda = Cuda()
+for name in (b"cuGetProcAddress", b"cuGetProcAddress_v2"):
+    get = getattr(cuda.library, name.decode())
+    pointer, status = c_void_p(), c_int()
+    more = (byref(status),) if name.endswith(b"2") else ()
+    print(get(b"cuMemAlloc", byref(pointer), c_int({version}), c_uint64({flags}), *more))
+    ours = ctypes.cast(cuda.library.cuMemAlloc_v2, c_void_p).value
+    print(pointer.value == ours)
+    print(ctypes.CFUNCTYPE(c_int)(pointer.value)(byref(c_uint64()), c_size_t(300 * MIB)))
+    if {version} >= 11030: # and by a function that was itself got so
+        print(get(b"cuGetProcAddress", byref(pointer), c_int({version}), c_uint64({flags}), *more))
+        again = ctypes.CFUNCTYPE(c_int)(pointer.value)
+        result = again(b"cuMemAlloc", byref(pointer), c_int({version}), c_uint64({flags}), byref(status))
+        print(result, pointer.value == ours)
+""")
+    once = ["0", "True", "2"]
+    if version >= 11030:
+        once += ["0", "0 True"]
+    assert out.splitlines() == once * 2
+
+
+def test_per_thread_streams(one_card: Callable[..., Container]) -> None:
+    """M4: with the flag for per-thread default streams, the _ptsz forms are answered, by the library."""
+    out = one_card(256).python("""
+cuda = Cuda()
+pointer = c_void_p()
+for symbol in ("cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuGraphLaunch", "cuGraphLaunch_ptsz", "cuLaunchKernel",
+               "cuLaunchKernel_ptsz"):
+    flags = 2 if symbol.endswith("_ptsz") else 0
+    cuda.library.cuGetProcAddress(symbol.removesuffix("_ptsz").encode(), byref(pointer), c_int(12000), c_uint64(flags))
+    print(pointer.value == ctypes.cast(getattr(cuda.library, symbol), c_void_p).value)
+""")
+    assert out.split() == ["True"] * 6
+
+
+def test_unknown_functions_are_refused(one_card: Callable[..., Container]) -> None:
+    """M4: a function that this library does not know may allocate: it is not handed out, and that is said."""
+    code = """
+cuda = Cuda()
+try:
+    cuda.library.cuMemAllocQuantum
+except AttributeError as error:
+    print(error)
+pointer, status = c_void_p(1), c_int()
+for _ in range(3):
+    name = b"cuMemAllocQuantum"
+    result = cuda.library.cuGetProcAddress_v2(name, byref(pointer), c_int(13000), c_uint64(0), byref(status))
+    print(result, pointer.value, status.value)
+"""
+    container = one_card(256)
+    lines = container.python(code).splitlines()
+    assert "undefined symbol" in lines[0]
+    assert lines[1:] == ["500 None 1"] * 3
+    said = container.messages(code)
+    assert said.count("cuMemAllocQuantum is refused") == 1
+    assert "selftest symbols" in said
+
+
+def test_the_functions_of_cuda_2(one_card: Callable[..., Container]) -> None:
+    """M4: cuMemAlloc without suffix has 32-bit pointers; it is refused, while what only asks is answered."""
+    out = one_card(256).python("""
+library = ctypes.CDLL(None)
+cuda = Cuda()
+print(library.cuMemAlloc(byref(c_uint()), c_uint(1 << 20)))
+free, total = c_uint(), c_uint()
+print(library.cuMemGetInfo(byref(free), byref(total)), free.value >> 20, total.value >> 20)
+print(library.cuDeviceTotalMem(byref(total), 0), total.value >> 20)
+""")
+    assert out.splitlines() == ["801", "0 256 256", "0 256"]
+
+
+def test_without_a_driver(one_card: Callable[..., Container], tmp_path: object) -> None:
+    """The library is loaded into every program of a container: those without CUDA do not notice it."""
+    container = one_card(256)
+    out = container.run(["/bin/sh", "-c", "echo $((6 * 7))"])
+    assert out == "42\n"
+    environment = {"LD_LIBRARY_PATH": os.devnull}
+    out = container.run(
+        [sys.executable, "-c", "import ctypes; print(ctypes.CDLL(None).cuInit(0), hasattr(ctypes.CDLL(None), 'cuNo'))"],
+        **environment,
+    )
+    assert out == "500 False\n"

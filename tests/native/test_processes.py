@@ -1,0 +1,182 @@
+"""The processes of a container share one limit, and what a process held ends with it, however it ends."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from tests.native.container import Container, program
+
+Maker = Callable[..., Container]
+MIB = 1 << 20
+
+
+def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line == "started\n", (line, process.communicate(), process.returncode)
+    return process
+
+
+def test_64_allocators_and_kills(one_card: Maker) -> None:
+    """M4: 64 processes allocate in every way while some of them are killed: never over the limit, nothing is lost."""
+    container = one_card(256, overhead_mib=0)  # which is measured, so it is not exact while others allocate
+    stress = program("stress")
+    running = [started(container.start([stress, str(seed), "1", "0"])) for seed in range(64)]
+    chance = random.Random(6)
+    for seed in range(64, 96):
+        time.sleep(0.02)
+        victim = running.pop(chance.randrange(len(running)))
+        victim.kill()
+        victim.communicate()
+        running.append(started(container.start([stress, str(seed), "1", "0"])))
+    for process in running:
+        process.send_signal(signal.SIGKILL)
+    for process in running:
+        process.communicate()
+    card = container.gpus.cards()[0]
+    assert 200 * MIB < card.peak <= 256 * MIB
+    assert container.python("cuda = Cuda(); print(cuda.info(), cuda.linear(256))") == "(256, 256) 0\n"
+
+
+def test_linear_memory_is_exact_under_concurrency(one_card: Maker) -> None:
+    """M4: reservation and limit are one atomic step: 16 processes that ask at the same time get what there is."""
+    container = one_card(100)
+    code = """
+from tests.native.client import *
+cuda = Cuda()
+print("started", flush=True); input()
+print(sum(cuda.linear(2) == OK for _ in range(20)), flush=True); input()
+"""
+    running = [started(container.start([sys.executable, "-c", code])) for _ in range(16)]
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    assert sum(int(process.stdout.readline()) for process in running if process.stdout) == 50
+    assert container.gpus.cards()[0].peak == 100 * MIB
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def test_a_killed_process_gives_back(one_card: Maker) -> None:
+    """M4: what a killed process held is there for the next, at once, and also while it is a zombie."""
+    container = one_card(256)
+    code = """
+from tests.native.client import *
+cuda = Cuda()
+assert cuda.linear(250) == OK
+print("started", flush=True)
+input()
+"""
+    process = started(container.start([sys.executable, "-c", code]))
+    assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(10))") == "6 2\n"
+    process.kill()
+    while process.stdout is not None and process.stdout.read(1):
+        pass  # its end of the pipe is closed, but it was not waited for
+    assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(200))") == "256 0\n"
+    process.communicate()
+
+
+def test_a_process_that_closes_all_descriptors(one_card: Maker) -> None:
+    """M4: a daemon that closes what it does not know still counts, before and after it allocates again."""
+    container = one_card(256)
+    code = """
+from tests.native.client import *
+import os
+cuda = Cuda()
+assert cuda.linear(100) == OK
+usage = [int(fd) for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}").endswith("/usage")]
+for fd in usage: # all but the driver's own, without which no CUDA goes on
+    os.dup2(os.open("/dev/null", os.O_RDONLY), fd)
+print("started")
+print(len(usage), flush=True)
+input()
+print(cuda.linear(100), cuda.linear(100), flush=True)
+input()
+"""
+    process = started(container.start([sys.executable, "-c", code]))
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "1\n"
+    assert container.python("print(Cuda().info()[0])") == "156\n"
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "0 2\n"
+    assert container.python("print(Cuda().info()[0])") == "56\n"
+    process.kill()
+    process.communicate()
+    assert container.python("print(Cuda().info()[0])") == "256\n"
+
+
+def test_forked_children_count_for_themselves(one_card: Maker) -> None:
+    """M4: a child of a process that has not used CUDA is one of its own; its memory ends with it, not its parent's."""
+    out = one_card(256).python("""
+import os, sys, subprocess
+cuda = Cuda()
+assert cuda.linear(100) == OK
+child = os.fork()
+if child == 0:
+    mine = Cuda()
+    print(mine.info()[0], mine.linear(100), mine.linear(100), flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+print(cuda.info()[0], cuda.linear(150), cuda.info()[0])
+""")
+    assert out.splitlines() == ["156 0 2", "156 0 6"]
+
+
+def test_a_child_does_not_keep_its_dead_parent_alive(one_card: Maker) -> None:
+    """M4: a forked child that lives on, and one made by exec, hold nothing of what the parent held."""
+    container = one_card(256)
+    code = """
+from tests.native.client import *
+import os, subprocess
+cuda = Cuda()
+assert cuda.linear(200) == OK
+left = subprocess.Popen(["sleep", "20"])
+if os.fork() == 0:
+    import time; time.sleep(20)
+    os._exit(0)
+print("started", flush=True)
+input()
+"""
+    process = started(container.start([sys.executable, "-c", code], PYTHONUNBUFFERED="1"))
+    process.kill()
+    process.wait()
+    assert container.python("print(Cuda().info()[0])") == "256\n"
+
+
+def test_threads(one_card: Maker) -> None:
+    """M4: threads of one process, in every way to memory: all that was counted is given back."""
+    container = one_card(128)
+    refused = container.run([program("stress"), "7", "8", "400"]).split()[1]
+    assert int(refused) > 0
+    assert container.python("print(Cuda().info()[0])") == "128\n"
+
+
+def test_signals_do_not_break_the_count(one_card: Maker) -> None:
+    """M4: system calls that a signal interrupts are made again."""
+    container = one_card(64)
+    process = started(container.start([program("stress"), "3", "4", "2000"]))
+    while process.poll() is None:
+        process.send_signal(signal.SIGSTOP)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.001)
+    assert process.returncode == 0
+    assert container.python("print(Cuda().info()[0])") == "64\n"
+
+
+def test_512_processes(one_card: Maker) -> None:
+    """M4: slots of the dead are taken again: more processes than slots, one after the other."""
+    container = one_card(64)
+    stress = program("stress")
+    for _ in range(11):
+        running = [container.start([stress, "1", "1", "1"]) for _ in range(50)]
+        assert all(process.wait() == 0 for process in running)
+        for process in running:
+            process.communicate()
+    assert container.python("print(Cuda().info()[0])") == "64\n"
