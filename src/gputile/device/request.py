@@ -23,6 +23,7 @@ from gputile.api.wellknown import (
     WHOLE_GPU,
 )
 from gputile.device.inventory import MOST_CARDS, MOST_MIB
+from gputile.intree.podrequests import cpu_request
 
 PERCENT_STEP = 5
 
@@ -77,11 +78,15 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A pod's GPU request in its normal form. ``unit_mib`` is the memory unit that its counts are in."""
+    """A pod's GPU request in its normal form. ``unit_mib`` is the memory unit that its counts are in.
+
+    ``cpu`` is the milli-CPU that it asks for: packing weighs it, and nothing is refused for it here.
+    """
 
     shape: Shape
     unit_mib: int
     containers: tuple[ContainerRequest, ...]
+    cpu: int = 0
 
     @property
     def units(self) -> int:
@@ -114,7 +119,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
         cards = effective(parts, lambda part: part.cards)
         if cards > MOST_CARDS:
             raise RequestError(f"{kind.value}: {cards} cards are more than a node can have ({MOST_CARDS})")
-        return Request(Shape(kind, cards), unit_mib, parts)
+        return Request(Shape(kind, cards), unit_mib, parts, cpu_request(pod.spec))
     cards, unit = _card_count(pod), _stamped_unit(pod, unit_mib)
     for part in parts:
         _check_spread(part, cards)
@@ -124,7 +129,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             f"{GPU_MEMORY} counts units of {unit} MiB: {mib // unit} of them on one card are more than any card has"
         )
     percent = effective(parts, lambda part: part.percent) // cards
-    return Request(Shape(kind, cards, mib, percent, trust_group(pod), unit), unit, parts)
+    return Request(Shape(kind, cards, mib, percent, trust_group(pod), unit), unit, parts, cpu_request(pod.spec))
 
 
 def effective(parts: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:

@@ -39,6 +39,11 @@ def pod_requests(spec: PodSpec) -> Amounts:
     return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
 
 
+def cpu_request(spec: PodSpec) -> int:
+    """Return the milli-CPU that the pod takes while it runs."""
+    return pod_requests(spec).get(CPU, 0)
+
+
 def container_requests(container: Container) -> Amounts:
     """Return one container's requests; where only a limit is set, the request is the limit.
 

@@ -8,6 +8,7 @@ from gputile.api.wellknown import ALLOCATION_ANNOTATION
 from gputile.device.allocation import Allocation, AllocationError, CardShare, decode_allocation
 from gputile.device.hold import hold_of
 from gputile.device.request import RequestError, parse_request
+from gputile.intree.podrequests import cpu_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Booking:
     allocation: nobody knows yet which cards it is on, ``problem`` says why, and ``asked_mib`` how much memory it
     asks for over all cards (0 for whole cards). ``assumed_at`` is the monotonic time in seconds of a bind that the
     watch has not confirmed yet, None once it has.
+
+    ``cpu`` is the milli-CPU that the pod asks for; it counts where the policy is packing.
 
     ``plan`` names the gang's plan that gave the pod its place, "" for a pod of none, and ``plan_size`` is how many
     places the plan has. A ``tentative`` booking is a hold: the cards are kept for a pod that no Binding has been sent
@@ -38,6 +41,7 @@ class Booking:
     plan_size: int = 0
     tentative: bool = False
     expires_ns: int = 0
+    cpu: int = 0
 
     @property
     def cards(self) -> tuple[CardShare, ...]:
@@ -67,9 +71,9 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
         request = parse_request(pod, unit_mib, trust_group)
         if request is None:
             return None
-        asked_mib = request.shape.mib * request.shape.cards
+        asked_mib, cpu = request.shape.mib * request.shape.cards, request.cpu
     except RequestError:
-        asked_mib = 0
+        asked_mib, cpu = 0, cpu_request(pod.spec)
     text, allocation, problem = pod.metadata.annotations.get(ALLOCATION_ANNOTATION), None, ""
     if text is None:
         problem = f"it was bound without the annotation {ALLOCATION_ANNOTATION}"
@@ -91,4 +95,5 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
         priority=pod.spec.priority or 0,
         plan=hold.plan if hold else "",
         plan_size=hold.size if hold else 0,
+        cpu=cpu,
     )

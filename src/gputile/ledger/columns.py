@@ -21,7 +21,9 @@ class Columns:
     compute in use. ``pods``: pods on the card. ``usable``: the card exists and is healthy. ``group``: number of the
     trust group whose pods are on the card, 0 for none, -1 for several. Of shape [rows]: ``service``, what the node
     takes (``Service``), ``spread``, whether pods go to the less used card, ``slots``, how many pods a card may
-    hold, ``unit``, its memory unit in MiB, and ``grouped``, whether its cards hold one trust group only.
+    hold, ``unit``, its memory unit in MiB, ``grouped``, whether its cards hold one trust group only, ``packed``,
+    whether its cards are chosen by what later pods will want, and ``cpu``, the milli-CPU that pods have left of it
+    (of GPU pods alone unless the policy is packing).
     """
 
     def __init__(self, rows: int = 16, cards: int = 8) -> None:
@@ -36,6 +38,8 @@ class Columns:
         self.unit: Int32 = np.zeros(rows, np.int32)
         self.spread: Bool = np.zeros(rows, np.bool_)
         self.grouped: Bool = np.zeros(rows, np.bool_)
+        self.packed: Bool = np.zeros(rows, np.bool_)
+        self.cpu: Int64 = np.zeros(rows, np.int64)
 
     @property
     def rows(self) -> int:

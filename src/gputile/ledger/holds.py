@@ -34,6 +34,7 @@ def tentative_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]
         plan_size=hold.size,
         tentative=True,
         expires_ns=hold.expires_ns,
+        cpu=request.cpu,
     )
 
 

@@ -5,7 +5,7 @@ is the ledger"). Whatever order events come in, the state depends only on the la
 is assumed: tests compare it with a ledger rebuilt from the objects.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -27,6 +27,7 @@ from gputile.ledger.events import (
 )
 from gputile.ledger.holds import Holds, tentative_booking
 from gputile.ledger.node import NodeFacts, Service, facts_of
+from gputile.ledger.plainpods import PlainPods
 
 
 class LedgerError(Exception):
@@ -48,6 +49,7 @@ class Ledger:
         self._on_node: dict[str, dict[str, Booking]] = {}
         self._groups: dict[str, int] = {}
         self._holds = Holds()
+        self._plain = PlainPods() if configuration.placement == "packing" else None
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
 
     # -- events
@@ -64,6 +66,8 @@ class Ledger:
             case PodDeleted(uid):
                 self._holds.put(uid, None)
                 self._release(uid)
+                if self._plain is not None:
+                    self._charge(self._plain.drop(uid))
             case PodsReplaced(pods, unreadable):
                 self._pods_replaced(pods, unreadable)
             case NodeApplied(node):
@@ -92,6 +96,8 @@ class Ledger:
         uid = pod.metadata.uid
         booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
         held = self._bookings.get(uid)
+        if self._plain is not None:
+            self._charge(self._plain.put(pod) if booking is None else self._plain.drop(uid))
         if booking is None:
             # A pod is never unbound: an unbound one that holds something is news from before its Binding.
             if pod.finished or pod.spec.node_name:
@@ -104,6 +110,14 @@ class Ledger:
         if booking != held:
             self._release(uid)
             self._book(booking)
+
+    def _charge(self, changes: Iterable[tuple[str, int]]) -> None:
+        """Take milli-CPU from nodes, or give it back."""
+        for node, cpu in changes:
+            row = self.row_of.get(node)
+            if row is not None:
+                self.columns.cpu[row] -= cpu
+                self.changes.add(row)
 
     def _hold_applied(self, pod: Pod, held: Booking | None) -> None:
         uid = pod.metadata.uid
@@ -128,6 +142,9 @@ class Ledger:
         for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
             self._release(uid)
         self._holds.keep_only(seen | self._bookings.keys())
+        if self._plain is not None:
+            for uid in self._plain.uids() - seen:
+                self._charge(self._plain.drop(uid))
         for pod in pods:
             self._pod_applied(pod)
 
@@ -191,6 +208,8 @@ class Ledger:
         columns.unit[row] = facts.unit_mib
         columns.spread[row] = facts.placement == "spread"
         columns.grouped[row] = facts.grouped
+        columns.packed[row] = facts.placement == "packing"
+        columns.cpu[row] = facts.cpu - (self._plain.on_node(facts.name) if self._plain is not None else 0)
         for i, card in enumerate(facts.inventory.cards):
             columns.total[row, i] = facts.card_total(i)
             columns.usable[row, i] = card.healthy
@@ -246,6 +265,7 @@ class Ledger:
     def _add(self, row: int, booking: Booking) -> None:
         columns, position = self.columns, self._position[row]
         group = self._group(booking.trust_group)
+        columns.cpu[row] -= booking.cpu
         for share in booking.cards:
             column = position.get(share.uuid)
             if column is None:
@@ -261,6 +281,7 @@ class Ledger:
 
     def _remove(self, row: int, booking: Booking) -> None:
         columns, position = self.columns, self._position[row]
+        columns.cpu[row] += booking.cpu
         for share in booking.cards:
             column = position.get(share.uuid)
             if column is None:

@@ -8,8 +8,11 @@ from gputile.api.core import Node
 from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.wellknown import INVENTORY_ANNOTATION, MODE_LABEL, MODES, PLACEMENT_LABEL, WHOLE_GPU, Mode
 from gputile.device.inventory import Inventory, InventoryError, advertised_units, decode_inventory
+from gputile.intree.podrequests import CPU, node_allocatable
 
-PLACEMENTS = ("binpack", "spread")
+PLACEMENTS = ("binpack", "spread", "packing")
+UNKNOWN_CPU = 128_000
+"""Milli-CPU of a node that does not say: enough for its cards."""
 
 
 class Service(IntEnum):
@@ -42,7 +45,10 @@ _SERVICE = {
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong."""
+    """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong.
+
+    ``cpu`` is the milli-CPU that pods may take of it.
+    """
 
     name: str
     address: str
@@ -54,6 +60,7 @@ class NodeFacts:
     slots: int
     grouped: bool
     problem: str = ""
+    cpu: int = UNKNOWN_CPU
 
     def card_total(self, position: int) -> int:
         """Return the MiB of a card that can be given away: whole units of it where pods ask for units."""
@@ -88,6 +95,8 @@ def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
     placement = meta.labels.get(PLACEMENT_LABEL, configuration.placement)
     if placement not in PLACEMENTS:
         placement = configuration.placement
+    if placement == "packing" and configuration.placement != "packing":
+        placement = "binpack"  # what later pods will want is learnt only where the whole cluster goes by it
     service = Service.NOTHING
     if problem:
         inventory = NO_CARDS
@@ -107,6 +116,7 @@ def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
         slots=configuration.max_pods_per_gpu if isolated else UNLIMITED_PODS,
         grouped=mode is Mode.SHARE,
         problem=problem,
+        cpu=node_allocatable(node).get(CPU, UNKNOWN_CPU),
     )
 
 

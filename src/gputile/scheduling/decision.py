@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
 from gputile.device.allocation import Allocation, Chosen, binding_annotations
+from gputile.intree.podrequests import cpu_request
 from gputile.ledger.booking import Booking
 
 
@@ -46,6 +47,7 @@ class Decision:
             assumed_at=assumed_at,
             plan=self.plan,
             plan_size=self.plan_size,
+            cpu=cpu_request(pod.spec),
         )
 
     def text(self) -> str:

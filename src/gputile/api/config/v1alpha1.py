@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from gputile.api.core import Pod
+from gputile.api.gputime import Policy, PolicyError, parse_policy
 from gputile.api.quantity import QuantityError, parse_mib
 from gputile.api.wellknown import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB
 
@@ -81,6 +82,19 @@ class Controller(_Section, frozen=True):
     agent_silent_seconds: int = 120
 
 
+class GpuTime(_Section, frozen=True):
+    """How time on the cards of ``cgpu`` nodes is shared (G4); a node's label gputile.io/gpu-time-policy goes before it.
+
+    ``policy`` is one of ``api.gputime``, by name or by ACK's number. ``quantum_ms`` is how long a turn is,
+    ``longest_wait_ms`` after how long a waiting container goes before all others. In mode ``core_mem`` the policy is
+    ``fixed`` unless the label says otherwise (M5).
+    """
+
+    policy: str = Policy.WEIGHTED.value
+    quantum_ms: int = 30
+    longest_wait_ms: int = 1000
+
+
 class Configuration(_Section, frozen=True):
     """The whole configuration. ``gpu_memory_unit`` is written as the documents do: "1GiB", "128MiB".
 
@@ -90,13 +104,14 @@ class Configuration(_Section, frozen=True):
     api_version: Literal["gputile.io/v1alpha1"] = "gputile.io/v1alpha1"
     kind: Literal["Configuration"] = "Configuration"
     gpu_memory_unit: str = "1GiB"
-    placement: Literal["binpack", "spread"] = "binpack"
+    placement: Literal["binpack", "spread", "packing"] = "binpack"
     max_pods_per_gpu: int = 16
     trust: Trust = Trust()
     admission: Admission = Admission()
     features: Features = Features()
     gangs: Gangs = Gangs()
     controller: Controller = Controller()
+    gpu_time: GpuTime = GpuTime()
     scheduler_name: str = ""
 
     def __post_init__(self) -> None:
@@ -111,6 +126,16 @@ class Configuration(_Section, frozen=True):
             )
         if not 1 <= self.max_pods_per_gpu <= 1024:
             raise ConfigurationError(f"maxPodsPerGpu is {self.max_pods_per_gpu}: valid are 1 to 1024")
+        try:
+            parse_policy(self.gpu_time.policy)
+        except PolicyError as error:
+            raise ConfigurationError(f"gpuTime.policy: {error}") from error
+        for field, ms, least, most in (
+            ("gpuTime.quantumMs", self.gpu_time.quantum_ms, 5, 500),
+            ("gpuTime.longestWaitMs", self.gpu_time.longest_wait_ms, 100, 60000),
+        ):
+            if not least <= ms <= most:
+                raise ConfigurationError(f"{field} is {ms}: valid are {least} to {most}")
         for field, seconds in (
             ("gangs.holdSeconds", self.gangs.hold_seconds),
             ("gangs.patienceSeconds", self.gangs.patience_seconds),
