@@ -92,7 +92,8 @@ def table(installation: Installation) -> str:
         lines += ["", *_aligned([heading, *map(_node_row, installation.nodes)])]
         other = [n for n in installation.nodes if n.unit_mib not in (0, installation.unit_mib)]
         if installation.unit_mib and other:
-            lines += ["", f"The unit is {_unit(installation.unit_mib)}; {len(other)} nodes are not there yet."]
+            rest = "1 node is" if len(other) == 1 else f"{len(other)} nodes are"
+            lines += ["", f"The unit is {_unit(installation.unit_mib)}; {rest} not there yet."]
     return "\n".join(lines) + "\n"
 
 

@@ -237,7 +237,7 @@ def test_nodes_tell_mode_unit_and_what_holds_them() -> None:
     assert installation.nodes[0].problems == []
     assert installation.nodes[1].problems == ["PodsOnNode: mode share stays in force: default/p"]
     text = table(installation)
-    assert "The unit is 128MiB; 1 nodes are not there yet." in text
+    assert "The unit is 128MiB; 1 node is not there yet." in text
     assert [line.split()[:4] for line in text.splitlines() if line.startswith("b ")] == [["b", "not", "ready", "share"]]
 
 
