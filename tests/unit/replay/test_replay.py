@@ -11,20 +11,7 @@ from gputile.cli.main import app
 from gputile.replay.engine import replay
 from gputile.replay.policies import BestFit, Binpack, Fgd, Fragments, Random, Spread
 from gputile.replay.trace import TraceError, read_arrivals, read_nodes, read_workload, workloads
-
-NODES = "sn,cpu_milli,memory_mib,gpu,model\nn1,8000,1000,2,T4\nn2,8000,1000,1,V100\n"
-PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n{}"
-# Two pods of 0.6, one of a whole V100, one of 0.4, one that needs two GPUs.
-LIST = "a,1000,1,1,600,\nb,1000,1,1,600,\nc,1000,1,1,1000,V100\nd,1000,1,1,400,\ne,1000,1,2,1000,\n"
-
-
-def write_trace(directory: Path, pods: str = LIST, order: str = "0 1 2 3 4", nodes: str = NODES) -> Path:
-    (directory / "openb_node_list_gpu_node.csv").write_text(nodes)
-    (directory / "openb_pod_list_tiny.csv").write_text(PODS.format(pods))
-    (directory / "arrivals").mkdir(exist_ok=True)
-    (directory / "arrivals" / "openb_pod_list_tiny.seq.csv").write_text("42," + order.replace(" ", ",") + "\n")
-    (directory / "arrivals" / "openb_pod_list_tiny.noderank.csv").write_text("42,0,1\n")
-    return directory
+from tests.unit.replay.traces import write_trace
 
 
 @pytest.mark.parametrize("policy", [BestFit(), Binpack(), Spread(), Random(1)])
