@@ -16,6 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parent
 SOURCES = ROOT / "native"
+SIMULATION = ROOT / "tests" / "fakes"
+SIMULATED = Path("src", "gputile", "isolation", "simulated")
 LIBRARY = Path("src", "gputile", "isolation", "libgputile-cuda.so")
 FLAGS = ("-std=gnu11", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-fstack-protector-strong", "-Wall", "-Wextra")
 LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", f"-Wl,-soname,{LIBRARY.name}")
@@ -46,6 +48,25 @@ def build_library(output: Path, flags: Sequence[str] = ()) -> None:
     beside.replace(output)
 
 
+def simulation_sources() -> list[Path]:
+    """Return what the simulated driver is made of, its header included."""
+    return [*sorted((SIMULATION / "cudadriver").iterdir()), SIMULATION / "cudanvml.c"]
+
+
+def build_simulation(directory: Path, flags: Sequence[str] = ()) -> None:
+    """Compile the simulated driver, for ``gputile selftest`` where no GPU is, into ``directory``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    sources = {
+        "libcuda.so.1": sorted((SIMULATION / "cudadriver").glob("*.c")),
+        "libnvidia-ml.so.1": [SIMULATION / "cudanvml.c"],
+    }
+    for name, files in sources.items():
+        beside = directory / f".{name}.{os.getpid()}"
+        link = ["-shared", "-Wl,-Bsymbolic", f"-Wl,-soname,{name}", "-o", beside, *files, "-lpthread", "-ldl"]
+        subprocess.run([compiler(), *FLAGS, *flags, f"-I{SOURCES}", *link], check=True)
+        beside.replace(directory / name)
+
+
 class LibraryHook(BuildHookInterface[Any]):
     """Called by hatchling before a wheel is put together."""
 
@@ -57,9 +78,10 @@ class LibraryHook(BuildHookInterface[Any]):
             return
         try:
             build_library(ROOT / LIBRARY)
+            build_simulation(ROOT / SIMULATED)
         except CompilerMissing as missing:
             self.app.display_warning(f"{missing}: gputile is installed without its library for isolation on GPU nodes")
             return
-        build_data["artifacts"].append(str(LIBRARY))
+        build_data["artifacts"] += [str(LIBRARY), f"{SIMULATED}/*.so.1"]
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-linux_{os.uname().machine}"
