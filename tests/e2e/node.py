@@ -19,7 +19,7 @@ from tests.e2e.extender import pod_body
 from tests.fakes import nvml
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, WEIGHT, start_extender
+from tests.localcluster.gputile import MANAGED, WEIGHT, configuration_file, start_extender, write_configuration
 from tests.localcluster.images import PROBE_IMAGE, SHOW, SHOW_ONCE
 from tests.localcluster.node import RealNode
 from tests.localcluster.nodeagent import NodeAgent
@@ -42,6 +42,12 @@ class GpuNode:
     plane: ControlPlane
     node: RealNode
     agent: NodeAgent
+    extender: str  # the name of its process
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Change the configuration that agent and extender follow."""
+        self.agent.configure(settings)
+        write_configuration(configuration_file(self.plane, self.extender), settings)
 
     def allocatable(self) -> dict[str, str]:
         """Return what the node object says is allocatable."""
@@ -157,7 +163,7 @@ def gpu_node(
         )
         stack.enter_context(scheduler)
         agent.process.wait_ready(agent.is_ready, 30.0)
-        yield GpuNode(plane, node, agent)
+        yield GpuNode(plane, node, agent, extender.name)
 
 
 def probe_container(

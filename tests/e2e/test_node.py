@@ -1,11 +1,15 @@
 """The agent on a real kubelet, containerd and runc: the right card (B1), its rights, what the node says (V1, C1)."""
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
+from gputile.agent.publish import CARD_PROBLEM, DRIVER_PROBLEM
+from gputile.agent.setup import MODE_RESOURCES
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.device.inventory import decode_inventory
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, booked_cards, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane
@@ -30,3 +34,117 @@ def test_a_pod_gets_the_card_that_was_booked(shared: GpuNode, namespace: str) ->
     assert VISIBLE not in shared.said(pods["none"], "main")
     assert VISIBLE in shared.plane.kubectl("-n", namespace, "logs", "two")
     assert assert_nothing_over_allocated(shared.plane) == 1
+
+
+RIGHTS = [
+    ("list", "nodes", True),
+    ("watch", "pods", True),
+    ("patch", "pods", True),
+    ("patch", "nodes/status", True),
+    ("create", "events", True),
+    ("patch", "nodes", False),
+    ("update", "nodes/status", False),
+    ("delete", "pods", False),
+    ("create", "pods/binding", False),
+    ("get", "secrets", False),
+    ("create", "pods/exec", False),
+]
+
+
+def test_the_agent_has_the_rights_of_its_example_and_no_others(shared: GpuNode, namespace: str) -> None:
+    """The strategic merge patch of the node's status, by the ServiceAccount of examples/agent/rbac.yaml."""
+    node = shared.node.object()
+    assert decode_inventory(node["metadata"]["annotations"][INVENTORY_ANNOTATION]).mode == "cgpu"
+    written = {entry["manager"] for entry in node["metadata"]["managedFields"] if entry.get("subresource") == "status"}
+    assert len(written) >= 2, "the kubelet and the agent have both written the status"
+    kinds = {condition["type"] for condition in node["status"]["conditions"]}
+    assert {"Ready", "MemoryPressure", DRIVER_PROBLEM, CARD_PROBLEM} <= kinds
+    for verb, resource, allowed in RIGHTS:
+        assert can(shared, verb, resource) is allowed, f"{verb} {resource}"
+
+
+def can(here: GpuNode, verb: str, resource: str) -> bool:
+    """Ask the API server with the agent's own token."""
+    kubectl = [here.plane.programs["kubectl"], f"--kubeconfig={here.agent.kubeconfig}", "auth", "can-i", verb]
+    kind, _, subresource = resource.partition("/")
+    question = [*kubectl, kind, "--all-namespaces", *([f"--subresource={subresource}"] if subresource else [])]
+    return subprocess.run(question, capture_output=True, text=True, check=False).stdout.strip() == "yes"
+
+
+def test_the_node_says_what_its_cards_are(shared: GpuNode) -> None:
+    """C1, C3, V1, L1: labels as nvidia-smi prints them, and only the mode's resource."""
+    node = shared.node.object()
+    labels = node["metadata"]["labels"]
+    assert labels["aliyun.accelerator/nvidia_name"] == "NVIDIA-A100-SXM4-80GB"
+    assert labels["aliyun.accelerator/nvidia_mem"] == "81920MiB"
+    assert labels["aliyun.accelerator/nvidia_count"] == "8"
+    assert labels["alpha.kubernetes.io/nvidia-gpu-name"] == "NVIDIA-A100-SXM4-80GB"
+    offered = {name: shared.allocatable()[name] for name in MODE_RESOURCES}
+    assert offered == {GPU_MEMORY: "640", GPU_CORE: "0", TOPOLOGY_GPU: "0", WHOLE_GPU: "0"}
+
+
+def test_static_pods_get_cards_and_are_booked(shared: GpuNode) -> None:
+    """U4: a pod that neither scheduler nor API server knew is on a card that nobody else has."""
+    body = probe_pod("static", {GPU_MEMORY: 3}) | {"apiVersion": "v1", "kind": "Pod"}
+    body["metadata"]["namespace"] = "default"
+    shared.node.put_static_pod("static", body)
+    try:
+        shared.wait_running(1, "default", timeout=90.0)
+        shared.wait_agreement("default")
+        (pod,) = shared.pods("default")
+        assert len(booked_cards(pod)["main"]) == 1
+        assert assert_nothing_over_allocated(shared.plane) >= 1
+        assert shared.said(pod, "main")["ALIYUN_COM_GPU_MEM_CONTAINER"] == "3"
+    finally:
+        shared.node.put_static_pod("static", None)
+        shared.plane.wait(lambda: not shared.pods("default"), "the static pod to be gone", 60)
+
+
+def test_pods_bound_by_hand_get_cards_and_are_booked(shared: GpuNode, namespace: str) -> None:
+    """B1: nodeName set by hand: no booking beforehand, one afterwards; nothing over-allocated."""
+    bodies = [probe_pod(f"hand{i}", {GPU_MEMORY: 20}, nodeName=shared.node.name) for i in range(4)]
+    shared.create(namespace, *bodies, probe_pod("booked", {GPU_MEMORY: 20}))
+    shared.wait_running(5, namespace, timeout=90.0)
+    shared.wait_agreement(namespace)
+    assert assert_nothing_over_allocated(shared.plane) >= 5
+
+
+def test_names_that_are_deleted_by_force_and_come_again(shared: GpuNode, namespace: str) -> None:
+    """B1: while the containers of the former pod of a name may still run, its successor gets what is its own."""
+    names = [f"again{i}" for i in range(6)]
+    shared.create(namespace, *(probe_pod(name, {GPU_MEMORY: 4}) for name in names))
+    shared.wait_running(6, namespace, timeout=90.0)
+    for units in (4, 7):
+        for name in names:
+            shared.delete_now(namespace, name)
+            shared.create(namespace, probe_pod(name, {GPU_MEMORY: units}))
+        pods = shared.wait_running(6, namespace, timeout=90.0)
+        shared.wait_agreement(namespace)
+        assert {shared.said(pod, "main")["ALIYUN_COM_GPU_MEM_CONTAINER"] for pod in pods} == {str(units)}
+        assert_nothing_over_allocated(shared.plane)
+
+
+def test_a_running_container_outlives_kubelet_and_agent(shared: GpuNode, namespace: str) -> None:
+    """G1: both are killed and come back: the container runs on, with its card, and is not started again."""
+    shared.create(namespace, probe_pod("lasting", {GPU_MEMORY: 5}))
+    (before,) = shared.wait_running(1, namespace)
+    shared.node.kubelet.kill()
+    shared.agent.process.kill()
+    shared.agent.process.start()
+    shared.node.kubelet.start()
+    shared.agent.process.wait_ready(shared.agent.is_ready, 60.0)
+    (after,) = shared.wait_running(1, namespace, timeout=90.0)
+    shared.wait_agreement(namespace)
+    assert after["metadata"]["uid"] == before["metadata"]["uid"]
+    assert booked_cards(after) == booked_cards(before)
+    assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_a_sick_card_leaves_and_comes_back(shared: GpuNode, namespace: str) -> None:
+    """B6: its units leave what is allocatable, and the next pod goes elsewhere."""
+    shared.agent.machine.xid(0, 79)
+    shared.plane.wait(lambda: shared.allocatable()[GPU_MEMORY] == "560", "the sick card's units to leave", 30)
+    shared.create(namespace, probe_pod("elsewhere", {GPU_MEMORY: 80}))
+    (pod,) = shared.wait_running(1, namespace)
+    shared.wait_agreement(namespace)
+    assert booked_cards(pod)["main"] != {shared.agent.machine.cards[0].uuid}

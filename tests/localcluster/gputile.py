@@ -58,7 +58,7 @@ def start_extender(
     """
     plane.kubectl("apply", "-f", str(EXAMPLES / "extender" / "rbac.yaml"))
     port = free_ports(1)[0]
-    configuration = plane.directory / f"{name}.configuration.yaml"
+    configuration = configuration_file(plane, name)
     write_configuration(configuration, {"gpuMemoryUnit": unit, **(settings or {})})
     url = f"http://127.0.0.1:{port}"
     command: list[str | Path] = [
@@ -88,7 +88,7 @@ def start_controller(
     """
     plane.kubectl("apply", "-f", str(EXAMPLES / "controller" / "rbac.yaml"))
     port = free_ports(1)[0]
-    configuration = plane.directory / f"{name}.configuration.yaml"
+    configuration = configuration_file(plane, name)
     write_configuration(configuration, settings or {})
     url = f"http://127.0.0.1:{port}"
     command: list[str | Path] = [
@@ -103,6 +103,11 @@ def start_controller(
         f"--identity={name}",
     ]
     return plane.start_process(name, command, ready=lambda: is_ready(url)), url
+
+
+def configuration_file(plane: ControlPlane, extender: str) -> Path:
+    """Return the file that the extender of that name follows."""
+    return plane.directory / f"{extender}.configuration.yaml"
 
 
 def write_configuration(path: Path, settings: Mapping[str, object]) -> None:
