@@ -11,6 +11,7 @@ from gputile.cli.extender import extender
 from gputile.cli.inspect import inspect
 from gputile.cli.nodepool import nodepool
 from gputile.cli.replay import replay
+from gputile.cli.selftest import selftest
 from gputile.cli.simulate import simulate
 from gputile.cli.status import status
 from gputile.cli.webhook import webhook
@@ -45,6 +46,7 @@ app.command("extender")(extender)
 app.command("controller")(controller)
 app.command("agent")(agent)
 app.command("replay")(replay)
+app.add_typer(selftest, name="selftest")
 app.command("status")(status)
 app.command("nodepool")(nodepool)
 app.command("webhook")(webhook)
