@@ -1,0 +1,59 @@
+"""docs/admission.md names every rule, with the very message that its example gets."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gputile.admission.refusal import Rule, message
+from gputile.admission.review import Unreadable, mutate, unreadable, validate
+
+from .builders import POLICY, Json, pod, request
+
+DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "admission.md").read_text(encoding="utf-8")
+GPU = {"nvidia.com/gpu": "1"}
+MEM = {"aliyun.com/gpu-mem": "7"}
+COUNT = {"labels": {"aliyun.com/gpu-count": "2"}}
+GANG = {"pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "all"}
+
+
+def container(**fields: object) -> Json:
+    return {"container": fields}
+
+
+CREATED: dict[Rule, Json] = {
+    Rule.AMOUNT: pod(MEM, meta=COUNT),
+    Rule.UNIT: pod(MEM, meta={"annotations": {"gputile.io/memory-unit-mib": "64"}}),
+    Rule.LEGACY_AFFINITY: pod(GPU, meta={"annotations": {"scheduler.alpha.kubernetes.io/affinity": "{"}}),
+    Rule.GANG: pod(GPU, meta={"labels": GANG}),
+    Rule.FORGED: pod(GPU, meta={"annotations": {"gputile.io/allocation": "{}"}}),
+    Rule.ENVIRONMENT: pod(GPU, **container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])),
+    Rule.PRIVILEGED: pod(GPU, **container(securityContext={"privileged": True})),
+    Rule.HOST_NAMESPACE: pod(GPU, hostIPC=True),
+    Rule.HOST_PATH: pod(GPU, volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}]),
+    Rule.MOUNT: pod(GPU, **container(volumeMounts=[{"name": "mine", "mountPath": "/etc/gputile"}])),
+    Rule.DEVICE_ANNOTATION: pod(GPU, meta={"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}}),
+    Rule.NODE_NAME: pod(GPU, nodeName="node-1"),
+}
+
+
+def example(rule: Rule) -> str:
+    """Return the message of the rule's example."""
+    if rule is Rule.COUNT_CHANGED:
+        return message(validate(request(pod(GPU, meta=COUNT), pod(GPU)), POLICY).refusals)
+    if rule is Rule.POD:
+        with pytest.raises(Unreadable) as caught:
+            mutate(request({"spec": {"containers": [{"name": 5}]}}), POLICY)
+        return message([unreadable(caught.value)])
+    return message(mutate(request(CREATED[rule]), replace(POLICY, gangs=True)).refusals)
+
+
+@pytest.mark.parametrize("rule", list(Rule))
+def test_each_rule_is_in_the_document_with_its_message(rule: Rule) -> None:
+    assert f"### `{rule}`" in DOCUMENT
+    assert f"\n{example(rule)}\n" in DOCUMENT
+
+
+def test_there_is_no_other_rule_in_the_document() -> None:
+    headings = [line.strip("# `") for line in DOCUMENT.splitlines() if line.startswith("### `")]
+    assert headings == [str(rule) for rule in Rule]

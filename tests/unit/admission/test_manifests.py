@@ -1,0 +1,98 @@
+"""The rules in CEL name what the rules in Python name, and the example manifests what the code reads."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gputile.admission import access, forgery
+from gputile.api.config.v1alpha1 import Admission
+from gputile.api.wellknown import GPU_RESOURCES, UNSAFE_ACCESS_LABEL
+from gputile.webhook.app import UNSAFE_SUFFIX
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "webhook"
+
+
+def load(name: str) -> list[Any]:
+    return list(yaml.safe_load_all((EXAMPLES / name).read_text(encoding="utf-8")))
+
+
+def named(expression: str) -> set[str]:
+    return set(re.findall(r"'([^']*)'", expression))
+
+
+POLICIES = {each["metadata"]["name"]: each["spec"] for each in load("policies.yaml") if each["kind"].endswith("Policy")}
+WEBHOOKS = [webhook for each in load("webhook.yaml") for webhook in each["webhooks"]]
+
+
+def variable(policy: str, name: str) -> set[str]:
+    return next(named(each["expression"]) for each in POLICIES[policy]["variables"] if each["name"] == name)
+
+
+def conditions(spec: Any) -> dict[str, set[str]]:
+    return {each["name"]: named(each["expression"]) for each in spec["matchConditions"]}
+
+
+@pytest.mark.parametrize("webhook", [w for w in WEBHOOKS if w["name"].startswith("gpu-pods")], ids=lambda w: w["name"])
+def test_pods_that_name_any_gpu_resource_are_sent_and_fail_closed(webhook: Any) -> None:
+    assert conditions(webhook) == {"names-a-gpu-resource": set(GPU_RESOURCES)}
+    assert webhook["failurePolicy"] == "Fail"
+    path = webhook["clientConfig"]["service"]["path"]
+    opened = UNSAFE_ACCESS_LABEL in webhook["namespaceSelector"].get("matchLabels", {})
+    assert path.endswith(UNSAFE_SUFFIX) == opened
+    assert path.split("/")[1] in ("mutate", "validate")
+
+
+def test_every_namespace_is_in_one_of_both_policies() -> None:
+    """Nobody is sent twice, and nobody not at all."""
+    for each in load("webhook.yaml"):
+        selectors = [w["namespaceSelector"] for w in each["webhooks"] if w["name"].startswith("gpu-pods")]
+        assert selectors == [
+            {"matchExpressions": [{"key": UNSAFE_ACCESS_LABEL, "operator": "NotIn", "values": ["allowed"]}]},
+            {"matchLabels": {UNSAFE_ACCESS_LABEL: "allowed"}},
+        ]
+
+
+def test_the_trusted_are_the_same_everywhere() -> None:
+    trusted = set(Admission().trusted_users)
+    (second_line,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "allocations.gputile.io"]
+    assert conditions(second_line)["by-others-than-gputile"] == trusted
+    assert conditions(POLICIES["gputile-allocations"])["by-others-than-gputile"] == trusted
+
+
+def test_what_nobody_may_forge_is_the_same_everywhere() -> None:
+    protected = {*forgery.PROTECTED, forgery.PROTECTED_PREFIX, forgery.STAMPED}
+    (second_line,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "allocations.gputile.io"]
+    for names in (conditions(second_line)["writes-an-allocation"], variable("gputile-allocations", "forged")):
+        assert names - {"UPDATE", "Binding"} == protected
+
+
+def test_the_ways_to_a_card_are_the_same_everywhere() -> None:
+    policy = "gputile-access"
+    environment = variable(policy, "environment")
+    assert environment >= {*access.ENVIRONMENT, access.ENVIRONMENT_PREFIX, *access.HARMLESS}
+    assert {name for name in environment if name.isupper()} == {*access.ENVIRONMENT, access.ENVIRONMENT_PREFIX}
+    paths = {name for name in variable(policy, "hostPaths") if name.startswith("/") and name != "/"}
+    assert paths == {*access.CARD_PATHS, *access.NODE_PATHS}
+    assert {name for name in variable(policy, "privileged") if name.isupper()} == {*access.CAPABILITIES, "CAP_"}
+    mounts = {name.rstrip("/") for name in variable(policy, "mounts") if name.startswith("/") and name != "/"}
+    assert mounts == {*access.LIMIT_PATHS, *access.WISH_PATHS, *(f"/var{path}" for path in access.WISH_PATHS)}
+    assert variable(policy, "gpu") - {"0"} == set(GPU_RESOURCES)
+
+
+def test_every_subresource_that_takes_annotations_is_judged() -> None:
+    rules = POLICIES["gputile-allocations"]["matchConstraints"]["resourceRules"]
+    judged = {
+        (resource, operation) for rule in rules for resource in rule["resources"] for operation in rule["operations"]
+    }
+    assert judged == {
+        ("pods", "CREATE"),
+        ("pods", "UPDATE"),
+        ("pods/status", "UPDATE"),
+        ("pods/ephemeralcontainers", "UPDATE"),
+        ("pods/resize", "UPDATE"),
+        ("pods/binding", "CREATE"),
+        ("bindings", "CREATE"),
+    }
