@@ -58,7 +58,9 @@ def _create(plane: ControlPlane, what: str, namespace: str) -> list[float]:
 
 def _cpu_seconds(plane: ControlPlane) -> float:
     """Return the CPU time that the webhook has used so far."""
-    fields = Path(f"/proc/{plane.processes['webhook'].pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+    fields = (
+        Path(f"/proc/{plane.processes['webhook'].pid}/stat").read_text(encoding="ascii").rpartition(") ")[2].split()
+    )
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
