@@ -125,7 +125,7 @@ async def serve(access: Access, settings: Settings) -> None:
     """Run the webhook until SIGTERM or SIGINT.
 
     Raises:
-        ConfigurationError, OSError: the configuration file cannot be used.
+        ConfigurationError: the configuration file cannot be used.
     """
     configuration = LiveConfiguration(settings.config)
     async with Connection(access) as connection:

@@ -54,7 +54,7 @@ def test_a_file_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> Non
 def test_it_does_not_start_on_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="the smallest valid unit is 64MiB"):
         LiveConfiguration(swap(tmp_path, "gpuMemoryUnit: 1MiB"))
-    with pytest.raises(OSError, match="nothing"):
+    with pytest.raises(ConfigurationError, match="No such file"):
         LiveConfiguration(tmp_path / "nothing")
 
 
