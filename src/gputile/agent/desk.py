@@ -37,7 +37,11 @@ MOST_LOOKUPS = 8
 
 
 class AdmissionDesk:
-    """The desk of one node. ``changed`` is called after each allocation, ``save`` writes the checkpoint."""
+    """The desk of one node.
+
+    ``changed`` is called after each allocation, ``save`` writes the checkpoint, and ``share_time`` writes down the
+    share of GPU time of a container that is about to start.
+    """
 
     def __init__(
         self,
@@ -52,6 +56,7 @@ class AdmissionDesk:
         changed: Callable[[], None],
         mps: MpsDaemons,
         cdi: CdiFiles | None = None,
+        share_time: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._admission = admission
         self._store = store
@@ -66,6 +71,7 @@ class AdmissionDesk:
         self._changed = changed
         self._mps = mps
         self._cdi = cdi
+        self._share_time = share_time
         self._latest: Listing = {}
 
     def devices(self, resource: str) -> tuple[Device, ...]:
@@ -118,6 +124,7 @@ class AdmissionDesk:
                 for directory, limits in self._admission.prestart(resource, ids, listing, time.time_ns()):
                     await self._until_served(limits)
                     self._store.write_limits(directory, limits)
+                    self._share_time(directory)
             except NotYet as error:
                 self._changed()
                 raise NotReady(str(error)) from error

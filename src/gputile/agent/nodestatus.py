@@ -9,6 +9,7 @@ from gputile.agent.labels import node_labels
 from gputile.agent.offer import mig_condition, mps_condition
 from gputile.agent.offering import Offering
 from gputile.agent.publish import Wanted, gpu_conditions, node_patch
+from gputile.agent.timeshares import time_condition
 from gputile.api.core import Node, NodeCondition, ObjectReference
 from gputile.device.inventory import encode_inventory
 from gputile.nvml.monitor import Observation
@@ -29,6 +30,7 @@ def wanted_status(offering: Offering, seen: Observation) -> Wanted:
             foreign_condition(offering.foreign),
             mig_condition(seen.machine, in_force),
             mps_condition(in_force, offering.mps_problem),
+            time_condition(offering.admission.labels),
         ),
     )
 

@@ -28,6 +28,8 @@ from gputile.agent.records import Records
 from gputile.agent.registration import Registrar
 from gputile.agent.store import Store
 from gputile.agent.surroundings import Eyes, Places
+from gputile.agent.timeshares import time_shares
+from gputile.agent.turnkeeping import TurnKeeping
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.kube.decoding import Applied, Deleted, Event, Replaced
@@ -105,6 +107,7 @@ class Agent:
             places.device_plugins,
             lambda resource: Plugin(resource, places.device_plugins, self.desk),
         )
+        self._turns = TurnKeeping(self._store, lambda: time_shares(self.admission, str(self._store.allocations)))
         self.desk = AdmissionDesk(
             self.admission,
             self._store,
@@ -117,6 +120,7 @@ class Agent:
             self._allocated,
             self._mps,
             cdi,
+            self._turns.starting,
         )
         self._corrector = Corrector(cluster, self.metrics, self.admission)
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
@@ -193,6 +197,7 @@ class Agent:
                 tasks.create_task(self._forever(self._compare))
                 tasks.create_task(self._forever(self._tell_node))
         finally:
+            await self._turns.stop()
             await self._mps.stop()
             await self._podresources.close()
             self._worker.shutdown(wait=False, cancel_futures=True)
@@ -216,6 +221,7 @@ class Agent:
     async def _compare(self) -> None:
         self._beat = time.monotonic()
         await self._reconcile.wait(RECONCILE_EVERY_S)
+        self._turns.refresh()
         if not self._store.mine:
             return
         listing = await self._podresources.list(LIST_WITHIN_S)
@@ -241,6 +247,7 @@ class Agent:
         )
         await self._corrector.carry_out(found)
         if list(admission.holdings) != before:
+            self._turns.refresh()
             self.offering.save()
             self.offering.announce()
             await self._renew()

@@ -15,10 +15,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from gputile.agent.answer import LIMITS_FILE, Limits
+from gputile.agent.answer import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.agent.enforcement import ISOLATED
 from gputile.api.wellknown import Mode
+from gputile.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,16 @@ class Store:
         _write(path / USAGE, bytes(USAGE_BYTES), 0o666)
         _write(path / LIMITS_FILE, limits.encode())
         if Mode(limits.mode) in ISOLATED:
-            _write(path / LIMITS, encode_limits(CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards))
+            cards = [CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards]
+            _write(path / LIMITS, encode_limits(cards, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
+
+    def write_share(self, directory: str, content: bytes) -> bool:
+        """Write what a container keeps to while no arbiter runs; return whether its directory is there."""
+        path = self.allocations / directory
+        if not path.is_dir():
+            return False
+        _write(path / SHARE_FILE, content)
+        return True
 
     def keep_only(self, directories: Iterable[str]) -> None:
         """Remove the directories of allocations that are gone."""

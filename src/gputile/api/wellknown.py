@@ -26,6 +26,7 @@ LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 
 MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such cards
 SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)
 REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each card is offered
+TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: one of api.gputime, by name or ACK's number
 UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: its pods may reach cards: "allowed"
 
 # Gangs: scheduled together or not at all (M13)
@@ -41,6 +42,7 @@ HOLD_ANNOTATION: Final = "gputile.io/hold"  # pod of a gang: the cards kept for 
 WAKE_ANNOTATION: Final = "gputile.io/wake"  # node: touched to make kube-scheduler try refused pods again
 MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # pod in mode mps: 1 to 100
 TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # node: its GPU taint was set by the controller, which may remove it
+TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # pod: its weight where GPU time is shared, 1 to 1000
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # node: its cards, see device.inventory
 
 # Annotations that existing tools read: gpushare's, and ACK's

@@ -10,6 +10,8 @@ SIZE: Final = 32
 MOST_CARDS: Final = 16
 SOCKET: Final = "time.sock"
 """The socket's name in an allocation's directory."""
+SHARE_FILE: Final = "share"
+"""The name of the file beside it that counts while no arbiter runs."""
 
 _LAYOUT: Final = struct.Struct("<BBHIQQQ")
 

@@ -1,0 +1,112 @@
+"""What each container on the node gets of its cards' time: from holdings, pods, labels and configuration."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gputile.agent.admission import Admission
+from gputile.agent.answer import shares_of
+from gputile.agent.enforcement import ISOLATED
+from gputile.agent.holdings import Holding, cards_of
+from gputile.agent.pods import KnownPod
+from gputile.api.config.v1alpha1 import GpuTime
+from gputile.api.core import NodeCondition
+from gputile.api.gputime import Policy, PolicyError, parse_policy, parse_weight
+from gputile.api.wellknown import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
+from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.arbiter.shares import Claim, Share, fallback, share_of
+
+TIME_POLICY_REFUSED: Final = "gputile.io/TimePolicyRefused"
+MOST_PRIORITY: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShares:
+    """What the arbiter is told, and what each allocation's file says for times without one, by directory name."""
+
+    assignment: Assignment
+    files: Mapping[str, bytes]
+
+
+def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> Policy:
+    """Return the policy in force; a label that is not valid counts as none."""
+    try:
+        return parse_policy(labels[TIME_POLICY_LABEL])
+    except (KeyError, PolicyError):
+        return Policy.FIXED if mode is Mode.CORE_MEM else parse_policy(configured.policy)
+
+
+def time_condition(labels: Mapping[str, str]) -> NodeCondition:
+    """Return whether the node's label names a policy of GPU time."""
+    try:
+        parse_policy(labels.get(TIME_POLICY_LABEL, Policy.WEIGHTED))
+    except PolicyError as error:
+        text = f"the label {TIME_POLICY_LABEL} is not valid and counts for nothing: {error}"
+        return NodeCondition(type=TIME_POLICY_REFUSED, status="True", reason="InvalidLabel", message=text)
+    text = "the node's label names a policy of GPU time, or there is none"
+    return NodeCondition(type=TIME_POLICY_REFUSED, status="False", reason="Valid", message=text)
+
+
+def time_shares(admission: Admission, directory: str) -> TimeShares:
+    """Return what all containers on the node get; ``directory`` is where the allocations' directories are."""
+    setup, configuration = admission.setup, admission.configuration
+    policy = policy_of(setup.mode, admission.labels, configuration.gpu_time)
+    shares: dict[str, dict[str, Share]] = {}
+    if setup.mode in ISOLATED:
+        for holding in admission.holdings:
+            for name, claims in _claims(admission, holding):
+                shares[name] = {
+                    uuid: share_of(policy, claim, configuration.max_pods_per_gpu) for uuid, claim in claims.items()
+                }
+    on_card: dict[str, list[Share]] = {}
+    for cards in shares.values():
+        for uuid, share in cards.items():
+            on_card.setdefault(uuid, []).append(share)
+    quantum = configuration.gpu_time.quantum_ms
+    files = {
+        name: _file({uuid: fallback(policy, share, on_card[uuid]) for uuid, share in cards.items()}, quantum)
+        for name, cards in shares.items()
+    }
+    allocations = tuple(
+        Allocation(
+            f"{directory}/{name}",
+            tuple(CardClaim(uuid, s.weight, s.floor, s.ceiling, s.priority) for uuid, s in cards.items()),
+        )
+        for name, cards in shares.items()
+        if policy is not Policy.NATIVE
+    )
+    return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files)
+
+
+def _claims(admission: Admission, holding: Holding) -> Iterator[tuple[str, dict[str, Claim]]]:
+    """Yield the directory and the claims of each container of a pod, by the UUID of the card."""
+    setup, known = admission.setup, admission.pods.get(holding.key)
+    pod = known if known is not None and known.uid == holding.uid else None
+    for directory, container in {part.directory: part.container for part in holding.parts if part.directory}.items():
+        indices = cards_of(holding, container, pod.shared_cards if pod is not None else 0)
+        claims = {}
+        for share in shares_of(setup, holding, pod.part(container) if pod is not None else None, indices):
+            card = setup.card(share.index)
+            memory = 100 * share.mib // card.mib if card is not None and card.mib else 0
+            claims[share.uuid] = Claim(share.percent, memory, _weight(pod), _priority(pod))
+        if claims:
+            yield directory, claims
+
+
+def _weight(pod: KnownPod | None) -> int:
+    """Return the weight that a pod's annotation asks for; 1 where there is no valid one."""
+    try:
+        return parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION]) if pod is not None else 1
+    except (KeyError, ValueError):
+        return 1
+
+
+def _priority(pod: KnownPod | None) -> int:
+    value = (pod.pod.spec.priority or 0) if pod is not None else 0
+    return max(-MOST_PRIORITY, min(MOST_PRIORITY, value))
+
+
+def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
+    """Return the content of an allocation's file ``share``, see docs/arbiter.md."""
+    lines = [f"card {uuid} {share}" for uuid, share in shares.items()]
+    return "\n".join(["gputile-share 1", f"quantum {quantum_ms * 1000}", *lines, "end", ""]).encode()

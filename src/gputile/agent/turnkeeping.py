@@ -1,0 +1,121 @@
+"""The node's time arbiter: a process that the agent runs beside itself, and tells what each container gets."""
+
+import asyncio
+import contextlib
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from gputile.agent.store import Store
+from gputile.agent.timeshares import TimeShares
+from gputile.arbiter.assignment import Assignment, encode_assignment
+
+log = logging.getLogger(__name__)
+
+LOCK: Final = "arbiter.lock"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+STEADY_AFTER_S = 60.0
+STOP_WITHIN_S = 3.0
+
+
+class TurnKeeping:
+    """Keeps an arbiter running while there are containers to serve; ``shares`` says what they get."""
+
+    def __init__(self, store: Store, shares: Callable[[], TimeShares]) -> None:
+        self._store = store
+        self._shares = shares
+        self._told = Assignment()
+        self._files: dict[str, bytes] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._process: asyncio.subprocess.Process | None = None
+
+    def starting(self, directory: str) -> None:
+        """Write the share of a container that is about to start; the others follow with ``refresh``.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._write({directory: self._shares().files.get(directory)})
+
+    def refresh(self) -> None:
+        """Bring the arbiter and the allocations' files up to date.
+
+        Raises:
+            OSError: a file cannot be written.
+        """
+        if not self._store.mine:
+            self._tell(Assignment())
+            return
+        shares = self._shares()
+        self._write(shares.files)
+        for name in self._files.keys() - shares.files.keys():
+            del self._files[name]
+        self._tell(shares.assignment)
+
+    def _write(self, files: Mapping[str, bytes | None]) -> None:
+        for name, content in files.items():
+            if content is not None and self._files.get(name) != content and self._store.write_share(name, content):
+                self._files[name] = content
+
+    async def stop(self) -> None:
+        """End the arbiter; containers go on at their guaranteed share."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    def _tell(self, assignment: Assignment) -> None:
+        changed, self._told = assignment != self._told, assignment
+        if not assignment.allocations:
+            if self._task is not None:
+                self._task.cancel()
+                self._task = None
+        elif self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._supervise())
+        elif changed:
+            self._send()
+
+    def _send(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(encode_assignment(self._told))
+
+    async def _supervise(self) -> None:
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
+        while True:
+            begin = loop.time()
+            try:
+                ended = f"ended with status {await self._run()}"
+            except OSError as error:
+                ended = f"cannot be started: {error}"
+            steady = loop.time() - begin > STEADY_AFTER_S
+            pause = FIRST_PAUSE_S if steady else min(2 * pause, LONGEST_PAUSE_S)
+            log.error("the time arbiter %s; again in %s s", ended, pause)
+            await asyncio.sleep(pause)
+
+    async def _run(self) -> int:
+        """Run one arbiter until it ends."""
+        lock: Path = self._store.directory / LOCK
+        command = (sys.executable, "-m", "gputile.arbiter", "--lock", str(lock))
+        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+        self._process = process
+        try:
+            self._send()
+            return await process.wait()
+        finally:
+            self._process = None
+            if process.returncode is None:
+                await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Close the arbiter's input, which ends it."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,120 @@
+"""G4, M4, M5: what containers get of their cards' time, by mode, label, configuration, annotation and priority."""
+
+import msgspec
+import pytest
+
+from gputile.agent.admission import Admission
+from gputile.agent.holdings import Holding, Holdings, Part
+from gputile.agent.pods import known_pod
+from gputile.agent.setup import InForce, Setup
+from gputile.agent.timeshares import TimeShares, policy_of, time_condition, time_shares
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, GpuTime, load_configuration
+from gputile.api.gputime import POLICIES, Policy, PolicyError, parse_policy, parse_weight
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
+from gputile.arbiter.assignment import decode_assignment, encode_assignment
+from gputile.arbiter.shares import WHOLE, Claim, Share, fallback, share_of
+from gputile.device.inventory import Card, Inventory
+from gputile.device.request import Phase
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+
+CARD = Card(0, "GPU-a", 10240)
+
+
+def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None = None) -> Admission:
+    """A node with one card, and pods a (4 GiB, 30 %, weight 3, priority 7) and b (2 GiB, 60 %)."""
+    holdings = Holdings()
+    configuration = Configuration(gpu_time=time or GpuTime())
+    admission = Admission(configuration, Setup(Inventory((CARD,), mode.value, 1024), InForce(mode, 1024)), holdings)
+    admission.labels = labels or {}
+    for name, mib, percent, annotations in (("a", 4, 30, {TIME_WEIGHT_ANNOTATION: "3"}), ("b", 2, 60, {})):
+        core = {"core": percent} if mode is Mode.CORE_MEM else {}
+        pod = simple_pod(name, container(mem=mib, **core), annotations=annotations)
+        pod.metadata.uid, pod.spec.priority = name, 7 if name == "a" else None
+        admission.pods[pod.key] = known_pod(pod, configuration)
+        resource = GPU_CORE if mode is Mode.CORE_MEM else GPU_MEMORY
+        parts = (Part("main", Phase.APP, resource, ("g0-00000",), f"{name}-main"),)
+        holdings.put(Holding(name, "default", name, 1024, mode.value, "default", 0, parts, {0: "GPU-a"}))
+    return admission
+
+
+def claims(found: TimeShares) -> dict[str, Share]:
+    return {a.directory: card.share for a in found.assignment.allocations for card in a.cards}
+
+
+def test_weights_and_priorities_of_cgpu() -> None:
+    found = time_shares(node(Mode.CGPU), "/d")
+    assert claims(found) == {"/d/a-main": Share(3, priority=7), "/d/b-main": Share(1)}
+    assert found.files["a-main"] == b"gputile-share 1\nquantum 30000\ncard GPU-a 750000\nend\n"
+    assert decode_assignment(encode_assignment(found.assignment)) == found.assignment
+
+
+def test_percentages_of_core_mem() -> None:
+    found = time_shares(node(Mode.CORE_MEM, time=GpuTime(policy="weighted")), "/d")
+    assert claims(found) == {"/d/a-main": Share(30, 300000, 300000), "/d/b-main": Share(60, 600000, 600000)}
+    assert b"card GPU-a 600000\n" in found.files["b-main"]
+
+
+def test_the_nodes_label_goes_before_the_configuration() -> None:
+    found = time_shares(node(Mode.CGPU, {TIME_POLICY_LABEL: "0"}, GpuTime(policy="weak")), "/d")
+    assert set(claims(found).values()) == {Share(1, WHOLE // 16, WHOLE // 16)}
+
+
+def test_native_leaves_all_to_the_driver() -> None:
+    found = time_shares(node(Mode.CGPU, {TIME_POLICY_LABEL: "native"}), "/d")
+    assert found.assignment.allocations == ()
+    assert b"card GPU-a 1000000\n" in found.files["a-main"]
+
+
+@pytest.mark.parametrize("mode", [Mode.SHARE, Mode.MPS, Mode.EXCLUSIVE])
+def test_no_turns_in_other_modes(mode: Mode) -> None:
+    found = time_shares(node(mode), "/d")
+    assert (found.assignment.allocations, found.files) == ((), {})
+
+
+def test_a_wrong_weight_counts_as_one() -> None:
+    admission = node(Mode.CGPU)
+    known = admission.pods["default/a"]
+    meta = msgspec.structs.replace(known.pod.metadata, annotations={TIME_WEIGHT_ANNOTATION: "0"})
+    admission.pods["default/a"] = known_pod(msgspec.structs.replace(known.pod, metadata=meta), Configuration())
+    assert claims(time_shares(admission, "/d"))["/d/a-main"].weight == 1
+
+
+def test_a_label_that_is_not_valid_counts_for_nothing_and_says_so() -> None:
+    labels = {TIME_POLICY_LABEL: "fairest"}
+    assert policy_of(Mode.CGPU, labels, GpuTime(policy="4")) is Policy.WEAK
+    assert policy_of(Mode.CORE_MEM, labels, GpuTime()) is Policy.FIXED
+    condition = time_condition(labels)
+    assert condition.status == "True"
+    assert "weighted (2)" in condition.message
+    assert time_condition({}).status == time_condition({TIME_POLICY_LABEL: "3"}).status == "False"
+
+
+def test_a_configuration_that_is_not_valid() -> None:
+    for text, part in (
+        ({"policy": "best"}, "average (0), preemptive (1), weighted (2), fixed (3), weak (4), native (5)"),
+        ({"quantumMs": 1}, "gpuTime.quantumMs is 1: valid are 5 to 500"),
+        ({"longestWaitMs": 5}, "gpuTime.longestWaitMs"),
+    ):
+        with pytest.raises(ConfigurationError, match="gpuTime") as error:
+            load_configuration({"gpuTime": text})
+        assert part in str(error.value)
+
+
+def test_policies_by_name_and_by_acks_number() -> None:
+    for number, policy in enumerate(POLICIES):
+        assert parse_policy(str(number)) is parse_policy(policy.value) is policy
+    for text in ("", "6", "-1", "FIXED", "00"):
+        with pytest.raises(PolicyError):
+            parse_policy(text)
+    for text in ("", "0", "1001", "1.5", "-1", "²"):
+        with pytest.raises(ValueError, match="valid are 1 to 1000"):
+            parse_weight(text)
+
+
+def test_shares_without_an_arbiter_add_up_to_the_card() -> None:
+    """But for what ``average`` leaves free; under ``fixed`` and ``weak`` as far as the percentages do."""
+    everybody = [Claim(30, 10, 2, 0), Claim(0, 20, 1, 5), Claim(50, 50, 1, 0)]
+    for policy in (Policy.AVERAGE, Policy.PREEMPTIVE, Policy.WEIGHTED, Policy.FIXED, Policy.WEAK):
+        shares = [share_of(policy, claim, 16) for claim in everybody]
+        assert 0 < sum(fallback(policy, share, shares) for share in shares) <= WHOLE
