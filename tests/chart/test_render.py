@@ -10,7 +10,7 @@ import yaml
 
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.wellknown import GPU_RESOURCES, LEGACY_GPU
-from tests.chart.helmcli import CHART, IMAGE, HelmFailed, helm, of_kind, pod_specs, render, settings
+from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
 
 FULL = {
     "networkPolicies.enabled": True,
@@ -217,3 +217,20 @@ def test_the_chart_speaks_the_components_command_lines() -> None:
             name, *arguments = container["args"]
             options = {option for parameter in commands[name].params for option in parameter.opts}
             assert {argument.partition("=")[0] for argument in arguments} <= options
+
+
+@pytest.mark.parametrize(
+    ("values", "said", "unsaid"),
+    [
+        ({"gpuMemoryUnit": "256MiB"}, ["aliyun.com/gpu-mem is 256MiB", "gputile status"], ["spec.schedulerName"]),
+        ({"scheduler.mode": "own"}, ["urlPrefix: http://127.0.0.1:8888", "weight: 100"], ["profiles:"]),
+        ({"webhook.enabled": False, "features.batch": False}, ["spec.schedulerName: gputile-scheduler"], []),
+        ({"features.sharing": False}, ["one of default, topology"], ["cgpu"]),
+        ({"agent.enabled": False}, [], ["kubectl label node"]),
+    ],
+)
+def test_the_notes_say_what_is_left_to_do(values: dict[str, Any], said: list[str], unsaid: list[str]) -> None:
+    text = helm("install", "gputile", CHART, f"--namespace={NAMESPACE}", "--dry-run=client", *settings(values))
+    notes = text.partition("NOTES:")[2]
+    assert all(each in notes for each in said)
+    assert not [each for each in unsaid if each in notes]
