@@ -166,6 +166,29 @@ def test_the_processes_and_threads_of_a_container_share_its_account(
     assert got[0] / sum(got) == pytest.approx(0.5, abs=0.1)
 
 
+def test_no_races_between_threads(
+    stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client under the thread sanitizer, with an arbiter, without one, and with one again."""
+    monkeypatch.setenv("TSAN_OPTIONS", "exitcode=66")
+    gpus = FakeGpus(tmp_path, mib=(16384, 16384))
+    first, second = gpus.uuids
+    paths = arbiter.assign(
+        {"one": [percent(first, 30), CardClaim(second)], "two": [percent(first, 60), CardClaim(second)]}
+    )
+    processes = [
+        stack.enter_context(Busy(gpus, path, 6.0, 500_000, style, 4, (0, 1), sanitizer="thread"))
+        for path, style in zip(paths, ("async", "sync"), strict=True)
+    ]
+    for process in processes:
+        process.begin()
+    measure(processes, SECOND // 2)
+    arbiter.kill()
+    measure(processes, SECOND // 2, settle_ns=0)
+    arbiter.restart()
+    assert all(process.end() > 0 for process in processes)
+
+
 def test_two_cards_are_apart(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
     gpus = FakeGpus(tmp_path, mib=(16384, 16384))
     first, second = gpus.uuids
