@@ -32,14 +32,17 @@ static const char *const known[] = {
 #include "known.def"
 };
 
+static char missing; /* its address stands for a function that the loaded driver has not */
 static void *real[GPUTILE_ENTRIES];
 
 void *gputile_driver_symbol(const char *symbol) { return gputile_elf_symbol("libcuda.so", symbol); }
 
 void *gputile_real(enum gputile_entry entry) {
     void *found = __atomic_load_n(&real[entry], __ATOMIC_RELAXED);
-    if (!found && (found = gputile_driver_symbol(row[entry].symbol)))
-        __atomic_store_n(&real[entry], found, __ATOMIC_RELAXED);
+    if (found) return found == &missing ? NULL : found;
+    found = gputile_driver_symbol(row[entry].symbol);
+    if (found || gputile_driver_symbol("cuInit"))
+        __atomic_store_n(&real[entry], found ? found : &missing, __ATOMIC_RELAXED);
     return found;
 }
 

@@ -9,6 +9,8 @@
 
 #include "entries.h"
 #include "holdings.h"
+#include "overhead.h"
+#include "pools.h"
 #include "region.h"
 #include "turn.h"
 
@@ -35,11 +37,14 @@ void gputile_say(const char *format, ...) {
     if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* nobody to tell */
 }
 
-static void before_fork(void) { gputile_holdings_before_fork(), gputile_region_before_fork(); }
-static void in_parent(void) { gputile_region_in_parent(), gputile_holdings_in_parent(); }
+/* In the order in which they are taken elsewhere: a pool counts while it is locked. */
+static void before_fork(void) { gputile_pools_before_fork(), gputile_holdings_before_fork(), gputile_region_before_fork(); }
+static void in_parent(void) { gputile_region_in_parent(), gputile_holdings_in_parent(), gputile_pools_in_parent(); }
 static void in_child(void) {
     gputile_region_in_child();
     gputile_holdings_in_child();
+    gputile_pools_in_child();
+    gputile_overhead_in_child();
     pthread_mutex_init(&mutex, NULL);
     if (state == OPEN) state = UNKNOWN; /* it joins the allocation as a process of its own */
 }

@@ -50,3 +50,7 @@ void gputile_overhead_give_back(int card, uint64_t bytes) {
     __atomic_fetch_sub(&charged[card], bytes, __ATOMIC_RELAXED);
     gputile_give_back(card, bytes);
 }
+
+void gputile_overhead_in_child(void) {
+    for (int card = 0; card < GPUTILE_MOST_CARDS; card++) charged[card] = 0;
+}

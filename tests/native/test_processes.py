@@ -152,10 +152,10 @@ input()
 
 def test_threads(one_card: Maker) -> None:
     """M4: threads of one process, in every way to memory: all that was counted is given back."""
-    container = one_card(128)
+    container = one_card(40)
     refused = container.run([program("stress"), "7", "8", "400"]).split()[1]
     assert int(refused) > 0
-    assert container.python("print(Cuda().info()[0])") == "128\n"
+    assert container.python("print(Cuda().info()[0])") == "40\n"
 
 
 def test_signals_do_not_break_the_count(one_card: Maker) -> None:
