@@ -2,6 +2,7 @@
 
 import random
 from itertools import cycle
+from typing import Literal
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, ObjectMeta, Pod, PodSpec, ResourceRequirements
@@ -14,6 +15,7 @@ from gputile.ledger.ledger import Ledger
 from gputile.scheduling.decision import Decision
 from gputile.scheduling.placer import Placer
 
+Placement = Literal["binpack", "spread", "packing"]
 CARDS, CARD_MIB, UNIT_MIB = 8, 15 * 1024, 1024
 
 
@@ -22,11 +24,12 @@ def node_name(number: int) -> str:
     return f"ip-10-{number // 65536}-{number // 256 % 256}-{number % 256}.internal"
 
 
-def gpu_node(number: int) -> Node:
-    """Return a node of eight cards; every other one spreads."""
+def gpu_node(number: int, placement: Placement = "binpack") -> Node:
+    """Return a node of eight cards; every other one spreads, unless ``placement`` is packing."""
     name = node_name(number)
     cards = tuple(Card(i, f"GPU-{number:08x}-0000-0000-{i:012x}", CARD_MIB, "Tesla-V100") for i in range(CARDS))
-    labels = {MODE_LABEL: "cgpu", PLACEMENT_LABEL: "spread" if number % 2 else "binpack"}
+    label = placement if placement == "packing" else "spread" if number % 2 else "binpack"
+    labels = {MODE_LABEL: "cgpu", PLACEMENT_LABEL: label}
     annotations = {INVENTORY_ANNOTATION: encode_inventory(Inventory(cards))}
     return Node(metadata=ObjectMeta(name=name, labels=labels, annotations=annotations))
 
@@ -55,13 +58,13 @@ def booking_for(placer: Placer, number: int, units: int, node: str) -> Booking |
     return decision.booking(pod, "bench", 0.0) if isinstance(decision, Decision) else None
 
 
-def filled(nodes: int, pods: int, seed: int = 1) -> tuple[Placer, list[str]]:
+def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack") -> tuple[Placer, list[str]]:
     """Return a placer on a cluster with that many nodes and pods, and the nodes' names."""
-    ledger = Ledger(Configuration())
+    ledger = Ledger(Configuration(placement=placement))
     placer = Placer(ledger)
     names = [node_name(i) for i in range(nodes)]
     for i in range(nodes):
-        ledger.apply(NodeApplied(gpu_node(i)))
+        ledger.apply(NodeApplied(gpu_node(i, placement)))
     random_ = random.Random(seed)
     placed = 0
     for node in cycle(names):

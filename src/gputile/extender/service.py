@@ -25,6 +25,7 @@ from gputile.extender.app import create_app
 from gputile.extender.binder import Binder, Clock
 from gputile.extender.feed import Feed
 from gputile.extender.metrics import Metrics
+from gputile.extender.pricing import Pricing
 from gputile.extender.readiness import NotReady
 from gputile.extender.succession import Succession
 from gputile.extender.verbs import Notice, Verbs
@@ -90,6 +91,7 @@ class Extender:
         self._activity = Activity(lease, self._refresh, time.monotonic) if settings.lease_seconds else None
         cluster = ApiServerCluster(connection, self._activity.active if self._activity else lambda: True)
         placer = Placer(self.ledger)
+        self._pricing = Pricing(placer)
         self.binder = Binder(placer, cluster, Clock(time.monotonic, time.time_ns))
         self.app: Starlette = create_app(
             Verbs(placer, self.binder, cluster, self._notify, self._wake.refused),
@@ -139,7 +141,7 @@ class Extender:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
-        work = [self._pods.run(), self._nodes.run(), self._settle(), self._wake.run()]
+        work = [self._pods.run(), self._nodes.run(), self._settle(), self._wake.run(), self._pricing.run()]
         if self._activity is not None:
             work.append(self._activity.keep(self._settings.lease_seconds / 3))
         if self._events is not None:

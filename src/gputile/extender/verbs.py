@@ -80,6 +80,8 @@ class Verbs:
         except RequestError as error:
             self._notify(Notice(pod, True, "InvalidGPURequest", str(error)))
             return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
+        if self._placer.demand is not None:
+            self._placer.demand.observe(pod, request)
         if request is None:
             return FilterResult(node_names=list(names))
         ledger = self._placer.ledger

@@ -6,7 +6,8 @@ from enum import IntEnum
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.quantity import QuantityError, parse_count
-from gputile.api.wellknown import INVENTORY_ANNOTATION, MODE_LABEL, MODES, PLACEMENT_LABEL, WHOLE_GPU, Mode
+from gputile.api.wellknown import INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL, MODES, PLACEMENT_LABEL, WHOLE_GPU, Mode
+from gputile.device.advertised import model_labels
 from gputile.device.inventory import Inventory, InventoryError, advertised_units, decode_inventory
 from gputile.intree.podrequests import CPU, node_allocatable
 
@@ -47,7 +48,8 @@ _SERVICE = {
 class NodeFacts:
     """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong.
 
-    ``cpu`` is the milli-CPU that pods may take of it.
+    ``cpu`` is the milli-CPU that pods may take of it. ``model`` is the cards' model as the node's label has it, ""
+    where they differ.
     """
 
     name: str
@@ -61,6 +63,7 @@ class NodeFacts:
     grouped: bool
     problem: str = ""
     cpu: int = UNKNOWN_CPU
+    model: str = ""
 
     def card_total(self, position: int) -> int:
         """Return the MiB of a card that can be given away: whole units of it where pods ask for units."""
@@ -117,6 +120,7 @@ def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
         grouped=mode is Mode.SHARE,
         problem=problem,
         cpu=node_allocatable(node).get(CPU, UNKNOWN_CPU),
+        model=model_labels(inventory.cards).get(MODEL_LABEL, ""),
     )
 
 

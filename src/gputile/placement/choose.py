@@ -1,23 +1,29 @@
 """Which cards of a node a pod gets, and how good the node is for it."""
 
-from collections.abc import Callable
 from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
 
 from gputile.device.request import Kind, Shape
 from gputile.ledger.node import Service
 from gputile.ledger.snapshot import CardState, NodeState
 from gputile.placement import binpack, spread
 from gputile.placement.fit import card_fits, fits
+from gputile.placement.market import card_key
 from gputile.placement.topology import best_set
 
-CardKey = Callable[[CardState], tuple[int, ...]]
+Float64 = npt.NDArray[np.float64]
 POLICIES: dict[str, ModuleType] = {"binpack": binpack, "spread": spread}
 
 
-def choose_cards(node: NodeState, shape: Shape, group: int) -> tuple[CardState, ...] | None:
+def choose_cards(
+    node: NodeState, shape: Shape, group: int, value: Float64 | None = None
+) -> tuple[CardState, ...] | None:
     """Return the cards that the pod gets on ``node``, by index; None where it does not fit.
 
-    Empty on a node whose cards another device plugin hands out.
+    Empty on a node whose cards another device plugin hands out. ``value`` is what remnants are worth, for packing
+    (``Market.value``); where it is not known, packing fills one card before the next.
     """
     if not fits(node, shape, group):
         return None
@@ -25,8 +31,11 @@ def choose_cards(node: NodeState, shape: Shape, group: int) -> tuple[CardState, 
         return ()
     ready = [(i, card) for i, card in enumerate(node.cards) if card_fits(card, shape, node.facts, group)]
     if shape.kind is Kind.SHARED:
-        policy = POLICIES[node.facts.placement]
-        chosen = sorted((card for _, card in ready), key=policy.card_key)[: shape.cards]
+        if node.facts.placement == "packing" and value is not None:
+            by_worth = [(card_key(node, card, shape, value), card) for _, card in ready]
+            chosen = [card for _, card in sorted(by_worth, key=lambda pair: pair[0])[: shape.cards]]
+        else:
+            chosen = sorted((card for _, card in ready), key=_policy(node).card_key)[: shape.cards]
         return tuple(sorted(chosen, key=lambda card: card.card.index))
     if shape.kind is Kind.TOPOLOGY:
         positions = best_set(node.facts.inventory.bandwidth, tuple(i for i, _ in ready), shape.cards)
@@ -50,6 +59,10 @@ def node_score(node: NodeState, shape: Shape, group: int, policy_name: str) -> i
         held = sum(not card.empty for card in node.cards)
         used = held + shape.cards
         return int(policy.node_score(used, len(node.cards), used, len(node.cards)))
-    first = min(chosen, key=POLICIES[node.facts.placement].card_key)
+    first = min(chosen, key=_policy(node).card_key)
     used, total = sum(card.held for card in node.cards), sum(card.total for card in node.cards)
     return int(policy.node_score(first.used + shape.mib, first.total, used + shape.cards * shape.mib, total))
+
+
+def _policy(node: NodeState) -> ModuleType:
+    return POLICIES.get(node.facts.placement, binpack)

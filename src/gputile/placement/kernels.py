@@ -33,10 +33,33 @@ def scores(columns: Columns, shape: Shape, group: int, rows: Which, *, emptier: 
     return _whole_scores(columns, shape, rows, emptier=emptier)
 
 
+def ready(columns: Columns, shape: Shape, group: int, rows: Which) -> tuple[Bool, Bool]:
+    """Return which of ``rows`` the request fits, and which cards it may go to: shapes [rows], [rows, cards].
+
+    Nodes whose cards another device plugin hands out are not among them.
+    """
+    if shape.kind is not Kind.SHARED:
+        free_cards = columns.usable[rows] & (columns.pods[rows] == 0)
+        return (columns.service[rows] == _wanted(shape)) & (_count(free_cards) >= shape.cards), free_cards
+    cards = columns.usable[rows] & (columns.total[rows] - columns.used[rows] >= shape.mib)
+    cards &= columns.pods[rows] < columns.slots[rows, None]
+    if shape.percent:
+        cards &= columns.percent[rows] <= 100 - shape.percent
+    grouped = columns.grouped[rows]
+    if grouped.any():
+        held = columns.group[rows]
+        mine = held == NO_GROUP
+        if group != NO_GROUP:
+            mine |= held == group
+        cards &= mine | ~grouped[:, None]
+    takes = (columns.service[rows] == _wanted(shape)) & (columns.unit[rows] == shape.unit_mib)
+    return takes & (_count(cards) >= shape.cards), cards
+
+
 def _whole_scores(columns: Columns, shape: Shape, rows: Which, *, emptier: bool) -> Int64:
     service = columns.service[rows]
     empty = columns.pods[rows] == 0
-    fit = (service == _wanted(shape)) & (_count(columns.usable[rows] & empty) >= shape.cards)
+    fit, _ = ready(columns, shape, NO_GROUP, rows)
     cards = np.maximum(_count(columns.total[rows] > 0), 1)
     used = _count(~empty) + shape.cards
     score = 500 * used // cards * 2
@@ -49,41 +72,37 @@ def _whole_scores(columns: Columns, shape: Shape, rows: Which, *, emptier: bool)
 
 
 def _shared_scores(columns: Columns, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
+    fit, cards = ready(columns, shape, group, rows)
     free = columns.total[rows] - columns.used[rows]
-    ready = columns.usable[rows] & (free >= shape.mib) & (columns.pods[rows] < columns.slots[rows, None])
-    if shape.percent:
-        ready &= columns.percent[rows] <= 100 - shape.percent
-    grouped = columns.grouped[rows]
-    if grouped.any():
-        held = columns.group[rows]
-        mine = held == NO_GROUP
-        if group != NO_GROUP:
-            mine |= held == group
-        ready &= mine | ~grouped[:, None]
-    takes = (columns.service[rows] == _wanted(shape)) & (columns.unit[rows] == shape.unit_mib)
-    fit = takes & (_count(ready) >= shape.cards)
-
     result = np.full(len(fit), UNFIT, np.int64)
     for spread in (False, True):
         # Only rows that fit are scored: no card of theirs that counts is over-allocated or without memory.
         part = np.flatnonzero(fit & (columns.spread[rows] == spread))
         if len(part):
             lines = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
-            score = _fullness(columns, shape, lines, ready[part], free[part], spread=spread)
+            score = _fullness(columns, shape, lines, cards[part], free[part], spread=spread)
             result[part] = 1000 - score if emptier else score
     return result
 
 
-def _fullness(columns: Columns, shape: Shape, rows: Rows, ready: Bool, free: Int64, *, spread: bool) -> Int64:
+def card_keys(columns: Columns, rows: Rows, free: Int64, *, spread: bool) -> Int64:
+    """Return what orders the cards as (memory, compute) does, the first to take with the least: shape [rows, cards].
+
+    ``free`` is MiB. Ties go to the first, the lowest index.
+    """
+    percent = np.minimum(columns.percent[rows], 100)
+    if not spread:
+        return free * 128 - percent
+    total = columns.total[rows]
+    key: Int64 = (total - free) * SCALE // np.maximum(total, 1) * 128 + percent
+    return key
+
+
+def _fullness(columns: Columns, shape: Shape, rows: Rows, cards: Bool, free: Int64, *, spread: bool) -> Int64:
     """Return how full card and node get with the pod, for rows that choose their cards alike (``spread``)."""
     total = columns.total[rows]
     used = total - free
-    # One key orders the cards as (memory, compute) does; ties go to the first, the lowest index.
-    if spread:
-        key = used * SCALE // np.maximum(total, 1) * 128 + np.minimum(columns.percent[rows], 100)
-    else:
-        key = free * 128 - np.minimum(columns.percent[rows], 100)
-    first = np.where(ready, key, _FAR).argmin(axis=1)
+    first = np.where(cards, card_keys(columns, rows, free, spread=spread), _FAR).argmin(axis=1)
     line = np.arange(len(rows))
     card_used, card_total = used[line, first] + shape.mib, total[line, first]
     node_used = np.minimum(used, total).sum(axis=1) + shape.cards * shape.mib

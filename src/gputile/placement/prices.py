@@ -13,7 +13,6 @@ Gomory, 1961): the prices so far say by a knapsack which pattern would help most
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import highspy
 import numpy as np
 import numpy.typing as npt
 
@@ -123,6 +122,8 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
 
     Sizes are in thousandths of a card, 1 to 1000; a whole card costs 1. Shapes [sizes].
     """
+    import highspy  # here, so that only who prices a demand has it in memory
+
     whole = sizes == CARD
     shares, count = sizes[~whole].tolist(), int((~whole).sum())
     if count == 0:

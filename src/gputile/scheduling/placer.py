@@ -1,7 +1,8 @@
 """Answers the questions of a scheduler: which nodes, how good, which cards, and why not.
 
 The extender asks them over HTTP and the simulator directly. Scores are kept per request shape for all nodes, and
-only the rows that changed since are computed again.
+only the rows that changed since are computed again. Where the policy is packing they are also computed again when
+prices are: those come from outside, for what they are learnt from takes time.
 """
 
 from collections import OrderedDict
@@ -22,7 +23,10 @@ from gputile.ledger.snapshot import NodeState, node_state
 from gputile.placement import kernels
 from gputile.placement.choose import choose_cards
 from gputile.placement.fit import LASTING, SUMMARY, Refusal, Rule, refusal
+from gputile.placement.market import Market, opened, scores
+from gputile.placement.prices import Prices, prices
 from gputile.scheduling.decision import Decision
+from gputile.scheduling.learning import DemandLog
 
 TOP_SCORE = 10  # MaxExtenderPriority of kube-scheduler
 NAMED_NODES = 10
@@ -35,6 +39,7 @@ class _Scored:
 
     scores: npt.NDArray[np.int64]
     position: int
+    market: Market | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +61,25 @@ class Placer:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._scored: OrderedDict[Shape, _Scored] = OrderedDict()
+        self._scored: OrderedDict[tuple[Shape, int], _Scored] = OrderedDict()
         self._emptier = ledger.configuration.placement == "spread"
+        self._market: Market | None = None
+        self.demand = DemandLog(ledger) if ledger.configuration.placement == "packing" else None
+
+    def reprice(self, prices: Prices) -> None:
+        """Weigh by these prices, and by how scarce things are now."""
+        models, cpu = [""] * self.ledger.columns.rows, 0
+        for row in self.ledger.row_of.values():
+            facts = self.ledger.facts(row)
+            if facts is not None and facts.inventory.cards:
+                models[row] = facts.model
+                cpu += facts.cpu
+        self._market = opened(self.ledger.columns, prices, models, cpu)
 
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of ``names`` the request fits."""
         rows, known = self._rows(names)
-        feasible = (self._scores(request.shape)[rows] != kernels.UNFIT) & known
+        feasible = (self._scores(request.shape, request.cpu)[rows] != kernels.UNFIT) & known
         if feasible.all():
             return Filtered(list(names))
         result = Filtered(list(compress(names, feasible.tolist())))
@@ -81,16 +98,16 @@ class Placer:
         if not names:
             return []
         rows, known = self._rows(names)
-        scores = np.where(known, self._scores(request.shape)[rows], kernels.UNFIT)
+        found = np.where(known, self._scores(request.shape, request.cpu)[rows], kernels.UNFIT)
         # Scores are small integers from -1 (unfit) on: a table from score to rank replaces a sort.
-        distinct = np.flatnonzero(np.bincount(scores + 1))
+        distinct = np.flatnonzero(np.bincount(found + 1))
         rank_of = np.zeros(int(distinct[-1]) + 1, np.int64)
         best = distinct[:-TOP_SCORE:-1]
         rank_of[best] = np.arange(TOP_SCORE - 1, TOP_SCORE - 1 - len(best), -1)
         rank_of[0] = 0
-        ranks = rank_of[scores + 1]
-        top = np.flatnonzero(scores == scores.max())
-        if scores[top[0]] != kernels.UNFIT:
+        ranks = rank_of[found + 1]
+        top = np.flatnonzero(found == found.max())
+        if found[top[0]] != kernels.UNFIT:
             ranks[top[rows[top].argmin()]] = TOP_SCORE
         answer: list[int] = ranks.tolist()
         return answer
@@ -106,7 +123,7 @@ class Placer:
         if node is None:
             return Refusal(Rule.NO_CARDS, "the node is not known to gputile yet")
         group = self.ledger.group_number(request.shape.trust_group)
-        chosen = choose_cards(node, request.shape, group)
+        chosen = choose_cards(node, request.shape, group, self._market.value if self._market else None)
         if chosen is None:
             why = refusal(node, request, group)
             assert why is not None, "what does not fit has a reason"  # noqa: S101 - an invariant of fit
@@ -143,31 +160,41 @@ class Placer:
             rows = np.fromiter((row_of.get(name, -1) for name in names), np.intp, len(names))
             return np.maximum(rows, 0), rows >= 0
 
-    def _scores(self, shape: Shape) -> npt.NDArray[np.int64]:
-        """Return the scores of all rows, computing again only those that changed."""
-        ledger, kept = self.ledger, self._scored.get(shape)
+    def _scores(self, shape: Shape, cpu: int = 0) -> npt.NDArray[np.int64]:
+        """Return the scores of all rows, computing again only those that changed.
+
+        ``cpu`` is the milli-CPU that the pod asks for; only packing weighs it.
+        """
+        if self.demand is not None and self._market is None:
+            self.reprice(prices(self.demand.demand()))
+        market, key = self._market, (shape, cpu if self.demand is not None else 0)
+        ledger, kept = self.ledger, self._scored.get(key)
         position = ledger.changes.position
         if kept is None:
             kept = _Scored(np.empty(0, np.int64), -1)
-            self._scored[shape] = kept
+            self._scored[key] = kept
             if len(self._scored) > _SHAPES_KEPT:
                 self._scored.popitem(last=False)
         else:
-            self._scored.move_to_end(shape)
-        if kept.position == position:
+            self._scored.move_to_end(key)
+        if kept.position == position and kept.market is market:
             return kept.scores
-        whole = len(kept.scores) != ledger.columns.rows
+        whole = len(kept.scores) != ledger.columns.rows or kept.market is not market
         changed = None if whole else ledger.changes.since(kept.position)
         rows = slice(0, ledger.columns.rows) if changed is None else changed
-        fresh = kernels.scores(
-            ledger.columns, shape, ledger.group_number(shape.trust_group), rows, emptier=self._emptier
-        )
+        fresh = self._computed(shape, cpu, rows, market)
         if changed is None:
             kept.scores = fresh
         else:
             kept.scores[rows] = fresh
-        kept.position = position
+        kept.position, kept.market = position, market
         return kept.scores
+
+    def _computed(self, shape: Shape, cpu: int, rows: kernels.Which, market: Market | None) -> npt.NDArray[np.int64]:
+        columns, group = self.ledger.columns, self.ledger.group_number(shape.trust_group)
+        if market is not None:
+            return scores(columns, shape, cpu, group, rows, market)
+        return kernels.scores(columns, shape, group, rows, emptier=self._emptier)
 
     def _explain(
         self,

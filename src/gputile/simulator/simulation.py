@@ -18,6 +18,7 @@ from gputile.intree.predicates import Predicates
 from gputile.ledger.events import NodeApplied, PodApplied
 from gputile.ledger.ledger import Ledger
 from gputile.placement.fit import Refusal
+from gputile.placement.prices import prices
 from gputile.scheduling.decision import Decision
 from gputile.scheduling.placer import TOP_SCORE, Placer
 from gputile.simulator.scenario import Scenario
@@ -72,6 +73,7 @@ class Simulation:
             request = parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
         except RequestError as error:
             return Outcome(pod, None, None, str(error))
+        self._learn(pod, request)
         in_tree = predicates.reasons(pod)
         open_to_pod = [name for name, reason in in_tree.items() if reason is None]
         feasible = self.placer.filter(request, open_to_pod).feasible if request else open_to_pod
@@ -91,6 +93,14 @@ class Simulation:
         state = self.placer.state(node)
         policy = state.facts.placement if state and decision.allocation and not decision.allocation.whole else ""
         return Outcome(pod, node, decision.allocation, f"{reason}; {policy + ': ' if policy else ''}{decision.text()}")
+
+    def _learn(self, pod: Pod, request: Request | None) -> None:
+        """Do what goes on beside the live decisions where the policy is packing."""
+        demand = self.placer.demand
+        if demand is not None:
+            demand.observe(pod, request)
+            if demand.due():
+                self.placer.reprice(prices(demand.demand()))
 
     def _bind(self, pod: Pod, decision: Decision) -> None:
         """Do what the API server does with the Binding."""

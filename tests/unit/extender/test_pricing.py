@@ -1,0 +1,45 @@
+"""Prices are learnt beside the decisions, in a process of their own."""
+
+import asyncio
+import contextlib
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.device.request import parse_request
+from gputile.extender.pricing import Pricing
+from gputile.ledger.events import NodeApplied
+from gputile.ledger.ledger import Ledger
+from gputile.scheduling.learning import FIRST_DUE
+from gputile.scheduling.placer import Placer
+from tests.corebuilders import gpu_node, pod
+
+
+def test_prices_follow_the_pods_that_come() -> None:
+    async def main() -> None:
+        ledger = Ledger(Configuration(placement="packing"))
+        ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
+        placer = Placer(ledger)
+        request = parse_request(pod("p", mem=5), 1024)
+        assert request is not None
+        assert placer.demand is not None
+        placer.rank(request, ["n"])
+        before = placer._market
+        task = asyncio.create_task(Pricing(placer, look_every=0.01).run())
+        for i in range(FIRST_DUE):
+            asking = pod(f"p{i}", mem=5)
+            placer.demand.observe(asking, parse_request(asking, 1024))
+        async with asyncio.timeout(60):
+            while placer._market is before:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert placer._market is not None
+        assert before is not None
+        # thirds are what is asked for now: a third of a card is worth a third
+        assert abs(placer._market.value[334] - 1 / 3) < abs(before.value[334] - 1 / 3)
+
+    asyncio.run(main())
+
+
+def test_nothing_is_learnt_where_nobody_goes_by_prices() -> None:
+    asyncio.run(asyncio.wait_for(Pricing(Placer(Ledger(Configuration()))).run(), 5))
