@@ -55,6 +55,10 @@ class Outlook:
     """What using up the CPU of a finished node is worth."""
     spare_cpu: float
     """CPU that the last pod on a node is taken to leave unused, in milli-CPU."""
+    served: Float64
+    """Part of the demand among the kinds that need the least CPU, by how many kinds: shape [kinds + 1]."""
+    hungry: Float64
+    """What a milli-CPU earns from all other kinds together, by the same: shape [kinds + 1]."""
 
 
 def outlook(prices: Prices, cpu: Int64, free: Int64, models: tuple[str, ...], total: tuple[float, float]) -> Outlook:
@@ -79,7 +83,9 @@ def outlook(prices: Prices, cpu: Int64, free: Int64, models: tuple[str, ...], to
     wanted = max(prices.cpu_without_gpu * remaining, 1.0)
     finish *= min(1.0, max(0.0, 2 * (1 - left_over / wanted)))
     spare = prices.least_cpu * min(1.0, max(0.0, 1 - 4 * (scarcity - 1)))
-    return Outlook(prices, tuple(needs), finish, spare)
+    served = np.concatenate([[0.0], prices.portion.cumsum()])
+    hungry = np.concatenate([(prices.portion / prices.density)[::-1].cumsum()[::-1], [0.0]])
+    return Outlook(prices, tuple(needs), finish, spare, served, hungry)
 
 
 def allowed(wanted: frozenset[str], models: tuple[str, ...]) -> Bool:
@@ -93,7 +99,8 @@ def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
     Of memory and compute whichever is more, rounded up; above ``CARD`` where it does not fit. Shape of ``sizes``.
     """
     memory = -(-mib * CARD // np.maximum(sizes, 1))
-    return np.maximum(memory, percent * CARD // 100)
+    result: Int64 = np.maximum(memory, percent * CARD // 100)
+    return result
 
 
 def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
@@ -101,7 +108,10 @@ def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
 
     Memory in MiB; 0 for ``cpu_per_mib`` means that it is not known, and memory does not count. Shape of ``cpu``.
     """
-    return np.minimum(cpu, (memory * cpu_per_mib).astype(np.int64)) if cpu_per_mib > 0 else cpu
+    if cpu_per_mib <= 0:
+        return cpu
+    usable: Int64 = np.minimum(cpu, (memory * cpu_per_mib).astype(np.int64))
+    return usable
 
 
 def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
@@ -118,13 +128,10 @@ def stranded(view: Outlook, cpu: Int64, value: Float64) -> Float64:
     If only pods of kind m came, the CPU would serve cpu / density_m of the value; a node that may choose among pods
     gets further. Averaged over the kinds by their portion of the demand.
     """
-    prices = view.prices
     usable = SELECTIVE * np.maximum(cpu - view.spare_cpu * np.minimum(value, 1.0), 0.0)
     # sum_m portion_m min(value, usable / density_m): kinds up to ``usable / value`` are served in full.
-    below = np.concatenate([[0.0], prices.portion.cumsum()])
-    rest = np.concatenate([(prices.portion / prices.density)[::-1].cumsum()[::-1], [0.0]])
-    served = np.searchsorted(prices.density, usable / np.maximum(value, 1e-9), side="right")
-    result: Float64 = value - (below[served] * value + rest[served] * usable)
+    full = np.searchsorted(view.prices.density, usable / np.maximum(value, 1e-9), side="right")
+    result: Float64 = value - (view.served[full] * value + view.hungry[full] * usable)
     return result
 
 
