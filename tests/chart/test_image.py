@@ -71,6 +71,7 @@ def test_the_files_of_the_context_make_a_wheel(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.mkdir()
     for entry in context():
+        (source / entry).parent.mkdir(parents=True, exist_ok=True)
         subprocess.run(["cp", "-r", ROOT / entry, source / entry], check=True)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist"]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)

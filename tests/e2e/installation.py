@@ -44,7 +44,7 @@ class Installation:
     def upgrade(self, values: Mapping[str, Any]) -> None:
         """Change parameters of the release, and its files as the kubelet does some time later."""
         elsewhere = self.lead_webhooks_to(None)
-        self._helm("upgrade", self.release, CHART, "--reuse-values", *settings(values))
+        self._helm("upgrade", self.release, CHART, "--reset-then-reuse-values", *settings(values))
         self.lead_webhooks_to(elsewhere)
         self.mount()
 
