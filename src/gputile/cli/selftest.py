@@ -10,9 +10,11 @@ from gputile.cli.output import Output, fail, write, write_json
 
 if TYPE_CHECKING:
     from gputile.isolation.memorycheck import MemoryRow
+    from gputile.isolation.timecheck import TimeRow
 
 MISSED = 1
 SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
+SIMULATED_BYTES_PER_US = 64_000  # of the simulated card's memory: a fill of the time probe takes a millisecond
 
 selftest = typer.Typer(help="Prove on this machine that isolation holds.", no_args_is_help=True)
 
@@ -25,23 +27,27 @@ def isolation(
     limit_mib: Annotated[
         int, typer.Option("--limit-mib", min=64, metavar="MIB", help="The limit to hold, on a real card.")
     ] = 2048,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0, help="How long a measurement of shares of time takes; 0: none.")
+    ] = 4.0,
     output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
 ) -> None:
-    """Take GPU memory in every way, on the first card, and compare what was got with the limit.
+    """Take GPU memory in every way, on the first card, and GPU time under an arbiter, and compare with what was asked.
 
-    Leaves with code 1 if a limit was missed.
+    Leaves with code 1 if a bound was missed.
     """
     from gputile.isolation.library import LibraryMissing
 
     try:
-        rows = _simulated() if fake_driver else _real(limit_mib)
+        memory, times = _simulated(seconds) if fake_driver else _real(limit_mib, seconds)
     except LibraryMissing as error:
         fail(str(error))
     if output is Output.JSON:
-        write_json({"memory": rows})
+        write_json({"memory": memory, "time": times})
     else:
-        _print(rows)
-    if not all(row.holds for row in rows):
+        _print(memory)
+        _print_times(times)
+    if not all([*(row.holds for row in memory), *(row.holds for row in times)]):
         raise typer.Exit(MISSED)
 
 
@@ -69,17 +75,22 @@ def symbols(
         raise typer.Exit(MISSED)
 
 
-def _simulated() -> "list[MemoryRow]":
+def _simulated(seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
     from gputile.isolation.memorycheck import memory_rows
     from gputile.isolation.simulation import SimulatedGpus, driver_directory
+    from gputile.isolation.timecheck import time_rows
 
     with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
-        gpus = SimulatedGpus(Path(directory), driver_directory(), [SIMULATED_MIB], context_mib=64)
-        return list(memory_rows(gpus.uuids[0], SIMULATED_LIMIT_MIB, gpus.environment(), slack_mib=128))
+        sizes, rate = [SIMULATED_MIB], SIMULATED_BYTES_PER_US
+        gpus = SimulatedGpus(Path(directory), driver_directory(), sizes, context_mib=64, copy_bytes_per_us=rate)
+        uuid, environment = gpus.uuids[0], gpus.environment()
+        memory = list(memory_rows(uuid, SIMULATED_LIMIT_MIB, environment, slack_mib=128))
+        return memory, list(time_rows(uuid, environment, seconds)) if seconds else []
 
 
-def _real(limit_mib: int) -> "list[MemoryRow]":
+def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
     from gputile.isolation.memorycheck import memory_rows
+    from gputile.isolation.timecheck import time_rows
     from gputile.nvml.errors import NvmlError
     from gputile.nvml.real import open_real
 
@@ -89,7 +100,9 @@ def _real(limit_mib: int) -> "list[MemoryRow]":
         fail(f"no GPU is here ({error}): run it on a GPU node, or with --fake-driver")
     if not cards:
         fail("no GPU is here: run it on a GPU node, or with --fake-driver")
-    return list(memory_rows(cards[0].uuid, limit_mib, {"CUDA_VISIBLE_DEVICES": cards[0].uuid}))
+    uuid, environment = cards[0].uuid, {"CUDA_VISIBLE_DEVICES": cards[0].uuid}
+    memory = list(memory_rows(uuid, limit_mib, environment))
+    return memory, list(time_rows(uuid, environment, seconds)) if seconds else []
 
 
 def _print(rows: "list[MemoryRow]") -> None:
@@ -97,6 +110,21 @@ def _print(rows: "list[MemoryRow]") -> None:
     for row in rows:
         verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
         lines.append((row.way, *map(str, (row.processes, row.limit_mib, row.asked_mib, row.got_mib)), verdict))
+    _print_columns(lines)
+
+
+def _print_times(rows: "list[TimeRow]") -> None:
+    lines: list[tuple[str, ...]] = [("TIME", "WANTED", "GOT", "RATIO WANTED", "RATIO GOT", "")]
+    for row in rows:
+        ratios = (f"{row.wanted_ratio:.2f}", f"{row.ratio:.2f}") if row.wanted_ratio else ("", "")
+        verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
+        lines.append((row.what, f"{row.wanted:.1%}", f"{row.got:.1%}", *ratios, verdict))
+    if rows:
+        write("\n")
+        _print_columns(lines)
+
+
+def _print_columns(lines: "list[tuple[str, ...]]") -> None:
     widths = [max(len(line[i]) for line in lines) + 2 for i in range(len(lines[0]))]
     for line in lines:
         write("".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n")

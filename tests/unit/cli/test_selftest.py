@@ -16,12 +16,22 @@ RUNNER = CliRunner()
 def test_memory_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """M4: every way to memory gets the limit less a context, and no more."""
     monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
-    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "-o", "json"])
+    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0", "-o", "json"])
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["memory"]
     assert {row["way"] for row in rows} > {"cuMemAlloc", "cuMemAllocAsync", "cuMemCreate", "graph allocation node"}
     assert all(row["got_mib"] <= row["limit_mib"] < row["asked_mib"] for row in rows)
     assert all(row["got_mib"] == row["limit_mib"] - 64 for row in rows if row["processes"] == 1)
+
+
+def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G4, M5: 30/60 and 1:3 within 5 %, under their caps, and a lone container gets over 98 %."""
+    monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
+    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "2", "-o", "json"])
+    rows = json.loads(done.stdout)["time"]
+    assert [row["what"] for row in rows if not row["holds"]] == [], rows
+    assert [row["wanted_ratio"] for row in rows] == [0, 0, 2, 0, 3]
+    assert done.exit_code == 0, done.output
 
 
 def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -30,7 +40,7 @@ def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     nothing.write_bytes((library().parent / "libnvidia-ml.so.1").read_bytes())  # a library that enforces nothing
     monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
     monkeypatch.setattr("gputile.isolation.memorycheck.library_path", lambda: nothing)
-    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver"])
+    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0"])
     assert done.exit_code == 1
     assert "MISSED" in done.stdout
 
