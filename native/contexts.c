@@ -26,7 +26,7 @@ static void bury(uint64_t context) {
 }
 
 static CUresult begin(CUdevice device, struct gputile_overhead *overhead) {
-    if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;
+    if (!gputile_admit()) return CUDA_ERROR_NO_DEVICE;
     if (gputile_card_of_device(device) < 0) return CUDA_ERROR_NO_DEVICE;
     gputile_overhead_begin(overhead, device);
     return CUDA_SUCCESS;

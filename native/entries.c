@@ -73,6 +73,14 @@ bool gputile_knows(const char *name) {
     return bsearch(name, known, sizeof known / sizeof *known, sizeof *known, compare) != NULL;
 }
 
+bool gputile_is_driver_name(const char *name) { return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z'; }
+
+static bool is_unknown(const char *name) {
+    return gputile_is_driver_name(name) && !gputile_knows(name) && !gputile_hook_of_symbol(name) && gputile_driver_symbol(name);
+}
+
+const char *gputile_unknown_import(void) { return gputile_elf_import(is_unknown); }
+
 const struct gputile_driver *gputile_driver(void) {
     static struct gputile_driver driver;
     static int loaded;

@@ -41,6 +41,13 @@ void *gputile_hook_of_answer(const char *name, void *answer, int version, bool p
 /* Whether a name, with or without suffix, is of the public driver API as far as this library was made for it. */
 GPUTILE_EXPORT bool gputile_knows(const char *name);
 
+/* A function of the loaded driver that is not known, and that the program or one of its libraries is linked with: the
+ * loader has bound it to the driver. NULL: there is none. */
+const char *gputile_unknown_import(void);
+
+/* Whether a name is one that the driver API could have: "cu" and a capital. */
+bool gputile_is_driver_name(const char *name);
+
 /* Any other symbol of the driver itself. */
 void *gputile_driver_symbol(const char *symbol);
 

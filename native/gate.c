@@ -82,8 +82,19 @@ bool gputile_open(void) {
     return state == OPEN;
 }
 
+bool gputile_admit(void) {
+    static bool said;
+    if (!gputile_open()) return false;
+    const char *import = gputile_unknown_import();
+    if (!import) return true;
+    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+        gputile_say("no GPU for this process: it is linked with %s, and gputile cannot tell whether that takes GPU memory. "
+                    "A newer gputile may know it; `gputile selftest symbols` lists all such functions of a driver.", import);
+    return false;
+}
+
 const struct gputile_limits *gputile_limits(void) { return &limits; }
 
 GPUTILE_EXPORT CUresult cuInit(unsigned flags) {
-    return gputile_open() ? CALL_REAL(cuInit, cuInit, flags) : CUDA_ERROR_NO_DEVICE;
+    return gputile_admit() ? CALL_REAL(cuInit, cuInit, flags) : CUDA_ERROR_NO_DEVICE;
 }

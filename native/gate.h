@@ -9,6 +9,9 @@
 /* Read the limits and join the allocation, once; false and a message on stderr if that cannot be done: no GPU then. */
 bool gputile_open(void);
 
+/* The same, before a context is made: also false while the process is linked with functions that are not known. */
+bool gputile_admit(void);
+
 /* What is enforced; only after gputile_open was true. */
 const struct gputile_limits *gputile_limits(void);
 

@@ -8,8 +8,6 @@
 #include "gate.h"
 #include "nvml.h"
 
-static bool is_driver_name(const char *name) { return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z'; }
-
 /* Say it once for a name; there are not many of them. */
 static void say_refused(const char *name) {
     enum { MOST = 64 };
@@ -31,7 +29,7 @@ static void *answer(const char **name) {
     static const char refused[] = "refused_by_gputile";
     if (!*name) return NULL;
     if (!strncmp(*name, "nvml", 4)) return gputile_nvml_hook(*name);
-    if (!is_driver_name(*name)) return NULL;
+    if (!gputile_is_driver_name(*name)) return NULL;
     void *hook = gputile_hook_of_symbol(*name);
     if (!hook && !gputile_knows(*name) && gputile_driver_symbol(*name)) {
         say_refused(*name);

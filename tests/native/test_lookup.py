@@ -90,6 +90,22 @@ for _ in range(3):
     assert "selftest symbols" in said
 
 
+def test_what_is_linked_with_unknown_functions_gets_no_gpu(one_card: Callable[..., Container]) -> None:
+    """M4: what the loader bound to the driver cannot be refused one by one, so there is no context at all."""
+    container = one_card(256)
+    process = container.start([program("newer")])
+    assert process.communicate()[0] == "100 100 -1\n"
+    plugin = program("newer", "-shared", "-fPIC")
+    code = f"""
+cuda = Cuda(device=None)
+print(cuda("cuInit", 0))
+ctypes.CDLL({str(plugin)!r})
+print(cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
+"""
+    assert container.python(code) == "0\n100\n"
+    assert "linked with cuMemAllocQuantum" in container.messages(code)
+
+
 def test_the_functions_of_cuda_2(one_card: Callable[..., Container]) -> None:
     """M4: cuMemAlloc without suffix has 32-bit pointers; it is refused, while what only asks is answered."""
     out = one_card(256).python("""
