@@ -1,0 +1,107 @@
+"""Agents of simulated nodes: their own decisions about mode and unit, without a GPU or a device plugin.
+
+What a node is set to is decided by the very code of the agent (``gputile.agent.modes``); its labels, inventory,
+conditions and counts are written as the agent and the kubelet write them, and a pod that is deleted ends.
+"""
+
+import contextlib
+import datetime
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gputile.agent.labels import node_labels
+from gputile.agent.modes import plan
+from gputile.agent.publish import Wanted, node_patch
+from gputile.agent.setup import InForce
+from gputile.api.core import Node
+from gputile.api.wellknown import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.device.advertised import resources_for_mode
+from gputile.device.inventory import Inventory, decode_inventory, encode_inventory
+from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
+
+LOOK_EVERY_S = 0.1
+
+
+@dataclass
+class PlayedAgents:
+    """All agents of a cluster, in a thread, for as long as the context lasts. ``unit_mib`` is what is configured."""
+
+    api: Api
+    unit_mib: Callable[[], int]
+    in_force: dict[str, InForce] = field(default_factory=dict)
+    inventories: dict[str, Inventory] = field(default_factory=dict)
+    problem: BaseException | None = None
+
+    def __enter__(self) -> "PlayedAgents":
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+        if self.problem is not None:
+            raise self.problem
+
+    def _run(self) -> None:
+        try:
+            while not self._ending.wait(LOOK_EVERY_S):
+                self._look()
+        except BaseException as error:
+            self.problem = error
+
+    def _look(self) -> None:
+        unit = self.unit_mib()
+        pods = self.api.get("/api/v1/pods")["items"]
+        for pod in pods:
+            if pod["metadata"].get("deletionTimestamp"):
+                self._end(pod)
+        for body in self.api.get("/api/v1/nodes")["items"]:
+            node = msgspec.convert(body, Node)
+            text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
+            if text is not None and node.metadata.name not in self.inventories:
+                self.inventories[node.metadata.name] = decode_inventory(text)
+            if node.metadata.name in self.inventories:
+                self._serve(node, unit, [_key(pod) for pod in pods if _holds(pod, node.metadata.name)])
+
+    def _end(self, pod: dict[str, Any]) -> None:
+        """End a pod whose deletion is asked for, as its kubelet does."""
+        meta = pod["metadata"]
+        with contextlib.suppress(ApiError):  # gone already
+            self.api.delete(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", {"gracePeriodSeconds": 0})
+
+    def _serve(self, node: Node, unit: int, gpu_pods: list[str]) -> None:
+        name = node.metadata.name
+        inventory = self.inventories[name]
+        planned = plan(self.in_force.get(name), node.metadata.labels, unit, inventory.cards, gpu_pods)
+        now = self.in_force[name] = planned.in_force
+        wanted = Wanted(
+            labels=node_labels(inventory.cards),
+            inventory=encode_inventory(
+                msgspec.structs.replace(inventory, mode=now.mode.value, unit_mib=now.unit_mib),
+            ),
+            conditions=planned.conditions,
+        )
+        counts = {
+            resource: str(count)
+            for resource, count in resources_for_mode(now.mode, inventory.cards, now.unit_mib).items()
+        }
+        patch: dict[str, Any] = node_patch(node, wanted, datetime.datetime.now(datetime.UTC)) or {}
+        if any(str(node.status.allocatable.get(resource)) != count for resource, count in counts.items()):
+            patch.setdefault("status", {}).update(capacity=counts, allocatable=counts)
+        if patch:
+            self.api.patch(f"/api/v1/nodes/{name}/status", patch, STRATEGIC_PATCH)
+
+
+def _holds(pod: dict[str, Any], node: str) -> bool:
+    annotated = ALLOCATION_ANNOTATION in pod["metadata"].get("annotations", {})
+    return annotated and pod["spec"].get("nodeName") == node and pod["status"]["phase"] not in ("Succeeded", "Failed")
+
+
+def _key(pod: dict[str, Any]) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
