@@ -93,10 +93,12 @@ def installed(plane: ControlPlane, *, policies: bool = True) -> Iterator[Running
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(service))
     plane.kubectl("apply", "-f", "-", input=text)
     try:
-        with webhook.start():
-            wait_in_force(plane, policies=policies)
-            yield webhook
+        webhook.start()
+        wait_in_force(plane, policies=policies)
+        yield webhook
     finally:
+        if webhook.name in plane.processes:  # whichever start of it was the last
+            plane.processes[webhook.name].stop()
         kinds = "mutatingwebhookconfiguration,validatingwebhookconfiguration"
         plane.kubectl("delete", kinds, "gputile", "--ignore-not-found")
         plane.kubectl("delete", "-n", "gputile", "service,secret", "gputile-webhook", "--ignore-not-found")
