@@ -1,0 +1,121 @@
+"""``python -m benchmarks.packing --trace DIR``: placement policies on mixes of pods that no file of the trace has.
+
+Each mix draws pods from one of the trace's workloads, with another part of the GPU demand in shares, in pods of several
+GPUs or in pods for certain models, or with another number of pods without GPUs. The rest is the replay's own protocol.
+"""
+
+import argparse
+import os
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import numpy.typing as npt
+
+from gputile.replay.catalog import POLICIES, make_policy
+from gputile.replay.engine import replay
+from gputile.replay.results import POINTS, allocated
+from gputile.replay.trace import Nodes, PodShape, Workload, draw_arrivals, read_nodes, read_workload
+
+Float64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What is drawn; None leaves a part as it is in ``source``."""
+
+    name: str
+    source: str
+    shares: float | None = None
+    """Part of the GPU demand that is shares of a GPU."""
+    several: float | None = None
+    """Part in pods of several GPUs."""
+    models: float | None = None
+    """Part in pods for certain models."""
+    without_gpu: float | None = None
+    """Pods without GPUs for each pod with some."""
+
+
+MIXES = (
+    Mix("share40", "default", shares=0.4),
+    Mix("share80", "gpushare60", shares=0.8),
+    Mix("share100", "gpushare60", shares=1.0),
+    Mix("multi30", "default", several=0.3),
+    Mix("multi50", "default", several=0.5),
+    Mix("cpu0", "default", without_gpu=0.0),
+    Mix("cpu200", "cpu250", without_gpu=0.3),
+    Mix("cpu350", "cpu250", without_gpu=0.54),
+    Mix("spec10", "gpuspec20", models=0.1),
+    Mix("spec33", "gpuspec20", models=0.33),
+    Mix("multi40spec20", "gpuspec20", several=0.4, models=0.2),
+    Mix("share60cpu250", "gpushare60", without_gpu=0.38),
+)
+
+
+def draw(mix: Mix, source: Workload, gpus: int) -> Workload:
+    """Draw pods that ask for as many GPUs as the cluster has; the same ones every time."""
+    shapes = [source.shapes[i] for i in source.shape.tolist()]
+    demand = np.array([shape.demand for shape in shapes], np.float64)
+    weight = (demand > 0).astype(np.float64)
+    for wanted, holds in (
+        (mix.shares, np.array([_is_share(shape) for shape in shapes])),
+        (mix.several, np.array([shape.gpus > 1 for shape in shapes])),
+        (mix.models, np.array([bool(shape.models) for shape in shapes])),
+    ):
+        if wanted is not None:
+            part = float((weight * demand)[holds].sum() / (weight * demand).sum())
+            weight *= np.where(holds, wanted / part, (1 - wanted) / max(1 - part, 1e-9))
+    rng = np.random.default_rng(zlib.crc32(mix.name.encode()))
+    chance = weight / weight.sum()
+    pods = rng.choice(len(shapes), int(1000 * gpus / float(chance @ demand)), p=chance)
+    plain = np.flatnonzero(demand == 0)
+    ratio = len(plain) / (len(shapes) - len(plain)) if mix.without_gpu is None else mix.without_gpu
+    order = np.concatenate([pods, rng.choice(plain, int(ratio * len(pods)))])
+    return Workload(mix.name, source.shapes, source.shape[rng.permutation(order)], None)
+
+
+def _is_share(shape: PodShape) -> bool:
+    return shape.gpus == 1 and shape.milli < 1000
+
+
+def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
+    """Return allocated per cent at each of ``POINTS``."""
+    trace, mix, policy, seed = task
+    nodes: Nodes = read_nodes(trace)
+    workload = draw(mix, read_workload(trace, mix.source), int(nodes.gpus.sum()))
+    curve = replay(nodes, workload, draw_arrivals(nodes, workload, seed), make_policy(policy, nodes, workload, seed))
+    return tuple(allocated(curve, point) for point in POINTS)
+
+
+def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) -> Iterator[str]:
+    """Yield the lines of a table, each when it is measured: one a mix, the means of the seeds."""
+    yield f"{'mix':<14}" + "".join(f" {policy:<21}" for policy in policies)
+    tasks = [(trace, mix, policy, seed) for mix in mixes for policy in policies for seed in seeds]
+    with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
+        found = pool.map(measure, tasks)
+        for mix in mixes:
+            cells = [[next(found) for _ in seeds] for _ in policies]
+            means = [" / ".join(f"{mean(column):.2f}" for column in zip(*cell, strict=True)) for cell in cells]
+            yield f"{mix.name:<14}" + "".join(f" {cell:<21}" for cell in means)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.packing", description=__doc__)
+    parser.add_argument("--trace", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--mix", action="append", choices=[mix.name for mix in MIXES], help="default: all")
+    parser.add_argument("--policy", action="append", choices=POLICIES, help="default: fgd and packing")
+    parser.add_argument("--seed", action="append", type=int, help="default: 1 and 2")
+    arguments = parser.parse_args()
+    mixes = [mix for mix in MIXES if arguments.mix is None or mix.name in arguments.mix]
+    for line in lines(arguments.trace, mixes, arguments.policy or ["fgd", "packing"], arguments.seed or [1, 2]):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
