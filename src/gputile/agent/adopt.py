@@ -67,7 +67,8 @@ def _take_over(
     directory = directory_name(pod.uid, container)
     for former in holdings.holders(resource, ids):
         for part in former.parts:
-            if part.resource == resource and frozenset(part.ids) == ids and part.phase is not Phase.INIT:
+            another = former.uid != own.uid or part.phase is not Phase.INIT
+            if part.resource == resource and frozenset(part.ids) == ids and another:
                 directory = part.directory
         if former.uid == own.uid:
             continue

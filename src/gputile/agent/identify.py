@@ -88,10 +88,13 @@ def worth_asking(found: list[Candidate]) -> list[str]:
 def _next_container(listed: ListedPod, pod: KnownPod, holdings: Holdings, resource: str, size: int) -> Candidate | None:
     """Return the container of ``pod`` that comes next; an init container that had its turn only if nothing else does.
 
-    The kubelet asks for an init container twice if it was killed between the answer and its own checkpoint.
+    Those before a container that has devices had their turn, whatever is remembered of them. The kubelet asks for an
+    init container twice if it was killed between the answer and its own checkpoint.
     """
     held, again = holdings.get(pod.uid), None
-    for part in pod.request.containers if pod.request else ():
+    parts = pod.request.containers if pod.request else ()
+    reached = max((place for place, part in enumerate(parts) if listed.containers.get(part.name)), default=0)
+    for part in parts[reached:]:
         demand = pod.demand(part, resource)
         remembered = held is not None and held.part(part.name, resource) is not None
         if demand != size or listed.ids(part.name, resource):

@@ -1,19 +1,22 @@
-"""Reading the kubelet's own checkpoint, for an agent that has lost its own.
+"""Reading the kubelet's own checkpoint: for an agent that has lost its own, and for what ``List`` does not tell.
 
-``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container and the IDs of every
-allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's private file, so
-nothing depends on it: what cannot be read there is taken over from PodResources later.
+``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container, the IDs and the
+answer of every allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
+private file, so nothing depends on it: what cannot be read there is taken over from PodResources later.
 """
 
+from pathlib import PurePosixPath
 from typing import Any
 
 import msgspec
+from google.protobuf.message import DecodeError
 
 from gputile.agent.adopt import holding_for, with_part
-from gputile.agent.answer import directory_name
+from gputile.agent.answer import CONTAINER_DIRECTORY, directory_name
 from gputile.agent.holdings import Holding, Part
 from gputile.agent.ids import DeviceIdError
 from gputile.agent.pods import KnownPod
+from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.agent.setup import MIG_PREFIX, MODE_RESOURCES, Setup
 from gputile.device.request import Phase
 
@@ -25,6 +28,7 @@ class _Entry(msgspec.Struct, rename="pascal"):
     container_name: str
     resource_name: str
     device_ids: dict[str, list[str]] | None = msgspec.field(name="DeviceIDs", default=None)
+    alloc_resp: bytes | None = None
 
 
 class _Data(msgspec.Struct, rename="pascal"):
@@ -51,7 +55,7 @@ def recover(text: bytes, pods: dict[str, KnownPod], setup: Setup, now_ns: int) -
         ids = tuple(sorted(device_id for group in (entry.device_ids or {}).values() for device_id in group))
         asked = pod.part(entry.container_name)
         phase = asked.phase if asked else Phase.APP
-        directory = directory_name(pod.uid, entry.container_name)
+        directory = _mounted(entry.alloc_resp or b"") or directory_name(pod.uid, entry.container_name)
         holding = found.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
         try:
             found[pod.uid] = with_part(
@@ -60,3 +64,12 @@ def recover(text: bytes, pods: dict[str, KnownPod], setup: Setup, now_ns: int) -
         except DeviceIdError:
             continue
     return list(found.values())
+
+
+def _mounted(answer: bytes) -> str:
+    """Return the name of the directory that an answer has the container mount, whoever it was thought to be for."""
+    try:
+        mounts = pb.ContainerAllocateResponse.FromString(answer).mounts
+    except DecodeError:
+        return ""
+    return next((PurePosixPath(m.host_path).name for m in mounts if m.container_path == CONTAINER_DIRECTORY), "")

@@ -17,6 +17,7 @@ from gputile.device.allocation import CardShare
 from gputile.device.request import Phase
 
 Annotations = Mapping[str, str | None]
+UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet's own checkpoint has told whose devices they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,9 @@ def reconcile(
         found += [
             Release(holding.uid)
             for holding in holdings
-            if (settled or not stand_in(holding.uid)) and _gone(holding, known.get(holding.uid), listing)
+            if (settled or not stand_in(holding.uid))
+            and (holding.identified or now_ns - holding.since_ns > UNKNOWN_FOR_NS)
+            and _gone(holding, known.get(holding.uid), listing)
         ]
     for pod in known.values():
         if pod.alive and pod.request is not None and setup.booked_by_ledger:

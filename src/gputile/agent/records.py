@@ -10,6 +10,7 @@ import msgspec
 from gputile.agent.admission import Admission
 from gputile.agent.adopt import with_part
 from gputile.agent.checkpoint import Checkpoint
+from gputile.agent.holdings import Holdings, Part
 from gputile.agent.kubeletcheckpoint import FILE_NAME, recover
 from gputile.agent.setup import InForce
 from gputile.agent.store import Store
@@ -49,16 +50,35 @@ class Records:
         )
 
     def recover(self, admission: Admission) -> None:
-        """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before."""
+        """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before.
+
+        It also tells whose the devices are that were given to nobody knew whom, init containers included, and which
+        directory a container will mount: that of the answer it got, even if that was meant for another.
+        """
         with contextlib.suppress(OSError):
             holdings, setup = admission.holdings, admission.setup
             pods = {pod.uid: pod for pod in admission.pods.values()}
             for holding in recover(self._kubelets.read_bytes(), pods, setup, time.time_ns()):
                 known = holdings.get(holding.uid) or msgspec.structs.replace(holding, parts=())
                 for part in holding.parts:
-                    if known.part(part.container, part.resource) is None:
+                    before = known.part(part.container, part.resource)
+                    if before is None:
                         known = with_part(known, part, setup)
+                    elif before.directory != part.directory and set(before.ids) == set(part.ids):
+                        known = with_part(known, msgspec.structs.replace(before, directory=part.directory), setup)
+                    _drop_stand_ins(holdings, part)
                 holdings.put(known)
+
+
+def _drop_stand_ins(holdings: Holdings, part: Part) -> None:
+    for former in holdings.holders(part.resource, part.ids):
+        if former.identified:
+            continue
+        left = tuple(p for p in former.parts if p.resource != part.resource or set(p.ids).isdisjoint(part.ids))
+        if left:
+            holdings.put(msgspec.structs.replace(former, parts=left))
+        else:
+            holdings.drop(former.uid)
 
 
 def published_before(node: Node, unit_mib: int) -> InForce | None:

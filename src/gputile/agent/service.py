@@ -87,7 +87,6 @@ class Agent:
         self._records = Records(self._store, places.device_plugins)
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
         self._reconcile, self._publish = _Kick(), _Kick()
-        self._caught_up = False
         self._beat = time.monotonic()
         self._told = False
         self._closed_for = closed_for
@@ -226,9 +225,8 @@ class Agent:
             return
         listing = await self._podresources.list(LIST_WITHIN_S)
         await self._renew()
-        if not self._caught_up and self.registrar.registered.is_set():
+        if self.registrar.registered.is_set():
             self._records.recover(self.admission)
-            self._caught_up = True
         if listing is None:
             return
         admission, before = self.admission, list(self.admission.holdings)

@@ -1,5 +1,6 @@
 """A checkpoint is read as it was written, or not at all."""
 
+import base64
 import contextlib
 import json
 
@@ -7,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputile.agent.answer import CONTAINER_DIRECTORY
 from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.agent.holdings import Holding, Part
 from gputile.agent.kubeletcheckpoint import recover
+from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.agent.setup import InForce, Setup, Sharing
 from gputile.api.wellknown import GPU_MEMORY, Mode
 from gputile.device.inventory import Card, Inventory
@@ -86,3 +89,15 @@ def test_the_kubelets_checkpoint_names_containers_that_nothing_else_does() -> No
     ]
     assert recover(text[:-9], {pod.uid: pod}, setup, 0) == []
     assert recover(b"{}", {pod.uid: pod}, setup, 0) == []
+
+
+def test_the_directory_is_that_of_the_answer_which_the_kubelet_keeps() -> None:
+    """B1: the container mounts it, even if the answer was meant for another pod."""
+    setup = Setup(Inventory((Card(0, "GPU-0", 15360),)), InForce(Mode.SHARE, 1024))
+    pod = known("a", container(mem=1))
+    mount = pb.Mount(container_path=CONTAINER_DIRECTORY, host_path="/var/lib/gputile/allocations/elsewhere")
+    answer = base64.b64encode(pb.ContainerAllocateResponse(mounts=[mount]).SerializeToString()).decode()
+    entry = {"PodUID": pod.uid, "ContainerName": "main", "ResourceName": GPU_MEMORY, "DeviceIDs": {"-1": ["g0-00001"]}}
+    for kept, directory in ((answer, "elsewhere"), ("/w==", f"{pod.uid}-main"), ("", f"{pod.uid}-main")):
+        text = json.dumps({"Data": {"PodDeviceEntries": [{**entry, "AllocResp": kept}]}}).encode()
+        assert [part.directory for h in recover(text, {pod.uid: pod}, setup, 0) for part in h.parts] == [directory]

@@ -110,3 +110,18 @@ def test_without_a_list_only_a_single_pod_can_be_meant() -> None:
     a, b = known("a", container(mem=2)), known("b", container(mem=2))
     assert [c.key for c in unlisted_candidates(book(a), Holdings(), GPU_MEMORY, 2)] == ["default/a"]
     assert unlisted_candidates(book(a, b), Holdings(), GPU_MEMORY, 2) == []
+
+
+def test_an_init_container_that_nobody_remembers_does_not_ask_once_a_later_container_has_devices() -> None:
+    """B1: the kubelet does not list it, so for ever after it would seem to lack its devices."""
+    first = known("a", container(mem=2), init=(container("init", mem=2),))
+    second = known("b", container(mem=2))
+    shown = listing(listed("a", main=IDS), listed("b", main={}))
+    found = candidates(shown, book(first, second), Holdings(), GPU_MEMORY, 2, first.uid)
+    assert [(c.key, c.container) for c in found] == [("default/b", "main")]
+
+
+def test_the_second_resource_of_the_container_that_is_being_admitted_is_asked_for() -> None:
+    pod = known("a", container(mem=2, core=5), init=(container("init", mem=2, core=5),))
+    shown = listing(listed("a", main={GPU_MEMORY: ["g0-00000", "g0-00001"]}))
+    assert candidates(shown, book(pod), Holdings(), GPU_CORE, 5)[0].container == "main"
