@@ -1,7 +1,7 @@
 """A CUDA program that keeps a card busy: ``python -m gputile.isolation.timeprobe SECONDS``.
 
 It runs in a process of its own, under the library, on the first card that it sees. Its work is filling memory, which
-every driver can do without a kernel, and which takes the same time each time; it prints how often it was done.
+every driver can do without a kernel, and which takes the same time each time; it prints how often a second it was done.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ from typing import Final
 FILLED_MIB: Final = 64
 _WORDS: Final = FILLED_MIB << 18
 _BATCH: Final = 8  # fills between two events; two batches are on their way at a time
+_WARM_UP_S: Final = 0.5  # at first a container may use what it has saved up
 
 
 class CudaError(RuntimeError):
@@ -24,8 +25,8 @@ def _check(result: int) -> None:
         raise CudaError(f"CUDA error {result}")
 
 
-def fill_for(cuda: ctypes.CDLL, seconds: float) -> int:
-    """Fill memory for so many seconds; return how often that was done.
+def fills_a_second(cuda: ctypes.CDLL, seconds: float) -> float:
+    """Fill memory for so many seconds; return how often that was done in a second.
 
     Raises:
         CudaError: a call of the driver failed.
@@ -35,16 +36,22 @@ def fill_for(cuda: ctypes.CDLL, seconds: float) -> int:
     _check(cuda.cuStreamCreate(byref(stream), 1))
     for event in events:
         _check(cuda.cuEventCreate(byref(event), 2))
-    done, end = 0, time.monotonic() + seconds
-    while time.monotonic() < end:
-        for event in events:
-            _check(cuda.cuEventSynchronize(event))
-            for _ in range(_BATCH):
-                _check(cuda.cuMemsetD32Async(memory, c_uint(0), c_size_t(_WORDS), stream))
-            _check(cuda.cuEventRecord(event, stream))
-            done += _BATCH
-    _check(cuda.cuStreamSynchronize(stream))
-    return done
+
+    def fill_until(end: float) -> int:
+        done = 0
+        while time.monotonic() < end:
+            for event in events:
+                _check(cuda.cuEventSynchronize(event))
+                for _ in range(_BATCH):
+                    _check(cuda.cuMemsetD32Async(memory, c_uint(0), c_size_t(_WORDS), stream))
+                _check(cuda.cuEventRecord(event, stream))
+                done += _BATCH
+        _check(cuda.cuStreamSynchronize(stream))
+        return done
+
+    fill_until(time.monotonic() + _WARM_UP_S)
+    begin = time.monotonic()
+    return fill_until(begin + seconds) / (time.monotonic() - begin)
 
 
 def main(seconds: float) -> int:
@@ -55,7 +62,7 @@ def main(seconds: float) -> int:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         sys.stdin.readline()
-        sys.stdout.write(f"{fill_for(cuda, seconds)}\n")
+        sys.stdout.write(f"{fills_a_second(cuda, seconds):.3f}\n")
     except CudaError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -27,7 +27,7 @@ def test_memory_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """G4, M5: 30/60 and 1:3 within 5 %, under their caps, and a lone container gets over 98 %."""
     monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
-    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "2", "-o", "json"])
+    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "3", "-o", "json"])
     rows = json.loads(done.stdout)["time"]
     assert [row["what"] for row in rows if not row["holds"]] == [], rows
     assert [row["wanted_ratio"] for row in rows] == [0, 0, 2, 0, 3]
