@@ -11,9 +11,15 @@ from gputile.cli.configuration import read_configuration
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note, write, write_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
     from gputile.simulator.scenario import Scenario
     from gputile.simulator.simulation import Outcome, Simulation
+    from gputile.simulator.whatif import Fit
+
+_NAMES_SHOWN = 5
 
 
 class Format(StrEnum):
@@ -40,6 +46,26 @@ def simulate(
     from_cluster: Annotated[
         bool, typer.Option("--from-cluster", help="Start from the nodes and pods of the cluster that kubectl talks to.")
     ] = False,
+    fit: Annotated[
+        list[str] | None,
+        typer.Option("--fit", metavar="FILE", help="Then: how many more times the pods of FILE fit, and why no more."),
+    ] = None,
+    unit: Annotated[
+        str | None,
+        typer.Option(
+            "--unit", metavar="SIZE", help="As if the memory unit were this: 128MiB. Running pods keep bytes."
+        ),
+    ] = None,
+    without_node: Annotated[
+        list[str] | None,
+        typer.Option("--without-node", metavar="NAME", help="As if this node left: its pods look for another place."),
+    ] = None,
+    without_nodes: Annotated[
+        str | None,
+        typer.Option(
+            "--without-nodes", metavar="SELECTOR", help="The same for all nodes with these labels: key=value,key."
+        ),
+    ] = None,
     output: Annotated[Format, typer.Option("--output", "-o", help="What to print.")] = Format.TABLE,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration.")
@@ -55,12 +81,13 @@ def simulate(
 
     Prints each decision with its reason, then the table of kubectl inspect cgpu. Nothing is sent to any cluster.
 
-    Exit code: 0 when every pod was placed, 3 when one was not, 2 for input that cannot be used.
+    Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
+    that cannot be used.
     """
     import msgspec
 
     from gputile.simulator.manifests import ManifestError
-    from gputile.simulator.scenario import load_scenario
+    from gputile.simulator.scenario import load_pods, load_scenario
     from gputile.simulator.simulation import Simulation
 
     if not cluster and not from_cluster:
@@ -74,6 +101,7 @@ def simulate(
         nodes, pods = read_cluster(kubeconfig, context)
     try:
         scenario = load_scenario(cluster or (), files or (), nodes=nodes)
+        more = load_pods(fit, scenario) if fit else []
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
     for text in scenario.notes:
@@ -82,11 +110,60 @@ def simulate(
     if unit_mib is not None:
         configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{unit_mib}MiB")
     scenario.bound += [pod for pod in pods if pod.spec.node_name]
+    configuration = _imagine(scenario, configuration, unit, without_node or (), without_nodes)
     simulation = Simulation(configuration)
     outcomes = _run(simulation, scenario)
-    _print(output, simulation, outcomes)
-    if any(outcome.node is None for outcome in outcomes):
+    count = _count(simulation, more) if fit else None
+    _print(output, simulation, outcomes, count)
+    if any(outcome.node is None for outcome in outcomes) or (count is not None and not count.copies):
         raise typer.Exit(NOT_PLACED)
+
+
+def _imagine(
+    scenario: "Scenario",
+    configuration: "Configuration",
+    unit: str | None,
+    names: "Sequence[str]",
+    selector: str | None,
+) -> "Configuration":
+    """Change the scenario as the options say; return the configuration that goes with it."""
+    import msgspec
+
+    from gputile.api.config.v1alpha1 import ConfigurationError
+    from gputile.simulator.whatif import UnknownNode, selected, with_unit, without_nodes
+
+    try:
+        leaving = {*names, *(selected(scenario.nodes, selector) if selector is not None else ())}
+        without_nodes(scenario, leaving)
+    except UnknownNode as error:
+        fail(f"{error}; the nodes are {_some([node.metadata.name for node in scenario.nodes])}", BAD_INPUT)
+    if unit is None:
+        return configuration
+    try:
+        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=unit)
+    except ConfigurationError as error:
+        fail(f"--unit {unit}: {error}", BAD_INPUT)
+    with_unit(scenario, configuration.unit_mib)
+    return configuration
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(sorted(names)[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+
+
+def _count(simulation: "Simulation", pods: "Sequence[Pod]") -> "Fit":
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    from gputile.simulator.whatif import fit_more
+
+    console = Console(stderr=True)
+    columns = SpinnerColumn(), TextColumn("{task.description}")
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("Fitting")
+        return fit_more(
+            simulation, pods, time.time_ns, lambda copies: progress.update(task, description=f"Fitting: {copies}")
+        )
 
 
 def _unit_in_force(scenario: "Scenario") -> int | None:
@@ -115,18 +192,30 @@ def _run(simulation: "Simulation", scenario: "Scenario") -> "list[Outcome]":
     )
 
 
-def _print(output: Format, simulation: "Simulation", outcomes: "list[Outcome]") -> None:
+def _print(output: Format, simulation: "Simulation", outcomes: "list[Outcome]", count: "Fit | None") -> None:
     from gputile.views import inspect
     from gputile.views.tiles import tiles, to_builtins
 
     nodes = tiles(simulation.ledger)
     unit = inspect.unit_of(nodes, simulation.configuration.unit_mib)
     if output is Format.JSON:
-        write_json({"decisions": [_decision(outcome) for outcome in outcomes], "nodes": to_builtins(nodes)})
+        answer = {"decisions": [_decision(outcome) for outcome in outcomes], "nodes": to_builtins(nodes)}
+        if count is not None:
+            answer["fit"] = {
+                "copies": count.copies,
+                "pods": count.pods,
+                "nodes": dict(sorted(count.nodes.items())),
+                "stopped_by": count.stopped_by or None,
+            }
+        write_json(answer)
         return
     if output is Format.TABLE:
-        _print_decisions(outcomes)
-        write("\n")
+        if outcomes or count is None:
+            _print_decisions(outcomes)
+            write("\n")
+        if count is not None:
+            _print_count(count)
+            write("\n")
     write(inspect.summary(nodes, unit))
 
 
@@ -147,6 +236,16 @@ def _decision(outcome: "Outcome") -> dict[str, Any]:
         "gpus": gpus,
         "reason": outcome.reason,
     }
+
+
+def _print_count(count: "Fit") -> None:
+    each = "the pod fits" if count.pods == 1 else f"the {count.pods} pods fit"
+    write(f"{each} {count.copies} more time{'' if count.copies == 1 else 's'}\n")
+    rows = [("NODE", "PODS"), *((name, str(pods)) for name, pods in sorted(count.nodes.items()))]
+    width = max(len(name) for name, _ in rows)
+    for name, pods in rows if count.nodes else ():
+        write(f"{name.ljust(width)}  {pods}\n")
+    write(f"then no more: {count.stopped_by}\n" if count.stopped_by else "and the count ended there\n")
 
 
 def _print_decisions(outcomes: "list[Outcome]") -> None:

@@ -54,6 +54,21 @@ def load_scenario(
     return scenario
 
 
+def load_pods(paths: Iterable[str], scenario: Scenario, *, stdin: BinaryIO | None = None) -> list[Pod]:
+    """Return the pods of the workloads in files, without a place in the scenario.
+
+    Raises:
+        ManifestError: a file or an object cannot be used, or there is no pod in them.
+    """
+    loaded = load_manifests(paths, stdin)
+    expansion = expand(loaded.manifests, scenario.nodes)
+    scenario.notes += [*loaded.notes, *expansion.notes]
+    pods = [pod for pod in expansion.pods if not pod.spec.node_name and not pod.finished]
+    if not pods:
+        raise ManifestError("no file has a pod to be placed")
+    return pods
+
+
 def _take_nodes(manifest: Manifest, scenario: Scenario) -> bool:
     """Add the manifest's nodes to the scenario; return whether it is of a kind that has any."""
     origin = manifest.origin

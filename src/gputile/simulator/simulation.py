@@ -46,29 +46,36 @@ class Simulation:
     configuration: Configuration
     ledger: Ledger = field(init=False)
     placer: Placer = field(init=False)
+    _predicates: Predicates = field(init=False)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.configuration)
         self.placer = Placer(self.ledger)
+        self._predicates = Predicates(())
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[Outcome]:
         """Yield the outcome of each pending pod, in the order in which kube-scheduler takes them.
 
         That is by priority, then by creation. ``clock_ns`` gives the time of each decision (ns since the epoch).
         """
-        predicates = Predicates(scenario.nodes)
+        self._predicates = Predicates(scenario.nodes)
         for node in scenario.nodes:
             self.ledger.apply(NodeApplied(node))
         for pod in scenario.bound:
             self.ledger.apply(PodApplied(pod))
-            predicates.place(pod, pod.spec.node_name)
+            self._predicates.place(pod, pod.spec.node_name)
         for pod in sorted(scenario.pending, key=lambda pod: -(pod.spec.priority or 0)):
-            outcome = self._decide(pod, predicates, clock_ns())
-            if outcome.node is not None:
-                predicates.place(pod, outcome.node)
-            yield outcome
+            yield self.decide(pod, clock_ns())
 
-    def _decide(self, pod: Pod, predicates: Predicates, now_ns: int) -> Outcome:
+    def decide(self, pod: Pod, now_ns: int) -> Outcome:
+        """Decide one pod more, at ``now_ns`` (Unix time in nanoseconds), and place it where it goes."""
+        outcome = self._decide(pod, now_ns)
+        if outcome.node is not None:
+            self._predicates.place(pod, outcome.node)
+        return outcome
+
+    def _decide(self, pod: Pod, now_ns: int) -> Outcome:
+        predicates = self._predicates
         try:
             request = parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
         except RequestError as error:
