@@ -1,0 +1,104 @@
+"""Two hundred pods at once on a real kubelet with eight cards, while agent and kubelet are killed at random (B1, G1).
+
+A pod that is refused because nobody answered the kubelet is the kubelet's own doing (it fails a pod for good when a
+plugin is away) and is created again, as its controller would. A pod that the agent itself refuses is counted as lost.
+"""
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputile.api.wellknown import GPU_COUNT_LABEL, GPU_MEMORY, MODE_LABEL
+from tests.e2e.extender import assert_nothing_over_allocated
+from tests.e2e.node import GpuNode, gpu_node, probe_container, probe_pod_of, runs, told
+from tests.localcluster.controlplane import ControlPlane
+
+PODS = 200
+NAMESPACES = ("burst-0", "burst-1", "burst-2", "burst-3")
+SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}
+ITS_OWN_WORDS = "FAILED_PRECONDITION", "FailedPrecondition"
+NOBODY_ANSWERED = "no healthy devices", "code = Unavailable", "code = Canceled", "previously allocated devices"
+ROUNDS = 6
+ENOUGH_S = 500  # on two cores that others use too; alone it takes a fifth
+
+
+@pytest.fixture(scope="module")
+def crowded(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
+    """A node with eight cards of 80 GiB, on which many pods may share a card."""
+    with gpu_node(control_plane, node_programs, "crowded", {MODE_LABEL: "cgpu"}, SETTINGS) as here:
+        for name in NAMESPACES:
+            control_plane.create_namespace(name)
+        yield here
+
+
+def random_pod(choice: random.Random, name: str, *, equal: bool) -> dict[str, Any]:
+    """Return a pod of one container, of several, with init containers, with a sidecar, or on several cards."""
+
+    def size() -> int:
+        return 1 if equal else choice.choice((1, 1, 1, 2, 3))
+
+    def one(label: str, units: int, **more: bool) -> dict[str, Any]:
+        return probe_container(label, {GPU_MEMORY: units}, **more)
+
+    kind = choice.random()
+    if kind < 0.1:
+        return probe_pod_of(name, [one("a", size()), one("b", size()), probe_container("plain", {})])
+    if kind < 0.2:
+        inits = [one("init", size(), once=True), probe_container("wait", {}, once=True)]
+        return probe_pod_of(name, [one("main", size())], initContainers=inits)
+    if kind < 0.25:
+        inits = [one("side", 1, sidecar=True), one("init", size(), once=True)]
+        return probe_pod_of(name, [one("main", size())], initContainers=inits)
+    if kind < 0.3:
+        cards = choice.choice((2, 3))
+        return probe_pod_of(name, [one("main", cards * size())], labels={GPU_COUNT_LABEL: str(cards)})
+    return probe_pod_of(name, [one("main", size())])
+
+
+def harass(here: GpuNode, choice: random.Random, rounds: int) -> None:
+    """Kill the agent, or the kubelet, and start it again, at random times."""
+    for _ in range(rounds):
+        time.sleep(choice.uniform(0.3, 3.0))
+        process = choice.choice((here.agent.process, here.node.kubelet))
+        process.kill()
+        time.sleep(choice.uniform(0.0, 0.5))
+        process.start()
+
+
+def create_again(here: GpuNode, bodies: Mapping[tuple[str, str], Mapping[str, Any]]) -> Iterator[str]:
+    """Replace the pods that failed; yield what the kubelet said of each."""
+    for pod in here.pods(*NAMESPACES):
+        if pod["status"].get("phase") != "Failed":
+            continue
+        key = pod["metadata"]["namespace"], pod["metadata"]["name"]
+        here.delete_now(*key)
+        here.create(key[0], bodies[key])
+        yield told(pod)
+
+
+@pytest.mark.timeout(ENOUGH_S + 100)
+def test_two_hundred_pods_at_once(crowded: GpuNode) -> None:
+    choice = random.Random(1)
+    bodies = {(choice.choice(NAMESPACES), f"p{i}"): random_pod(choice, f"p{i}", equal=i % 2 == 0) for i in range(PODS)}
+    begun = time.monotonic()
+    for (namespace, _), body in bodies.items():
+        crowded.create(namespace, body)
+    harass(crowded, choice, ROUNDS)
+    failures: list[str] = []
+    there = 0
+    while there < PODS:
+        failures += create_again(crowded, bodies)
+        pods = crowded.pods(*NAMESPACES)
+        there = sum(runs(pod) and crowded.has_spoken(pod) for pod in pods)
+        rest = [told(pod) for pod in pods if not runs(pod)]
+        assert time.monotonic() - begun < ENOUGH_S, f"{there} of {PODS} run; the others: {rest[:5]}"
+        time.sleep(1.0)
+    print(f"{PODS} pods run after {time.monotonic() - begun:.0f} s; {len(failures)} were created again")
+    crowded.wait_agreement(*NAMESPACES)
+    assert [text for text in failures if any(word in text for word in ITS_OWN_WORDS)] == []
+    assert {text for text in failures if not any(word in text for word in NOBODY_ANSWERED)} == set()
+    assert assert_nothing_over_allocated(crowded.plane) == PODS
