@@ -31,6 +31,11 @@ class TurnKeeping:
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """The process ID of the arbiter, None while none runs."""
+        return self._process.pid if self._process is not None else None
+
     def starting(self, directory: str) -> None:
         """Write the share of a container that is about to start; the others follow with ``refresh``.
 

@@ -1,0 +1,88 @@
+"""The agent's side: an arbiter runs while there are containers, a new one when it dies, one at a time in an upgrade."""
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from gputile.agent.store import Store
+from gputile.agent.timeshares import TimeShares
+from gputile.agent.turnkeeping import TurnKeeping
+from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.arbiter.protocol import SIZE, SOCKET, Kind, Message, decode
+
+CARD = "GPU-00000000-0000-5117-0000-000000000001"
+WITHIN_S = 60.0
+
+
+def shares_of(store: Store, *names: str) -> TimeShares:
+    allocations = tuple(Allocation(str(store.allocations / name), (CardClaim(CARD),)) for name in names)
+    return TimeShares(Assignment(allocations), dict.fromkeys(names, b"gputile-share 1\nend\n"))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not condition():  # noqa: ASYNC110 - what other processes do
+            await asyncio.sleep(0.02)
+
+
+def answers(path: Path) -> bool:
+    """Return whether an arbiter greets here."""
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(0.5)
+        try:
+            peer.connect(str(path))
+            peer.sendall(Message(Kind.HELLO, a=1, b=1).encode())
+            return decode(peer.recv(SIZE, socket.MSG_WAITALL)).kind is Kind.WELCOME
+        except (OSError, ValueError):
+            return False
+
+
+def test_served_again_when_the_arbiter_is_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        store, wanted = Store(tmp_path), ["one"]
+        store.claim()
+        store.prepare("one")
+        turns = TurnKeeping(store, lambda: shares_of(store, *wanted))
+        path = store.allocations / "one" / SOCKET
+        turns.starting("one")
+        assert (store.allocations / "one" / "share").read_bytes().startswith(b"gputile-share 1\n")
+        turns.refresh()
+        await until(lambda: answers(path))
+        first = turns.pid
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: turns.pid not in (None, first) and answers(path))
+        store.prepare("two")
+        wanted.append("two")
+        turns.refresh()
+        await until(lambda: answers(store.allocations / "two" / SOCKET))
+        wanted.clear()
+        turns.refresh()
+        await until(lambda: turns.pid is None and not path.exists())
+        await turns.stop()
+
+    asyncio.run(main())
+
+
+def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        older, younger = Store(tmp_path), Store(tmp_path)
+        older.claim()
+        older.prepare("one")
+        former = TurnKeeping(older, lambda: shares_of(older, "one"))
+        latter = TurnKeeping(younger, lambda: shares_of(younger, "one"))
+        path = older.allocations / "one" / SOCKET
+        former.refresh()
+        await until(lambda: answers(path))
+        younger.claim()
+        latter.refresh()
+        former.refresh()
+        await until(lambda: former.pid is None and latter.pid is not None and answers(path))
+        await latter.stop()
+        assert not answers(path)
+        await former.stop()
+
+    asyncio.run(main())
