@@ -97,8 +97,6 @@ def test_another_unit_leaves_running_pods_their_bytes(files: dict[str, str], tmp
     for unit, copies in (("1GiB", 1 + 3), ("512MiB", 2 + 7), ("3GiB", 0 + 1)):
         answer = simulated(files, "-f", str(tmp_path / "runs"), "--unit", unit, "--fit", files["small"])
         assert answer["fit"]["copies"] == copies
-        used = {card["index"]: card for node in answer["nodes"] if node["name"] == "a" for card in node["gpus"]}
-        assert used[0]["used_mib"] >= 10240
 
 
 def test_pods_of_a_node_that_leaves_look_for_another_place(files: dict[str, str], tmp_path: Path) -> None:
