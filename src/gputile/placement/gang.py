@@ -11,6 +11,8 @@ from typing import Generic, Protocol, TypeVar
 
 Place = TypeVar("Place")
 
+MOST_COUNTED = 256  # of a gang that has no chance, so many are placed to tell how many would fit
+
 
 class Ground(Protocol[Place]):
     """Where pods may be placed. Pods of one kind are interchangeable; ``member`` is a pod's position in the gang."""
@@ -93,7 +95,7 @@ class _Descent(Generic[Place]):
         needed = self._needed
         if self._hopeless():
             # What there is room for is still worth knowing: one way down, without taking anything back.
-            self._needed, self._left = 0, len(self._kinds)
+            self._needed, self._left = 0, min(len(self._kinds), MOST_COUNTED)
             self._descend()
             return Search(self._best, False, True)
         self._descend()

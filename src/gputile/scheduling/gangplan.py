@@ -23,7 +23,7 @@ from gputile.placement.gang import Search, search
 from gputile.scheduling.decision import Decision
 from gputile.scheduling.placer import Placer
 
-_TRIES = 64  # at least, whatever the number of nodes
+_TRIES = 64  # beside one for each pod, at least, whatever the number of nodes
 _NODE_TRIES = 20_000  # tries times nodes, about: what bounds the time of one search
 _CARD_SETS = 2048  # sets of cards looked at on one node beside the one that is best by the node's policy
 _FAR = 1 << 30
@@ -69,9 +69,9 @@ def plan_gang(
     """
     ordered = sorted(members, key=_hardness)
     ground = _LedgerGround(ordered, placer, predicates, now_ns)
-    nodes = max(1, len(placer.ledger.row_of))
+    budget = len(ordered) + _TRIES + _NODE_TRIES // max(1, len(placer.ledger.row_of))
     with _set_aside(placer.ledger, predicates, [member.pod for member in ordered]):
-        found: Search[Decision] = search(ground.kinds, needed, ground, _TRIES + _NODE_TRIES // nodes)
+        found: Search[Decision] = search(ground.kinds, needed, ground, budget)
         lacking = "" if found.placed == len(ordered) else ground.explain(found.places)
     uids = [member.pod.metadata.uid for member in ordered]
     places = {uid: place for uid, place in zip(uids, found.places, strict=True) if place is not None}
