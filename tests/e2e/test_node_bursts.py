@@ -23,7 +23,7 @@ SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}
 ITS_OWN_WORDS = "FAILED_PRECONDITION", "FailedPrecondition"
 NOBODY_ANSWERED = "no healthy devices", "code = Unavailable", "code = Canceled", "previously allocated devices"
 ROUNDS = 6
-ENOUGH_S = 500  # on two cores that others use too; alone it takes a fifth
+ENOUGH_S = 500  # on two cores that others use too
 
 
 @pytest.fixture(scope="module")
