@@ -1,7 +1,6 @@
 """The node's time arbiter: a process that the agent runs beside itself, and tells what each container gets."""
 
 import asyncio
-import contextlib
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ class TurnKeeping:
         self._told = Assignment()
         self._files: dict[str, bytes] = {}
         self._task: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -66,18 +66,20 @@ class TurnKeeping:
 
     async def stop(self) -> None:
         """End the arbiter; containers go on at their guaranteed share."""
+        self._end_task()
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _end_task(self) -> None:
         task, self._task = self._task, None
         if task is not None:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
 
     def _tell(self, assignment: Assignment) -> None:
         changed, self._told = assignment != self._told, assignment
         if not assignment.allocations:
-            if self._task is not None:
-                self._task.cancel()
-                self._task = None
+            self._end_task()
         elif self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._supervise())
         elif changed:
