@@ -16,6 +16,7 @@ class Rule(StrEnum):
     POD = "pod"
     AMOUNT = "gpu-amount"
     UNIT = "memory-unit"
+    SHARE = "gpu-share"
     LEGACY_AFFINITY = "legacy-affinity"
     GANG = "gang"
     FORGED = "forged-allocation"

@@ -16,6 +16,7 @@ from gputile.admission.patch import Operation
 from gputile.admission.podview import PodView
 from gputile.admission.refusal import MOST_FOUND, Refusal, Rule
 from gputile.admission.rewrite import rewrite
+from gputile.admission.shares import broken_shares
 from gputile.api.admission import AdmissionRequest
 from gputile.api.core import Pod
 
@@ -109,6 +110,7 @@ def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Policy) 
     if _is_mirror(pod, request):
         return refusals
     refusals += broken_amounts(pod, policy.unit_mib)
+    refusals += broken_shares(pod.metadata.annotations)
     if not policy.unsafe_access:
         refusals += islice(broken_access(view, gpu=asks_for_gpu(pod)), MOST_FOUND)
     return refusals
@@ -121,6 +123,7 @@ def _broken_change(request: AdmissionRequest, policy: Policy) -> list[Refusal]:
     refusals = forged_on_update(old.metadata.annotations, new.metadata.annotations, user, policy.trusted)
     if user not in policy.trusted:
         refusals += count_changed(old.metadata.labels, new.metadata.labels)
+    refusals += broken_shares(_added(old, new).metadata.annotations)
     if not policy.unsafe_access:
         gpu = asks_for_gpu(_decoded(request.object, _POD))
         refusals += islice(broken_access(_added(old, new), gpu=gpu), MOST_FOUND)

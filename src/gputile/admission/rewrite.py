@@ -114,11 +114,13 @@ def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
 
 
 def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Operation]:
-    if LEGACY_GPU in (asked := set(asked_by(container))) and WHOLE_GPU in asked:
-        return
+    asked = set(asked_by(container))
+    if LEGACY_GPU in asked and WHOLE_GPU in asked:
+        return  # refused: nobody can tell which is meant
     for section, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
         if LEGACY_GPU in amounts:
-            yield Operation("add", (*path, section, WHOLE_GPU), amounts[LEGACY_GPU])
+            if WHOLE_GPU not in asked:  # beside an amount under the new name, a "0" under the old one means nothing
+                yield Operation("add", (*path, section, WHOLE_GPU), amounts[LEGACY_GPU])
             yield Operation("remove", (*path, section, LEGACY_GPU))
 
 

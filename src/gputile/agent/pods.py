@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
+from gputile.api.gputime import parse_active_threads
 from gputile.api.wellknown import ALLOCATION_ANNOTATION, GPU_CORE, GPU_MEMORY, MPS_THREADS_ANNOTATION
 from gputile.device.allocation import Allocation, AllocationError, CardShare, decode_allocation
 from gputile.device.request import ContainerRequest, Kind, Request, RequestError, parse_request
@@ -48,9 +49,10 @@ class KnownPod:
     @property
     def mps_threads(self) -> int:
         """The percentage of a card's threads that the pod asks for in mode mps; 0 where it asks for no valid one."""
-        text = self.pod.metadata.annotations.get(MPS_THREADS_ANNOTATION, "")
-        valid = text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 100
-        return int(text) if valid else 0
+        try:
+            return parse_active_threads(self.pod.metadata.annotations[MPS_THREADS_ANNOTATION])
+        except (KeyError, ValueError):
+            return 0
 
     def demand(self, part: ContainerRequest, resource: str) -> int:
         """Return how many IDs of ``resource`` a container asks for."""

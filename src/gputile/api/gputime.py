@@ -58,3 +58,14 @@ def parse_weight(text: str) -> int:
     if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST_WEIGHT:
         return int(text)
     raise ValueError(f"{text!r} is no weight of GPU time; valid are 1 to {MOST_WEIGHT}")
+
+
+def parse_active_threads(text: str) -> int:
+    """Return the percentage of a card's threads in a pod's annotation (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
+
+    Raises:
+        ValueError: it is none; the text names the valid ones.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 100:
+        return int(text)
+    raise ValueError(f"{text!r} is no percentage of a card's threads; valid are 1 to 100")

@@ -24,6 +24,7 @@ def container(**fields: object) -> Json:
 CREATED: dict[Rule, Json] = {
     Rule.AMOUNT: pod(MEM, meta=COUNT),
     Rule.UNIT: pod(MEM, meta={"annotations": {"gputile.io/memory-unit-mib": "64"}}),
+    Rule.SHARE: pod(MEM, meta={"annotations": {"gputile.io/gpu-weight": "heavy"}}),
     Rule.LEGACY_AFFINITY: pod(GPU, meta={"annotations": {"scheduler.alpha.kubernetes.io/affinity": "{"}}),
     Rule.GANG: pod(GPU, meta={"labels": GANG}),
     Rule.FORGED: pod(GPU, meta={"annotations": {"gputile.io/allocation": "{}"}}),

@@ -265,3 +265,32 @@ def test_what_is_no_pod_cannot_be_read(body: Any) -> None:
 )
 def test_paths_are_compared_by_what_they_mean(path: str, plain: str) -> None:
     assert plain_path(path) == plain
+
+
+@pytest.mark.parametrize(
+    ("annotations", "broken"),
+    [
+        ({"gputile.io/gpu-weight": "3", "gputile.io/mps-active-thread-percentage": "50"}, 0),
+        ({"gputile.io/gpu-weight": "0"}, 1),
+        ({"gputile.io/gpu-weight": "1001"}, 1),
+        ({"gputile.io/gpu-weight": ""}, 1),
+        ({"gputile.io/mps-active-thread-percentage": "101"}, 1),
+        ({"gputile.io/gpu-weight": "\u00b2", "gputile.io/mps-active-thread-percentage": "x" * 10_000}, 2),
+    ],
+)
+def test_how_a_card_is_shared_is_said_in_valid_numbers(annotations: dict[str, str], broken: int) -> None:
+    """G4, M7: on creation, and where a change brings it in; what was there before is not judged again."""
+    author = pod({"aliyun.com/gpu-mem": "1"}, meta={"annotations": annotations})
+    plain = pod({"aliyun.com/gpu-mem": "1"})
+    for verdict in (mutate(request(author), POLICY), validate(request(author, plain), POLICY)):
+        assert [refusal.rule for refusal in verdict.refusals] == [Rule.SHARE] * broken
+    assert validate(request(author, author), POLICY).refusals == ()
+
+
+def test_a_zero_under_the_old_name_takes_nothing_from_the_amount_under_the_new_one() -> None:
+    """L3."""
+    verdict = mutate(request(pod({"nvidia.com/gpu": "1", "alpha.kubernetes.io/nvidia-gpu": "0"})), POLICY)
+    assert verdict.refusals == ()
+    assert [operation.op for operation in verdict.operations if "resources" in operation.path] == ["remove"] * (
+        sum("resources" in operation.path for operation in verdict.operations)
+    )
