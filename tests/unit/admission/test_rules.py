@@ -291,6 +291,5 @@ def test_a_zero_under_the_old_name_takes_nothing_from_the_amount_under_the_new_o
     """L3."""
     verdict = mutate(request(pod({"nvidia.com/gpu": "1", "alpha.kubernetes.io/nvidia-gpu": "0"})), POLICY)
     assert verdict.refusals == ()
-    assert [operation.op for operation in verdict.operations if "resources" in operation.path] == ["remove"] * (
-        sum("resources" in operation.path for operation in verdict.operations)
-    )
+    changed = {operation.op for operation in verdict.operations if "resources" in operation.path}
+    assert changed == {"remove"}
