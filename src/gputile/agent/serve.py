@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +15,11 @@ from gputile.agent.cluster import KubeCluster
 from gputile.agent.monitoring import monitoring_app, start_monitoring
 from gputile.agent.service import Agent
 from gputile.agent.surroundings import Places
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.wellknown import INVENTORY_ANNOTATION
 from gputile.device.inventory import Inventory, InventoryError, decode_inventory
+from gputile.kube.configfile import follow
 from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.events import EventRecorder
@@ -31,7 +31,6 @@ from gputile.nvml.probe import Probe
 log = logging.getLogger(__name__)
 
 READ_NODE_WITHIN_S = 2.0
-LOOK_AT_FILE_EVERY_S = 5.0
 SETTLE_AFTER_S = 2.0
 GIVE_BACK_EVERY_S = 30.0
 
@@ -74,7 +73,7 @@ async def serve(
             nodes.run(),
             pods.run(),
             events.run(),
-            _follow(settings.config, agent.configure),
+            follow(settings.config, configuration, agent.configure),
             _stay_small(),
         )
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -96,42 +95,9 @@ async def _published(connection: Connection, name: str) -> Inventory:
         return NO_INVENTORY
 
 
-async def _follow(path: Path | None, take: Callable[[Configuration], None]) -> None:
-    """Take in the configuration whenever its file changes; one that is not valid is left for the one in force."""
-    before = _stamp(path)
-    while path is not None:
-        await asyncio.sleep(LOOK_AT_FILE_EVERY_S)
-        now = _stamp(path)
-        if now == before:
-            continue
-        before = now
-        try:
-            take(_read(path))
-        except (ConfigurationError, OSError, ValueError) as error:
-            log.error("configuration %s is not taken in: %s", path, error)
-
-
 async def _stay_small() -> None:
     await asyncio.sleep(SETTLE_AFTER_S)
     memory.settle()
     while True:
         await asyncio.sleep(GIVE_BACK_EVERY_S)
         memory.give_back()
-
-
-def _read(path: Path) -> Configuration:
-    import yaml
-
-    try:
-        return load_configuration(yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader))
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"not YAML: {error}") from error
-
-
-def _stamp(path: Path | None) -> tuple[int, int]:
-    """Return what changes with a file's content, mounted ConfigMaps included, which change by a symbolic link."""
-    try:
-        stat = os.stat(path) if path is not None else None  # noqa: PTH116 - follows the link
-    except OSError:
-        return 0, 0
-    return (stat.st_mtime_ns, stat.st_ino) if stat is not None else (0, 0)

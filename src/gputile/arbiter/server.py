@@ -28,6 +28,7 @@ class _Container:
     server: asyncio.Server | None = None
     members: set[int] = field(default_factory=set)
     complain_at: float = 0.0
+    waits: bool = False
 
 
 class Arbiter:
@@ -68,7 +69,11 @@ class Arbiter:
             try:
                 sock = listen_in(Path(name))
             except OSError as error:
-                log.warning("no turns for %s: %s", name, error)
+                if (
+                    not container.waits
+                ):  # the directory comes when the container starts; it is looked for again and again
+                    log.info("no turns yet for %s: %s", name, error)
+                    container.waits = True
                 complete = False
                 continue
             container.server = await loop.create_unix_server(partial(self._connect, name), sock=sock)
