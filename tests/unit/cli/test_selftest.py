@@ -25,7 +25,7 @@ def test_memory_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G4, M5: the command says what holds; here roughly is enough, since the machine may be busy with something else."""
+    """G4, M5: the command says what holds. Roughly is enough here: the machine may be busy with something else."""
     monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "3", "-o", "json"])
     rows = json.loads(done.stdout)["time"]
