@@ -3,13 +3,14 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from benchmarks import admission, core, http, start, throughput
+from benchmarks import admission, core, http, node, start, throughput
 from benchmarks.report import Result, as_json, as_table
 
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     admission.NAME: admission.run,
     core.NAME: core.run,
     http.NAME: http.run,
+    node.NAME: node.run,
     start.NAME: start.run,
     throughput.NAME: throughput.run,
 }

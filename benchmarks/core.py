@@ -6,7 +6,7 @@ Compared with a scan of the same cluster in plain Python (a dict of nodes, a lis
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from benchmarks.clusters import CARDS, booking_for, filled, request_for
 from benchmarks.report import Result, Times, cpu_times, resident_mib, without_collector
@@ -44,10 +44,16 @@ def run() -> Iterator[Result]:
         yield Result(NAME, f"{what}: median", micro, "us", 20.0, times.median / parse.median, "json.loads of the names")
     yield Result(NAME, f"memory, {NODES} nodes, {PODS} pods", memory, "MiB", 400.0, memory * 2**20 / PODS, "byte a pod")
 
+    packing = _filter_and_rank(*filled(NODES, PODS, placement="packing"))
+    for what, seconds, usual, target in (
+        ("median", packing.median, steady.median, 1.0),
+        ("p99", packing.at(0.99), steady.at(0.99), 3.0),
+    ):
+        text = f"filter + rank by packing, {NODES} nodes, {PODS} pods: {what}"
+        yield Result(NAME, text, seconds * 1e3, "ms", target, seconds / usual, "binpack")
+
     smallest: float | None = None
-    for size in SIZES:
-        other = (placer, names) if size == NODES else filled(size, 10 * size)
-        median = _filter_and_rank(*other).median
+    for size, median in growth(lambda size: (placer, names) if size == NODES else filled(size, 10 * size)):
         smallest = smallest or median
         what = f"filter + rank, {size} nodes, {10 * size} pods: median"
         yield Result(NAME, what, median * 1e3, "ms", None, median / smallest, f"that of {SIZES[0]} nodes")
@@ -56,6 +62,12 @@ def run() -> Iterator[Result]:
     best_set.cache_clear()
     search = cpu_times(lambda i: best_set(links, tuple(range(16)), 1 + i), 15, warm_up=0)
     yield Result(NAME, "best-connected set of 16 cards on two switches: worst", search.at(1.0) * 1e3, "ms", 50.0)
+
+
+def growth(cluster: Callable[[int], tuple[Placer, list[str]]]) -> Iterator[tuple[int, float]]:
+    """Yield each of ``SIZES``, in nodes, with the median CPU seconds of filter and rank on such a cluster."""
+    for size in SIZES:
+        yield size, _filter_and_rank(*cluster(size)).median
 
 
 def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Result:

@@ -1,6 +1,6 @@
-"""Pods per second through the real kube-scheduler: gputile against an extender that answers without deciding.
+"""Pods per second through the real kube-scheduler: without an extender, with one that does not decide, with gputile.
 
-Both run on the same control plane in the same run, alternating, since everything shares the machine's cores. The idle
+All run on the same control plane in the same run, alternating, since everything shares the machine's cores. The idle
 extender answers filter with all names and prioritize with zeros, and binds with a plain Binding.
 """
 
@@ -32,18 +32,20 @@ def run() -> Iterator[Result]:
         plane.nodes.create_nodes(described_nodes(write_cluster(Path(directory), CLUSTER)))
         gputile, url = start_extender(plane)
         idle = start_idle_extender(plane, bind=True)
-        urls = {"gputile": url, "idle": extender_url(idle)}
+        urls = {"gputile": url, "idle": extender_url(idle), "none": None}
         rates: dict[str, list[float]] = {name: [] for name in urls}
         with gputile, idle:
             for number in range(ROUNDS):
                 for name in sorted(urls, reverse=bool(number % 2)):
                     rates[name].append(_rate(plane, urls[name], f"{name}-{number}"))
-    mine, other = statistics.median(rates["gputile"]), statistics.median(rates["idle"])
-    yield Result(NAME, f"{NODES} nodes, idle extender", other, "pods/s")
+    mine, other, none = (statistics.median(rates[name]) for name in ("gputile", "idle", "none"))
+    yield Result(NAME, f"{NODES} nodes, no extender", none, "pods/s")
+    yield Result(NAME, f"{NODES} nodes, idle extender", other, "pods/s", None, other / none, "no extender")
     yield Result(NAME, f"{NODES} nodes, gputile", mine, "pods/s", None, mine / other, "the idle extender (target 0.9)")
+    yield Result(NAME, f"{NODES} nodes, gputile", mine, "pods/s", None, mine / none, "no extender")
 
 
-def _rate(plane: ControlPlane, url: str, name: str) -> float:
+def _rate(plane: ControlPlane, url: str | None, name: str) -> float:
     """Create pods first and start the scheduler then, so that creating them does not count."""
     namespace = plane.create_namespace(f"bench-{name}")
     path = f"/api/v1/namespaces/{namespace}/pods"
@@ -51,7 +53,11 @@ def _rate(plane: ControlPlane, url: str, name: str) -> float:
         list(
             pool.map(lambda i: plane.api.post(path, pod_body(f"p{i}", {"aliyun.com/gpu-mem": 1 + i % 4})), range(PODS))
         )
-    scheduler = plane.start_scheduler(url, name=f"scheduler-{name}", bind=True, managed_resources=MANAGED)
+    name = f"scheduler-{name}"
+    if url is None:
+        scheduler = plane.start_scheduler(name=name)
+    else:
+        scheduler = plane.start_scheduler(url, name=name, bind=True, managed_resources=MANAGED)
     with scheduler:
         while (first := _bound(plane, path)) < PODS // 10:
             time.sleep(0.2)

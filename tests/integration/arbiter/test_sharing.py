@@ -16,7 +16,7 @@ from tests.integration.arbiter.process import ArbiterProcess
 SECOND = 10**9
 CLOSE = 0.05
 ROUGH = 0.3  # what tells shares from none on a machine that is too busy to measure more
-MOST_ROUNDS = 15
+MOST_ROUNDS, LONG_RUN = 15, 5
 
 
 @pytest.fixture
@@ -51,18 +51,20 @@ def start(
 
 
 def until_ratio(processes: Sequence[Busy], wanted: float) -> None:
-    """Measure until the second process has got ``wanted`` times as much as the first since the beginning.
+    """Measure until the second process has got ``wanted`` times as much as the first over some seconds.
 
     A machine that gives these processes no processor for a while makes a turn cost more than it was worth; what is
-    promised is the ratio in the long run.
+    promised is the ratio in the long run, when that is over.
     """
     measure(processes, SECOND // 2)
-    before = [process.busy() for process in processes]
-    ratios = []
+    had = [[process.busy() for process in processes]]
+    ratios: list[float] = []
     for _ in range(MOST_ROUNDS):
         measure(processes, SECOND, settle_ns=0)
-        one, two = (process.busy() - had for process, had in zip(processes, before, strict=True))
-        ratios.append(round(two / one, 3))
+        had.append([process.busy() for process in processes])
+        since = had[max(0, len(had) - 1 - LONG_RUN)]
+        one, two = (now - then for now, then in zip(had[-1], since, strict=True))
+        ratios.append(round(two / max(one, 1), 3))
         if len(ratios) > 2 and abs(ratios[-1] / wanted - 1) < CLOSE:
             print(f"wanted {wanted}, measured {ratios}")
             return

@@ -1,0 +1,70 @@
+"""The agent on a real kubelet: its start, its memory, its answers while 200 pods are admitted, and its idle CPU.
+
+Kubelet, containerd, runc and the control plane share the machine's cores with it, so the times are those of a node
+that is busy starting containers. Needs root.
+"""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.e2e.node import GpuNode, gpu_node, probe_pod
+from tests.localcluster import binaries
+from tests.localcluster.controlplane import ControlPlane
+
+from benchmarks.report import Result
+from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
+
+NAME = "node"
+PODS, IDLE_S = 200, 20.0
+SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}
+ENOUGH_S = 900.0
+_BUCKET = re.compile(r'gputile_agent_call_seconds_bucket\{call="(\w+)",le="([^"]+)"\} (\S+)')
+
+
+def run() -> Iterator[Result]:
+    """Measure seconds, MiB and percent of a core."""
+    with (
+        ControlPlane() as plane,
+        gpu_node(plane, binaries.find(binaries.NODE), "bench", {MODE_LABEL: "cgpu"}, SETTINGS) as here,
+    ):
+        yield Result(NAME, "start to registered and told", _restart(here), "s", 3.0)
+        namespace = plane.create_namespace("bench-node")
+        started = time.perf_counter()
+        here.create(namespace, *(probe_pod(f"p{i}", {GPU_MEMORY: 1 + i % 3}) for i in range(PODS)))
+        here.wait_running(PODS, namespace, timeout=ENOUGH_S)
+        yield Result(NAME, f"{PODS} pods from creation to running", time.perf_counter() - started, "s")
+        for call, bound in sorted(_p99(here.agent.metrics()).items()):
+            target = 50.0 if call == "Allocate" else None
+            yield Result(NAME, f"{call}, 99 % within (of the histogram's bounds)", bound * 1000, "ms", target)
+        yield Result(NAME, f"memory, 8 cards, {PODS} pods", here.agent.resident_mib(), "MiB", 80.0)
+        used, since = _cpu_seconds(here), time.perf_counter()
+        time.sleep(IDLE_S)
+        yield Result(NAME, "idle CPU", 100 * (_cpu_seconds(here) - used) / (time.perf_counter() - since), "%", 0.5)
+
+
+def _restart(here: GpuNode) -> float:
+    """Return the seconds from the start of an agent until it says that the node is served."""
+    here.agent.process.stop()
+    started = time.perf_counter()
+    here.agent.process.start()
+    here.agent.process.wait_ready(here.agent.is_ready, 60.0)
+    return time.perf_counter() - started
+
+
+def _p99(metrics: str) -> dict[str, float]:
+    """Return for each call the smallest bound of the histogram, in seconds, that 99 % of the calls stay within."""
+    counts: dict[str, list[tuple[float, float]]] = {}
+    for call, bound, count in _BUCKET.findall(metrics):
+        counts.setdefault(call, []).append((float(bound), float(count)))
+    return {
+        call: next(bound for bound, count in sorted(found) if count >= 0.99 * max(c for _, c in found))
+        for call, found in counts.items()
+    }
+
+
+def _cpu_seconds(here: GpuNode) -> float:
+    fields = Path(f"/proc/{here.agent.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
