@@ -24,18 +24,6 @@ def test_memory_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["got_mib"] == row["limit_mib"] - 64 for row in rows if row["processes"] == 1)
 
 
-def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G4, M5: the command says what holds. Roughly is enough here: the machine may be busy with something else."""
-    monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
-    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "3", "-o", "json"])
-    rows = json.loads(done.stdout)["time"]
-    assert [row["wanted_ratio"] for row in rows] == [0, 0, 2, 0, 3]
-    assert done.exit_code == (0 if all(row["holds"] for row in rows) else 1), done.output
-    for row in rows:
-        assert row["got"] == pytest.approx(row["wanted"], rel=0.5), rows
-        assert not row["wanted_ratio"] or row["ratio"] == pytest.approx(row["wanted_ratio"], rel=0.3), rows
-
-
 def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """M4: where nothing is enforced, the proof fails and says what was got."""
     nothing = tmp_path / "none.so"

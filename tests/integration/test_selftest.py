@@ -1,0 +1,24 @@
+"""``gputile selftest isolation`` measures shares of time, here on the simulated driver."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gputile.cli.main import app
+from gputile.isolation import simulation
+from tests.fakes.cuda import library
+
+RUNNER = CliRunner()
+
+
+def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G4, M5: the command says what holds. Roughly is enough here: the machine may be busy with something else."""
+    monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
+    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "3", "-o", "json"])
+    rows = json.loads(done.stdout)["time"]
+    assert [row["wanted_ratio"] for row in rows] == [0, 0, 2, 0, 3]
+    assert done.exit_code == (0 if all(row["holds"] for row in rows) else 1), done.output
+    for row in rows:
+        assert row["got"] == pytest.approx(row["wanted"], rel=0.5), rows
+        assert not row["wanted_ratio"] or row["ratio"] == pytest.approx(row["wanted_ratio"], rel=0.3), rows
