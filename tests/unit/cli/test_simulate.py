@@ -1,4 +1,4 @@
-"""``gputile simulate`` as a user runs it: exit codes, formats, errors (the issue's own promises to scripts)."""
+"""``gputile simulate`` as a user runs it: exit codes, formats, errors."""
 
 import json
 from pathlib import Path
