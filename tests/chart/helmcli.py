@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -53,9 +54,10 @@ def helm(*arguments: str | Path, environment: Mapping[str, str] | None = None) -
     Raises:
         HelmFailed: it exited with an error.
     """
-    own = {"HELM_NO_PLUGINS": "1", "PATH": os.environ["PATH"], "HOME": "/nonexistent", "HELM_DRIVER": "secret"}
+    own = {"HELM_NO_PLUGINS": "1", "PATH": os.environ["PATH"], "HELM_DRIVER": "secret"} | dict(environment or {})
     command = [str(program_or_skip()), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=own | dict(environment or {}))
+    with tempfile.TemporaryDirectory(prefix="gt-helm-") as home:  # it writes what it has discovered of a cluster there
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env={"HOME": home} | own)
     if done.returncode != 0:
         raise HelmFailed(done.stderr.strip())
     return done.stdout

@@ -183,14 +183,14 @@ def test_a_wrong_request_says_what_is_wrong(cluster: ControlPlane, namespace: st
     assert bound(pods_in(cluster, namespace)) == {}
 
 
-def test_kubectl_inspect_cgpu_shows_the_live_cluster(cluster: ControlPlane, namespace: str) -> None:
+def test_kubectl_inspect_cgpu_shows_the_live_cluster(cluster: ControlPlane, namespace: str, tmp_path: Path) -> None:
     """V2, V3: kubectl finds the plugin, and the table is that of the documents, in the unit in force."""
     create(cluster, namespace, pod_body("shown", {GPU_MEMORY: 15}, nodeSelector=on("t4")))
     wait_bound(cluster, namespace, 1)
     environment = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "KUBECONFIG": str(cluster.kubeconfig()),
-        "HOME": "/nonexistent",
+        "HOME": str(tmp_path),
     }
     table = subprocess.run(
         ["kubectl", "inspect", "cgpu"], env=environment, capture_output=True, text=True, check=True
