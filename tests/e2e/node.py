@@ -10,8 +10,8 @@ import grpc
 
 from gputile.agent.ids import by_card
 from gputile.agent.podresources import CLIENT_OPTIONS
-from gputile.agent.protocols import podresources_v1_pb2 as pb
-from gputile.agent.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
+from gputile.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from gputile.api.wellknown import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.device.allocation import AllocationError, decode_allocation
 from gputile.device.inventory import decode_inventory

@@ -22,7 +22,7 @@ from gputile.agent.mps import CONTAINER_PIPES, PIPE_ENV, MpsDaemons, daemon_name
 from gputile.agent.plugin import NotReady
 from gputile.agent.podbook import apply_pod
 from gputile.agent.podresources import PodResources
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.agent.store import Store
 from gputile.agent.verify import Contradiction
 from gputile.api.wellknown import Mode

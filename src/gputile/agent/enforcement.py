@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.api.wellknown import Mode
 from gputile.isolation.library import (
     CONTAINER_LIBRARY,

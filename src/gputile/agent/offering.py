@@ -15,7 +15,7 @@ from gputile.agent.plugin import Plugin
 from gputile.agent.records import Records, published_before
 from gputile.agent.registration import Registrar
 from gputile.agent.setup import MODE_RESOURCES, InForce, Setup
-from gputile.agent.sockets import answers
+from gputile.gateway.sockets import answers
 from gputile.api.core import Node
 from gputile.api.wellknown import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.device.inventory import Inventory, encode_inventory

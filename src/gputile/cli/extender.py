@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gputile.cli.configuration import read_configuration
-from gputile.cli.logs import LogFormat, set_up_logging
+from gputile.logs import LogFormat, set_up_logging
 from gputile.cli.output import fail
 
 

@@ -14,8 +14,8 @@ from typing import Protocol
 import grpc
 
 from gputile.agent.advertise import Device
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from gputile.agent.verify import Contradiction
 
 log = logging.getLogger(__name__)

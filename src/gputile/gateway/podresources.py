@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 
 from gputile.agent.listing import ListedPod, Listing
-from gputile.agent.protocols import podresources_v1_pb2 as pb
-from gputile.agent.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
+from gputile.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import grpc
 
-from gputile.agent.directorywatch import DirectoryWatch
+from gputile.gateway.directorywatch import DirectoryWatch
 from gputile.agent.plugin import OPTIONS, SOCKET_PREFIX, Plugin
 from gputile.agent.podresources import CLIENT_OPTIONS
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
-from gputile.agent.sockets import answers
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
+from gputile.gateway.sockets import answers
 
 log = logging.getLogger(__name__)
 
