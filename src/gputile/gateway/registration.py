@@ -8,14 +8,14 @@ does not listen to although it registered does so again. A kubelet that never an
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import grpc
 
 from gputile.gateway.directorywatch import DirectoryWatch
-from gputile.agent.plugin import OPTIONS, SOCKET_PREFIX, Plugin
-from gputile.agent.podresources import CLIENT_OPTIONS
+from gputile.gateway.plugin import OPTIONS, SOCKET_PREFIX, Carry, Plugin
+from gputile.gateway.podresources import CLIENT_OPTIONS
 from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from gputile.gateway.sockets import answers
@@ -35,24 +35,34 @@ Identity = tuple[int, int, int]
 
 
 class Registrar:
-    """Registers plugins with the kubelet of one device plugin directory.
+    """Registers resources with the kubelet of one device plugin directory, and has them served.
 
-    ``epoch`` is when a new kubelet was last seen, on the event loop's clock. When it is no longer ``in_charge``, what
-    is served goes on and nothing is registered any more.
+    ``registered`` says whether the kubelet has taken all of them, ``epoch`` when a new kubelet was last seen, on the
+    event loop's clock; ``changed`` is called when either is another. When it is no longer ``in_charge`` it lets go of
+    the kubelet, and has ``stood_down``.
     """
 
-    def __init__(self, directory: Path, in_charge: Callable[[], bool] = lambda: True) -> None:
-        self.registered = asyncio.Event()
+    def __init__(
+        self,
+        directory: Path,
+        carry: Carry,
+        in_charge: Callable[[], bool] = lambda: True,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.registered = False
         self.epoch = 0.0
+        self.stood_down = False
         self._directory = directory
+        self._carry = carry
         self._in_charge = in_charge
-        self._stood_down = False
+        self._changed = changed
         self._plugins: dict[str, Plugin] = {}
         self._kubelet: Identity | None = None
         self._since: dict[str, float] = {}  # when each plugin registered with the present kubelet
         self._heard: set[str] = set()  # those that the kubelet listens to
         self._failures = 0
         self._next_try = 0.0
+        self._watch = DirectoryWatch(directory, _is_socket)
 
     async def sweep(self) -> None:
         """Wait until an older agent has let go of the kubelet, and remove the sockets that one which died has left."""
@@ -65,35 +75,46 @@ class Registrar:
                 return
             await asyncio.sleep(LOOK_FOR_OLDER_EVERY_S)
 
+    def others(self) -> bool:
+        """Return whether another gateway serves here."""
+        own = {plugin.endpoint for plugin in self._plugins.values()}
+        found = self._directory.glob(f"{SOCKET_PREFIX}*.sock")
+        return any(path.name not in own and answers(path) for path in found)
+
     async def run(self) -> None:
         """Look after all plugins until cancelled."""
-        watch = DirectoryWatch(self._directory, _is_socket)
         try:
             while True:
                 await self.look()
                 pause = self._next_try - asyncio.get_running_loop().time()
-                await watch.changed(pause if 0 < pause < LOOK_EVERY_S else LOOK_EVERY_S)
+                await self._watch.changed(pause if 0 < pause < LOOK_EVERY_S else LOOK_EVERY_S)
         finally:
-            watch.close()
-            await asyncio.gather(*(plugin.stop() for plugin in self._plugins.values()))
+            self._watch.close()
+            await self._stop(list(self._plugins))
 
-    async def add(self, plugin: Plugin) -> None:
-        """Take another plugin in."""
-        self._plugins[plugin.resource] = plugin
+    async def offer(self, resources: Sequence[str], changed: Mapping[str, bytes]) -> None:
+        """Serve just these ``resources``, those that ``changed`` with this ListAndWatchResponse."""
+        # Without its socket the kubelet counts a resource as gone.
+        await self._stop([resource for resource in self._plugins if resource not in resources])
+        for resource in resources:
+            devices = changed.get(resource)
+            if resource not in self._plugins:
+                self._plugins[resource] = Plugin(resource, self._directory, devices or b"", self._carry)
+                self._watch.wake()
+            elif devices is not None:
+                self._plugins[resource].announce(devices)
 
-    async def remove(self, resource: str) -> None:
-        """Let a plugin go: without its socket the kubelet counts the resource as gone."""
-        plugin = self._plugins.pop(resource, None)
-        self._since.pop(resource, None)
-        if plugin is not None:
-            await plugin.stop()
+    async def let_go(self) -> None:
+        """Serve nothing any more, until something is offered anew."""
+        self.registered = False
+        await self._stop(list(self._plugins))
 
     async def look(self) -> None:
         """Do once whatever has to be done."""
         if not self._in_charge():
-            if not self._stood_down:
+            if not self.stood_down:
                 log.warning("a younger agent has taken over; this one serves no more")
-                self._stood_down = True
+                self.stood_down = True
                 await asyncio.gather(*(plugin.stop() for plugin in self._plugins.values()))
             return
         now, identity = asyncio.get_running_loop().time(), _identity(self._directory / KUBELET_SOCKET)
@@ -101,26 +122,32 @@ class Registrar:
             self._kubelet, self.epoch = identity, now
             self._since.clear()
             self._failures, self._next_try = 0, 0.0
-        for plugin in tuple(self._plugins.values()):
-            if not plugin.there:
-                self._since.pop(plugin.resource, None)
-                await self._serve(plugin)
-                self._heard.discard(plugin.resource)
-            elif plugin.streams:
-                self._heard.add(plugin.resource)
-            elif plugin.resource in self._heard or now - self._since.get(plugin.resource, now) > LISTEN_WITHIN_S:
-                log.warning("the kubelet does not listen to %s; registering again", plugin.resource)
-                self._since.pop(plugin.resource, None)
-                self._heard.discard(plugin.resource)
+            self._changed()
+        await asyncio.gather(*(self._serve(p) for p in tuple(self._plugins.values()) if not p.there))
+        for plugin in self._plugins.values():
+            self._listen(plugin, now)
         if identity is None or now < self._next_try:
             return
         waiting = [p for p in self._plugins.values() if p.there and p.resource not in self._since]
         if waiting:
             await self._register(waiting, now)
-        if self._plugins and len(self._since) == len(self._plugins):
-            self.registered.set()
+        registered = bool(self._plugins) and len(self._since) == len(self._plugins)
+        if registered and not self.registered:
+            self.registered = True
+            self._changed()
+
+    def _listen(self, plugin: Plugin, now: float) -> None:
+        """Have a plugin registered again that the kubelet does not listen to."""
+        if plugin.streams:
+            self._heard.add(plugin.resource)
+        elif plugin.resource in self._heard or now - self._since.get(plugin.resource, now) > LISTEN_WITHIN_S:
+            log.warning("the kubelet does not listen to %s; registering again", plugin.resource)
+            self._since.pop(plugin.resource, None)
+            self._heard.discard(plugin.resource)
 
     async def _serve(self, plugin: Plugin) -> None:
+        self._since.pop(plugin.resource, None)
+        self._heard.discard(plugin.resource)
         if not self._directory.is_dir():
             return
         try:
@@ -129,26 +156,41 @@ class Registrar:
             log.error("cannot serve %s: %s", plugin.resource, error)
             await plugin.stop()
 
-    async def _register(self, plugins: list[Plugin], now: float) -> None:
+    async def _stop(self, resources: Sequence[str]) -> None:
+        gone = [self._plugins.pop(resource) for resource in resources]
+        for resource in resources:
+            self._since.pop(resource, None)
+            self._heard.discard(resource)
+        await asyncio.gather(*(plugin.stop() for plugin in gone))
+
+    async def _register(self, plugins: Sequence[Plugin], now: float) -> None:
         target = f"unix:{self._directory / KUBELET_SOCKET}"
         async with grpc.aio.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
-            stub = rpc.RegistrationStub(channel)
-            for plugin in plugins:
-                request = pb.RegisterRequest(
-                    version=VERSION, endpoint=plugin.endpoint, resource_name=plugin.resource, options=OPTIONS
-                )
-                try:
-                    await stub.Register(request, timeout=ANSWER_WITHIN_S)
-                except grpc.aio.AioRpcError as error:
-                    self._failures += 1
-                    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
-                    self._next_try = now + pause
-                    details = error.details()
-                    log.warning("the kubelet does not take %s: %s; again in %s s", plugin.resource, details, pause)
-                    return
-                self._since[plugin.resource] = asyncio.get_running_loop().time()
-                log.info("registered %s", plugin.resource)
-        self._failures = 0
+            stub: rpc.RegistrationAsyncStub = rpc.RegistrationStub(channel)
+            problems = await asyncio.gather(*(self._register_one(stub, plugin) for plugin in plugins))
+        failed = {p.resource: problem for p, problem in zip(plugins, problems, strict=True) if problem}
+        if not failed:
+            self._failures = 0
+            return
+        self._failures += 1
+        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
+        self._next_try = now + pause
+        resource, problem = next(iter(failed.items()))
+        log.warning("the kubelet does not take %s: %s; again in %s s", resource, problem, pause)
+
+    async def _register_one(self, stub: "rpc.RegistrationAsyncStub", plugin: Plugin) -> str:
+        """Register one plugin; return why that failed, "" if it did not."""
+        request = pb.RegisterRequest(
+            version=VERSION, endpoint=plugin.endpoint, resource_name=plugin.resource, options=OPTIONS
+        )
+        try:
+            await stub.Register(request, timeout=ANSWER_WITHIN_S)
+        except grpc.aio.AioRpcError as error:
+            return error.details() or error.code().name
+        if self._plugins.get(plugin.resource) is plugin:
+            self._since[plugin.resource] = asyncio.get_running_loop().time()
+            log.info("registered %s", plugin.resource)
+        return ""
 
 
 def _is_socket(name: str) -> bool:
