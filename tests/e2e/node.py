@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from gputile.gateway.podresources import CLIENT_OPTIONS
 
 from gputile.agent.ids import by_card
 from gputile.api.wellknown import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.device.allocation import AllocationError, decode_allocation
 from gputile.device.inventory import decode_inventory
+from gputile.gateway.podresources import CLIENT_OPTIONS
 from gputile.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.e2e.extender import pod_body

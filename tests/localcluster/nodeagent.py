@@ -1,4 +1,4 @@
-"""gputile's agent, behind its gateway, on a real node, with a machine of the fake NVML and exactly the rights of its example manifest."""
+"""gputile's agent, behind its gateway, on a real node: machine of the fake NVML, rights of the example manifest."""
 
 import base64
 import contextlib
@@ -25,7 +25,10 @@ TOKEN_SECONDS = 7200
 
 
 class NodeAgent:
-    """The agent of ``node``. ``process`` is the gateway; it may be killed, agent and all, and started again; ``configure`` changes what it follows."""
+    """The agent of ``node``. ``process`` is the gateway, which may be killed, agent and all, and started again.
+
+    ``configure`` changes what the agent follows.
+    """
 
     def __init__(self, node: RealNode, machine: nvml.FakeMachine, settings: Mapping[str, object]) -> None:
         self.node = node

@@ -198,6 +198,7 @@ class Agent:
                 await self._synced.wait()
                 await self._node_seen.wait()
         await self.kubelet.take_charge()
+        self.metrics.starts.set(self.kubelet.state.starts)
         self._records.recover(self.admission)
         self.offering.take_over(self.node)
         await self._renew()

@@ -29,6 +29,7 @@ from gputile.gateway.relay import AWAY_FOR_S, Relay
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
+QUIET_FOR_S = 90.0
 ABANDONED_AFTER_S = 20.0
 
 
@@ -75,7 +76,7 @@ class Gateway:
             await self._pod_resources.close()
 
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one agent until it hangs up."""
+        """Serve one agent until it hangs up, or is to be ended because it hangs."""
         self._starts += 1
         self._agent, self._told = to_agent(reader, writer), State()
         self._tell()
@@ -83,22 +84,39 @@ class Gateway:
         async with _tasks() as tasks:
             tasks.add(asyncio.create_task(self._grant(wishes)))
             try:
-                async for message in self._agent.messages():
-                    match message:
-                        case Answer() | Refusal():
-                            self._relay.take(message)
-                        case Ask(number, within):
-                            task = asyncio.create_task(self._list(self._agent, number, within))
-                            tasks.add(task)
-                            task.add_done_callback(tasks.discard)
-                        case wish:
-                            wishes.put_nowait(wish)
+                await self._hear(self._agent, wishes, tasks)
             except msgspec.MsgspecError as error:
                 log.error("the agent says what is not understood: %s", error)
+            except TimeoutError:
+                log.error("the agent has said nothing for %d s", QUIET_FOR_S)
             finally:
                 self._relay.disconnect()
                 self._agent.close()
                 self._agent = None
+
+    async def _hear(
+        self, agent: Link[FromAgent], wishes: "asyncio.Queue[TakeCharge | Offer]", tasks: "set[asyncio.Task[None]]"
+    ) -> None:
+        """Take in what an agent says, until it hangs up.
+
+        Raises:
+            TimeoutError: it hangs; one that works asks for the pods' devices again and again.
+        """
+        messages = aiter(agent.messages())
+        while True:
+            async with asyncio.timeout(QUIET_FOR_S):
+                message = await anext(messages, None)
+            match message:
+                case None:
+                    return
+                case Answer() | Refusal():
+                    self._relay.take(message)
+                case Ask(number, within):
+                    task = asyncio.create_task(self._list(agent, number, within))
+                    tasks.add(task)
+                    task.add_done_callback(tasks.discard)
+                case wish:
+                    wishes.put_nowait(wish)
 
     async def _grant(self, wishes: "asyncio.Queue[TakeCharge | Offer]") -> None:
         """Do what the agent wants, one thing after the other; answers to the kubelet do not wait for it."""

@@ -90,6 +90,7 @@ class Scene:
         self.failed: dict[str, str] = {}
         self._seed = seed
         self._tasks: list[asyncio.Task[None]] = []
+        self._behind: tuple[Gateway, Claim]
 
     async def start_kubelet(self) -> None:
         known = getattr(self, "kubelet", None)
@@ -118,9 +119,13 @@ class Scene:
         await self.kubelet.kill()
 
     async def start_agent(self) -> None:
-        """Start an agent with a gateway of its own, in this process."""
-        claim = Claim(self.places.claim, secrets.token_hex(8))
-        gateway = Gateway(Sockets(self.places.device_plugins, self.places.pod_resources), claim)
+        """Start an agent, in this process: behind the gateway that has lost its own, or behind one of its own."""
+        if not self._tasks:
+            claim = Claim(self.places.claim, secrets.token_hex(8))
+            gateway = Gateway(Sockets(self.places.device_plugins, self.places.pod_resources), claim)
+            self._behind = gateway, claim
+            self._tasks = [asyncio.create_task(gateway.run())]
+        gateway, claim = self._behind
         ours, theirs = socket.socketpair()
         link = to_gateway(*await asyncio.open_connection(sock=theirs))
         daemons = MpsDaemons(self.places.state / MPS_DIRECTORY, str(self.mps_program))
@@ -130,7 +135,21 @@ class Scene:
         )
         self.cluster.connect(self.agent.on_pods, self.agent.on_node)
         attending = gateway.attend(*await asyncio.open_connection(sock=ours))
-        self._tasks = [asyncio.create_task(work) for work in (self.agent.run(), gateway.run(), attending)]
+        self._tasks += [asyncio.create_task(work) for work in (self.agent.run(), attending)]
+
+    async def start_younger_agent(self) -> None:
+        """Start another agent behind a gateway of its own, while the present one runs; ``running`` are its tasks."""
+        self._tasks = []
+        await self.start_agent()
+
+    async def lose_agent(self) -> None:
+        """Stop the agent; its gateway stays."""
+        await cancelled(self._tasks[1:])
+        del self._tasks[1:]
+
+    async def hung_up(self) -> None:
+        """Wait until the gateway has hung up on the agent."""
+        await asyncio.wait(self._tasks[1:], return_when=asyncio.ALL_COMPLETED)
 
     async def stop_agent(self) -> None:
         """Stop in the middle of whatever is going on."""

@@ -272,7 +272,7 @@ def test_an_upgrade_with_two_agents_at_once_hands_over(short: Path, one_at_a_tim
             again: dict[str, Pod] = {}
             for round_ in range(3):
                 former, tasks = here.agent, here.running()
-                await here.start_agent()  # the cluster's watch now feeds the younger one
+                await here.start_younger_agent()  # which the cluster's watch feeds from now on
                 for i in range(20):
                     pod = simple_pod(f"p{round_}-{i}", container(mem=1), init=(container("init", mem=2),))
                     again[pod.key] = pod
