@@ -4,15 +4,14 @@ Kubelet, containerd, runc and the control plane share the machine's cores with i
 that is busy starting containers. Needs root.
 """
 
-import os
 import re
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.e2e.node import GpuNode, gpu_node, probe_pod
 from tests.localcluster import binaries
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.processtree import cpu_seconds, resident_mib
 
 from benchmarks.report import Result
 from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
@@ -39,10 +38,12 @@ def run() -> Iterator[Result]:
         for call, bound in sorted(_p99(here.agent.metrics()).items()):
             target = 50.0 if call == "Allocate" else None
             yield Result(NAME, f"{call}, 99 % within (of the histogram's bounds)", bound * 1000, "ms", target)
-        yield Result(NAME, f"memory, 8 cards, {PODS} pods", here.agent.resident_mib(), "MiB", 80.0)
-        used, since = _cpu_seconds(here), time.perf_counter()
+        yield Result(NAME, f"memory, 8 cards, {PODS} pods", resident_mib(here.agent.pids()), "MiB", 80.0)
+        used, since = cpu_seconds(here.agent.pids()), time.perf_counter()
         time.sleep(IDLE_S)
-        yield Result(NAME, "idle CPU", 100 * (_cpu_seconds(here) - used) / (time.perf_counter() - since), "%", 0.5)
+        yield Result(
+            NAME, "idle CPU", 100 * (cpu_seconds(here.agent.pids()) - used) / (time.perf_counter() - since), "%", 0.5
+        )
 
 
 def _restart(here: GpuNode) -> float:
@@ -63,8 +64,3 @@ def _p99(metrics: str) -> dict[str, float]:
         call: next(bound for bound, count in sorted(found) if count >= 0.99 * max(c for _, c in found))
         for call, found in counts.items()
     }
-
-
-def _cpu_seconds(here: GpuNode) -> float:
-    fields = Path(f"/proc/{here.agent.process.pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -9,12 +9,12 @@ from typing import Any
 import grpc
 
 from gputile.agent.ids import by_card
-from gputile.agent.podresources import CLIENT_OPTIONS
-from gputile.agent.protocols import podresources_v1_pb2 as pb
-from gputile.agent.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from gputile.api.wellknown import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.device.allocation import AllocationError, decode_allocation
 from gputile.device.inventory import decode_inventory
+from gputile.gateway.podresources import CLIENT_OPTIONS
+from gputile.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
 from tests.localcluster.client import ApiError
@@ -67,6 +67,12 @@ class GpuNode:
     def delete_now(self, namespace: str, name: str) -> None:
         """Delete by force: the object is gone at once, its containers some time later."""
         self.plane.nodes.delete_pod_now(namespace, name)
+
+    def clear(self, *namespaces: str, timeout: float = 60.0) -> None:
+        """Delete all pods of these namespaces at once, and wait until the kubelet has let go of their devices."""
+        for pod in self.pods(*namespaces):
+            self.delete_now(pod["metadata"]["namespace"], pod["metadata"]["name"])
+        self.plane.wait(lambda: not self.pods(*namespaces) and not self.assigned(), "an empty node", timeout, 0.5)
 
     def wait_running(self, count: int, *namespaces: str, timeout: float = 60.0) -> list[dict[str, Any]]:
         """Wait until ``count`` pods run whose containers have all said what they see; return them."""

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 from gputile.api.core import Container, Pod
 from gputile.api.quantity import parse_count
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as rpc
 
 CHECKPOINT = "kubelet_internal_checkpoint"
 

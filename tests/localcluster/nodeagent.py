@@ -1,6 +1,9 @@
-"""gputile's agent on a real node, with a machine of the fake NVML and exactly the rights of its example manifest."""
+"""gputile's agent, behind its gateway, on a real node: machine of the fake NVML, rights of the example manifest."""
 
 import base64
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,13 +18,17 @@ from tests.localcluster.gputile import EXAMPLES, is_ready, write_configuration
 from tests.localcluster.node import RealNode
 from tests.localcluster.ports import free_ports
 from tests.localcluster.processes import Process
+from tests.localcluster.processtree import children, command
 
 NAMESPACE, ACCOUNT = "gputile", "gputile-agent"
 TOKEN_SECONDS = 7200
 
 
 class NodeAgent:
-    """The agent of ``node``. ``process`` may be killed and started again; ``configure`` changes what it follows."""
+    """The agent of ``node``. ``process`` is the gateway, which may be killed, agent and all, and started again.
+
+    ``configure`` changes what the agent follows.
+    """
 
     def __init__(self, node: RealNode, machine: nvml.FakeMachine, settings: Mapping[str, object]) -> None:
         self.node = node
@@ -33,7 +40,7 @@ class NodeAgent:
         self.url = f"http://127.0.0.1:{port}"
         self.kubeconfig = node.directory / "agent.kubeconfig"
         write_token_kubeconfig(self.kubeconfig, plane, NAMESPACE, ACCOUNT)
-        command: list[str | Path] = [
+        line: list[str | Path] = [
             Path(sys.executable).with_name("gputile"),
             "agent",
             f"--node-name={node.name}",
@@ -45,7 +52,7 @@ class NodeAgent:
             f"--metrics-port={port}",
             "--log-format=text",
         ]
-        self.process = Process("agent", command, node.directory / "agent.log", nvml.environment(machine.path))
+        self.process = Process("agent", line, node.directory / "agent.log", nvml.environment(machine.path))
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Write the configuration, which the agent takes in within some seconds."""
@@ -59,10 +66,16 @@ class NodeAgent:
         """Return what it exports."""
         return httpx.get(f"{self.url}/metrics", timeout=5.0).text
 
-    def resident_mib(self) -> float:
-        """Return the memory that it has in RAM."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
-        return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+    def pids(self) -> list[int]:
+        """Return the process IDs of the gateway and of the agent behind it, if one runs."""
+        gateway = self.process.pid
+        return [gateway, *(pid for pid in children(gateway) if "gputile.agent" in command(pid))]
+
+    def kill_agent(self) -> None:
+        """Kill the agent; its gateway stays, and starts another one."""
+        for pid in self.pids()[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def write_token_kubeconfig(path: Path, plane: ControlPlane, namespace: str, account: str) -> None:

@@ -11,21 +11,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gputile.agent.admission import Admission, NotYet
-from gputile.agent.advertise import Device, devices
 from gputile.agent.answer import CONTAINER_DIRECTORY, Grant, Limits
+from gputile.agent.calls import NotReady
 from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.cluster import Cluster
 from gputile.agent.enforcement import Enforcement
+from gputile.agent.kubelet import Kubelet
 from gputile.agent.listing import Listing
 from gputile.agent.metrics import Metrics
 from gputile.agent.mps import CONTAINER_PIPES, PIPE_ENV, MpsDaemons, daemon_name
-from gputile.agent.plugin import NotReady
 from gputile.agent.podbook import apply_pod
-from gputile.agent.podresources import PodResources
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.agent.store import Store
 from gputile.agent.verify import Contradiction
 from gputile.api.wellknown import Mode
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class AdmissionDesk:
         admission: Admission,
         store: Store,
         host_state: Path,
-        podresources: PodResources,
+        kubelet: Kubelet,
         cluster: Cluster,
         metrics: Metrics,
         node: str,
@@ -63,7 +62,7 @@ class AdmissionDesk:
         self._host_allocations = host_state / "allocations"
         self._host_mps = host_state / MPS_DIRECTORY
         self._enforcement = Enforcement(store.directory, host_state)
-        self._podresources = podresources
+        self._kubelet = kubelet
         self._cluster = cluster
         self._metrics = metrics
         self._node = node
@@ -73,10 +72,6 @@ class AdmissionDesk:
         self._cdi = cdi
         self._share_time = share_time
         self._latest: Listing = {}
-
-    def devices(self, resource: str) -> tuple[Device, ...]:
-        """Return the IDs of a resource, each with whether it is healthy."""
-        return devices(self._admission.setup, self._admission.holdings, resource)
 
     async def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
@@ -144,7 +139,7 @@ class AdmissionDesk:
             raise NotReady(f"the MPS control daemon of {', '.join(cards)} does not run yet") from error
 
     async def _list(self) -> Listing | None:
-        listing = await self._podresources.list(FETCH_WITHIN_S)
+        listing = await self._kubelet.list(FETCH_WITHIN_S)
         if listing is not None:
             self._latest = listing
         return listing

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Final
 
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.api.wellknown import Mode
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.isolation.library import (
     CONTAINER_LIBRARY,
     CONTAINER_PRELOAD,

@@ -37,4 +37,7 @@ class Metrics:
             "Allocations answered before it was known for which pod",
             registry=self.registry,
         )
+        self.starts = Gauge(
+            "gputile_agent_starts", "Agents that the gateway has started, this one included", registry=self.registry
+        )
         self.holdings = Gauge("gputile_agent_pods", "Pods that hold devices", registry=self.registry)

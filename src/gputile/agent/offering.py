@@ -1,24 +1,24 @@
-"""What is in force on the node, and the plugins that tell the kubelet of it."""
+"""What is in force on the node, and what the kubelet is told of it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from gputile.agent.admission import Admission
+from gputile.agent.advertise import devices
 from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.foreign import SOCKET_PATTERNS, foreign_plugin
+from gputile.agent.kubelet import Kubelet
 from gputile.agent.modes import Plan, plan
 from gputile.agent.mps import MpsDaemons
 from gputile.agent.offer import closed, published, setup_of
-from gputile.agent.plugin import Plugin
 from gputile.agent.records import Records, published_before
-from gputile.agent.registration import Registrar
 from gputile.agent.setup import MODE_RESOURCES, InForce, Setup
-from gputile.agent.sockets import answers
 from gputile.api.core import Node
 from gputile.api.wellknown import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.device.inventory import Inventory, encode_inventory
+from gputile.gateway.sockets import answers
 from gputile.nvml.monitor import Observation
 from gputile.nvml.probe import inventory_of
 
@@ -32,23 +32,21 @@ class Offering:
         self,
         admission: Admission,
         records: Records,
-        registrar: Registrar,
+        kubelet: Kubelet,
         mps: MpsDaemons,
         cdi: CdiFiles | None,
         device_plugins: Path,
-        make_plugin: Callable[[str], Plugin],
     ) -> None:
         self.admission = admission
         self.foreign = ""
         self.plan = Plan(admission.setup.in_force, ())
         self._in_force = records.in_force
         self._records = records
-        self._registrar = registrar
+        self._kubelet = kubelet
         self._mps = mps
         self._cdi = cdi
         self._directory = device_plugins
-        self._make_plugin = make_plugin
-        self._plugins: dict[str, Plugin] = {}
+        self._resources: tuple[str, ...] = ()
         self._mixed = True
 
     @property
@@ -90,7 +88,10 @@ class Offering:
             setup = replace(setup, withheld="the labels of the node are not known yet")
         changed = setup != admission.setup
         admission.setup, admission.labels = setup, labels
-        await self._provide(setup)
+        resources = self._wanted(setup)
+        if resources != self._resources:
+            self._resources = resources
+            self.announce()
         if changed:
             log.info("mode %s, unit %d MiB in force", setup.mode.value, setup.in_force.unit_mib)
             if self._cdi is not None:
@@ -108,12 +109,12 @@ class Offering:
 
     def announce(self) -> None:
         """Tell the kubelet of devices that have changed."""
-        for plugin in self._plugins.values():
-            plugin.announce()
+        setup, holdings = self.admission.setup, self.admission.holdings
+        self._kubelet.offer({resource: devices(setup, holdings, resource) for resource in self._resources})
 
     def save(self) -> None:
         """Write the checkpoint."""
-        self._records.save(self.admission, self._in_force, self._plugins)
+        self._records.save(self.admission, self._in_force, self._resources)
 
     def _planned(self, seen: Observation, labels: Mapping[str, str], *, free: bool) -> Plan:
         admission = self.admission
@@ -136,21 +137,16 @@ class Offering:
         }
         self._mps.want(single | several)
 
-    async def _provide(self, setup: Setup) -> None:
-        """Have a plugin for each resource that is to be known here, be it with 0."""
+    def _wanted(self, setup: Setup) -> tuple[str, ...]:
+        """Return each resource that is to be known here, be it with 0."""
         wanted = {*MODE_RESOURCES, *(instance.resource for instance in setup.instances)}
         if self.foreign:
             wanted.discard(WHOLE_GPU)
-        for resource in self._plugins.keys() - wanted:
-            del self._plugins[resource]
-            await self._registrar.remove(resource)
-        for resource in sorted(wanted - self._plugins.keys()):
-            self._plugins[resource] = self._make_plugin(resource)
-            await self._registrar.add(self._plugins[resource])
+        return tuple(sorted(wanted))
 
     def _find_foreign(self, node: Node | None) -> str:
         found = (path for pattern in SOCKET_PATTERNS for path in self._directory.glob(pattern))
-        served = WHOLE_GPU in self._records.saved.registered or WHOLE_GPU in self._plugins
+        served = WHOLE_GPU in self._records.saved.registered or WHOLE_GPU in self._resources
         if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
             served = True
         pods = (known.pod for known in self.admission.pods.values())

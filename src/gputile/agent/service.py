@@ -11,27 +11,28 @@ from datetime import UTC, datetime
 
 from gputile.agent.admission import Admission
 from gputile.agent.adopt import adopt
+from gputile.agent.calls import answer
 from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.cluster import Cluster
 from gputile.agent.corrections import Corrector
 from gputile.agent.desk import MPS_DIRECTORY, AdmissionDesk
 from gputile.agent.holdings import Holdings
+from gputile.agent.kubelet import Kubelet
 from gputile.agent.metrics import Metrics
 from gputile.agent.mps import MpsDaemons
 from gputile.agent.nodestatus import tell_node, wanted_status
 from gputile.agent.offering import Offering, starting_setup
-from gputile.agent.plugin import Plugin
 from gputile.agent.podbook import apply_pod, remove_pod, replace_pods
-from gputile.agent.podresources import PodResources
 from gputile.agent.reconciler import reconcile
 from gputile.agent.records import Records
-from gputile.agent.registration import Registrar
 from gputile.agent.store import Store
 from gputile.agent.surroundings import Eyes, Places
 from gputile.agent.timeshares import time_shares
 from gputile.agent.turnkeeping import TurnKeeping
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.gateway.claim import Claim
+from gputile.gateway.messages import FromGateway, Link
 from gputile.kube.decoding import Applied, Deleted, Event, Replaced
 from gputile.kube.errors import KubeError
 
@@ -61,7 +62,7 @@ class _Kick:
 
 
 class Agent:
-    """One node's agent. Feed it with ``on_pods`` and ``on_node``; ``run`` until cancelled.
+    """One node's agent, behind its ``gateway``. Feed it with ``on_pods`` and ``on_node``; ``run`` until cancelled.
 
     ``closed_for`` is how many seconds a node takes no pods before its mode changes.
     """
@@ -73,6 +74,8 @@ class Agent:
         eyes: Eyes,
         cluster: Cluster,
         configuration: Configuration,
+        gateway: Link[FromGateway],
+        claim: Claim,
         mps: MpsDaemons | None = None,
         *,
         closed_for: float = CLOSED_FOR_S,
@@ -83,7 +86,7 @@ class Agent:
         self._eyes = eyes
         self._cluster = cluster
         self._mps = mps or MpsDaemons(places.state / MPS_DIRECTORY)
-        self._store = Store(places.state)
+        self._store = Store(places.state, claim)
         self._records = Records(self._store, places.device_plugins)
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
         self._reconcile, self._publish = _Kick(), _Kick()
@@ -95,23 +98,14 @@ class Agent:
         setup = starting_setup(eyes.seen, before, configuration.unit_mib)
         self.admission = Admission(configuration, setup, Holdings(self._records.saved.holdings))
         cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
-        self._podresources = PodResources(places.pod_resources)
-        self.registrar = Registrar(places.device_plugins, lambda: self._store.mine)
-        self.offering = Offering(
-            self.admission,
-            self._records,
-            self.registrar,
-            self._mps,
-            cdi,
-            places.device_plugins,
-            lambda resource: Plugin(resource, places.device_plugins, self.desk),
-        )
+        self.kubelet = Kubelet(gateway, lambda call: answer(self.desk, call))
+        self.offering = Offering(self.admission, self._records, self.kubelet, self._mps, cdi, places.device_plugins)
         self._turns = TurnKeeping(self._store, lambda: time_shares(self.admission, str(self._store.allocations)))
         self.desk = AdmissionDesk(
             self.admission,
             self._store,
             places.host_state or places.state,
-            self._podresources,
+            self.kubelet,
             cluster,
             self.metrics,
             node_name,
@@ -171,36 +165,43 @@ class Agent:
 
     def unready(self) -> str:
         """Return why the node is not served yet, "" if it is."""
-        if not self.registrar.registered.is_set():
+        if not self.kubelet.registered.is_set():
             return "the kubelet has not taken the device plugins"
         return "" if self._told else "the node has not been told what it offers"
 
     # -- loops
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Serve until cancelled.
+
+        Raises:
+            ExceptionGroup: of a ``GatewayGoneError`` when the gateway has hung up.
+        """
         try:
-            await self._look_at_machine(0.0)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SYNC_WITHIN_S):
-                    await self._synced.wait()
-                    await self._node_seen.wait()
-            self._store.claim()
-            await self.registrar.sweep()
-            self._records.recover(self.admission)
-            self.offering.take_over(self.node)
-            await self._renew()
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self.registrar.run())
+                tasks.create_task(self.kubelet.run())
+                await self._begin()
                 tasks.create_task(self._forever(self._watch_machine))
                 tasks.create_task(self._forever(self._compare))
                 tasks.create_task(self._forever(self._tell_node))
         finally:
             await self._turns.stop()
             await self._mps.stop()
-            await self._podresources.close()
             self._worker.shutdown(wait=False, cancel_futures=True)
             self._eyes.close()
+
+    async def _begin(self) -> None:
+        """Look around, and take the node over from the agent before."""
+        await self._look_at_machine(0.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SYNC_WITHIN_S):
+                await self._synced.wait()
+                await self._node_seen.wait()
+        await self.kubelet.take_charge()
+        self.metrics.starts.set(self.kubelet.state.starts)
+        self._records.recover(self.admission)
+        self.offering.take_over(self.node)
+        await self._renew()
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -223,14 +224,14 @@ class Agent:
         self._turns.refresh()
         if not self._store.mine:
             return
-        listing = await self._podresources.list(LIST_WITHIN_S)
+        listing = await self.kubelet.list(LIST_WITHIN_S)
         await self._renew()
-        if self.registrar.registered.is_set():
+        if self.kubelet.registered.is_set():
             self._records.recover(self.admission)
         if listing is None:
             return
         admission, before = self.admission, list(self.admission.holdings)
-        settled = asyncio.get_running_loop().time() - self.registrar.epoch > SETTLED_AFTER_S
+        settled = time.monotonic() - self.kubelet.state.epoch > SETTLED_AFTER_S
         synced = self._synced.is_set()
         if synced:
             adopt(listing, admission.pods, admission.holdings, admission.setup, time.time_ns())

@@ -4,13 +4,12 @@ Every file is written beside its place and renamed into it, so that a process th
 one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's own
 checkpoint is there to recover from.
 
-While an agent is upgraded two of them can run for a moment. The younger one claims the directory, and the older one
-then writes nothing more and lets go of the kubelet; what it had answered is read from the kubelet's checkpoint.
+While an agent is upgraded two of them can run for a moment. Once the younger one's gateway has claimed the node, the
+older one writes nothing more; what it had answered is read from the kubelet's checkpoint.
 """
 
 import logging
 import os
-import secrets
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +19,7 @@ from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpo
 from gputile.agent.enforcement import ISOLATED
 from gputile.api.wellknown import Mode
 from gputile.arbiter.protocol import SHARE_FILE, SOCKET
+from gputile.gateway.claim import Claim
 from gputile.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
 
 log = logging.getLogger(__name__)
@@ -28,24 +28,17 @@ log = logging.getLogger(__name__)
 class Store:
     """Files under one directory on the host, which no pod but the agent can write."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, claim: Claim) -> None:
         self.directory = directory
         self._file = directory / "checkpoint.json"
-        self._owner, self._token = directory / "owner", secrets.token_hex(8)
+        self._claim = claim
         self.allocations = directory / "allocations"
         self.allocations.mkdir(parents=True, exist_ok=True, mode=0o755)
 
-    def claim(self) -> None:
-        """Make this process the one that owns the directory."""
-        _write(self._owner, self._token.encode())
-
     @property
     def mine(self) -> bool:
-        """Whether no younger agent has claimed the directory."""
-        try:
-            return self._owner.read_text() == self._token
-        except OSError:
-            return True
+        """Whether no younger agent has claimed the node."""
+        return self._claim.mine
 
     def load(self) -> Checkpoint | None:
         """Return the checkpoint, None where there is none that can be read; a damaged one is put aside."""

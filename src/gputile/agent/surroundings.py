@@ -1,14 +1,14 @@
 """What the agent finds around itself: its places in the file system, and what watches the machine's GPUs."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import msgspec
 
 from gputile.nvml.monitor import Observation
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
+class Places(msgspec.Struct, frozen=True):
     """Where things are.
 
     ``host_state`` is the state directory as the host sees it, for mounts into containers. With a ``cdi`` directory
@@ -21,6 +21,11 @@ class Places:
     host_state: Path | None = None
     cdi: Path | None = None
     root: Path = Path("/")
+
+    @property
+    def claim(self) -> Path:
+        """The file that says which gateway serves the node."""
+        return self.state / "owner"
 
 
 class Eyes(Protocol):

@@ -1,14 +1,15 @@
 """``gputile agent``: the service on every GPU node."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gputile.cli.configuration import read_configuration
-from gputile.cli.logs import LogFormat, set_up_logging
 from gputile.cli.output import fail
+from gputile.logs import LogFormat
 
 
 def agent(
@@ -49,25 +50,26 @@ def agent(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Serve this node's GPUs: tell the cluster what they are, give each pod the card that was booked for it."""
-    from gputile.agent.serve import Settings, serve
+    from gputile.agent.serve import Settings, encode_settings
     from gputile.agent.surroundings import Places
     from gputile.kube.errors import ConfigError
     from gputile.kube.kubeconfig import load_access
-    from gputile.nvml.real import open_real
 
     name = node_name or os.uname().nodename
-    configuration = read_configuration(config)
+    read_configuration(config)
     try:
-        access = load_access(kubeconfig, context)
+        load_access(kubeconfig, context)
     except ConfigError as error:
         fail(str(error))
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fail(f"--state-dir {state_dir}: {error.strerror}")
-    set_up_logging(log_format, verbose)
     places = Places(device_plugin_dir, pod_resources_socket, state_dir, host_state_dir, cdi_dir, host_root)
-    settings = Settings(node_name=name, places=places, config=config, metrics_port=metrics_port)
-    import uvloop
-
-    uvloop.run(serve(access, settings, configuration, open_real))
+    settings = Settings(name, places, config, kubeconfig, context, metrics_port, log_format, verbose)
+    gateway = ["-m", "gputile.gateway", f"--log-format={log_format.value}", f"--claim-file={places.claim}"]
+    gateway += [f"--device-plugin-dir={device_plugin_dir}", f"--pod-resources-socket={pod_resources_socket}"]
+    gateway += ["--verbose"] if verbose else []
+    command = [sys.executable, "-m", "gputile.agent", encode_settings(settings)]
+    # This process becomes the gateway: what the command line needed is not kept in memory.
+    os.execv(sys.executable, [sys.executable, *gateway, "--", *command])  # noqa: S606 - no shell is wanted

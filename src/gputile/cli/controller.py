@@ -7,8 +7,8 @@ import typer
 
 from gputile.api.wellknown import CONTROLLER_LEASE
 from gputile.cli.configuration import read_configuration
-from gputile.cli.logs import LogFormat, set_up_logging
 from gputile.cli.output import fail
+from gputile.logs import LogFormat, set_up_logging
 
 
 def controller(

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from gputile.cli.configuration import read_configuration
-from gputile.cli.logs import LogFormat, set_up_logging
 from gputile.cli.output import fail
+from gputile.logs import LogFormat, set_up_logging
 
 
 def webhook(

@@ -22,6 +22,7 @@ from tests.fakes import nvml
 from tests.fakes.agentcluster import NODE
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request
 from tests.integration.agent.scene import Scene, machine
+from tests.localcluster.processtree import children, command
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 _RUN = "import typer; from gputile.cli.agent import agent; typer.run(agent)"
@@ -75,7 +76,7 @@ class ClusterApi(FakeApiServer):
 
 
 class ProcessScene(Scene):
-    """A scene whose agent is a process."""
+    """A scene whose gateway and agent are processes."""
 
     api: ClusterApi
     process: asyncio.subprocess.Process | None = None
@@ -110,15 +111,17 @@ class ProcessScene(Scene):
             await process.wait()
             self.log.close()
 
-    def resident_mib(self) -> float:
-        assert self.process is not None
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+    def kill_agent(self) -> None:
+        """Kill the agent; its gateway starts another one."""
+        for pid in self.pids()[1:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
-    def cpu_seconds(self) -> float:
+    def pids(self) -> list[int]:
+        """Return the process IDs of the gateway and, behind it, the agent."""
         assert self.process is not None
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        gateway = self.process.pid
+        return [gateway, *(pid for pid in children(gateway) if "gputile.agent" in command(pid))]
 
 
 @asynccontextmanager

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import secrets
+import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,12 +18,22 @@ from gputile.api.core import Pod
 from gputile.api.wellknown import MODE_LABEL
 from gputile.device.allocation import AllocationError, decode_allocation
 from gputile.device.health import Health
+from gputile.gateway.claim import Claim
+from gputile.gateway.messages import to_gateway
+from gputile.gateway.service import Gateway, Sockets
 from gputile.nvml.monitor import Observation
 from gputile.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Faults, Kubelet, Seen
 
 CLOSED_FOR_S = 0.05  # nothing is on its way for longer here
+
+
+async def cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class FixedEyes:
@@ -77,7 +89,8 @@ class Scene:
         self.agent: Agent
         self.failed: dict[str, str] = {}
         self._seed = seed
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._behind: tuple[Gateway, Claim]
 
     async def start_kubelet(self) -> None:
         known = getattr(self, "kubelet", None)
@@ -106,26 +119,53 @@ class Scene:
         await self.kubelet.kill()
 
     async def start_agent(self) -> None:
+        """Start an agent, in this process: behind the gateway that has lost its own, or behind one of its own."""
+        if not self._tasks:
+            claim = Claim(self.places.claim, secrets.token_hex(8))
+            gateway = Gateway(Sockets(self.places.device_plugins, self.places.pod_resources), claim)
+            self._behind = gateway, claim
+            self._tasks = [asyncio.create_task(gateway.run())]
+        gateway, claim = self._behind
+        ours, theirs = socket.socketpair()
+        link = to_gateway(*await asyncio.open_connection(sock=theirs))
         daemons = MpsDaemons(self.places.state / MPS_DIRECTORY, str(self.mps_program))
+        configuration = self.cluster.configuration
         self.agent = Agent(
-            NODE, self.places, self.eyes, self.cluster, self.cluster.configuration, daemons, closed_for=0.05
+            NODE, self.places, self.eyes, self.cluster, configuration, link, claim, daemons, closed_for=CLOSED_FOR_S
         )
         self.cluster.connect(self.agent.on_pods, self.agent.on_node)
-        self._task = asyncio.create_task(self.agent.run())
+        attending = gateway.attend(*await asyncio.open_connection(sock=ours))
+        self._tasks += [asyncio.create_task(work) for work in (self.agent.run(), attending)]
+
+    async def start_younger_agent(self) -> None:
+        """Start another agent behind a gateway of its own, while the present one runs; ``running`` are its tasks."""
+        self._tasks = []
+        await self.start_agent()
+
+    async def lose_agent(self) -> None:
+        """Stop the agent; its gateway stays."""
+        await cancelled(self._tasks[1:])
+        del self._tasks[1:]
+
+    async def hung_up(self) -> None:
+        """Wait until the gateway has hung up on the agent."""
+        await asyncio.wait(self._tasks[1:], return_when=asyncio.ALL_COMPLETED)
 
     async def stop_agent(self) -> None:
         """Stop in the middle of whatever is going on."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+        await cancelled(self.running())
+        self._tasks = []
+
+    def running(self) -> list[asyncio.Task[None]]:
+        """Return the tasks of the present agent and its gateway."""
+        return self._tasks
 
     async def until(self, true: Callable[[], bool], within: float = 15.0, what: str = "") -> None:
         deadline = asyncio.get_running_loop().time() + within
         while not true():
-            if self._task is not None and self._task.done():
-                self._task.result()
+            for task in self._tasks:
+                if task.done():
+                    task.result()
             assert asyncio.get_running_loop().time() < deadline, what or "it did not come true"
             await asyncio.sleep(0.02)
 
@@ -142,8 +182,10 @@ class Scene:
         await self.until(lambda: running() == count, within, f"{count} pods should run: {self.summary()}")
 
     def summary(self) -> str:
-        phases = {pod.key: pod.status.phase for pod in self.cluster.pods.values()}
-        return f"{phases} failed: {self.failed} offered: {self.kubelet.manager.allocatable()}"
+        stuck = {pod.key: pod.status.phase for pod in self.cluster.pods.values() if pod.status.phase != "Running"}
+        some, reasons = dict(list(stuck.items())[:5]), list(self.failed.values())[:3]
+        offered = self.kubelet.manager.allocatable()
+        return f"{len(stuck)} do not, as {some}; {len(self.failed)} failed, as {reasons}; offered: {offered}"
 
     # -- what must be true
 

@@ -12,6 +12,7 @@ from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene
 from tests.integration.agent.test_bursts import EVERYBODY, chaos, settle, shared
+from tests.localcluster.processtree import cpu_seconds, resident_mib
 
 CARDS = [81920] * 8
 
@@ -32,6 +33,32 @@ def test_killed_in_the_middle_of_a_burst(short: Path) -> None:
     asyncio.run(main())
 
 
+def test_no_pod_fails_while_agents_die(short: Path) -> None:
+    """G1, B1: the gateway stays, so the kubelet's calls wait for the next agent, and no admission fails."""
+
+    async def main() -> None:
+        choice = random.Random(12)
+        async with process_scene(short, {MODE_LABEL: "cgpu"}, CARDS, EVERYBODY, 12) as here:
+            await here.until_offered(GPU_MEMORY, 640)
+            killed: set[int] = set()
+            for i in range(200):
+                here.cluster.create(shared(choice, f"p{i}", equal=i % 2 == 0))
+                if i % 25 == 12:
+                    await asyncio.sleep(choice.uniform(0.0, 0.3))
+                    await here.until(lambda: len(here.pids()) == 2)
+                    killed.update(here.pids()[1:])
+                    here.kill_agent()
+            await here.until_running(200 - len(here.cluster.waiting), 60.0)
+            assert here.failed == {}
+            await here.until(lambda: here.disagreements() == [])
+            assert here.overbooked() == []
+            assert len(killed) == 8
+            assert here.process is not None
+            assert here.process.returncode is None
+
+    asyncio.run(main())
+
+
 def test_small_and_quick(short: Path) -> None:
     """The bound tells a regression; what is printed is what counts."""
 
@@ -46,10 +73,10 @@ def test_small_and_quick(short: Path) -> None:
             await here.until_running(200, 60.0)
             await here.until(lambda: here.disagreements() == [])
             assert here.failed == {}
-            resident = here.resident_mib()
-            idle, since = here.cpu_seconds(), time.monotonic()
+            resident = resident_mib(here.pids())
+            idle, since = cpu_seconds(here.pids()), time.monotonic()
             await asyncio.sleep(3.0)
-            cpu = (here.cpu_seconds() - idle) / (time.monotonic() - since)
+            cpu = (cpu_seconds(here.pids()) - idle) / (time.monotonic() - since)
             calls = {
                 name: (statistics.median(s), statistics.quantiles(s, n=100)[98])
                 for name, s in here.kubelet.manager.seconds.items()

@@ -5,18 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from gputile.agent import registration
-from gputile.agent.plugin import Plugin
-from gputile.agent.registration import KUBELET_SOCKET, Registrar
 from gputile.api.wellknown import GPU_MEMORY
+from gputile.gateway import registration
+from gputile.gateway.registration import KUBELET_SOCKET, Registrar
 from tests.fakes.kubelet import Kubelet
 
 
-class NoDevices:
-    """Offers nothing."""
-
-    def devices(self, resource: str) -> tuple[tuple[str, bool], ...]:
-        return ()
+async def nobody(method: str, resource: str, body: bytes) -> bytes:
+    """There is no agent that would answer."""
+    raise AssertionError(f"{method} of {resource}")
 
 
 def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_is_served(
@@ -37,15 +34,15 @@ def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_is_serv
         directory = short / "dp"
         directory.mkdir()
         silent = await asyncio.start_unix_server(mute, directory / KUBELET_SOCKET)
-        registrar = Registrar(directory)
-        plugin = Plugin(GPU_MEMORY, directory, NoDevices())  # type: ignore[arg-type]  # asked for devices only
-        await registrar.add(plugin)
+        registered = asyncio.Event()
+        registrar = Registrar(directory, nobody, changed=lambda: registered.set() if registrar.registered else None)
+        await registrar.offer((GPU_MEMORY,), {GPU_MEMORY: b""})
         task = asyncio.create_task(registrar.run())
         try:
             async with asyncio.timeout(20):
                 await asked_thrice.wait()
-            assert plugin.there
-            assert not registrar.registered.is_set()
+            assert list(directory.glob("gputile-gpu-mem-*.sock"))
+            assert not registered.is_set()
             silent.close()
             for writer in callers:
                 writer.close()
@@ -53,7 +50,7 @@ def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_is_serv
             kubelet = Kubelet(directory, short / "pr" / "kubelet.sock", lambda uid, phase, reason: None, 1)
             await kubelet.start({})
             async with asyncio.timeout(20):
-                await registrar.registered.wait()
+                await registered.wait()
             await kubelet.kill()
         finally:
             task.cancel()

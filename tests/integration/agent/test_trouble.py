@@ -13,7 +13,7 @@ from gputile.device.health import Condition, Health
 from gputile.nvml.monitor import Observation
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
-from tests.integration.agent.scene import Scene, scene
+from tests.integration.agent.scene import Scene, cancelled, scene
 from tests.integration.agent.test_bursts import settle
 
 ALLOCATION = "gputile.io/allocation"
@@ -192,7 +192,7 @@ def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -> None
             await here.stop_agent()
             (here.places.state / "checkpoint.json").unlink()
             await here.start_agent()
-            await here.until(here.agent.registrar.registered.is_set)
+            await here.until(here.agent.kubelet.registered.is_set)
             await asyncio.sleep(0.5)
             assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
 
@@ -271,17 +271,15 @@ def test_an_upgrade_with_two_agents_at_once_hands_over(short: Path, one_at_a_tim
             here.faults.one_at_a_time = one_at_a_time
             again: dict[str, Pod] = {}
             for round_ in range(3):
-                former, task = here.agent, here._task
-                await here.start_agent()  # the cluster's watch now feeds the younger one
+                former, tasks = here.agent, here.running()
+                await here.start_younger_agent()  # which the cluster's watch feeds from now on
                 for i in range(20):
                     pod = simple_pod(f"p{round_}-{i}", container(mem=1), init=(container("init", mem=2),))
                     again[pod.key] = pod
                     here.cluster.create(pod)
                     await asyncio.sleep(0.02)
                 assert await settle(here, again) == []
-                assert task is not None
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await cancelled(tasks)
                 assert former is not here.agent
                 await here.until_offered(GPU_MEMORY, 640)
             assert here.overbooked() == []

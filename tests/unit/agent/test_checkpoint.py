@@ -12,11 +12,11 @@ from gputile.agent.answer import CONTAINER_DIRECTORY
 from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.agent.holdings import Holding, Part
 from gputile.agent.kubeletcheckpoint import recover
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.agent.setup import InForce, Setup, Sharing
 from gputile.api.wellknown import GPU_MEMORY, Mode
 from gputile.device.inventory import Card, Inventory
 from gputile.device.request import Phase
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.corebuilders import container
 from tests.unit.agent.test_identify import known
 

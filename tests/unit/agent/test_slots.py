@@ -5,9 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as pb
 from gputile.agent.slots import MESSAGE_LIMIT, UnitError, check_unit, free_slots, free_units, message_bytes
 from gputile.device.inventory import Card
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 UNITS = st.sampled_from((64, 128, 256, 300, 512, 1000, 1024, 2048))
 

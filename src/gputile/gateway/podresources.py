@@ -9,12 +9,9 @@ from pathlib import Path
 
 import grpc
 
-from gputile.agent.listing import ListedPod, Listing
-from gputile.agent.protocols import podresources_v1_pb2 as pb
-from gputile.agent.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
-
 log = logging.getLogger(__name__)
 
+LIST = "/v1.PodResourcesLister/List"
 # The kubelet's own limit on messages of this service (podresources.DefaultMaxMsgSize).
 MOST_BYTES = 16 * 1024 * 1024
 CLIENT_OPTIONS = (
@@ -35,15 +32,14 @@ class PodResources:
         self._target = f"unix:{socket}"
         self._channel: grpc.aio.Channel | None = None
 
-    async def list(self, within: float) -> Listing | None:
-        """Return what the kubelet says, None where it does not answer within so many seconds."""
+    async def list(self, within: float) -> bytes | None:
+        """Return the kubelet's ListPodResourcesResponse, None where there is none within so many seconds."""
         last = "no answer"
         try:
             async with asyncio.timeout(within):
                 while True:
                     try:
-                        stub = PodResourcesListerStub(self._open())
-                        return as_listing(await stub.List(pb.ListPodResourcesRequest()))
+                        return await self._ask()
                     except grpc.aio.AioRpcError as error:
                         last = error.details() or error.code().name
                         if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -59,22 +55,11 @@ class PodResources:
         if channel is not None:
             await channel.close()
 
+    async def _ask(self) -> bytes:
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._open().unary_unary(LIST)
+        return await call(b"")
+
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
             self._channel = grpc.aio.insecure_channel(self._target, options=CLIENT_OPTIONS)
         return self._channel
-
-
-def as_listing(answer: pb.ListPodResourcesResponse) -> Listing:
-    """Return the kubelet's answer as plain data; a resource may come in several entries, one for each NUMA node."""
-    listing: dict[str, ListedPod] = {}
-    for pod in answer.pod_resources:
-        containers: dict[str, dict[str, frozenset[str]]] = {}
-        for container in pod.containers:
-            resources = containers.setdefault(container.name, {})
-            for devices in container.devices:
-                before = resources.get(devices.resource_name, frozenset())
-                resources[devices.resource_name] = before.union(devices.device_ids)
-        listed = ListedPod(pod.namespace, pod.name, containers)
-        listing[listed.key] = listed
-    return listing

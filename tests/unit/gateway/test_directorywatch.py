@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.agent.directorywatch import DirectoryWatch
+from gputile.gateway.directorywatch import DirectoryWatch
 
 FOREVER_S = 3600.0
 

@@ -7,7 +7,7 @@ is written in deviceplugin_v1beta1.proto.
 """
 
 from collections import abc as _abc
-from gputile.agent.protocols import podresources_v1_pb2 as _podresources_v1_pb2
+from gputile.gateway.protocols import podresources_v1_pb2 as _podresources_v1_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

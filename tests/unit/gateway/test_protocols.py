@@ -2,10 +2,10 @@
 
 import pytest
 
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as deviceplugin
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2_grpc as deviceplugin_grpc
-from gputile.agent.protocols import podresources_v1_pb2 as podresources
-from gputile.agent.protocols import podresources_v1_pb2_grpc as podresources_grpc
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as deviceplugin
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as deviceplugin_grpc
+from gputile.gateway.protocols import podresources_v1_pb2 as podresources
+from gputile.gateway.protocols import podresources_v1_pb2_grpc as podresources_grpc
 
 
 @pytest.mark.parametrize(

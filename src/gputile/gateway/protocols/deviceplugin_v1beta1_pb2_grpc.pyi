@@ -11,11 +11,11 @@ generate them again, from the repository's root:
     python3 -m venv /tmp/protoc && /tmp/protoc/bin/pip install grpcio-tools==1.71.0 'setuptools<81'
     python3 -m venv /tmp/stubs && /tmp/stubs/bin/pip install mypy-protobuf==5.1.0
     PATH=/tmp/stubs/bin:$PATH /tmp/protoc/bin/python -m grpc_tools.protoc -I src --python_out=src
-        --grpc_python_out=src --mypy_out=src --mypy_grpc_out=src src/gputile/agent/protocols/*.proto
+        --grpc_python_out=src --mypy_out=src --mypy_grpc_out=src src/gputile/gateway/protocols/*.proto
 """
 
 from collections import abc as _abc
-from gputile.agent.protocols import deviceplugin_v1beta1_pb2 as _deviceplugin_v1beta1_pb2
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as _deviceplugin_v1beta1_pb2
 from grpc import aio as _aio
 import abc as _abc_1
 import grpc as _grpc

@@ -39,6 +39,10 @@ class DirectoryWatch:
             await asyncio.wait_for(self._changed.wait(), within)
         self._changed.clear()
 
+    def wake(self) -> None:
+        """End the waiting without a change."""
+        self._changed.set()
+
     def close(self) -> None:
         """Stop watching."""
         if self._descriptor >= 0:

@@ -1,0 +1,34 @@
+"""``python -m gputile.agent SETTINGS TOKEN``: the agent, as the gateway starts it behind itself."""
+
+import os
+import socket
+import sys
+
+import uvloop
+
+from gputile.agent.serve import Behind, decode_settings, serve
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
+from gputile.gateway.messages import LINK
+from gputile.kube.configfile import read
+from gputile.kube.errors import ConfigError
+from gputile.kube.kubeconfig import load_access
+from gputile.logs import set_up_logging
+from gputile.nvml.real import open_real
+
+
+def main() -> None:
+    """Run the agent."""
+    settings, token = decode_settings(sys.argv[1]), sys.argv[2]
+    link = socket.socket(fileno=int(os.environ.pop(LINK)))
+    link.set_inheritable(False)
+    set_up_logging(settings.log_format, settings.verbose)
+    try:
+        configuration = read(settings.config) if settings.config else Configuration()
+        access = load_access(settings.kubeconfig, settings.context)
+    except (ConfigurationError, ConfigError) as error:
+        sys.exit(f"error: {error}")
+    sys.exit(uvloop.run(serve(access, settings, configuration, open_real, Behind(link, token))))
+
+
+if __name__ == "__main__":
+    main()

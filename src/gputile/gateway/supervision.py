@@ -1,0 +1,64 @@
+"""Keeps an agent running as the gateway's child, with one end of a pair of sockets."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from collections.abc import Sequence
+
+from gputile.gateway.messages import LINK
+from gputile.gateway.service import Gateway
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0  # well within the time that the kubelet's calls wait
+STEADY_AFTER_S = 60.0
+STOP_WITHIN_S = 8.0
+
+
+async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
+    """Run agents until one leaves by itself; return its exit status.
+
+    One that leaves before it took charge of the node, or without an error, is not started again: it has a reason that
+    another start does not mend.
+    """
+    loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
+    while True:
+        begin = loop.time()
+        status = await _run(command, gateway)
+        if status == 0 or not gateway.in_charge:
+            return status
+        pause = FIRST_PAUSE_S if loop.time() - begin > STEADY_AFTER_S else min(2 * pause, LONGEST_PAUSE_S)
+        log.error("the agent ended with status %d; again in %s s", status, pause)
+        await asyncio.sleep(pause)
+
+
+async def _run(command: Sequence[str], gateway: Gateway) -> int:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = await asyncio.create_subprocess_exec(
+            *command, pass_fds=(theirs.fileno(),), env=os.environ | {LINK: str(theirs.fileno())}
+        )
+    try:
+        await gateway.attend(*await asyncio.open_connection(sock=ours))
+        return await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+    except TimeoutError:
+        log.error("the agent has hung up and does not end")
+        return -signal.SIGKILL
+    finally:
+        await _end(process)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End an agent that is still there, which lets go of what it runs itself."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

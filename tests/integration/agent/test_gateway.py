@@ -1,0 +1,99 @@
+"""The gateway's life with agents that do not behave (G1)."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputile.api.wellknown import GPU_MEMORY
+from gputile.gateway import relay, service
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+from tests.integration.agent.scene import cancelled, scene
+
+SILENT_AGENT = (
+    "import os, socket, time; s = socket.socket(fileno=int(os.environ['GPUTILE_GATEWAY_FD'])); time.sleep(60)"
+)
+
+
+def run_gateway(directory: Path, agent: str) -> "subprocess.Popen[str]":
+    """Start a gateway in front of an agent that is a line of Python."""
+    where = [f"--device-plugin-dir={directory}", f"--pod-resources-socket={directory / 'none'}"]
+    options = [*where, f"--claim-file={directory / 'owner'}", "--log-format=text"]
+    line = [sys.executable, "-m", "gputile.gateway", *options, "--", sys.executable, "-c", agent]
+    return subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("agent", "status"), [("raise SystemExit(7)", 7), ("pass", 0)])
+def test_an_agent_that_cannot_start_says_so_with_the_gateways_exit_status(short: Path, agent: str, status: int) -> None:
+    """What another start does not mend is left to the kubelet, which shows it."""
+    with run_gateway(short, agent) as gateway:
+        gateway.communicate(timeout=20)
+        assert gateway.returncode == status
+
+
+def test_a_gateway_that_is_told_to_end_takes_its_agent_along(short: Path) -> None:
+    with run_gateway(short, SILENT_AGENT) as gateway:
+        children = Path(f"/proc/{gateway.pid}/task/{gateway.pid}/children")
+        while not (found := children.read_text().split()):
+            pass
+        gateway.terminate()
+        gateway.communicate(timeout=30)
+        assert gateway.returncode == 0
+        assert not Path(f"/proc/{found[0]}").exists()
+
+
+def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (relay, service):
+        monkeypatch.setattr(module, "AWAY_FOR_S", 0.3)
+    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.05)
+
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            await here.lose_agent()
+            await here.until_offered(GPU_MEMORY, 0)
+            await here.start_agent()
+            await here.until_offered(GPU_MEMORY, 60)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
+            assert here.disagreements() == []
+
+    asyncio.run(main())
+
+
+def test_an_agent_that_hangs_is_ended(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "QUIET_FOR_S", 0.2)
+
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            async with asyncio.timeout(10):
+                await here.hung_up()
+
+    asyncio.run(main())
+
+
+def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise nobody would serve the node."""
+    monkeypatch.setattr(service, "ABANDONED_AFTER_S", 0.3)
+    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.05)
+
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            older = here.running()
+            await here.start_younger_agent()
+            await here.until(here.agent.kubelet.registered.is_set)
+            await here.stop_agent()
+            with pytest.raises(service.AbandonedError):
+                async with asyncio.timeout(20):
+                    await older[0]
+            await cancelled(older)
+
+    asyncio.run(main())
