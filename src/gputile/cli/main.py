@@ -7,6 +7,7 @@ import typer
 
 from gputile.cli.agent import agent
 from gputile.cli.controller import controller
+from gputile.cli.explain import explain
 from gputile.cli.extender import extender
 from gputile.cli.inspect import inspect
 from gputile.cli.nodepool import nodepool
@@ -42,6 +43,7 @@ def _root(
 
 app.command("simulate")(simulate)
 app.command("inspect")(inspect)
+app.command("explain")(explain)
 app.command("extender")(extender)
 app.command("controller")(controller)
 app.command("agent")(agent)

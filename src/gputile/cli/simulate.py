@@ -87,7 +87,7 @@ def simulate(
     import msgspec
 
     from gputile.simulator.manifests import ManifestError
-    from gputile.simulator.scenario import load_pods, load_scenario
+    from gputile.simulator.scenario import load_pods, load_scenario, unit_in_force
     from gputile.simulator.simulation import Simulation
 
     if not cluster and not from_cluster:
@@ -106,7 +106,7 @@ def simulate(
         fail(str(error), BAD_INPUT)
     for text in scenario.notes:
         note(text)
-    unit_mib = scenario.unit_mib if scenario.unit_mib is not None or config else _unit_in_force(scenario)
+    unit_mib = scenario.unit_mib if scenario.unit_mib is not None or config else unit_in_force(scenario.nodes)
     if unit_mib is not None:
         configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{unit_mib}MiB")
     scenario.bound += [pod for pod in pods if pod.spec.node_name]
@@ -164,15 +164,6 @@ def _count(simulation: "Simulation", pods: "Sequence[Pod]") -> "Fit":
         return fit_more(
             simulation, pods, time.time_ns, lambda copies: progress.update(task, description=f"Fitting: {copies}")
         )
-
-
-def _unit_in_force(scenario: "Scenario") -> int | None:
-    """Return the memory unit that all nodes with an agent count in, None where they differ or there is none."""
-    from gputile.api.config.v1alpha1 import Configuration
-    from gputile.ledger.node import facts_of
-
-    found = {facts_of(node, Configuration()).inventory.unit_mib for node in scenario.nodes} - {0}
-    return found.pop() if len(found) == 1 else None
 
 
 def _run(simulation: "Simulation", scenario: "Scenario") -> "list[Outcome]":

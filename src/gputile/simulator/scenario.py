@@ -4,7 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.ledger.node import facts_of
 from gputile.simulator.cluster import described_nodes, described_unit, written_node
 from gputile.simulator.description import MOST_NODES
 from gputile.simulator.manifests import Manifest, ManifestError, load_manifests
@@ -67,6 +69,12 @@ def load_pods(paths: Iterable[str], scenario: Scenario, *, stdin: BinaryIO | Non
     if not pods:
         raise ManifestError("no file has a pod to be placed")
     return pods
+
+
+def unit_in_force(nodes: Iterable[Node]) -> int | None:
+    """Return the memory unit in MiB that all nodes with an agent count in, None where they differ or there is none."""
+    found = {facts_of(node, Configuration()).inventory.unit_mib for node in nodes} - {0}
+    return found.pop() if len(found) == 1 else None
 
 
 def _take_nodes(manifest: Manifest, scenario: Scenario) -> bool:

@@ -1,0 +1,207 @@
+"""``gputile explain``: why a pod is pending, by node and GPU, and what would have to change."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+
+from gputile.cli.configuration import read_configuration
+from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputile.api.core import Node, Pod
+    from gputile.device.allocation import Allocation
+    from gputile.simulator.explanation import CardReport, NodeReport, Subject
+    from gputile.simulator.remedies import Remedy
+
+_NODES_SHOWN = 10
+_HOLDERS_SHOWN = 4
+
+
+def explain(
+    pod: Annotated[str, typer.Argument(metavar="POD", help="The pod: NAME or NAMESPACE/NAME.")],
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="The pod's namespace, where POD does not name it.")
+    ] = "default",
+    cluster: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cluster",
+            metavar="FILE",
+            help="Not the live cluster, but what kubectl get nodes,pods -A -o yaml printed, or a kind: Cluster.",
+        ),
+    ] = None,
+    every_node: Annotated[
+        bool, typer.Option("--all", help=f"Show every node, not only the {_NODES_SHOWN} that come closest.")
+    ] = False,
+    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")
+    ] = None,
+    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+) -> None:
+    """Say why a pod is where it is, or why it is pending: every node, every GPU, the rule, and what would help.
+
+    It is decided anew, as of now, with the very code that schedules live. Nothing is changed.
+
+    Exit code: 0 when the pod has its place or fits somewhere, 3 when it fits nowhere, 2 for input that cannot be used
+    (a pod that does not exist).
+    """
+    from gputile.device.request import RequestError
+    from gputile.simulator.explanation import Subject, refused_for_good
+
+    configuration = read_configuration(config)
+    nodes, pods, unit_mib = _read(cluster, kubeconfig, context)
+    if unit_mib is not None and config is None:
+        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{unit_mib}MiB")
+    found = _find(pod, namespace, pods)
+    try:
+        subject = Subject(found, nodes, pods, configuration)
+    except RequestError as error:
+        text = refused_for_good(found, error)
+        _write_answer(output, found, "Refused", [text], [], [], every=every_node)
+        raise typer.Exit(NOT_PLACED) from error
+    if found.finished or found.spec.node_name:
+        _write_answer(output, found, *_placed(found), [], [], every=every_node)
+        return
+    _explain_pending(subject, output, every=every_node)
+
+
+def _explain_pending(subject: "Subject", output: Output, *, every: bool) -> None:
+    from gputile.simulator.explanation import asks, waiting_for
+    from gputile.simulator.remedies import remedies
+
+    reports = subject.reports()
+    fitting = [report.name for report in reports if report.fits]
+    text = [f"Pod {subject.pod.key} {asks(subject.request)}."]
+    if waiting := waiting_for(subject.pod):
+        text.append(f"Nobody looks for a node for it yet: {waiting}.")
+    if fitting:
+        named = ", ".join(fitting[:_NODES_SHOWN]) + (", ..." if len(fitting) > _NODES_SHOWN else "")
+        soon = "" if waiting else "; kube-scheduler will try it again"
+        text.append(f"It fits {len(fitting)} of {len(reports)} node(s) now: {named}{soon}.")
+    else:
+        ever = "" if any(not report.lasting for report in reports) else ", not even when they are empty"
+        text.append(f"It fits none of {len(reports)} node(s){ever}.")
+    state = "Waits" if waiting else ("Fits" if fitting else "Pending")
+    _write_answer(output, subject.pod, state, text, reports, remedies(subject, reports), every=every)
+    if not fitting:
+        raise typer.Exit(NOT_PLACED)
+
+
+def _read(
+    cluster: "Sequence[str] | None", kubeconfig: Path | None, context: str | None
+) -> "tuple[list[Node], list[Pod], int | None]":
+    """Return nodes, pods, and the memory unit in MiB, None where it is not known."""
+    from gputile.simulator.manifests import ManifestError
+    from gputile.simulator.scenario import load_scenario, unit_in_force
+
+    if not cluster:
+        from gputile.cli.live import read_cluster
+
+        nodes, pods = read_cluster(kubeconfig, context)
+        return nodes, pods, unit_in_force(nodes)
+    try:
+        scenario = load_scenario(cluster)
+    except ManifestError as error:
+        fail(str(error), BAD_INPUT)
+    for text in scenario.notes:
+        note(text)
+    unit_mib = scenario.unit_mib if scenario.unit_mib is not None else unit_in_force(scenario.nodes)
+    return scenario.nodes, [*scenario.bound, *scenario.pending], unit_mib
+
+
+def _find(name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod":
+    key = name if "/" in name else f"{namespace}/{name}"
+    found = next((pod for pod in pods if pod.key == key), None)
+    if found is None:
+        alike = sorted(pod.key for pod in pods if pod.metadata.name == key.partition("/")[2])
+        hint = f"; there is {alike[0]}" if alike else ""
+        fail(f"there is no pod {key}{hint}", BAD_INPUT)
+    return found
+
+
+def _placed(pod: "Pod") -> tuple[str, list[str]]:
+    """Return the state of a pod that has its place, or had it, and a sentence on it."""
+    from gputile.api.wellknown import ALLOCATION_ANNOTATION
+    from gputile.device.allocation import AllocationError, decode_allocation
+
+    if pod.finished:
+        return pod.status.phase, [f"Pod {pod.key} has ended ({pod.status.phase}) and holds nothing any more."]
+    text, node = pod.metadata.annotations.get(ALLOCATION_ANNOTATION), pod.spec.node_name
+    if text is None:
+        return "Placed", [f"Pod {pod.key} is on node {node}, without an allocation of GPUs."]
+    try:
+        cards = _cards(decode_allocation(text))
+    except AllocationError as error:
+        return "Placed", [f"Pod {pod.key} is on node {node}; its allocation cannot be read: {error}."]
+    return "Placed", [f"Pod {pod.key} is on node {node}: {cards}."]
+
+
+def _cards(allocation: "Allocation") -> str:
+    parts = []
+    for share in allocation.cards:
+        amount = "all of it" if allocation.whole else f"{share.mib} MiB"
+        percent = f", {share.percent} percent of compute" if share.percent and not allocation.whole else ""
+        parts.append(f"GPU {share.index} ({share.uuid}), {amount}{percent}")
+    return "; ".join(parts)
+
+
+def _write_answer(
+    output: Output,
+    pod: "Pod",
+    state: str,
+    text: "list[str]",
+    reports: "Sequence[NodeReport]",
+    changes: "Sequence[Remedy]",
+    *,
+    every: bool,
+) -> None:
+    if output is Output.JSON:
+        answer: dict[str, Any] = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "state": state}
+        answer |= {"node": pod.spec.node_name or None, "text": " ".join(text)}
+        write_json(answer | {"nodes": [_node_json(report) for report in reports], "changes": changes})
+        return
+    write("\n".join(text) + "\n")
+    if reports:
+        write("\n")
+        _write_nodes(reports if every else reports[:_NODES_SHOWN])
+        if not every and len(reports) > _NODES_SHOWN:
+            write(f"... and {len(reports) - _NODES_SHOWN} more nodes that come less close; --all shows them\n")
+    if changes:
+        write("\nIt would fit if\n")
+        for remedy in changes:
+            where = f" (then on {', '.join(remedy.nodes)})" if remedy.nodes else ""
+            write(f"- {remedy.change}{where}\n")
+
+
+def _node_json(report: "NodeReport") -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(report)
+    del found["nearness"]
+    return {**found, "fits": report.fits}
+
+
+def _write_nodes(reports: "Sequence[NodeReport]") -> None:
+    rows: list[tuple[str, ...]] = [("NODE", "GPU", "FREE/TOTAL", "COMPUTE FREE", "PODS", "WHY NOT")]
+    for report in reports:
+        rows.append((report.name, "", "", "", "", "; ".join(filter(None, (report.in_tree, report.gpu))) or "it fits"))
+        rows += [_card_row(card, report.unit_mib or 1) for card in report.cards]
+    widths = [max(len(row[i]) for row in rows) for i in range(5)]
+    for row in rows:
+        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
+        write(f"{cells}  {row[5]}".rstrip() + "\n")
+
+
+def _card_row(card: "CardReport", unit_mib: int) -> tuple[str, ...]:
+    holders = [f"{holder.namespace}/{holder.name} {holder.mib // unit_mib}" for holder in card.pods]
+    shown = ", ".join(holders[:_HOLDERS_SHOWN])
+    if len(holders) > _HOLDERS_SHOWN:
+        shown += f", and {len(holders) - _HOLDERS_SHOWN} more"
+    free = f"{card.free_mib // unit_mib}/{card.total_mib // unit_mib}"
+    return "", str(card.index), free, f"{card.free_percent}%", shown or "-", card.lacks

@@ -1,0 +1,41 @@
+"""What one card lacks for a request, in words."""
+
+from gputile.api.wellknown import Mode
+from gputile.device.request import Kind, Shape
+from gputile.ledger.columns import NO_GROUP
+from gputile.ledger.node import NodeFacts
+from gputile.ledger.snapshot import CardState
+
+
+def card_lacks(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> str:
+    """Return why ``card`` cannot be one of the pod's cards, "" where it can; ``group`` numbers the pod's trust group.
+
+    The text goes on after the card's name: "GPU 1" "has 3 of 15 units free; the pod needs 10 on one card".
+    """
+    if not card.card.healthy:
+        return "is out of order"
+    if shape.kind is not Kind.SHARED:
+        return "" if card.empty else "is in use"
+    unit, left = facts.unit_mib, max(0, 100 - card.percent)
+    needs = f"the pod needs {amount(shape.mib, unit)} {on_cards(shape)}"
+    if card.total < shape.mib:
+        return f"has {card.total // unit} units of {unit} MiB; {needs}"
+    if card.free < shape.mib:
+        return f"has {card.free // unit} of {card.total // unit} units free; {needs}"
+    if shape.percent > left:
+        return f"has {left} of 100 percent of compute free; the pod needs {shape.percent} {on_cards(shape)}"
+    if card.pods >= facts.slots:
+        return f"holds {card.pods} pods, the most that a GPU may hold here ({facts.slots})"
+    if facts.grouped and card.group != NO_GROUP and (group == NO_GROUP or card.group != group):
+        return f"is used by pods of another trust group, and mode {Mode.SHARE.value} does not isolate memory"
+    return ""
+
+
+def amount(mib: int, unit: int) -> str:
+    """Return an amount in units of ``unit`` MiB, in MiB where it is no whole number of them."""
+    return str(mib // unit) if mib % unit == 0 else f"{mib} MiB"
+
+
+def on_cards(shape: Shape) -> str:
+    """Return on how many cards an amount is needed."""
+    return "on one card" if shape.cards == 1 else f"on each of {shape.cards} cards"

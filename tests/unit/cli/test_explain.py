@@ -1,0 +1,105 @@
+"""``gputile explain POD``: each answer, its exit code, and input that cannot be used (B4)."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gputile.api.wellknown import ALLOCATION_ANNOTATION
+from gputile.cli.main import app
+from gputile.simulator.naming import make_gpu_uuid
+from tests.corebuilders import allocation_text, share
+
+run = CliRunner()
+CLUSTER = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes:
+- {name: a, mode: cgpu, gpus: {count: 2, model: T4, memory: 15GiB}}
+- {name: b, mode: core_mem, gpus: {count: 1, model: T4, memory: 15GiB}}
+"""
+
+
+def pod(name: str, units: int, more: str = "", spec: str = "", annotations: str = "{}") -> str:
+    return f"""---
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, namespace: team, uid: {name}, annotations: {annotations}}}
+spec: {{{spec}containers: [{{name: main, resources: {{limits: {{aliyun.com/gpu-mem: {units}{more}}}}}}}]}}
+"""
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> str:
+    uuid = make_gpu_uuid("a", 0)
+    held = json.dumps({ALLOCATION_ANNOTATION: allocation_text(share(uuid, 8 * 1024))})
+    file = tmp_path / "state.yaml"
+    file.write_text(
+        CLUSTER
+        + pod("old", 8, spec="nodeName: a, ", annotations=held)
+        + pod("lost", 8, spec="nodeName: b, ")
+        + pod("fits", 7)
+        + pod("waits", 16)
+        + pod("wrong", 2, more=", aliyun.com/gpu-core.percentage: 7")
+        + pod("gated", 1, spec="schedulingGates: [{name: example.com/quota}], "),
+        encoding="utf-8",
+    )
+    return str(file)
+
+
+def explained(state: str, *arguments: str, code: int = 0) -> str:
+    result = run.invoke(app, ["explain", "--cluster", state, *arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_pending_by_node_card_and_rule_and_what_would_help(state: str) -> None:
+    text = explained(state, "team/waits", code=3)
+    assert "Pod team/waits asks for 16 units of 1024 MiB on one card." in text
+    assert "It fits none of 2 node(s)" in text
+    assert "pod team/lost is on GPUs that nobody knows" in text
+    assert "has 15 units of 1024 MiB; the pod needs 16 on one card" in text
+    assert "It would fit if" in text
+
+
+def test_the_namespace_by_option_and_json_for_scripts(state: str) -> None:
+    answer: Any = json.loads(explained(state, "waits", "-n", "team", "-o", "json", code=3))
+    assert (answer["namespace"], answer["pod"], answer["state"], answer["node"]) == ("team", "waits", "Pending", None)
+    assert {node["name"]: node["fits"] for node in answer["nodes"]} == {"a": False, "b": False}
+    assert answer["changes"][0]["change"] == "pod team/waits asks for no more than 15 units of 1024 MiB"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("old", 0, "is on node a: GPU 0 (GPU-"),
+        ("lost", 0, "without an allocation of GPUs"),
+        ("wrong", 3, "can never be placed: "),
+        ("gated", 0, "scheduling gates that others have to remove: example.com/quota"),
+    ],
+)
+def test_every_state_of_a_pod(state: str, name: str, code: int, said: str) -> None:
+    assert said in explained(state, f"team/{name}", code=code)
+
+
+def test_a_pod_that_fits_now(state: str, tmp_path: Path) -> None:
+    file = tmp_path / "empty.yaml"
+    file.write_text(CLUSTER + pod("fits", 7), encoding="utf-8")
+    text = explained(str(file), "team/fits")
+    assert "It fits 1 of 2 node(s) now: a; kube-scheduler will try it again." in text
+    assert "It would fit if" not in text
+
+
+def test_a_pod_that_is_not_there_is_told_with_its_namesake(state: str) -> None:
+    assert "there is no pod default/waits; there is team/waits" in explained(state, "waits", code=2)
+    assert "there is no pod team/nobody" in explained(state, "team/nobody", code=2)
+
+
+def test_many_nodes_are_cut_unless_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "many.yaml"
+    nodes = "".join(f"- {{name: n{i:02}, mode: cgpu, gpus: {{count: 1, memory: 4GiB}}}}\n" for i in range(14))
+    file.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes:\n{nodes}" + pod("p", 9), encoding="utf-8")
+    assert "... and 4 more nodes that come less close; --all shows them" in explained(str(file), "team/p", code=3)
+    assert "n13" in explained(str(file), "team/p", "--all", code=3)
