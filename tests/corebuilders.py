@@ -82,7 +82,9 @@ def ledger_of(*nodes: Node, configuration: Configuration | None = None) -> Ledge
 
 
 def share(uuid: str, mib: int, percent: int = 0) -> CardShare:
-    return CardShare(uuid, 0, mib, percent)
+    """Return a share of a card; its index is the number that the UUID ends in."""
+    number = uuid.rpartition("-")[2]
+    return CardShare(uuid, int(number) if number.isdigit() else 0, mib, percent)
 
 
 def book(

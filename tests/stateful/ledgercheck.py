@@ -13,7 +13,10 @@ NODE_ARRAYS = ("service", "slots", "unit", "spread", "grouped")
 
 def image(ledger: Ledger) -> dict[str, Any]:
     """Return all that a ledger holds by names: rows and numbers of trust groups may differ between ledgers."""
-    group_names = {number: name for name, number in ledger._groups.items()} | {NO_GROUP: "", MIXED_GROUPS: "several"}
+    group_names = {number: name for name, number in ledger._table._groups.items()} | {
+        NO_GROUP: "",
+        MIXED_GROUPS: "several",
+    }
     nodes = {}
     for row, facts in ledger.nodes():
         cards = len(facts.inventory.cards)

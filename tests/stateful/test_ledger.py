@@ -2,7 +2,8 @@
 
 What must hold after every step:
 
-* a card that got nothing but decisions of gputile, under one description of its node, is never over-allocated;
+* a card that got nothing but decisions of gputile, under one description of its node, is never over-allocated, and no
+  decision gives away what somebody else claims, true or not;
 * the incremental ledger equals one rebuilt from the objects that were seen and the binds under way;
 * the scores that a Placer keeps equal those of a new one;
 * what is wrong with one object changes no other node.
@@ -183,6 +184,10 @@ class Cluster(RuleBasedStateMachine):
         assert booking is not None
         assert not self.ledger.unplaced(node), "a pod on cards that nobody knows could be on any"
         self.ledger.apply(Assumed(booking))
+        for card in states(self.ledger)[node].cards:
+            assert not booking.on_card(card.card.uuid) or not overfull(self.ledger, states(self.ledger)[node], card), (
+                "whatever others claim of a card, nothing is given away beside it that it does not have"
+            )
         self.assumed[uid] = booking
         with pytest.raises(LedgerError):
             self.ledger.apply(Assumed(booking))

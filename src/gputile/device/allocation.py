@@ -118,7 +118,7 @@ def decode_allocation(text: str) -> Allocation:
     """Return the allocation in the annotation's text.
 
     Raises:
-        AllocationError: not JSON, an unknown version, values out of range, or one card twice.
+        AllocationError: not JSON, an unknown version, values out of range, or parts that contradict each other.
     """
     try:
         version = msgspec.json.decode(text, type=_Versioned).version
@@ -127,8 +127,27 @@ def decode_allocation(text: str) -> Allocation:
         allocation = msgspec.json.decode(text, type=Allocation)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise AllocationError(str(error)) from error
-    if len({share.uuid for share in allocation.cards}) < len(allocation.cards):
+    return check_allocation(allocation)
+
+
+def check_allocation(allocation: Allocation) -> Allocation:
+    """Return ``allocation``, which says the same of each card wherever it speaks of it.
+
+    The ledger books ``cards`` and the node enforces ``containers``: no container may have what is not booked.
+
+    Raises:
+        AllocationError: one card twice, or a container with a card, or more of it, than the pod has.
+    """
+    cards = {share.uuid: share for share in allocation.cards}
+    if len(cards) < len(allocation.cards) or len({share.index for share in allocation.cards}) < len(cards):
         raise AllocationError("a card is listed twice")
+    for name, shares in allocation.containers.items():
+        for share in shares:
+            whole = cards.get(share.uuid)
+            if whole is None or whole.index != share.index:
+                raise AllocationError(f"container {name[:63]} has a card that is not among the pod's")
+            if share.mib > whole.mib or share.percent > whole.percent:
+                raise AllocationError(f"container {name[:63]} has more of GPU {share.index} than the pod")
     return allocation
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from gputile.api.core import Pod
 from gputile.api.wellknown import HOLD_ANNOTATION
-from gputile.device.allocation import Allocation
+from gputile.device.allocation import Allocation, AllocationError, check_allocation
 from gputile.device.gang import MOST_MEMBERS
 
 VERSION = 1
@@ -51,19 +51,17 @@ def decode_hold(text: str) -> Hold:
     """Return the hold in the annotation's text.
 
     Raises:
-        HoldError: not JSON, an unknown version, values out of range, or one card twice.
+        HoldError: not JSON, an unknown version, values out of range, or an allocation that contradicts itself.
     """
     try:
         version = msgspec.json.decode(text, type=_Versioned).version
         if version != VERSION:
             raise HoldError(f"version {version} is not known; this gputile reads version {VERSION}")
         hold = msgspec.json.decode(text, type=Hold)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        if hold.allocation is not None:
+            check_allocation(hold.allocation)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, AllocationError) as error:
         raise HoldError(str(error)) from error
-    if hold.allocation is not None and len({share.uuid for share in hold.allocation.cards}) < len(
-        hold.allocation.cards
-    ):
-        raise HoldError("a card is listed twice")
     return hold
 
 

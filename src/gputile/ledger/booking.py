@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from gputile.api.core import Pod
 from gputile.api.wellknown import ALLOCATION_ANNOTATION
 from gputile.device.allocation import Allocation, AllocationError, CardShare, decode_allocation
 from gputile.device.hold import hold_of
-from gputile.device.request import RequestError, parse_request
+from gputile.device.request import Kind, Request, RequestError, Shape, parse_request
 from gputile.intree.podrequests import cpu_request
 
 
@@ -58,6 +60,17 @@ class Booking:
         """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
+    def on_card(self, uuid: str) -> bool:
+        """Return whether the pod is on a card."""
+        return any(share.uuid == uuid for share in self.cards)
+
+    def takes(self, share: CardShare, total_mib: int) -> tuple[int, int]:
+        """Return the MiB and the percent that ``share`` takes of a card that has ``total_mib``.
+
+        Of a card that a pod has for itself that is all of it, whatever the share says: nobody else gets the card.
+        """
+        return (max(share.mib, total_mib), max(share.percent, 100)) if self.whole else (share.mib, share.percent)
+
 
 def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
     """Return the booking that ``pod`` stands for, or None: not bound, finished (U4), or without a GPU.
@@ -67,21 +80,15 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
     """
     if not pod.spec.node_name or pod.finished:
         return None
+    request, asked_mib, cpu = None, 0, 0
     try:
         request = parse_request(pod, unit_mib, trust_group)
         if request is None:
             return None
         asked_mib, cpu = request.shape.mib * request.shape.cards, request.cpu
     except RequestError:
-        asked_mib, cpu = 0, cpu_request(pod.spec)
-    text, allocation, problem = pod.metadata.annotations.get(ALLOCATION_ANNOTATION), None, ""
-    if text is None:
-        problem = f"it was bound without the annotation {ALLOCATION_ANNOTATION}"
-    else:
-        try:
-            allocation = decode_allocation(text)
-        except AllocationError as error:
-            problem = f"its annotation {ALLOCATION_ANNOTATION} cannot be read: {error}"
+        cpu = cpu_request(pod.spec)
+    allocation, problem = _allocation_of(pod, request)
     hold = hold_of(pod)
     return Booking(
         uid=pod.metadata.uid,
@@ -97,3 +104,38 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
         plan_size=hold.size if hold else 0,
         cpu=cpu,
     )
+
+
+def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None, str]:
+    """Return what a bound pod holds, or why nobody knows."""
+    text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
+    if text is None:
+        return None, f"it was bound without the annotation {ALLOCATION_ANNOTATION}"
+    try:
+        allocation = decode_allocation(text)
+    except AllocationError as error:
+        return None, f"its annotation {ALLOCATION_ANNOTATION} cannot be read: {error}"
+    if request is None:
+        return allocation, ""
+    named, asked = len(allocation.cards), request.shape.cards
+    if named < asked:
+        return None, f"its annotation {ALLOCATION_ANNOTATION} names {named} of the {asked} cards that it asks for"
+    return _at_least(request.shape, allocation), ""
+
+
+def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
+    """Return what a pod holds where its allocation claims less than it asks for: the kubelet gives what is asked.
+
+    What is missing is booked on each of its cards, since it could be on any of them.
+    """
+    if shape.kind is not Kind.SHARED:
+        return allocation if allocation.whole else msgspec.structs.replace(allocation, whole=True)
+    cards = allocation.cards
+    mib = max(0, shape.mib * shape.cards - sum(share.mib for share in cards))
+    percent = max(0, shape.percent * shape.cards - sum(share.percent for share in cards))
+    if not mib and not percent:
+        return allocation
+    more = tuple(
+        msgspec.structs.replace(share, mib=share.mib + mib, percent=share.percent + percent) for share in cards
+    )
+    return msgspec.structs.replace(allocation, cards=more)

@@ -3,13 +3,17 @@
 from collections.abc import Callable
 
 from gputile.api.core import Pod
+from gputile.device.allocation import Allocation
 from gputile.device.hold import hold_of
-from gputile.device.request import RequestError, parse_request
+from gputile.device.request import Kind, Request, RequestError, parse_request
 from gputile.ledger.booking import Booking
 
 
 def tentative_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
-    """Return the hold that ``pod`` carries as a booking; None where it has none that keeps cards for it."""
+    """Return the hold that ``pod`` carries as a booking; None where it has none that keeps cards for it.
+
+    A place keeps just what the pod asks for: its Binding would write down what the place says.
+    """
     if pod.spec.node_name or pod.finished:
         return None
     hold = hold_of(pod)
@@ -19,7 +23,7 @@ def tentative_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]
         request = parse_request(pod, unit_mib, trust_group)
     except RequestError:
         return None
-    if request is None:
+    if request is None or not _is_for(request, hold.allocation):
         return None
     return Booking(
         uid=pod.metadata.uid,
@@ -35,6 +39,16 @@ def tentative_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]
         tentative=True,
         expires_ns=hold.expires_ns,
         cpu=request.cpu,
+    )
+
+
+def _is_for(request: Request, allocation: Allocation) -> bool:
+    shape, shared = request.shape, request.shape.kind is Kind.SHARED
+    if len(allocation.cards) != shape.cards or allocation.whole == shared:
+        return False
+    return not shared or (
+        allocation.unit_mib == request.unit_mib
+        and all((share.mib, share.percent) == (shape.mib, shape.percent) for share in allocation.cards)
     )
 
 

@@ -1,4 +1,4 @@
-"""The ledger: nodes and bookings by events, and the arrays that placement reads.
+"""The ledger: nodes and bookings by events; the arrays that placement reads are the table's.
 
 The API server is the store; this is a cache of it that a list of nodes and pods rebuilds (design: "the API server
 is the ledger"). Whatever order events come in, the state depends only on the last word on each object and on what
@@ -12,7 +12,6 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.ledger.booking import Booking, booking_of
 from gputile.ledger.changes import Changes
-from gputile.ledger.columns import MIXED_GROUPS, NO_GROUP, Columns
 from gputile.ledger.events import (
     Assumed,
     Event,
@@ -26,8 +25,9 @@ from gputile.ledger.events import (
     TimePassed,
 )
 from gputile.ledger.holds import Holds, tentative_booking
-from gputile.ledger.node import NodeFacts, Service, facts_of
+from gputile.ledger.node import NodeFacts, facts_of
 from gputile.ledger.plainpods import PlainPods
+from gputile.ledger.table import Table
 
 
 class LedgerError(Exception):
@@ -39,15 +39,12 @@ class Ledger:
 
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
-        self.columns = Columns()
-        self.row_of: dict[str, int] = {}
         self.changes = Changes()
-        self._facts: list[NodeFacts | None] = [None] * self.columns.rows
-        self._position: list[dict[str, int]] = [{} for _ in range(self.columns.rows)]  # row -> card UUID -> column
-        self._free_rows: list[int] = list(range(self.columns.rows - 1, -1, -1))
+        self._table = Table()
+        self.columns = self._table.columns
+        self.row_of = self._table.row_of
         self._bookings: dict[str, Booking] = {}
         self._on_node: dict[str, dict[str, Booking]] = {}
-        self._groups: dict[str, int] = {}
         self._holds = Holds()
         self._plain = PlainPods() if configuration.placement == "packing" else None
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
@@ -171,63 +168,24 @@ class Ledger:
 
     def _node_applied(self, node: Node) -> None:
         facts = facts_of(node, self.configuration)
-        row = self.row_of.get(facts.name)
-        if row is not None and self._facts[row] == facts:
-            return
+        row = self._table.put(facts)
         if row is None:
-            row = self._new_row()
-            self.row_of[facts.name] = row
-        self.columns.grow(self.columns.rows, len(facts.inventory.cards))
-        self._facts[row] = facts
-        self._position[row] = {card.uuid: i for i, card in enumerate(facts.inventory.cards)}
-        self._rebuild(row, facts)
+            return
+        if self._plain is not None:
+            self.columns.cpu[row] -= self._plain.on_node(facts.name)
+        for booking in self._on_node.get(facts.name, {}).values():
+            self._table.take(row, booking)
+        self._refresh_service(row, facts.name)
+        self.changes.add(row)
 
     def _node_deleted(self, name: str) -> None:
-        row = self.row_of.pop(name, None)
-        if row is None:
-            return
-        self.columns.clear(row)
-        self._facts[row], self._position[row] = None, {}
-        self._free_rows.append(row)
-        self.changes.add(row)
+        row = self._table.drop(name)
+        if row is not None:
+            self.changes.add(row)
 
-    def _new_row(self) -> int:
-        if not self._free_rows:
-            old = self.columns.rows
-            self.columns.grow(old + 1, self.columns.cards)
-            self._free_rows = list(range(self.columns.rows - 1, old - 1, -1))
-            self._facts += [None] * (self.columns.rows - old)
-            self._position += [{} for _ in range(self.columns.rows - old)]
-        return self._free_rows.pop()
-
-    def _rebuild(self, row: int, facts: NodeFacts) -> None:
-        columns = self.columns
-        columns.clear(row)
-        columns.service[row] = facts.service
-        columns.slots[row] = facts.slots
-        columns.unit[row] = facts.unit_mib
-        columns.spread[row] = facts.placement == "spread"
-        columns.grouped[row] = facts.grouped
-        columns.packed[row] = facts.placement == "packing"
-        columns.cpu[row] = facts.cpu - (self._plain.on_node(facts.name) if self._plain is not None else 0)
-        for i, card in enumerate(facts.inventory.cards):
-            columns.total[row, i] = facts.card_total(i)
-            columns.usable[row, i] = card.healthy
-        for booking in self._on_node.get(facts.name, {}).values():
-            self._add(row, booking)
-        self._refresh_service(row)
-        self.changes.add(row)
-
-    def _refresh_service(self, row: int) -> None:
-        """Close the node while a pod is on cards that nobody knows: any card could be the one it is on.
-
-        Not where another device plugin hands out the cards: there nobody but it ever knows. Nor where the node
-        serves nothing: what is wrong with it is the better reason.
-        """
-        facts = self._facts[row]
-        if facts is not None:
-            closed = facts.service.closes and self.unplaced(facts.name)
-            self.columns.service[row] = Service.CLOSED if closed else facts.service
+    def _refresh_service(self, row: int, name: str) -> None:
+        """Close the node while a pod is on cards that nobody knows: any card could be the one it is on."""
+        self._table.close(row, closed=bool(self.unplaced(name)))
 
     # -- bookings
 
@@ -238,9 +196,8 @@ class Ledger:
         self._on_node.setdefault(booking.node, {})[booking.uid] = booking
         row = self.row_of.get(booking.node)
         if row is not None:
-            self._add(row, booking)
-            if booking.allocation is None:
-                self._refresh_service(row)
+            if not self._table.take(row, booking):
+                self._refresh_service(row, booking.node)
             self.changes.add(row)
 
     def _release(self, uid: str) -> None:
@@ -257,64 +214,23 @@ class Ledger:
             del self._on_node[booking.node]
         row = self.row_of.get(booking.node)
         if row is not None:
-            self._remove(row, booking)
-            if booking.allocation is None:
-                self._refresh_service(row)
+            if not self._table.give_back(row, booking, others.values()):
+                self._refresh_service(row, booking.node)
             self.changes.add(row)
-
-    def _add(self, row: int, booking: Booking) -> None:
-        columns, position = self.columns, self._position[row]
-        group = self._group(booking.trust_group)
-        columns.cpu[row] -= booking.cpu
-        for share in booking.cards:
-            column = position.get(share.uuid)
-            if column is None:
-                continue
-            columns.used[row, column] += share.mib
-            columns.percent[row, column] += share.percent
-            columns.pods[row, column] += 1
-            held = columns.group[row, column]
-            if held == NO_GROUP:
-                columns.group[row, column] = group
-            elif held != group:
-                columns.group[row, column] = MIXED_GROUPS
-
-    def _remove(self, row: int, booking: Booking) -> None:
-        columns, position = self.columns, self._position[row]
-        columns.cpu[row] += booking.cpu
-        for share in booking.cards:
-            column = position.get(share.uuid)
-            if column is None:
-                continue
-            columns.used[row, column] -= share.mib
-            columns.percent[row, column] -= share.percent
-            columns.pods[row, column] -= 1
-            if columns.pods[row, column] == 0:
-                columns.group[row, column] = NO_GROUP
-            elif columns.group[row, column] == MIXED_GROUPS:
-                groups = {self._group(b.trust_group) for b in self.on_card(booking.node, share.uuid)}
-                columns.group[row, column] = groups.pop() if len(groups) == 1 else MIXED_GROUPS
-
-    def _group(self, name: str) -> int:
-        return self._groups.setdefault(name, len(self._groups) + 1)
 
     # -- questions
 
     def group_number(self, name: str) -> int:
         """Return the number that stands for a trust group in ``columns.group``; 0 for one that holds nothing yet."""
-        return self._groups.get(name, NO_GROUP)
+        return self._table.group_number(name)
 
     def facts(self, row: int) -> NodeFacts | None:
         """Return what the node in a row says of itself, None for an empty row."""
-        return self._facts[row]
+        return self._table.facts(row)
 
     def nodes(self) -> Iterator[tuple[int, NodeFacts]]:
         """Yield the rows in use, by the nodes' names."""
-        for name in sorted(self.row_of):
-            row = self.row_of[name]
-            facts = self._facts[row]
-            if facts is not None:
-                yield row, facts
+        return self._table.nodes()
 
     def booking(self, uid: str) -> Booking | None:
         """Return what a pod holds."""
@@ -334,11 +250,19 @@ class Ledger:
 
     def on_card(self, node: str, uuid: str) -> Iterator[Booking]:
         """Yield the bookings on one card."""
-        return (b for b in self.on_node(node) if any(share.uuid == uuid for share in b.cards))
+        return (b for b in self.on_node(node) if b.on_card(uuid))
 
     def unplaced(self, node: str) -> list[Booking]:
-        """Return the pods on a node that hold cards nobody knows."""
-        return [b for b in self.on_node(node) if b.allocation is None]
+        """Return the pods on a node that hold cards nobody knows: they name none, or one that the node does not have.
+
+        A place that is kept for a pod is not among them: the pod is not on the node yet.
+        """
+        row = self.row_of.get(node)
+        return [
+            b
+            for b in self.on_node(node)
+            if b.allocation is None or (row is not None and not b.tentative and not self._table.knows_cards(row, b))
+        ]
 
     def overdue(self, now: float, age: float) -> list[Booking]:
         """Return the bookings assumed more than ``age`` seconds before ``now`` (monotonic) and not yet confirmed."""

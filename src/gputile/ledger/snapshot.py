@@ -56,17 +56,18 @@ def node_state(ledger: Ledger, row: int, facts: NodeFacts, without: frozenset[st
     gone = [b for b in ledger.on_node(facts.name) if b.uid in without] if without else []
     cards = []
     for i, card in enumerate(facts.inventory.cards):
-        shares = [share for b in gone for share in b.cards if share.uuid == card.uuid]
-        pods, group = int(columns.pods[row, i]) - len(shares), int(columns.group[row, i])
-        if shares:
+        total = int(columns.total[row, i])
+        freed = [b.takes(share, total) for b in gone for share in b.cards if share.uuid == card.uuid]
+        pods, group = int(columns.pods[row, i]) - len(freed), int(columns.group[row, i])
+        if freed:
             left = {b.trust_group for b in ledger.on_card(facts.name, card.uuid) if b.uid not in without}
             group = ledger.group_number(left.pop()) if len(left) == 1 else (group if left else NO_GROUP)
         cards.append(
             CardState(
                 card=card,
-                total=int(columns.total[row, i]),
-                used=int(columns.used[row, i]) - sum(share.mib for share in shares),
-                percent=int(columns.percent[row, i]) - sum(share.percent for share in shares),
+                total=total,
+                used=int(columns.used[row, i]) - sum(mib for mib, _ in freed),
+                percent=int(columns.percent[row, i]) - sum(percent for _, percent in freed),
                 pods=pods,
                 group=group,
             )

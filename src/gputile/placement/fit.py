@@ -106,7 +106,10 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal | None:
     if facts.problem:
         return Refusal(Rule.BROKEN, facts.problem)
     if node.closed_by:
-        text = f"pod {node.closed_by[0]} is on GPUs that nobody knows yet; the node's agent has to report them"
+        text = (
+            f"pod {node.closed_by[0]} is on GPUs that nobody knows; the node's agent has to report them, "
+            f"or the pod to go"
+        )
         return Refusal(Rule.UNPLACED, text)
     if not node.cards and node.service is not Service.FOREIGN:
         return Refusal(Rule.NO_CARDS, "it has no GPUs that gputile knows; is gputile's agent running there?")

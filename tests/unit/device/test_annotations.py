@@ -56,15 +56,29 @@ def inventories(draw: st.DrawFn) -> Inventory:
 
 
 shares = st.builds(CardShare, names, st.integers(0, 63), st.integers(0, 2**24), st.integers(0, 100))
-allocations = st.builds(
-    Allocation,
-    st.lists(shares, min_size=1, max_size=4, unique_by=lambda s: s.uuid).map(tuple),
-    st.dictionaries(names, st.lists(shares, max_size=2).map(tuple), max_size=2),
-    st.integers(1, 2048),
-    mode=names,
-    whole=st.booleans(),
-    assumed_ns=st.integers(0, 2**62),
-)
+
+
+def part_of(share: CardShare) -> st.SearchStrategy[CardShare]:
+    return st.builds(
+        CardShare, st.just(share.uuid), st.just(share.index), st.integers(0, share.mib), st.integers(0, share.percent)
+    )
+
+
+@st.composite
+def allocations_that_agree(draw: st.DrawFn) -> Allocation:
+    held = draw(st.lists(shares, min_size=1, max_size=4, unique_by=(lambda s: s.uuid, lambda s: s.index)))
+    parts = st.lists(st.sampled_from(held).flatmap(part_of), max_size=2).map(tuple)
+    return Allocation(
+        tuple(held),
+        draw(st.dictionaries(names, parts, max_size=2)),
+        draw(st.integers(1, 2048)),
+        mode=draw(names),
+        whole=draw(st.booleans()),
+        assumed_ns=draw(st.integers(0, 2**62)),
+    )
+
+
+allocations = allocations_that_agree()
 
 
 @given(inventories())
@@ -175,9 +189,18 @@ def test_an_inventory_that_contradicts_itself_says_how(text: str, says: str) -> 
         ({"version": 9}, "version 9 is not known"),
         ({"cards": []}, "cards"),
         ({"cards": [{"uuid": "a", "index": 0, "mib": 1}] * 2}, "a card is listed twice"),
+        ({"cards": [{"uuid": u, "index": 0, "mib": 1} for u in "ab"]}, "a card is listed twice"),
         ({"cards": [{"uuid": "a", "index": 0, "mib": -1}]}, "mib"),
+        ({"cards": [{"uuid": "a", "index": 0, "mib": 2**24 + 1}]}, "mib"),
+        ({"cards": [{"uuid": "a", "index": 64, "mib": 1}]}, "index"),
+        ({"containers": {"c": [{"uuid": "b", "index": 0, "mib": 1}]}}, "container c has a card that is not among"),
+        ({"containers": {"c": [{"uuid": "a", "index": 1, "mib": 1}]}}, "container c has a card that is not among"),
+        ({"containers": {"c": [{"uuid": "a", "index": 0, "mib": 2}]}}, "container c has more of GPU 0 than the pod"),
+        ({"containers": {"c": [{"uuid": "a", "index": 0, "mib": 1, "percent": 5}]}}, "more of GPU 0 than the pod"),
         ({"cards": [{"uuid": "a", "index": 0, "mib": 1, "percent": 101}]}, "percent"),
         ({"unit_mib": 0}, "unit_mib"),
+        ({"unit_mib": -1024}, "unit_mib"),
+        ({"whole": "yes"}, "whole"),
     ],
 )
 def test_an_allocation_that_contradicts_itself_says_how(changes: dict[str, Any], says: str) -> None:

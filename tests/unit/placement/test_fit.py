@@ -205,7 +205,7 @@ def test_a_pod_on_unknown_cards_closes_the_node_and_is_named() -> None:
     ledger.apply(Assumed(Booking("u", "ns", "lost", "n", "ns", None, assumed_at=0.0)))
     why = Placer(ledger).refusal(request_of(pod(mem=1)), "n")
     assert why == Refusal(
-        Rule.UNPLACED, "pod ns/lost is on GPUs that nobody knows yet; the node's agent has to report them"
+        Rule.UNPLACED, "pod ns/lost is on GPUs that nobody knows; the node's agent has to report them, or the pod to go"
     )
 
 

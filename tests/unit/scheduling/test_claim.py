@@ -139,10 +139,12 @@ def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
 
 
 def test_the_ledger_forgets_holds_of_pods_that_are_gone_moved_or_rid_of_them() -> None:
-    ledger = ledger_with(holding(member("a"), 0), holding(member("b"), 1), holding(member("c"), 1, units=5))
-    ledger.apply(PodApplied(holding(member("a"), 1, units=1)))
+    ledger = ledger_with(
+        holding(member("a", 1), 0, units=1), holding(member("b"), 1), holding(member("c", 5), 1, units=5)
+    )
+    ledger.apply(PodApplied(holding(member("a", 1), 1, units=1)))
     assert ledger.columns.used[0, :2].tolist() == [0, 16 * 1024]
-    ledger.apply(PodApplied(member("a")))
+    ledger.apply(PodApplied(member("a", 1)))
     ledger.apply(PodDeleted("b"))
     assert ledger.columns.used[0, :2].tolist() == [0, 5 * 1024]
     ledger.apply(PodsReplaced([]))
@@ -170,6 +172,33 @@ def test_a_place_is_lost_with_its_node_its_card_its_mode_or_its_unit() -> None:
         ledger = ledger_of(change, configuration=GANGS)
         ledger.apply(PodApplied(held))
         assert text in place_problem(ledger, held, 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cards": (share("GPU-n-0", 9 * 1024),)},
+        {"cards": (share("GPU-n-0", 11 * 1024),)},
+        {"cards": (share("GPU-n-0", 10 * 1024, 5),)},
+        {"cards": (share("GPU-n-0", 10 * 1024), share("GPU-n-1", 10 * 1024))},
+        {"whole": True},
+        {"unit_mib": 128},
+    ],
+    ids=["less", "more", "compute", "cards", "whole", "unit"],
+)
+def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[str, object]) -> None:
+    """Its Binding would write down what the place says, and the kubelet gives what the pod asks for (B1)."""
+    held = holding(member("a", size=1), 0, size=1)
+    told = hold_of(held)
+    assert told is not None
+    assert told.allocation is not None
+    lie = msgspec.structs.replace(told, allocation=msgspec.structs.replace(told.allocation, containers={}, **change))
+    meta = msgspec.structs.replace(held.metadata, annotations={HOLD_ANNOTATION: encode_hold(lie)})
+    lying = msgspec.structs.replace(held, metadata=meta)
+    ledger = ledger_with(lying)
+    assert ledger.booking("a") is None
+    assert place_problem(ledger, lying, 0) == "gang g: no place is kept for the pod yet"
+    assert isinstance(claimed(ledger, lying), Refusal)
 
 
 def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:

@@ -1,0 +1,147 @@
+"""The nodes in rows of arrays, and what bookings take of them counted there.
+
+It knows neither pods nor events: the ledger says which booking is counted and which no more.
+"""
+
+from collections.abc import Collection, Iterator
+
+from gputile.ledger.booking import Booking
+from gputile.ledger.columns import MIXED_GROUPS, NO_GROUP, Columns
+from gputile.ledger.node import NodeFacts, Service
+
+
+class Table:
+    """One row a node; rows of nodes that are gone are used again."""
+
+    def __init__(self) -> None:
+        self.columns = Columns()
+        self.row_of: dict[str, int] = {}
+        self._facts: list[NodeFacts | None] = [None] * self.columns.rows
+        self._position: list[dict[str, int]] = [{} for _ in range(self.columns.rows)]  # row -> card UUID -> column
+        self._free_rows: list[int] = list(range(self.columns.rows - 1, -1, -1))
+        self._groups: dict[str, int] = {}
+
+    # -- nodes
+
+    def put(self, facts: NodeFacts) -> int | None:
+        """Write down a node as if nothing were booked on it; return its row, None where nothing of it has changed."""
+        row = self.row_of.get(facts.name)
+        if row is not None and self._facts[row] == facts:
+            return None
+        if row is None:
+            row = self.row_of[facts.name] = self._new_row()
+        cards = facts.inventory.cards
+        self.columns.grow(self.columns.rows, len(cards))
+        self._facts[row] = facts
+        self._position[row] = {card.uuid: i for i, card in enumerate(cards)}
+        columns = self.columns
+        columns.clear(row)
+        columns.service[row] = facts.service
+        columns.slots[row] = facts.slots
+        columns.unit[row] = facts.unit_mib
+        columns.spread[row] = facts.placement == "spread"
+        columns.grouped[row] = facts.grouped
+        columns.packed[row] = facts.placement == "packing"
+        columns.cpu[row] = facts.cpu
+        for i, card in enumerate(cards):
+            columns.total[row, i] = facts.card_total(i)
+            columns.usable[row, i] = card.healthy
+        return row
+
+    def drop(self, name: str) -> int | None:
+        """Forget a node; return the row that it was in."""
+        row = self.row_of.pop(name, None)
+        if row is not None:
+            self.columns.clear(row)
+            self._facts[row], self._position[row] = None, {}
+            self._free_rows.append(row)
+        return row
+
+    def close(self, row: int, *, closed: bool) -> None:
+        """Let a node take nothing, or again what it serves.
+
+        A node that serves nothing of gputile's stays as it is: what is wrong with it is the better reason, and cards
+        that another device plugin hands out are known to nobody but it.
+        """
+        facts = self._facts[row]
+        if facts is not None:
+            self.columns.service[row] = Service.CLOSED if closed and facts.service.closes else facts.service
+
+    def _new_row(self) -> int:
+        if not self._free_rows:
+            old = self.columns.rows
+            self.columns.grow(old + 1, self.columns.cards)
+            self._free_rows = list(range(self.columns.rows - 1, old - 1, -1))
+            self._facts += [None] * (self.columns.rows - old)
+            self._position += [{} for _ in range(self.columns.rows - old)]
+        return self._free_rows.pop()
+
+    # -- what is booked
+
+    def take(self, row: int, booking: Booking) -> bool:
+        """Count a booking on the node in ``row``; return ``knows_cards``."""
+        columns, position = self.columns, self._position[row]
+        group, known = self._group(booking.trust_group), booking.allocation is not None
+        columns.cpu[row] -= booking.cpu
+        for share in booking.cards:
+            column = position.get(share.uuid)
+            if column is None:
+                known = False
+                continue
+            mib, percent = booking.takes(share, columns.total[row, column])
+            columns.used[row, column] += mib
+            columns.percent[row, column] += percent
+            columns.pods[row, column] += 1
+            held = columns.group[row, column]
+            if held == NO_GROUP:
+                columns.group[row, column] = group
+            elif held != group:
+                columns.group[row, column] = MIXED_GROUPS
+        return known
+
+    def give_back(self, row: int, booking: Booking, others: Collection[Booking]) -> bool:
+        """Undo ``take``; ``others`` are the bookings that stay on the node. Return ``knows_cards``."""
+        columns, position = self.columns, self._position[row]
+        known = booking.allocation is not None
+        columns.cpu[row] += booking.cpu
+        for share in booking.cards:
+            column = position.get(share.uuid)
+            if column is None:
+                known = False
+                continue
+            mib, percent = booking.takes(share, columns.total[row, column])
+            columns.used[row, column] -= mib
+            columns.percent[row, column] -= percent
+            columns.pods[row, column] -= 1
+            if columns.pods[row, column] == 0:
+                columns.group[row, column] = NO_GROUP
+            elif columns.group[row, column] == MIXED_GROUPS:
+                groups = {self._group(other.trust_group) for other in others if other.on_card(share.uuid)}
+                columns.group[row, column] = groups.pop() if len(groups) == 1 else MIXED_GROUPS
+        return known
+
+    def _group(self, name: str) -> int:
+        return self._groups.setdefault(name, len(self._groups) + 1)
+
+    # -- questions
+
+    def facts(self, row: int) -> NodeFacts | None:
+        """Return what the node in a row says of itself, None for an empty row."""
+        return self._facts[row]
+
+    def nodes(self) -> Iterator[tuple[int, NodeFacts]]:
+        """Yield the rows in use, by the nodes' names."""
+        for name in sorted(self.row_of):
+            row = self.row_of[name]
+            facts = self._facts[row]
+            if facts is not None:
+                yield row, facts
+
+    def knows_cards(self, row: int, booking: Booking) -> bool:
+        """Return whether a booking names its cards, and the node in ``row`` has them all."""
+        position = self._position[row]
+        return booking.allocation is not None and all(share.uuid in position for share in booking.cards)
+
+    def group_number(self, name: str) -> int:
+        """Return the number that stands for a trust group in ``columns.group``; 0 for one that holds nothing yet."""
+        return self._groups.get(name, NO_GROUP)
