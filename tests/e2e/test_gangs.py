@@ -149,6 +149,26 @@ def test_a_gang_that_can_never_fit_says_so_and_holds_nobody_up(small: ControlPla
     assert all(name.startswith("modest") for name in bound(pods_in(small, namespace)))
 
 
+def test_a_pod_whose_gate_is_gone_starts_no_sooner_than_its_gang(small: ControlPlane, namespace: str) -> None:
+    """M13: without a place the extender refuses it on every node, whoever removed the gate."""
+    bodies = [member("eager", 3, i) for i in range(3)]
+    del bodies[0]["spec"]["schedulingGates"]
+    create(small, namespace, bodies[:2])
+    small.api.patch(f"/api/v1/namespaces/{namespace}/pods/eager-1", {"spec": {"schedulingGates": []}})
+    text = "gang eager: no place is kept for the pod yet"
+    for name in ("eager-0", "eager-1"):
+        small.wait(lambda name=name: text in why_pending(small, namespace, name), text, 20)  # type: ignore[misc]
+    assert not bound(pods_in(small, namespace))
+    create(small, namespace, bodies[2:])
+    small.wait(lambda: len(bound(pods_in(small, namespace))) == 3, "the gang to start")
+
+
+def why_pending(plane: ControlPlane, namespace: str, name: str) -> str:
+    """Return what kube-scheduler wrote into the pod's status."""
+    conditions = plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")["status"].get("conditions", [])
+    return " ".join(each.get("message", "") for each in conditions if each["type"] == "PodScheduled")
+
+
 def test_pods_that_come_one_after_the_other_start_when_the_last_is_there(small: ControlPlane, namespace: str) -> None:
     create(small, namespace, [member("late", 3, i) for i in range(2)])
     text = "2 of the 3 pods that start together exist"

@@ -81,6 +81,11 @@ def scene(control_plane: ControlPlane) -> Iterator[Scene]:
         }
         admin.post(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{TEAM}/rolebindings", binding)
         found = Scene(control_plane, webhook)
+        webhook.configure(admission={"gangs": True})
+        member = pod("p", {MEM: 1}, meta={"labels": {"scheduling.x-k8s.io/pod-group": "g"}})
+        control_plane.wait(
+            lambda: "schedulingGates" in admin.request("POST", PODS, member, query={"dryRun": "All"})["spec"], "gangs"
+        )
         admin.post(PODS, pod("held", {MEM: 8}))
         admin.post(PODS, pod("free", {MEM: 8}))
         admin.post(PODS, pod("plain"))
@@ -206,6 +211,20 @@ def change_the_unit(s: Scene) -> str:
 
 def change_the_number_of_cards(s: Scene) -> str:
     return _by(s.patch("free", {"metadata": {"labels": {"aliyun.com/gpu-count": "8"}}}), "gpu-count-changed")
+
+
+def start_without_the_gang(s: Scene) -> str:
+    labels = {"pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "2"}
+    assert s.create(pod("member", {MEM: 1}, meta={"labels": labels})) == ""
+    gates = s.admin.get(f"{PODS}/member")["spec"].get("schedulingGates")
+    assert gates == [{"name": "gputile.io/gang"}], "the webhook has to hold back the pods of gangs"
+    _by(s.patch("member", {"spec": {"schedulingGates": []}}), "gang-gate")
+    _by(s.patch("member", {"spec": {"schedulingGates": None}}), "gang-gate")
+    for label in labels:
+        _by(s.patch("member", {"metadata": {"labels": {label: None}}}), "gang-gate")
+    _by(s.patch("member", _annotations(**{"gputile.io/hold": "{}"})), "forged-allocation")
+    assert s.patch("member", {"metadata": {"labels": {"mine": "1"}}}) == ""
+    return REFUSED
 
 
 def account_of_the_same_name(s: Scene) -> str:
@@ -403,6 +422,7 @@ ATTACKS: tuple[Callable[[Scene], str], ...] = (
     choose_the_unit,
     change_the_unit,
     change_the_number_of_cards,
+    start_without_the_gang,
     account_of_the_same_name,
     all_devices,
     all_devices_without_a_gpu,

@@ -19,6 +19,7 @@ class Rule(StrEnum):
     SHARE = "gpu-share"
     LEGACY_AFFINITY = "legacy-affinity"
     GANG = "gang"
+    GANG_GATE = "gang-gate"
     FORGED = "forged-allocation"
     COUNT_CHANGED = "gpu-count-changed"
     ENVIRONMENT = "environment"

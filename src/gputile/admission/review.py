@@ -17,6 +17,7 @@ from gputile.admission.podview import PodView
 from gputile.admission.refusal import MOST_FOUND, Refusal, Rule
 from gputile.admission.rewrite import rewrite
 from gputile.admission.shares import broken_shares
+from gputile.admission.waiting import broken_wait
 from gputile.api.admission import AdmissionRequest
 from gputile.api.core import Pod
 
@@ -123,6 +124,8 @@ def _broken_change(request: AdmissionRequest, policy: Policy) -> list[Refusal]:
     refusals = forged_on_update(old.metadata.annotations, new.metadata.annotations, user, policy.trusted)
     if user not in policy.trusted:
         refusals += count_changed(old.metadata.labels, new.metadata.labels)
+    if policy.gangs:
+        refusals += broken_wait(old, new, user, policy.trusted)
     refusals += broken_shares(_added(old, new).metadata.annotations)
     if not policy.unsafe_access:
         gpu = asks_for_gpu(_decoded(request.object, _POD))

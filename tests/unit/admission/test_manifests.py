@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gputile.admission import access, forgery
+from gputile.admission import access, forgery, waiting
 from gputile.api.config.v1alpha1 import Admission
-from gputile.api.wellknown import GPU_RESOURCES, UNSAFE_ACCESS_LABEL
+from gputile.api.wellknown import GANG_GATE, GPU_RESOURCES, UNSAFE_ACCESS_LABEL
 from gputile.webhook.app import UNSAFE_SUFFIX
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "webhook"
@@ -57,8 +57,9 @@ def test_every_namespace_is_in_one_of_both_policies() -> None:
 
 def test_the_trusted_are_the_same_everywhere() -> None:
     trusted = set(Admission().trusted_users)
-    (second_line,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "allocations.gputile.io"]
-    assert conditions(second_line)["by-others-than-gputile"] == trusted
+    for name in ("allocations.gputile.io", "gangs.gputile.io"):
+        (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == name]
+        assert conditions(webhook)["by-others-than-gputile"] == trusted
     assert conditions(POLICIES["gputile-allocations"])["by-others-than-gputile"] == trusted
 
 
@@ -67,6 +68,12 @@ def test_what_nobody_may_forge_is_the_same_everywhere() -> None:
     (second_line,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "allocations.gputile.io"]
     for names in (conditions(second_line)["writes-an-allocation"], variable("gputile-allocations", "forged")):
         assert names - {"UPDATE", "Binding"} == protected
+
+
+def test_what_lets_a_pod_of_a_gang_go_is_the_same_everywhere() -> None:
+    (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "gangs.gputile.io"]
+    assert conditions(webhook)["waits-for-its-gang"] == {GANG_GATE}
+    assert conditions(webhook)["lets-it-go"] - {""} == {GANG_GATE, *waiting.FIXED}
 
 
 def test_the_ways_to_a_card_are_the_same_everywhere() -> None:

@@ -193,6 +193,47 @@ def test_nobody_changes_the_number_of_cards() -> None:
     assert broken_change(pod({MEM: "2"}), pod({MEM: "2"}, meta=COUNT)) == ["gpu-count-changed"]
 
 
+CONTROLLER = "system:serviceaccount:gputile:gputile-controller"
+GANG = {"pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "2"}
+GROUP = {"scheduling.x-k8s.io/pod-group": "g"}
+
+
+def member(labels: Json, *gates: str) -> Json:
+    return pod({MEM: "1"}, meta={"labels": labels}, schedulingGates=[{"name": gate} for gate in gates])
+
+
+@pytest.mark.parametrize("labels", [GANG, GROUP], ids=["labels", "PodGroup"])
+def test_nobody_lets_a_pod_go_that_waits_for_its_gang(labels: Json) -> None:
+    """M13: neither by its gate nor by other labels; gputile's accounts may, and others may remove their own gates."""
+    waits, gone = member(labels, "gputile.io/gang", "other"), member(labels, "other")
+    policy = replace(POLICY, gangs=True)
+    assert broken_change(gone, waits, policy) == ["gang-gate"]
+    assert broken_change(gone, waits, policy, user=CONTROLLER) == []
+    assert broken_change(member(labels, "gputile.io/gang"), waits, policy) == []
+    assert broken_change(waits, waits, policy) == []
+    assert broken_change(member({**labels, "mine": "x"}, "gputile.io/gang", "other"), waits, policy) == []
+    for label in labels:
+        fewer = {key: value for key, value in labels.items() if key != label}
+        for changed in (fewer, {**labels, label: "9"}):
+            assert broken_change(member(changed, "gputile.io/gang", "other"), waits, policy) == ["gang-gate"]
+            assert broken_change(member(changed, "other"), gone, policy) == [], "it has been let go"
+    assert broken_change(member({}), member(labels, "gputile.io/gang"), policy) == ["gang-gate"] * (1 + len(labels))
+
+
+def test_where_gangs_are_off_anybody_may_remove_a_gate_that_was_left() -> None:
+    """Nobody else would: the controller looks after gangs only where they are on."""
+    assert broken_change(member(GANG), member(GANG, "gputile.io/gang")) == []
+
+
+def test_the_refusal_of_a_gate_names_field_rule_and_remedy() -> None:
+    question = request(member(GANG), member(GANG, "gputile.io/gang"))
+    text = message(validate(question, replace(POLICY, gangs=True)).refusals)
+    assert text == (
+        "gputile: spec.schedulingGates[gputile.io/gang]: gputile removes it when all pods of the gang have their places"
+        ": leave it; to start the pod alone, delete it and create it without the labels of a gang [gang-gate]"
+    )
+
+
 @pytest.mark.parametrize("key", [ALLOCATION, "gputile.io/memory-unit-mib", "ALIYUN_COM_GPU_MEM_IDX"])
 def test_only_gputile_binds_with_an_allocation(key: str) -> None:
     """B2: the API server merges a Binding's annotations into the pod."""
