@@ -16,6 +16,7 @@ from gputile.agent.calls import NotReady
 from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.cluster import Cluster
 from gputile.agent.enforcement import Enforcement
+from gputile.agent.holdings import Holding
 from gputile.agent.kubelet import Kubelet
 from gputile.agent.listing import Listing
 from gputile.agent.metrics import Metrics
@@ -89,10 +90,11 @@ class AdmissionDesk:
         """
         with self._metrics.seconds.labels("Allocate").time():
             now, listing = time.monotonic(), None
-            if not self._admission.expects(resource, ids, now):
+            expected = self._admission.expects(resource, ids, now)
+            if not expected:
                 listing = await self._look(resource, len(ids))
             try:
-                grant, holding = self._admission.allocate(resource, ids, listing, now, time.time_ns())
+                grant, holding = await self._grant(resource, ids, listing, now, again=expected)
             except Contradiction as error:
                 self._metrics.contradictions.inc()
                 log.error("refused %d of %s: %s", len(ids), resource, error)
@@ -103,6 +105,21 @@ class AdmissionDesk:
             self._write(grant)
             self._changed()
             return self._response(grant)
+
+    async def _grant(
+        self, resource: str, ids: tuple[str, ...], listing: Listing | None, now: float, *, again: bool
+    ) -> tuple[Grant, Holding]:
+        """Take the IDs as given. ``again`` looks at the kubelet's list before it refuses, since that is for good.
+
+        What the list said when the kubelet asked for a preference may be forgotten by now: the kubelet's checkpoint,
+        say, named a pod that had just ended, and it was taken for one that runs.
+        """
+        try:
+            return self._admission.allocate(resource, ids, listing, now, time.time_ns())
+        except Contradiction:
+            if not again:
+                raise
+            return self._admission.allocate(resource, ids, await self._look(resource, len(ids)), now, time.time_ns())
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
         """Write the limits of a container that is about to start.

@@ -108,7 +108,10 @@ class Holdings:
     """All holdings of the node, by the pod's UID."""
 
     def __init__(self, holdings: Iterable[Holding] = ()) -> None:
-        self._by_uid: dict[str, Holding] = {holding.uid: holding for holding in holdings}
+        self._by_uid: dict[str, Holding] = {}
+        self._holders: dict[tuple[str, str], set[str]] = {}  # UIDs by resource and device ID
+        for holding in holdings:
+            self.put(holding)
 
     def __iter__(self) -> Iterator[Holding]:
         return iter(tuple(self._by_uid.values()))
@@ -122,11 +125,15 @@ class Holdings:
 
     def put(self, holding: Holding) -> None:
         """Add a holding, or replace the one of this UID."""
+        self._unlist(self._by_uid.get(holding.uid))
         self._by_uid[holding.uid] = holding
+        for part in holding.parts:
+            for device_id in part.ids:
+                self._holders.setdefault((part.resource, device_id), set()).add(holding.uid)
 
     def drop(self, uid: str) -> None:
         """Forget what a pod held."""
-        self._by_uid.pop(uid, None)
+        self._unlist(self._by_uid.pop(uid, None))
 
     def on(self, index: int, without: str = "") -> Iterator[Holding]:
         """Yield the holdings on a card, without that of the pod ``without``."""
@@ -142,8 +149,19 @@ class Holdings:
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[Holding]:
         """Return the holdings that have one of ``ids``."""
-        wanted = set(ids)
-        return [h for h in self if any(p.resource == resource and not wanted.isdisjoint(p.ids) for p in h.parts)]
+        uids: set[str] = set().union(*(self._holders.get((resource, device_id), ()) for device_id in ids))
+        if len(uids) > 1:
+            return [holding for holding in self if holding.uid in uids]
+        return [self._by_uid[uid] for uid in uids]
+
+    def _unlist(self, holding: Holding | None) -> None:
+        """Take a holding that was put out of the list of holders."""
+        for part in holding.parts if holding is not None else ():
+            for device_id in part.ids:
+                uids = self._holders.get((part.resource, device_id), set())
+                uids.discard(holding.uid if holding is not None else "")
+                if not uids:
+                    self._holders.pop((part.resource, device_id), None)
 
 
 def cards_of(holding: Holding, container: str, cards: int = 0) -> tuple[int, ...]:

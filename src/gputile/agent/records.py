@@ -1,6 +1,5 @@
 """What the agent remembers through its own death, and how it gets back what it has lost."""
 
-import contextlib
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,6 +27,7 @@ class Records:
         loaded = store.load()
         self.lost = loaded is None
         self.saved = loaded or Checkpoint()
+        self._recovered: tuple[object, ...] = ()  # what the kubelet's checkpoint was last compared with
 
     @property
     def in_force(self) -> InForce | None:
@@ -55,19 +55,27 @@ class Records:
         It also tells whose the devices are that were given to nobody knew whom, init containers included, and which
         directory a container will mount: that of the answer it got, even if that was meant for another.
         """
-        with contextlib.suppress(OSError):
-            holdings, setup = admission.holdings, admission.setup
-            pods = {pod.uid: pod for pod in admission.pods.values()}
-            for holding in recover(self._kubelets.read_bytes(), pods, setup, time.time_ns()):
-                known = holdings.get(holding.uid) or msgspec.structs.replace(holding, parts=())
-                for part in holding.parts:
-                    before = known.part(part.container, part.resource)
-                    if before is None:
-                        known = with_part(known, part, setup)
-                    elif before.directory != part.directory and set(before.ids) == set(part.ids):
-                        known = with_part(known, msgspec.structs.replace(before, directory=part.directory), setup)
-                    _drop_stand_ins(holdings, part)
-                holdings.put(known)
+        holdings, setup = admission.holdings, admission.setup
+        try:
+            stat = self._kubelets.stat()
+            seen = (stat.st_ino, stat.st_mtime_ns, setup, tuple(holdings), tuple(admission.pods.values()))
+            if seen == self._recovered:  # the kubelet puts a new file in the place of the old one
+                return
+            text = self._kubelets.read_bytes()
+        except OSError:
+            return
+        self._recovered = seen
+        pods = {pod.uid: pod for pod in admission.pods.values()}
+        for holding in recover(text, pods, setup, time.time_ns()):
+            known = holdings.get(holding.uid) or msgspec.structs.replace(holding, parts=())
+            for part in holding.parts:
+                before = known.part(part.container, part.resource)
+                if before is None:
+                    known = with_part(known, part, setup)
+                elif before.directory != part.directory and set(before.ids) == set(part.ids):
+                    known = with_part(known, msgspec.structs.replace(before, directory=part.directory), setup)
+                _drop_stand_ins(holdings, part)
+            holdings.put(known)
 
 
 def _drop_stand_ins(holdings: Holdings, part: Part) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,6 +260,34 @@ def test_the_limits_are_there_before_the_container(short: Path) -> None:
             assert len(directories) == 2
             here.kubelet.finish(here.pod("default/a").metadata.uid)
             here.cluster.delete("default/a")
+
+    asyncio.run(main())
+
+
+def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(short: Path) -> None:
+    """B1: a pod that has ended is taken for one that runs, for the watch lags and the kubelet's checkpoint is older."""
+
+    async def main() -> None:
+        async with scene(short, "default", (81920,) * 2) as here:
+            await here.until_offered(WHOLE_GPU, 2)
+            here.cluster.create(simple_pod("ended", container(**{WHOLE_GPU: 1})))
+            await here.until_running(1)
+            await here.until(lambda: not here.disagreements())
+            here.cluster.lag = 60.0  # the agent hears nothing from now on
+            (stale,) = here.agent.admission.holdings
+            prefer = here.agent.desk.preferred
+
+            async def prefer_and_forget(*asked: Any) -> tuple[str, ...]:
+                ids = await prefer(*asked)
+                here.agent.admission.holdings.put(stale)
+                return ids
+
+            here.agent.desk.preferred = prefer_and_forget  # type: ignore[method-assign]
+            here.kubelet.finish(here.pod("default/ended").metadata.uid)
+            both = simple_pod("both", container(**{WHOLE_GPU: 2}))
+            here.cluster.create(both)
+            await here.until(lambda: here.pod("default/both").status.phase == "Running", what=here.summary())
+            assert here.failed == {}
 
     asyncio.run(main())
 
