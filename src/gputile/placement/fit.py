@@ -8,6 +8,7 @@ from gputile.device.request import Kind, Request, Shape
 from gputile.ledger.columns import NO_GROUP
 from gputile.ledger.node import NodeFacts, Service
 from gputile.ledger.snapshot import CardState, NodeState
+from gputile.placement.shortage import amount, card_lacks, on_cards
 
 
 class Rule(IntEnum):
@@ -157,22 +158,18 @@ def _mode_text(facts: NodeFacts, shape: Shape) -> str:
 def _too_large_text(healthy: list[CardState], shape: Shape, facts: NodeFacts) -> str:
     """Name the largest of the cards that are too small, and how many are not."""
     if shape.percent > 100:
-        return f"a GPU has 100 percent of compute; the pod needs {shape.percent} {_on(shape)}"
+        return f"a GPU has 100 percent of compute; the pod needs {shape.percent} {on_cards(shape)}"
     small = [card for card in healthy if card.total < shape.mib]
     biggest, unit = max(small, key=lambda card: card.total), facts.unit_mib
-    units, need = _in_units(biggest.total, facts), _need(shape.mib, unit)
+    units, need = biggest.total // unit, amount(shape.mib, unit)
     if len(small) == len(healthy):
-        return f"its largest GPU has {units} units of {unit} MiB; the pod needs {need} {_on(shape)}"
+        return f"its largest GPU has {units} units of {unit} MiB; the pod needs {need} {on_cards(shape)}"
     name = f"GPU {biggest.card.index}"
     large = len(healthy) - len(small)
     return (
         f"{large} of its {len(healthy)} GPUs {'is' if large == 1 else 'are'} large enough, "
-        f"{name} has {units} units of {unit} MiB; the pod needs {need} {_on(shape)}"
+        f"{name} has {units} units of {unit} MiB; the pod needs {need} {on_cards(shape)}"
     )
-
-
-def _on(shape: Shape) -> str:
-    return "on one card" if shape.cards == 1 else f"on each of {shape.cards} cards"
 
 
 def _taken_text(node: NodeState, healthy: list[CardState], request: Request, group: int) -> str:
@@ -182,17 +179,7 @@ def _taken_text(node: NodeState, healthy: list[CardState], request: Request, gro
         (c for c in healthy if c.total >= shape.mib and not card_fits(c, shape, facts, group)),
         key=lambda c: (_lacks(c, shape, facts, group), -c.free, c.card.index),
     )
-    name, unit = f"GPU {card.card.index}", facts.unit_mib
-    if card.free < shape.mib:
-        free, total = _in_units(card.free, facts), _in_units(card.total, facts)
-        text = f"{name} has {free} of {total} units free; the pod needs {_need(shape.mib, unit)} {_on(shape)}"
-    elif _lacks_compute(card, shape):
-        left = max(0, 100 - card.percent)
-        text = f"{name} has {left} of 100 percent of compute free; the pod needs {shape.percent} {_on(shape)}"
-    elif card.pods >= facts.slots:
-        text = f"{name} holds {card.pods} pods, the most that a GPU may hold here ({facts.slots})"
-    else:
-        text = f"{name} is used by pods of another trust group, and mode {Mode.SHARE.value} does not isolate memory"
+    text = f"GPU {card.card.index} {card_lacks(card, shape, facts, group)}"
     if shape.cards > 1:
         ready = sum(card_fits(c, shape, facts, group) for c in healthy)
         text += f" ({ready} of {len(healthy)} GPUs could take their part)"
@@ -207,15 +194,6 @@ def _lacks(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> int:
         + (card.pods >= facts.slots)
         + (facts.grouped and card.group != NO_GROUP and (group == NO_GROUP or card.group != group))
     )
-
-
-def _in_units(mib: int, facts: NodeFacts) -> int:
-    return mib // facts.unit_mib
-
-
-def _need(mib: int, unit: int) -> str:
-    """Return an amount in the node's units, in MiB where it is no whole number of them."""
-    return str(mib // unit) if mib % unit == 0 else f"{mib} MiB"
 
 
 def _count(number: int, noun: str) -> str:
