@@ -1,163 +1,129 @@
 """Gangs, with an API server, a controller and an extender that each know things at another time, and faults.
 
-What must hold:
+What must hold, judged by the objects and by who has been told of them, not by the code under test:
 
-* no card ever holds more than it has, at any moment;
-* a gang starts whole: once things have settled, it runs whole or not at all, unless it lost something since it began;
-* once things have settled, no gang waits that would fit.
+* no card ever holds more than it has, and as far as the controller knows no place that is kept overlaps another;
+* a gate is removed only when all places of the plan are there; a plan is of enough pods for its gang;
+* a gang starts only when the extender knows all places of the plan and has room for them; what has started so is whole
+  once things have settled, unless one of its pods or places was lost meanwhile;
+* every place that is kept is taken or ends, and ledgers agree with the objects;
+* once things have settled, no gang and no single pod waits that would fit.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gputile.api.config.v1alpha1 import Admission, Configuration
-from gputile.api.core import Node, ObjectReference, Pod, SchedulingGate
-from gputile.api.wellknown import (
-    ALLOCATION_ANNOTATION,
-    GANG_GATE,
-    GANG_NAME_LABEL,
-    GANG_SIZE_LABEL,
-    GPU_MEMORY,
-    HOLD_ANNOTATION,
-)
+from gputile.api.config.v1alpha1 import Gangs as Settings
+from gputile.api.core import Pod
+from gputile.api.wellknown import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.controller.gangkeeper import GangKeeper
 from gputile.controller.rounds import Planner
 from gputile.controller.view import View
-from gputile.device.allocation import decode_allocation
-from gputile.device.gang import gang_of, gated
-from gputile.intree.predicates import Predicates
-from gputile.kube.errors import AnswerLost, ConnectionFailed, NotFound
+from gputile.device.gang import gated
+from gputile.device.hold import hold_of
 from gputile.kube.reflector import Applied, Deleted, Replaced
-from gputile.ledger.events import Assumed, NodeApplied, PodApplied, PodDeleted, TimePassed
+from gputile.ledger.events import (
+    Assumed,
+    Forgotten,
+    NodeApplied,
+    NodesReplaced,
+    PodApplied,
+    PodDeleted,
+    PodsReplaced,
+    TimePassed,
+)
 from gputile.ledger.ledger import Ledger
 from gputile.scheduling.claim import claim, place_of, place_problem
 from gputile.scheduling.decision import Decision
-from gputile.scheduling.gangplan import candidate, plan_gang
 from gputile.scheduling.placer import Placer
-from tests.corebuilders import gpu_node, pod, request_of
+from tests.corebuilders import request_of
+from tests.stateful.gangmodel import (
+    CARD_UNITS,
+    NAMES,
+    SECOND,
+    Crash,
+    Server,
+    Told,
+    annotated,
+    gang_name,
+    gang_size,
+    healthy_cards,
+    held_units,
+    live_hold,
+    new_pod,
+    node,
+    packs,
+    runs,
+    units_of,
+    waits,
+)
 
-CONFIGURATION = Configuration(admission=Admission(gangs=True))
-NAMES = ("a", "b")
-CARD_UNITS = 4
-SECOND = 10**9
-HOLD_SECONDS = CONFIGURATION.gangs.hold_seconds
-FATES = ("done", "done", "done", "unreachable", "answer lost", "never arrived", "crash")
-
+HOLD_SECONDS, PATIENCE_SECONDS = 120, 400
+CONFIGURATION = Configuration(
+    admission=Admission(gangs=True), gangs=Settings(hold_seconds=HOLD_SECONDS, patience_seconds=PATIENCE_SECONDS)
+)
+START_NS = 1_000_000 * SECOND
+FATES = ("done", "done", "done", "unreachable", "answer lost", "never arrived", "cut off", "deposed", "crash")
+SOME_FATES = st.just([]) | st.lists(st.sampled_from(FATES), max_size=6)
+TROUBLE = st.sampled_from(["none", "card", "card", "time", "controller", "extender", "list", "others", "others"])
 
 UNITS = st.sampled_from([4, 4, 3, 2, 1])
-WHO = ("controller", "acts", "extender", "scheduler", "settle")
-SOON_OR_ALL = st.sampled_from([10_000, 10_000, 10_000, 1, 5])
+SOON_OR_ALL = st.sampled_from([10_000, 10_000, 10_000, 1, 2, 5])
+TIMES = (1, HOLD_SECONDS // 2, HOLD_SECONDS * 4 // 5, HOLD_SECONDS, PATIENCE_SECONDS + 1)
 
 
 def _some(uids: Sequence[str]) -> st.SearchStrategy[Sequence[str]]:
     return st.integers(0, len(uids)).map(lambda count: uids[:count])
 
 
-class Crash(Exception):
-    """The controller dies."""
-
-
-def node(name: str, sick: Sequence[int] = ()) -> Node:
-    sizes = [CARD_UNITS * 1024] * 2
-    return gpu_node(
-        name, mode="cgpu", sizes=sizes, sick=sick, allocatable={"cpu": "99", "pods": "99", GPU_MEMORY: "99"}
-    )
-
-
-@dataclass
-class Server:
-    """The API server: its objects, and what it tells watchers."""
-
-    pods: dict[str, Pod] = field(default_factory=dict)
-    nodes: dict[str, Node] = field(default_factory=dict)
-    log: list[Applied[Pod] | Deleted[Pod]] = field(default_factory=list)
-    version: int = 0
-    fate: Callable[[], str] = lambda: "done"
-
-    def store(self, changed: Pod) -> Pod:
-        self.version += 1
-        meta = msgspec.structs.replace(changed.metadata, resource_version=str(self.version))
-        stored = msgspec.structs.replace(changed, metadata=meta)
-        self.pods[stored.metadata.uid] = stored
-        self.log.append(Applied(stored))
-        return stored
-
-    def delete(self, uid: str) -> None:
-        self.version += 1
-        self.log.append(Deleted(self.pods.pop(uid)))
-
-    # the controller's writes
-
-    async def hold(self, asked: Pod, text: str | None) -> Pod:
-        def change(current: Pod) -> Pod:
-            kept = {key: value for key, value in current.metadata.annotations.items() if key != HOLD_ANNOTATION}
-            kept |= {HOLD_ANNOTATION: text} if text is not None else {}
-            return msgspec.structs.replace(
-                current, metadata=msgspec.structs.replace(current.metadata, annotations=kept)
-            )
-
-        return self._write(asked, change)
-
-    async def ungate(self, asked: Pod) -> Pod:
-        def change(current: Pod) -> Pod:
-            return msgspec.structs.replace(current, spec=msgspec.structs.replace(current.spec, scheduling_gates=()))
-
-        return self._write(asked, change)
-
-    def _write(self, asked: Pod, change: Callable[[Pod], Pod]) -> Pod:
-        fate = self.fate()
-        if fate == "crash":
-            raise Crash
-        if fate == "unreachable":
-            raise ConnectionFailed("no connection")
-        if fate == "never arrived":
-            raise AnswerLost("no answer")
-        current = self.pods.get(asked.metadata.uid)
-        if current is None:
-            raise NotFound(404, "NotFound", "no such pod")
-        stored = self.store(change(current))
-        if fate == "answer lost":
-            raise AnswerLost("no answer")
-        return stored
-
-    async def pod(self, namespace: str, name: str) -> Pod | None:
-        return next((each for each in self.pods.values() if each.metadata.name == name), None)
-
-    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
-        assert message
-
-
 class Gangs(RuleBasedStateMachine):
-    """The watches of controller and extender lag as they like; ``disturbed`` gangs lost something after they began."""
+    """The watches of controller and extender lag as they like.
+
+    ``begun`` has the pods of each plan that has started, ``lost`` the plans that lost a pod or a place since.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.sick: dict[str, Sequence[int]] = {}
         self.server = Server(nodes={name: node(name) for name in NAMES})
-        self.now_ns = 1_000_000 * SECOND
+        self.server.before_ungate = self.a_gate_goes_when_all_places_are_there
+        self.now_ns = START_NS
         self.count = 0
         self.plans = 0
-        self.disturbed: set[str] = set()
-        self.extender = Ledger(CONFIGURATION)
-        self.placer = Placer(self.extender)
-        self.extender_at = 0
-        for each in self.server.nodes.values():
-            self.extender.apply(NodeApplied(each))
+        self.begun: dict[str, set[str]] = {}
+        self.lost: set[str] = set()
+        self.restart_extender()
         self.restart_controller()
 
     def restart_controller(self) -> None:
+        self.active = True
         self.view = View(CONFIGURATION)
         self.view.tick(self.now_ns)
         self.view.take_nodes(Replaced(list(self.server.nodes.values())))
+        self.the_controller_lists()
+        planner = Planner(self.view, self.new_plan)
+        self.keeper = GangKeeper(self.view, planner, self.server, lambda: self.active, lambda: self.now_ns)
+
+    def the_controller_lists(self) -> None:
         self.view.take_pods(Replaced(list(self.server.pods.values())))
         self.view_at = len(self.server.log)
-        planner = Planner(self.view, self.new_plan)
-        self.keeper = GangKeeper(self.view, planner, self.server, lambda: True, lambda: self.now_ns)
+        self.server.told = Told(dict(self.server.pods))
+
+    def restart_extender(self) -> None:
+        """Another replica takes over: it lists, and knows nothing else."""
+        self.extender = Ledger(CONFIGURATION)
+        self.placer = Placer(self.extender)
+        self.extender.apply(TimePassed(self.now_ns))
+        self.extender.apply(NodesReplaced(list(self.server.nodes.values())))
+        self.extender.apply(PodsReplaced(list(self.server.pods.values())))
+        self.extender_at, self.extender_ns = len(self.server.log), self.now_ns
+        self.extender_told = Told(dict(self.server.pods))
 
     def new_plan(self) -> str:
         self.plans += 1
@@ -166,23 +132,21 @@ class Gangs(RuleBasedStateMachine):
     # -- the cluster
 
     def create(self, name: str, units: int, labels: dict[str, str]) -> None:
-        asking = pod(name, mem=units)
-        meta = msgspec.structs.replace(asking.metadata, labels=labels, creation_timestamp="1970-01-12T13:46:40Z")
-        gates = (SchedulingGate(name=GANG_GATE),) if labels else ()
-        spec = msgspec.structs.replace(asking.spec, scheduling_gates=gates)
-        self.server.store(msgspec.structs.replace(asking, metadata=meta, spec=spec))
+        self.server.store(new_pod(name, units, labels, self.now_ns))
 
-    def a_gang_comes(self, size: int, units: int, missing: int, more: int) -> None:
+    def a_gang_comes(self, size: int, units: int, missing: int, more: int, other_units: int = 0) -> None:
+        """Its last pod may ask for other units than the rest."""
         self.count += 1
-        for i in range(size - missing + more):
-            self.create(f"g{self.count}-{i}", units, {GANG_NAME_LABEL: f"g{self.count}", GANG_SIZE_LABEL: str(size)})
+        last = size - missing + more - 1
+        for i in range(last + 1):
+            asked = other_units if other_units and i == last else units
+            labels = {GANG_NAME_LABEL: f"g{self.count}", GANG_SIZE_LABEL: str(size)}
+            self.create(f"g{self.count}-{i}", asked, labels)
 
     def a_member_comes_late(self, data: st.DataObject) -> None:
         like = data.draw(st.sampled_from(self.members()))
         self.count += 1
-        units = int(like.spec.containers[0].resources.limits[GPU_MEMORY])
-        gang = like.metadata.labels[GANG_NAME_LABEL]
-        self.create(f"{gang}-late{self.count}", units, dict(like.metadata.labels))
+        self.create(f"{gang_name(like)}-late{self.count}", units_of(like), dict(like.metadata.labels))
 
     def pods_come_alone_and_are_bound_at_once(self, units: int, count: int) -> None:
         """By an extender that has not heard yet what else happened."""
@@ -192,102 +156,144 @@ class Gangs(RuleBasedStateMachine):
             self.schedule(f"alone{self.count}")
 
     def members(self) -> list[Pod]:
-        return [each for each in self.server.pods.values() if gang_of(each)]
+        return [each for each in self.server.pods.values() if gang_name(each)]
 
-    def a_pod_ends(self, data: st.DataObject, how: str) -> None:
-        uid = data.draw(st.sampled_from(sorted(self.server.pods)))
+    def a_pod_ends(self, uid: str, how: str) -> None:
         ending = self.server.pods[uid]
-        self.disturb(ending)
         if how == "deleted":
             self.server.delete(uid)
         elif ending.spec.node_name:
             status = msgspec.structs.replace(ending.status, phase=how)
             self.server.store(msgspec.structs.replace(ending, status=status))
 
-    def disturb(self, one: Pod) -> None:
-        gang = gang_of(one)
-        if gang is not None:
-            self.disturbed.add(gang.name)
-
     def a_card_sickens_or_heals(self, name: str, sick: list[int]) -> None:
+        self.sick[name] = sick
         self.server.nodes[name] = node(name, sick)
         self.extender.apply(NodeApplied(self.server.nodes[name]))
         self.view.take_nodes(Applied(self.server.nodes[name]))
-        if sick:
-            self.disturb_those_begun()
+        healthy = healthy_cards(NAMES, self.sick)
+        for each in self.members():
+            hold = hold_of(each)
+            shares = hold.allocation.cards if hold is not None and hold.allocation is not None and waits(each) else ()
+            if hold is not None and any(share.uuid not in healthy for share in shares):
+                self.lost.add(hold.plan)
 
     def time_passes(self, seconds: int) -> None:
         self.now_ns += seconds * SECOND
-        self.extender.apply(TimePassed(self.now_ns))
-        if seconds > 1:
-            self.disturb_those_begun()
-
-    def disturb_those_begun(self) -> None:
         for each in self.members():
-            if each.spec.node_name:
-                self.disturb(each)
+            hold = hold_of(each)
+            if waits(each) and hold is not None and hold.expires_ns <= self.now_ns:
+                self.lost.add(hold.plan)
 
     # -- what happens: few rules, each of which draws, since hypothesis leaves out some of the rules in each run
 
-    @rule(data=st.data(), gangs=st.integers(0, 2), alone=st.integers(0, 4), late=st.booleans())
-    def pods_come(self, data: st.DataObject, gangs: int, alone: int, late: bool) -> None:
+    @initialize(size=st.integers(2, 4), units=UNITS, alone=st.integers(0, 1))
+    def the_first_gang_comes(self, size: int, units: int, alone: int) -> None:
+        self.a_gang_comes(size, units, 0, 0)
+        self.pods_come_alone_and_are_bound_at_once(1, alone)
+
+    @rule(data=st.data(), gangs=st.integers(0, 2), alone=st.integers(0, 2), late=st.integers(0, 2))
+    def pods_come(self, data: st.DataObject, gangs: int, alone: int, late: int) -> None:
         for _ in range(gangs):
-            self.a_gang_comes(*data.draw(st.tuples(st.integers(1, 5), UNITS, st.integers(0, 1), st.integers(0, 1))))
+            drawn = st.tuples(st.integers(1, 5), UNITS, st.integers(0, 1), st.integers(0, 1), st.just(0) | UNITS)
+            self.a_gang_comes(*data.draw(drawn))
         if alone:
             self.pods_come_alone_and_are_bound_at_once(data.draw(UNITS), alone)
-        if late and self.members():
+        for _ in range(late if self.members() else 0):
             self.a_member_comes_late(data)
 
     @precondition(lambda self: self.server.pods)
-    @rule(data=st.data(), count=st.integers(1, 6))
-    def pods_end(self, data: st.DataObject, count: int) -> None:
-        for _ in range(min(count, len(self.server.pods))):
-            self.a_pod_ends(data, data.draw(st.sampled_from(["deleted", "Succeeded", "Failed"])))
+    @rule(data=st.data(), how=st.sampled_from(["deleted", "Succeeded", "Failed"]), gang=st.booleans())
+    def pods_end(self, data: st.DataObject, how: str, gang: bool) -> None:
+        """Some of any kind, or all of a gang, or all that are of none."""
+        name = gang_name(self.server.pods[data.draw(st.sampled_from(sorted(self.server.pods)))]) if gang else None
+        ending = sorted(uid for uid, each in self.server.pods.items() if name is None or gang_name(each) == name)
+        for uid in ending if gang else data.draw(st.lists(st.sampled_from(ending), max_size=4, unique=True)):
+            self.a_pod_ends(uid, how)
 
-    @rule(data=st.data())
-    def trouble_comes(self, data: st.DataObject) -> None:
-        if data.draw(st.booleans()):
+    @rule(data=st.data(), what=TROUBLE)
+    def trouble_comes(self, data: st.DataObject, what: str) -> None:
+        if what == "card":
             sick = data.draw(st.lists(st.integers(0, 1), max_size=1))
             self.a_card_sickens_or_heals(data.draw(st.sampled_from(NAMES)), sick)
-        else:
-            self.time_passes(data.draw(st.sampled_from([1, HOLD_SECONDS // 2, HOLD_SECONDS])))
+        elif what == "time":
+            self.time_passes(data.draw(st.sampled_from(TIMES)))
+        elif what == "controller":
+            self.restart_controller()
+        elif what == "extender":
+            self.restart_extender()
+        elif what == "list":
+            self.the_controller_lists()
+        elif what == "others":
+            self.pods_come_alone_and_are_bound_at_once(data.draw(UNITS), 2)
 
-    @rule(data=st.data(), who=st.lists(st.sampled_from(WHO), min_size=4, max_size=12))
+    @rule(data=st.data(), who=st.lists(st.sampled_from(["controller", "acts", "extender", "scheduler"]), max_size=6))
     def time_goes_by(self, data: st.DataObject, who: list[str]) -> None:
         for each in who:
             if each == "controller":
                 self.the_controller_hears(data.draw(SOON_OR_ALL))
             elif each == "acts":
-                fates = st.just([]) | st.just([]) | st.lists(st.sampled_from(FATES), max_size=6)
-                self.the_controller_acts(data.draw(fates), 1)
+                self.the_controller_acts(data.draw(SOME_FATES), 1)
             elif each == "extender":
                 self.the_extender_hears(data.draw(SOON_OR_ALL))
-            elif each == "scheduler":
+            else:
                 self.the_scheduler_tries(data)
-            elif data.draw(st.integers(0, 3)) == 0:
-                self.everything_settles()
+
+    @rule(data=st.data(), trouble=st.tuples(TROUBLE, TROUBLE), heard=st.booleans(), settle=st.booleans())
+    def gangs_go_their_way(self, data: st.DataObject, trouble: tuple[str, str], heard: bool, settle: bool) -> None:
+        """As they would without any trouble: places, gates, Bindings; but trouble may come in between."""
+        self.the_controller_hears(10_000)
+        if heard:
+            self.the_extender_hears(10_000)
+        self.the_controller_acts(data.draw(SOME_FATES), 1)
+        self.trouble_comes(data, trouble[0])
+        self.the_extender_hears(data.draw(SOON_OR_ALL))
+        self.the_controller_acts(data.draw(SOME_FATES), 1)
+        self.trouble_comes(data, trouble[1])
+        self.the_extender_hears(data.draw(SOON_OR_ALL))
+        self.the_scheduler_tries(data)
+        if settle:
+            self.everything_settles()
 
     # -- who acts
 
     def the_controller_acts(self, fates: list[str], rounds: int) -> None:
-        left = iter(fates)
-        self.server.fate = lambda: next(left, "done")
+        """It may lose its Lease between two writes, or die: nothing it was about to write is written then."""
+        left, ended = iter(fates), ""
+
+        def fate() -> str:
+            nonlocal ended
+            drawn = ended or next(left, "done")
+            if drawn == "deposed":
+                self.active, drawn = False, "done"
+            ended = drawn if drawn in ("crash", "cut off") else ""
+            return "unreachable" if drawn == "cut off" else drawn
+
+        self.server.fate = fate
+        before = dict(self.server.told.pods)
         try:
             for _ in range(rounds):
                 asyncio.run(self.keeper.run_round())
         except Crash:
             self.restart_controller()
         finally:
-            self.server.fate = lambda: "done"
+            self.server.fate, self.active = lambda: "done", True
+        if not fates:
+            self.what_is_kept_is_there_to_be_kept()
+            self.plans_are_of_enough_pods(before)
 
     def the_controller_hears(self, count: int) -> None:
         for event in self.server.log[self.view_at : self.view_at + count]:
             self.view.take_pods(event)
+            self.server.told.hear(event)
             self.view_at += 1
 
     def the_extender_hears(self, count: int) -> None:
+        self.extender_ns = self.now_ns
+        self.extender.apply(TimePassed(self.now_ns))
         for event in self.server.log[self.extender_at : self.extender_at + count]:
             self.extender_at += 1
+            self.extender_told.hear(event)
             match event:
                 case Applied(told):
                     self.extender.apply(PodApplied(told))
@@ -297,41 +303,100 @@ class Gangs(RuleBasedStateMachine):
     def the_scheduler_tries(self, data: st.DataObject) -> None:
         """Pods in any order, as kube-scheduler's queues and backoffs have it; some not at all."""
         waiting = sorted(uid for uid, each in self.server.pods.items() if not each.spec.node_name and not gated(each))
+        failing = data.draw(st.sets(st.sampled_from(waiting), max_size=2)) if waiting else set()
         for uid in data.draw(st.permutations(waiting).flatmap(_some)):
-            self.schedule(uid)
+            self.schedule(uid, fails=uid in failing)
 
-    def schedule(self, uid: str) -> bool:
+    def schedule(self, uid: str, *, fails: bool = False) -> bool:
+        """Offer the pod to the extender, and bind it; where that ``fails``, the API server has refused the Binding."""
         asking = self.server.pods[uid]
         held = self.extender.booking(uid)
-        if place_problem(self.extender, asking, self.now_ns) or (held is not None and not held.tentative):
+        if place_problem(self.extender, asking, self.extender_ns) or (held is not None and not held.tentative):
             return False
-        request, place = request_of(asking), place_of(asking, self.extender, self.now_ns)
+        request, place = request_of(asking), place_of(asking, self.extender, self.extender_ns)
         nodes = [place] if place else self.placer.filter(request, NAMES).feasible
         if not nodes:
             return False
-        decision = claim(self.placer, asking, request, nodes[0], self.now_ns)
+        decision = claim(self.placer, asking, request, nodes[0], self.extender_ns)
         if not isinstance(decision, Decision):
             return False
         booking = decision.booking(asking, "default", 1.0)
         assert booking is not None
+        if fails:
+            before = self.extender.booking(uid)
+            self.extender.apply(Assumed(booking))
+            self.extender.apply(Forgotten(uid))
+            assert self.extender.booking(uid) == before, "what was kept for the pod is kept as before"
+            return False
+        if gang_name(asking):
+            self.a_pod_of_a_gang_starts(asking, decision.plan)
         self.extender.apply(Assumed(booking))
-        meta = msgspec.structs.replace(
-            asking.metadata, annotations=asking.metadata.annotations | decision.annotations()
-        )
+        bound = annotated(asking, **decision.annotations())
         spec = msgspec.structs.replace(asking.spec, node_name=decision.node)
-        self.server.store(msgspec.structs.replace(asking, metadata=meta, spec=spec))
+        self.extender_told.see(self.server.store(msgspec.structs.replace(bound, spec=spec)))
         return True
 
-    # -- what must hold
+    # -- what must hold whenever somebody acts
 
     @invariant()
     def no_card_holds_more_than_it_has(self) -> None:
-        held: dict[str, int] = {}
-        for each in self.server.pods.values():
-            if each.spec.node_name and not each.finished:
-                for share in decode_allocation(each.metadata.annotations[ALLOCATION_ANNOTATION]).cards:
-                    held[share.uuid] = held.get(share.uuid, 0) + share.mib
-        assert all(mib <= CARD_UNITS * 1024 for mib in held.values()), held
+        held = held_units(self.server.pods.values(), None)
+        assert all(units <= CARD_UNITS for units in held.values()), held
+
+    def what_is_kept_is_there_to_be_kept(self) -> None:
+        """As far as the controller knows after a round in which all its writes succeeded."""
+        told, healthy = self.server.told.pods.values(), healthy_cards(NAMES, self.sick)
+        held = held_units(told, self.now_ns)
+        assert all(units <= CARD_UNITS for units in held.values()), held
+        for each in told:
+            hold = live_hold(each, self.now_ns)
+            if hold is not None:
+                assert hold.expires_ns <= self.now_ns + HOLD_SECONDS * SECOND
+                assert hold.allocation is not None
+                (share,) = hold.allocation.cards
+                assert share.uuid in healthy
+                assert share.mib == units_of(each) * 1024, each.key
+
+    def plans_are_of_enough_pods(self, before: dict[str, Pod]) -> None:
+        """With those that run, and those that have other places, a new plan makes its gang whole."""
+        told = self.server.told
+        old = {hold.plan for each in before.values() if (hold := hold_of(each)) is not None}
+        for plan in {hold.plan for each in told.pods.values() if (hold := live_hold(each, self.now_ns))} - old:
+            places = [each for each in told.of_plan(plan) if live_hold(each, self.now_ns)]
+            (gang,) = {gang_name(each) for each in places}
+            pods = told.of_gang(gang)
+            running = _running(pods)
+            elsewhere = sum((hold := live_hold(each, self.now_ns)) is not None and hold.plan != plan for each in pods)
+            asked = {hold.pods for each in places if (hold := hold_of(each)) is not None}
+            assert len(asked) == 1
+            assert asked.pop() + running + elsewhere >= gang_size(pods), f"{gang} is planned in part"
+
+    def a_gate_goes_when_all_places_are_there(self, asked: Pod) -> None:
+        hold = live_hold(self.server.told.pods[asked.metadata.uid], self.now_ns)
+        assert hold is not None, f"{asked.key} loses its gate without a place"
+        places = self.server.told.of_plan(hold.plan)
+        kept = sum(live_hold(each, self.now_ns) is not None for each in places)
+        begun = any(runs(each) for each in places)
+        assert begun or kept >= hold.pods, f"{kept} of {hold.pods} places of {asked.key} are there"
+
+    def a_pod_of_a_gang_starts(self, starting: Pod, plan: str) -> None:
+        """The first of a plan starts only with all others sure of their places, of which nobody else has any part."""
+        assert plan, f"{starting.key} starts without a place"
+        told, now_ns = self.extender_told, self.extender_ns
+        if plan in self.begun:
+            return
+        places = told.of_plan(plan)
+        kept = [each for each in places if live_hold(each, now_ns)]
+        hold = hold_of(starting)
+        assert hold is not None
+        assert any(runs(each) for each in places) or len(kept) >= hold.pods, f"{starting.key} starts ahead of its gang"
+        cards = {share.uuid for each in kept if (h := hold_of(each)) and h.allocation for share in h.allocation.cards}
+        held = held_units(told.pods.values(), now_ns)
+        assert all(held[uuid] <= CARD_UNITS for uuid in cards), "a place of the plan is not free"
+        assert cards <= set(healthy_cards(NAMES, self.sick)), "a place of the plan is on a card that is out of order"
+        self.begun[plan] = {each.metadata.uid for each in kept}
+
+    # -- what must hold once things have settled
 
     def everything_settles(self) -> None:
         """All hear, the controller acts, and kube-scheduler tries, until nothing changes any more."""
@@ -339,53 +404,92 @@ class Gangs(RuleBasedStateMachine):
             before = self.server.version
             self.the_controller_hears(10_000)
             self.the_extender_hears(10_000)
-            asyncio.run(self.keeper.run_round())
+            self.the_controller_acts([], 1)
             self.the_extender_hears(10_000)
             for uid in sorted(self.server.pods):
-                if not self.server.pods[uid].spec.node_name and not gated(self.server.pods[uid]):
+                if waits(self.server.pods[uid]) and not gated(self.server.pods[uid]):
                     self.schedule(uid)
             if self.server.version == before:
                 break
         else:
             raise AssertionError("it never settles")
+        self.what_has_begun_is_whole()
+        self.ledgers_agree_with_the_objects()
+        self.nobody_waits_who_would_fit()
+
+    def what_has_begun_is_whole(self) -> None:
+        for plan, uids in self.begun.items():
+            pods = [self.server.pods[uid] for uid in uids if uid in self.server.pods]
+            if plan in self.lost or not any(runs(each) for each in pods):
+                continue
+            gang = [each for each in self.members() if gang_name(each) == gang_name(pods[0])]
+            whole = _running(gang) >= gang_size(gang)
+            missing = [each.key for each in pods if waits(each)]
+            assert whole or not missing, f"plan {plan} runs in part: {missing} wait"
+
+    def ledgers_agree_with_the_objects(self) -> None:
+        bound = {each.metadata.uid: each.spec.node_name for each in self.server.pods.values() if runs(each)}
+        kept = {
+            each.metadata.uid: hold.node
+            for each in self.server.pods.values()
+            if (hold := live_hold(each, self.now_ns)) is not None
+        }
+        for ledger in (self.extender, self.view.ledger):
+            bookings = list(ledger.bookings())
+            assert {b.uid: b.node for b in bookings if not b.tentative} == bound
+            assert {b.uid: b.node for b in bookings if b.tentative} == kept
+
+    def nobody_waits_who_would_fit(self) -> None:
+        """But behind the gang that has waited too long: for it, what becomes free is kept."""
+        held = held_units(self.server.pods.values(), None)
+        healthy = healthy_cards(NAMES, self.sick)
+        free = [CARD_UNITS - held.get(uuid, 0) for uuid in healthy]
         gangs: dict[str, list[Pod]] = {}
         for each in self.members():
-            gangs.setdefault(each.metadata.labels[GANG_NAME_LABEL], []).append(each)
-        for gang, pods in gangs.items():
-            self.is_whole_or_waits_rightly(gang, pods)
+            gangs.setdefault(gang_name(each), []).append(each)
+        least = {name: units for name, pods in gangs.items() if (units := _least(pods))}
+        # A gang that can never fit holds nobody up.
+        overdue = [
+            name for name in least if self.is_overdue(gangs[name]) and packs(least[name], [CARD_UNITS] * len(healthy))
+        ]
+        if not overdue:
+            kept = [each.key for each in self.server.pods.values() if live_hold(each, self.now_ns)]
+            assert not kept, f"{kept} have places and do not start"
+            for each in self.server.pods.values():
+                if waits(each) and not gang_name(each):
+                    assert not packs([units_of(each)], free), f"{each.key} waits, and would fit"
+        for name in overdue if len(overdue) == 1 else () if overdue else least:
+            assert not packs(least[name], free), f"{name} waits, and would fit"
 
-    def is_whole_or_waits_rightly(self, gang: str, pods: list[Pod]) -> None:
-        size = int(pods[0].metadata.labels[GANG_SIZE_LABEL])
-        bound = [each for each in pods if each.spec.node_name]
-        running = [each for each in bound if not each.finished]
-        if gang not in self.disturbed:
-            assert not bound or len(bound) >= size, f"{gang} runs in part: {len(bound)} of {size}"
-        waiting = [each for each in pods if not each.spec.node_name]
-        counted = len(running) + (sum(each.status.phase == "Succeeded" for each in pods) if running else 0)
-        needed = max(1, size - counted)
-        if len(waiting) < needed:
-            return
-        ledger = Ledger(CONFIGURATION)
-        for each_node in self.server.nodes.values():
-            ledger.apply(NodeApplied(each_node))
-        for each in self.server.pods.values():
-            if each.spec.node_name:
-                ledger.apply(PodApplied(each))
-        found = plan_gang(
-            [candidate(each, ledger) for each in waiting],
-            needed,
-            Placer(ledger),
-            Predicates(list(self.server.nodes.values())),
-            self.now_ns,
-        )
-        overdue = self.now_ns - 1_000_000 * SECOND > CONFIGURATION.gangs.patience_seconds * SECOND
-        assert overdue or not found.fits, f"{gang} waits, and would fit"
+    def is_overdue(self, pods: list[Pod]) -> bool:
+        """Return whether the gang may hold others up."""
+        newest = max(each.metadata.creation_timestamp or "" for each in pods if waits(each))
+        long_ago = new_pod("then", 1, {}, self.now_ns - PATIENCE_SECONDS * SECOND).metadata.creation_timestamp or ""
+        return newest < long_ago and _running(pods) < gang_size(pods)
 
     def teardown(self) -> None:
         self.everything_settles()
+        self.time_passes(HOLD_SECONDS)
+        self.extender.apply(TimePassed(self.now_ns))
+        self.view.tick(self.now_ns)
+        for ledger in (self.extender, self.view.ledger):
+            assert not any(booking.tentative for booking in ledger.bookings()), "a place is kept for ever"
 
 
-Gangs.TestCase.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
+def _running(pods: Sequence[Pod]) -> int:
+    """Return how many pods of a gang have started: those that have succeeded count while others run."""
+    running = sum(runs(each) for each in pods)
+    return running + sum(each.status.phase == "Succeeded" for each in pods) if running else 0
+
+
+def _least(pods: Sequence[Pod]) -> list[int]:
+    """Return the units of the pods that a gang needs to get on, the most modest of them; empty where some miss."""
+    waiting = sorted(units_of(each) for each in pods if waits(each))
+    needed = max(1, gang_size(pods) - _running(pods))
+    return sorted(waiting[:needed], reverse=True) if len(waiting) >= needed else []
+
+
+Gangs.TestCase.settings = settings(max_examples=400, stateful_step_count=12, deadline=None)
 TestGangs = Gangs.TestCase
 
 
@@ -475,7 +579,7 @@ def test_a_gang_that_has_waited_too_long_is_passed_by_nobody() -> None:
     machine = Gangs()
     machine.pods_come_alone_and_are_bound_at_once(4, 4)
     machine.a_gang_comes(3, 4, 0, 0)
-    machine.time_passes(CONFIGURATION.gangs.patience_seconds + 1)
+    machine.time_passes(PATIENCE_SECONDS + 1)
     machine.a_gang_comes(1, 4, 0, 0)
     machine.everything_settles()
     for i in range(3):
@@ -483,3 +587,47 @@ def test_a_gang_that_has_waited_too_long_is_passed_by_nobody() -> None:
         machine.everything_settles()
         machine.pods_come_alone_and_are_bound_at_once(4, 1)
     assert {"g5-0", "g5-1", "g5-2", "alone4"} == bound_of(machine)
+
+
+def test_an_extender_that_has_heard_of_some_places_starts_nobody() -> None:
+    """The gates are gone, and its watch lags behind kube-scheduler's."""
+    for heard in range(3):
+        machine = Gangs()
+        machine.a_gang_comes(3, 4, 0, 0)
+        machine.the_controller_hears(10_000)
+        machine.the_extender_hears(10_000)
+        machine.the_controller_acts([], 2)
+        assert not any(gated(each) for each in machine.members())
+        machine.the_extender_hears(heard)
+        assert not any(machine.schedule(f"g1-{i}") for i in range(3))
+        machine.the_extender_hears(10_000)
+        assert all(machine.schedule(f"g1-{i}") for i in range(3))
+
+
+def test_what_is_kept_for_a_gang_that_has_waited_too_long_is_what_it_can_use() -> None:
+    """A place that somebody else has taken is no place: what becomes free instead is kept."""
+    machine = Gangs()
+    machine.a_gang_comes(2, 4, 0, 0)
+    machine.time_passes(PATIENCE_SECONDS + 1)
+    machine.pods_come_alone_and_are_bound_at_once(4, 3)
+    machine.the_controller_hears(10_000)
+    machine.the_controller_acts([], 1)
+    (kept,) = [each for each in machine.members() if hold_of(each) is not None]
+    machine.pods_come_alone_and_are_bound_at_once(4, 1)
+    machine.everything_settles()
+    assert hold_of(machine.server.pods[kept.metadata.uid]) is None, "its card was given away before that was heard"
+    machine.server.delete("alone2")
+    machine.everything_settles()
+    machine.pods_come_alone_and_are_bound_at_once(4, 1)
+    machine.server.delete("alone3")
+    machine.everything_settles()
+    assert {"g1-0", "g1-1"} < bound_of(machine)
+
+
+def test_a_gang_that_is_too_large_for_the_cluster_holds_nobody_up() -> None:
+    machine = Gangs()
+    machine.a_gang_comes(5, 4, 0, 0)
+    machine.time_passes(PATIENCE_SECONDS + 1)
+    machine.a_gang_comes(4, 4, 0, 0)
+    machine.everything_settles()
+    assert bound_of(machine) == {f"g2-{i}" for i in range(4)}

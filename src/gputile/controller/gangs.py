@@ -109,27 +109,44 @@ def _kept(view: View, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str
     That is the rule of the extender (``scheduling.claim``): all places of a plan, or those of one that has begun.
     """
     begun = {hold.plan for pod in running if (hold := hold_of(pod)) is not None}
-    margin = view.ledger.configuration.gangs.hold_seconds * 10**9 // _RENEW_PART
     plans: dict[str, list[tuple[Pod, Hold]]] = {}
     for pod in waiting:
-        hold = view.hold(pod)
-        if hold is not None and hold.expires_ns - view.now_ns > margin:
+        hold = _lasting(view, pod)
+        if hold is not None:
             plans.setdefault(hold.plan, []).append((pod, hold))
     kept: set[str] = set()
     for plan, places in plans.items():
-        sound = [pod.metadata.uid for pod, hold in places if _sound(view, pod, hold)]
+        sound = [pod.metadata.uid for pod, hold in places if _there(view, pod, hold) and not _held_up(view, pod, hold)]
         if plan in begun or (len(sound) == len(places) >= max(hold.pods for _, hold in places)):
             kept.update(sound)
     return kept
 
 
-def _sound(view: View, pod: Pod, hold: Hold) -> bool:
+def place_lasts(view: View, pod: Pod) -> bool:
+    """Return whether the place that is kept for a pod is still its own, and does not end soon."""
+    hold = _lasting(view, pod)
+    return hold is not None and _there(view, pod, hold)
+
+
+def _lasting(view: View, pod: Pod) -> Hold | None:
+    margin = view.ledger.configuration.gangs.hold_seconds * 10**9 // _RENEW_PART
+    hold = view.hold(pod)
+    return hold if hold is not None and hold.expires_ns - view.now_ns > margin else None
+
+
+def _there(view: View, pod: Pod, hold: Hold) -> bool:
     if hold.allocation is None:
         return hold.node in view.nodes
     booking = view.ledger.booking(pod.metadata.uid)
     if booking is None or not booking.tentative or booking.plan != hold.plan:
         return False
-    return not lost_place(view.ledger, booking) and not plan_problem(view.ledger, booking)
+    return not lost_place(view.ledger, booking)
+
+
+def _held_up(view: View, pod: Pod, hold: Hold) -> bool:
+    """Return whether the place is one of a plan that may not start."""
+    booking = view.ledger.booking(pod.metadata.uid)
+    return hold.allocation is not None and booking is not None and bool(plan_problem(view.ledger, booking))
 
 
 def _unix(timestamp: str | None) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gputile.api.core import Pod
-from gputile.controller.gangs import Gang, gangs_of
+from gputile.controller.gangs import Gang, gangs_of, place_lasts
 from gputile.controller.view import Ground, View
 from gputile.device.gang import GangName, gated
 from gputile.device.hold import Hold
@@ -217,10 +217,9 @@ class Planner:
 
     def _gather(self, gang: Gang, plan: GangPlan, result: Round) -> None:
         """Keep what there is for a gang that has waited too long, where that is more than is kept already."""
-        margin = self._configuration.gangs.hold_seconds * _SECOND // 4
-        holds = [hold for pod in gang.loose if (hold := self._view.hold(pod)) is not None]
-        lasting = [hold for hold in holds if hold.expires_ns - self._view.now_ns > margin]
-        if len(plan.places) > len(lasting) or len(holds) > len(lasting):
+        kept = sum(self._view.hold(pod) is not None for pod in gang.loose)
+        lasting = sum(place_lasts(self._view, pod) for pod in gang.loose)
+        if len(plan.places) > lasting or kept > lasting:
             self._write(gang, plan, gang.needed, result)
 
     def _give_back(self, gang: Gang, result: Round) -> None:

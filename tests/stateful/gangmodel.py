@@ -1,0 +1,211 @@
+"""A cluster for the tests of gangs: an API server that writes can fail on, and what others have been told by it."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import msgspec
+
+from gputile.api.core import Node, ObjectReference, Pod, SchedulingGate
+from gputile.api.wellknown import (
+    ALLOCATION_ANNOTATION,
+    GANG_GATE,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    GPU_MEMORY,
+    HOLD_ANNOTATION,
+)
+from gputile.device.allocation import decode_allocation
+from gputile.device.hold import Hold, hold_of
+from gputile.kube.errors import AnswerLost, ConnectionFailed, NotFound
+from gputile.kube.reflector import Applied, Deleted
+from tests.corebuilders import gpu_node, pod
+
+NAMES = ("a", "b")
+CARDS = 2
+CARD_UNITS = 4
+SECOND = 10**9
+
+
+class Crash(Exception):
+    """The controller dies."""
+
+
+def node(name: str, sick: Sequence[int] = ()) -> Node:
+    sizes = [CARD_UNITS * 1024] * CARDS
+    return gpu_node(
+        name, mode="cgpu", sizes=sizes, sick=sick, allocatable={"cpu": "99", "pods": "99", GPU_MEMORY: "99"}
+    )
+
+
+def new_pod(name: str, units: int, labels: dict[str, str], now_ns: int) -> Pod:
+    """A pod as the webhook leaves it: one of a gang waits behind its gate."""
+    asking = pod(name, mem=units)
+    created = datetime.fromtimestamp(now_ns // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    meta = msgspec.structs.replace(asking.metadata, labels=labels, creation_timestamp=created)
+    gates = (SchedulingGate(name=GANG_GATE),) if labels else ()
+    return msgspec.structs.replace(
+        asking, metadata=meta, spec=msgspec.structs.replace(asking.spec, scheduling_gates=gates)
+    )
+
+
+def annotated(changed: Pod, **annotations: str | None) -> Pod:
+    """Return the pod with annotations set, or removed where they are None."""
+    wanted = {HOLD_ANNOTATION if key == "hold" else key: text for key, text in annotations.items()}
+    kept = {key: text for key, text in changed.metadata.annotations.items() if key not in wanted}
+    kept |= {key: text for key, text in wanted.items() if text is not None}
+    return msgspec.structs.replace(changed, metadata=msgspec.structs.replace(changed.metadata, annotations=kept))
+
+
+def units_of(asking: Pod) -> int:
+    return int(asking.spec.containers[0].resources.limits[GPU_MEMORY])
+
+
+def gang_name(one: Pod) -> str:
+    return one.metadata.labels.get(GANG_NAME_LABEL, "")
+
+
+def gang_size(pods: Iterable[Pod]) -> int:
+    return max(int(each.metadata.labels[GANG_SIZE_LABEL]) for each in pods)
+
+
+def runs(one: Pod) -> bool:
+    return bool(one.spec.node_name) and not one.finished
+
+
+def waits(one: Pod) -> bool:
+    return not one.spec.node_name and not one.finished
+
+
+def live_hold(one: Pod, now_ns: int) -> Hold | None:
+    """Return the place that is kept for a pod which waits."""
+    hold = hold_of(one) if waits(one) else None
+    return hold if hold is not None and hold.expires_ns > now_ns else None
+
+
+def held_units(pods: Iterable[Pod], now_ns: int | None) -> dict[str, int]:
+    """Return how many units of each card pods hold; with ``now_ns``, those that are kept then count too."""
+    held: dict[str, int] = {}
+    for each in pods:
+        allocation = None
+        if runs(each):
+            allocation = decode_allocation(each.metadata.annotations[ALLOCATION_ANNOTATION])
+        elif now_ns is not None and (hold := live_hold(each, now_ns)) is not None:
+            allocation = hold.allocation
+        for share in allocation.cards if allocation else ():
+            held[share.uuid] = held.get(share.uuid, 0) + share.mib // 1024
+    return held
+
+
+def healthy_cards(nodes: Iterable[str], sick: dict[str, Sequence[int]]) -> list[str]:
+    return [f"GPU-{name}-{i}" for name in nodes for i in range(CARDS) if i not in sick.get(name, ())]
+
+
+def packs(units: Sequence[int], free: Sequence[int]) -> bool:
+    """Return whether all ``units`` fit into cards with ``free`` units: every way is tried."""
+    if not units:
+        return True
+    first, rest = units[0], units[1:]
+    for i, left in enumerate(free):
+        if left >= first and left not in free[:i] and packs(rest, [*free[:i], left - first, *free[i + 1 :]]):
+            return True
+    return False
+
+
+@dataclass
+class Told:
+    """The newest that somebody has been told of each pod."""
+
+    pods: dict[str, Pod] = field(default_factory=dict)
+
+    def hear(self, event: "Applied[Pod] | Deleted[Pod]") -> None:
+        uid = event.object.metadata.uid
+        if isinstance(event, Deleted):
+            self.pods.pop(uid, None)
+        else:
+            self.see(event.object)
+
+    def see(self, one: Pod) -> None:
+        before = self.pods.get(one.metadata.uid)
+        if before is None or version_of(before) <= version_of(one):
+            self.pods[one.metadata.uid] = one
+
+    def of_plan(self, plan: str) -> list[Pod]:
+        return [each for each in self.pods.values() if (hold := hold_of(each)) is not None and hold.plan == plan]
+
+    def of_gang(self, gang: str) -> list[Pod]:
+        return [each for each in self.pods.values() if gang_name(each) == gang]
+
+
+def version_of(one: Pod) -> int:
+    return int(one.metadata.resource_version)
+
+
+@dataclass
+class Server:
+    """The API server: its objects, and what it tells watchers. ``told`` is what the controller was answered."""
+
+    pods: dict[str, Pod] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    log: list[Applied[Pod] | Deleted[Pod]] = field(default_factory=list)
+    version: int = 0
+    fate: Callable[[], str] = lambda: "done"
+    told: Told = field(default_factory=Told)
+    before_ungate: Callable[[Pod], None] = lambda _: None
+
+    def store(self, changed: Pod) -> Pod:
+        self.version += 1
+        meta = msgspec.structs.replace(changed.metadata, resource_version=str(self.version))
+        stored = msgspec.structs.replace(changed, metadata=meta)
+        self.pods[stored.metadata.uid] = stored
+        self.log.append(Applied(stored))
+        return stored
+
+    def delete(self, uid: str) -> None:
+        self.version += 1
+        self.log.append(Deleted(self.pods.pop(uid)))
+
+    # the controller's writes
+
+    async def hold(self, asked: Pod, text: str | None) -> Pod:
+        return self._write(asked, lambda current: annotated(current, hold=text))
+
+    async def ungate(self, asked: Pod) -> Pod:
+        self.before_ungate(asked)
+        return self._write(
+            asked,
+            lambda current: msgspec.structs.replace(
+                current, spec=msgspec.structs.replace(current.spec, scheduling_gates=())
+            ),
+        )
+
+    def _write(self, asked: Pod, change: Callable[[Pod], Pod]) -> Pod:
+        fate = self.fate()
+        if fate == "crash":
+            raise Crash
+        if fate == "unreachable":
+            raise ConnectionFailed("no connection")
+        if fate == "never arrived":
+            raise AnswerLost("no answer")
+        current = self.pods.get(asked.metadata.uid)
+        if current is None:
+            raise NotFound(404, "NotFound", "no such pod")
+        stored = self.store(change(current))
+        if fate == "answer lost":
+            raise AnswerLost("no answer")
+        self.told.see(stored)
+        return stored
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        fate = self.fate()
+        if fate == "crash":
+            raise Crash
+        if fate == "unreachable":
+            raise ConnectionFailed("no connection")
+        found = next((each for each in self.pods.values() if each.metadata.name == name), None)
+        if found is not None:
+            self.told.see(found)
+        return found
+
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
+        assert message
