@@ -631,3 +631,19 @@ def test_a_gang_that_is_too_large_for_the_cluster_holds_nobody_up() -> None:
     machine.a_gang_comes(4, 4, 0, 0)
     machine.everything_settles()
     assert bound_of(machine) == {f"g2-{i}" for i in range(4)}
+
+
+def test_behind_a_gang_that_has_waited_too_long_nobody_takes_what_it_cannot_use_yet() -> None:
+    """Half of a card is free: a smaller gang would fit, and the card would never be whole again."""
+    machine = Gangs()
+    machine.pods_come_alone_and_are_bound_at_once(4, 3)
+    machine.pods_come_alone_and_are_bound_at_once(2, 2)
+    machine.a_gang_comes(1, 4, 0, 0)
+    machine.time_passes(PATIENCE_SECONDS + 1)
+    machine.a_gang_comes(1, 2, 0, 0)
+    machine.server.delete("alone4")
+    machine.everything_settles()
+    assert not any(uid.startswith("g") for uid in bound_of(machine))
+    machine.server.delete("alone5")
+    machine.everything_settles()
+    assert bound_of(machine) == {"alone1", "alone2", "alone3", "g6-0"}
