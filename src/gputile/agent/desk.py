@@ -37,7 +37,7 @@ MOST_LOOKUPS = 8
 
 
 class AdmissionDesk:
-    """The desk of one node.
+    """The desk of one node. ``asked`` is when the kubelet last asked for anything, on the monotonic clock.
 
     ``changed`` is called after each allocation, ``save`` writes the checkpoint, and ``share_time`` writes down the
     share of GPU time of a container that is about to start.
@@ -73,11 +73,13 @@ class AdmissionDesk:
         self._cdi = cdi
         self._share_time = share_time
         self._latest: Listing = {}
+        self.asked = 0.0
 
     async def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> tuple[str, ...]:
         """Return the IDs that the kubelet should take."""
+        self.asked = time.monotonic()
         with self._metrics.seconds.labels("GetPreferredAllocation").time():
             listing = await self._look(resource, size)
             return self._admission.preferred(resource, available, must, size, listing, time.monotonic())
@@ -88,8 +90,9 @@ class AdmissionDesk:
         Raises:
             Contradiction: the IDs cannot be served.
         """
+        self.asked = time.monotonic()
         with self._metrics.seconds.labels("Allocate").time():
-            now, listing = time.monotonic(), None
+            now, listing = self.asked, None
             expected = self._admission.expects(resource, ids, now)
             if not expected:
                 listing = await self._look(resource, len(ids))

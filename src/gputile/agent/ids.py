@@ -7,7 +7,9 @@ IDs sort by card and slot, and more where a card has more slots.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 
+_MOST_KEPT = 8192
 _ID = re.compile(r"g(0|[1-9][0-9]{0,2})-([0-9]{5,9})", re.ASCII)
 
 
@@ -24,6 +26,7 @@ def encode(index: int, slot: int) -> str:
     return f"g{index}-{slot:05d}"
 
 
+@lru_cache(_MOST_KEPT)  # the kubelet names all free IDs of the node in each of its questions
 def decode(device_id: str) -> tuple[int, int]:
     """Return the index of the card and the slot.
 

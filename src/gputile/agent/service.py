@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 SYNC_WITHIN_S = 2.0  # how long registration waits for the API server's pods; admission asks for single ones later
 RECONCILE_EVERY_S = 10.0
 RECONCILE_APART_S = 0.3
+QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
 LIST_WITHIN_S = 2.0
 SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
 PROBE_STEP_S = 5.0
@@ -100,7 +101,9 @@ class Agent:
         cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
         self.kubelet = Kubelet(gateway, lambda call: answer(self.desk, call))
         self.offering = Offering(self.admission, self._records, self.kubelet, self._mps, cdi, places.device_plugins)
-        self._turns = TurnKeeping(self._store, lambda: time_shares(self.admission, str(self._store.allocations)))
+        self._turns = TurnKeeping(
+            self._store, lambda beside: time_shares(self.admission, str(self._store.allocations), beside)
+        )
         self.desk = AdmissionDesk(
             self.admission,
             self._store,
@@ -221,6 +224,7 @@ class Agent:
     async def _compare(self) -> None:
         self._beat = time.monotonic()
         await self._reconcile.wait(RECONCILE_EVERY_S)
+        await self._answered()
         self._turns.refresh()
         if not self._store.mine:
             return
@@ -253,6 +257,14 @@ class Agent:
         self._store.keep_only(part.directory for holding in admission.holdings for part in holding.parts)
         self.metrics.holdings.set(len(admission.holdings))
         await asyncio.sleep(RECONCILE_APART_S)
+
+    async def _answered(self) -> None:
+        """Wait until the kubelet has asked nothing for a moment: it waits for answers, and comparing takes its time."""
+        for _ in range(int(LONGEST_BUSY_S / QUIET_S)):
+            quiet = time.monotonic() - self.desk.asked
+            if quiet >= QUIET_S:
+                return
+            await asyncio.sleep(QUIET_S - quiet)
 
     async def _tell_node(self) -> None:
         await self._publish.wait(TELL_EVERY_S)

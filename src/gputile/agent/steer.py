@@ -6,7 +6,7 @@ number of IDs on the right number of cards, and only where no such set exists is
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gputile.agent.ids import DeviceIdError, by_card, encode
+from gputile.agent.ids import DeviceIdError, decode, encode
 from gputile.agent.room import Room
 from gputile.agent.setup import Setup
 from gputile.device.request import Shape
@@ -19,10 +19,10 @@ def readable(device_ids: Iterable[str]) -> dict[int, frozenset[int]]:
     found: dict[int, set[int]] = {}
     for device_id in device_ids:
         try:
-            for index, slots in by_card((device_id,)).items():
-                found.setdefault(index, set()).update(slots)
+            index, slot = decode(device_id)
         except DeviceIdError:
             continue
+        found.setdefault(index, set()).add(slot)
     return {index: frozenset(slots) for index, slots in found.items()}
 
 

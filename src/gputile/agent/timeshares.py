@@ -47,13 +47,19 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
     return NodeCondition(type=TIME_POLICY_REFUSED, status="False", reason="Valid", message=text)
 
 
-def time_shares(admission: Admission, directory: str) -> TimeShares:
-    """Return what all containers on the node get; ``directory`` is where the allocations' directories are."""
+def time_shares(admission: Admission, directory: str, beside: str = "") -> TimeShares:
+    """Return what all containers on the node get; ``directory`` is where the allocations' directories are.
+
+    With the name of such a directory in ``beside`` it is only the containers on that allocation's cards.
+    """
     setup, configuration = admission.setup, admission.configuration
     policy = policy_of(setup.mode, admission.labels, configuration.gpu_time)
     shares: dict[str, dict[str, Share]] = {}
     if setup.mode in ISOLATED:
+        near = _cards(admission, beside)
         for holding in admission.holdings:
+            if beside and near.isdisjoint(holding.indices):
+                continue
             for name, claims in _claims(admission, holding):
                 shares[name] = {
                     uuid: share_of(policy, claim, configuration.max_pods_per_gpu) for uuid, claim in claims.items()
@@ -76,6 +82,12 @@ def time_shares(admission: Admission, directory: str) -> TimeShares:
         if policy is not Policy.NATIVE
     )
     return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files)
+
+
+def _cards(admission: Admission, directory: str) -> frozenset[int]:
+    """Return the indices of the cards of an allocation."""
+    found = (h.indices for h in admission.holdings if any(part.directory == directory for part in h.parts))
+    return next(found, frozenset())
 
 
 def _claims(admission: Admission, holding: Holding) -> Iterator[tuple[str, dict[str, Claim]]]:

@@ -20,9 +20,12 @@ STOP_WITHIN_S = 3.0
 
 
 class TurnKeeping:
-    """Keeps an arbiter running while there are containers to serve; ``shares`` says what they get."""
+    """Keeps an arbiter running while there are containers to serve.
 
-    def __init__(self, store: Store, shares: Callable[[], TimeShares]) -> None:
+    ``shares`` says what they get: all of them for "", those on the cards of an allocation for its directory's name.
+    """
+
+    def __init__(self, store: Store, shares: Callable[[str], TimeShares]) -> None:
         self._store = store
         self._shares = shares
         self._told = Assignment()
@@ -42,7 +45,7 @@ class TurnKeeping:
         Raises:
             OSError: it cannot be written.
         """
-        self._write({directory: self._shares().files.get(directory)})
+        self._write({directory: self._shares(directory).files.get(directory)})
 
     def refresh(self) -> None:
         """Bring the arbiter and the allocations' files up to date.
@@ -53,7 +56,7 @@ class TurnKeeping:
         if not self._store.mine:
             self._tell(Assignment())
             return
-        shares = self._shares()
+        shares = self._shares("")
         self._write(shares.files)
         for name in self._files.keys() - shares.files.keys():
             del self._files[name]

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 VERSION = "v1beta1"
 KUBELET_SOCKET = "kubelet.sock"
-LOOK_EVERY_S = 0.75
+LOOK_EVERY_S = 1.5
 ANSWER_WITHIN_S = 5.0
 HAND_OVER_WITHIN_S = 3.0
 LOOK_FOR_OLDER_EVERY_S = 0.05

@@ -28,7 +28,7 @@ from gputile.gateway.relay import AWAY_FOR_S, Relay
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 1.0
+LOOK_EVERY_S = 2.0
 QUIET_FOR_S = 90.0
 ABANDONED_AFTER_S = 20.0
 

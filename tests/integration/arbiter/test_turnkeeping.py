@@ -12,6 +12,7 @@ from gputile.agent.timeshares import TimeShares
 from gputile.agent.turnkeeping import TurnKeeping
 from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
 from gputile.arbiter.protocol import SIZE, SOCKET, Kind, Message, decode
+from gputile.gateway.claim import Claim
 
 CARD = "GPU-00000000-0000-5117-0000-000000000001"
 WITHIN_S = 60.0
@@ -28,6 +29,13 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+def claimed(directory: Path, token: str) -> Claim:
+    """Return a claim that has been made."""
+    claim = Claim(directory / "owner", token)
+    claim.take()
+    return claim
+
+
 def answers(path: Path) -> bool:
     """Return whether an arbiter greets here."""
     with socket.socket(socket.AF_UNIX) as peer:
@@ -42,10 +50,9 @@ def answers(path: Path) -> bool:
 
 def test_served_again_when_the_arbiter_is_killed(tmp_path: Path) -> None:
     async def main() -> None:
-        store, wanted = Store(tmp_path), ["one"]
-        store.claim()
+        store, wanted = Store(tmp_path, claimed(tmp_path, "a")), ["one"]
         store.prepare("one")
-        turns = TurnKeeping(store, lambda: shares_of(store, *wanted))
+        turns = TurnKeeping(store, lambda beside: shares_of(store, *wanted))
         path = store.allocations / "one" / SOCKET
         turns.starting("one")
         assert (store.allocations / "one" / "share").read_bytes().startswith(b"gputile-share 1\n")
@@ -69,15 +76,15 @@ def test_served_again_when_the_arbiter_is_killed(tmp_path: Path) -> None:
 
 def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
     async def main() -> None:
-        older, younger = Store(tmp_path), Store(tmp_path)
-        older.claim()
+        claim = Claim(tmp_path / "owner", "b")
+        older, younger = Store(tmp_path, claimed(tmp_path, "a")), Store(tmp_path, claim)
         older.prepare("one")
-        former = TurnKeeping(older, lambda: shares_of(older, "one"))
-        latter = TurnKeeping(younger, lambda: shares_of(younger, "one"))
+        former = TurnKeeping(older, lambda beside: shares_of(older, "one"))
+        latter = TurnKeeping(younger, lambda beside: shares_of(younger, "one"))
         path = older.allocations / "one" / SOCKET
         former.refresh()
         await until(lambda: answers(path))
-        younger.claim()
+        claim.take()
         latter.refresh()
         former.refresh()
         await until(lambda: former.pid is None and latter.pid is not None and answers(path))

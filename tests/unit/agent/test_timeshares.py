@@ -1,5 +1,7 @@
 """G4, M4, M5: what containers get of their cards' time, by mode, label, configuration, annotation and priority."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -118,3 +120,21 @@ def test_shares_without_an_arbiter_add_up_to_the_card() -> None:
     for policy in (Policy.AVERAGE, Policy.PREEMPTIVE, Policy.WEIGHTED, Policy.FIXED, Policy.WEAK):
         shares = [share_of(policy, claim, 16) for claim in everybody]
         assert 0 < sum(fallback(policy, share, shares) for share in shares) <= WHOLE
+
+
+def test_a_starting_container_is_told_the_same_by_its_cards_alone() -> None:
+    admission, other = node(Mode.CGPU), Card(1, "GPU-b", 10240)
+    inventory = msgspec.structs.replace(admission.setup.inventory, cards=(CARD, other))
+    admission.setup = replace(admission.setup, inventory=inventory)
+    for name, ids in (("c", ("g1-00000",)), ("d", ("g0-00007", "g1-00007"))):
+        pod = simple_pod(name, container(mem=len(ids)))
+        pod.metadata.uid = name
+        admission.pods[pod.key] = known_pod(pod, admission.configuration)
+        parts = (Part("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main"),)
+        cards = {0: "GPU-a", 1: "GPU-b"}
+        admission.holdings.put(Holding(name, "default", name, 1024, "cgpu", "default", 0, parts, cards))
+    everything = time_shares(admission, "/d").files
+    for name, content in everything.items():
+        assert time_shares(admission, "/d", name).files[name] == content
+    assert set(time_shares(admission, "/d", "c-main").files) == {"c-main", "d-main"}
+    assert time_shares(admission, "/d", "of-nobody").files == {}
