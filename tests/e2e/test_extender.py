@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gputile.api.wellknown import ACK_ALLOCATION, GPU_CORE, GPU_MEMORY, GPUSHARE_INDEX, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.api.wellknown import (
+    ACK_ALLOCATION,
+    ALLOCATION_ANNOTATION,
+    GPU_CORE,
+    GPU_MEMORY,
+    GPUSHARE_INDEX,
+    TOPOLOGY_GPU,
+    WHOLE_GPU,
+)
 from tests.documents import document_yaml
 from tests.e2e.extender import (
     assert_nothing_over_allocated,
@@ -181,6 +189,21 @@ def test_a_wrong_request_says_what_is_wrong(cluster: ControlPlane, namespace: st
             20,
         )
     assert bound(pods_in(cluster, namespace)) == {}
+
+
+def test_a_pod_that_waits_while_the_unit_changes_is_told_what_to_ask_for(cluster: ControlPlane, namespace: str) -> None:
+    """U5: it was stamped with 1 GiB, and the unit is 128 MiB now; what it is told to ask for is as much."""
+    before = pod_body("before", {GPU_MEMORY: 4}, nodeSelector=on("t4"))
+    before["metadata"]["annotations"] = {"gputile.io/memory-unit-mib": "1024"}
+    create(cluster, namespace, before)
+    text = "create it anew, and ask 32 units for the same 4096 MiB"
+    cluster.wait(lambda: any(text in each for each in events_of(cluster, namespace, "before", "NoGPUFits")), text, 20)
+    create(cluster, namespace, pod_body("anew", {GPU_MEMORY: 32}, nodeSelector=on("t4")))
+    wait_bound(cluster, namespace, 1)
+    (made,) = [each for each in pods_in(cluster, namespace) if each["spec"].get("nodeName")]
+    assert [share["mib"] for share in json.loads(made["metadata"]["annotations"][ALLOCATION_ANNOTATION])["cards"]] == [
+        4096
+    ]
 
 
 def test_kubectl_inspect_cgpu_shows_the_live_cluster(cluster: ControlPlane, namespace: str, tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ class NodeFacts:
     """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong.
 
     ``cpu`` is the milli-CPU that pods may take of it. ``model`` is the cards' model as the node's label has it, ""
-    where they differ.
+    where they differ. ``configured_unit_mib`` is the memory unit that the cluster's configuration has for all nodes,
+    ``unit_mib`` the one that is in force on this one.
     """
 
     name: str
@@ -64,6 +65,7 @@ class NodeFacts:
     problem: str = ""
     cpu: int = UNKNOWN_CPU
     model: str = ""
+    configured_unit_mib: int = 0
 
     def card_total(self, position: int) -> int:
         """Return the MiB of a card that can be given away: whole units of it where pods ask for units."""
@@ -121,6 +123,7 @@ def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
         problem=problem,
         cpu=node_allocatable(node).get(CPU, UNKNOWN_CPU),
         model=model_labels(inventory.cards).get(MODEL_LABEL, ""),
+        configured_unit_mib=configuration.unit_mib,
     )
 
 

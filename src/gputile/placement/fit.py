@@ -117,8 +117,7 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal | None:
     if not serves(node.service, shape):
         return Refusal(Rule.MODE, _mode_text(facts, shape))
     if not same_unit(facts, shape):
-        text = f"its memory unit is {facts.unit_mib} MiB; the pod's gpu-mem counts in units of {shape.unit_mib} MiB"
-        return Refusal(Rule.UNIT, text)
+        return Refusal(Rule.UNIT, _unit_text(facts, shape))
     healthy = [card for card in node.cards if card.card.healthy]
     if len(healthy) < shape.cards:
         sick = f", {len(node.cards) - len(healthy)} of them unhealthy" if len(healthy) < len(node.cards) else ""
@@ -153,6 +152,20 @@ def _mode_text(facts: NodeFacts, shape: Shape) -> str:
         return facts.problem
     served = _SERVES_TEXT.get(facts.mode, f"{GPU_MEMORY} alone")
     return f"its mode {facts.mode.value} serves {served}; the pod asks for {asked(shape)}"
+
+
+def _unit_text(facts: NodeFacts, shape: Shape) -> str:
+    """Name the one that is behind, and what to do: amounts keep the unit that the pod was created under (U5)."""
+    if shape.unit_mib == facts.configured_unit_mib:
+        return (
+            f"its memory unit is still {facts.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that are "
+            f"configured, which the node's agent has to take over"
+        )
+    units = -(-shape.mib // facts.unit_mib) * shape.cards
+    return (
+        f"its memory unit is {facts.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force when "
+        f"it was created: create it anew, and ask {units} units for the same {shape.mib * shape.cards} MiB"
+    )
 
 
 def _too_large_text(healthy: list[CardState], shape: Shape, facts: NodeFacts) -> str:

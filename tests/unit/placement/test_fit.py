@@ -158,8 +158,9 @@ GIB = 1024
             pod(mem=1),
             [],
             Rule.UNIT,
-            "its memory unit is 128 MiB; the pod's gpu-mem counts in units of 1024 MiB",
-            id="U5 two units",
+            "its memory unit is still 128 MiB; the pod counts in the 1024 MiB that are configured, "
+            "which the node's agent has to take over",
+            id="U5 a node that is behind",
         ),
         pytest.param(
             gpu_node(mode="fast"),
