@@ -1,13 +1,14 @@
 """``python -m benchmarks.packing --trace DIR``: placement policies on mixes of pods that no file of the trace has.
 
-Each mix draws pods from one of the trace's workloads, with another part of the GPU demand in shares, in pods of several
-GPUs or in pods for certain models, or with another number of pods without GPUs. The rest is the replay's own protocol.
+Among the other benchmarks, packing is compared with FGD where ``GPUTILE_TRACE`` names the directory. Each mix draws
+pods from one of the trace's workloads, with another part of the GPU demand in shares, in pods of several GPUs or in
+pods for certain models, or with another number of pods without GPUs. The rest is the replay's own protocol.
 """
 
 import argparse
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -17,12 +18,18 @@ from statistics import mean
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.report import Result
 from gputile.replay.catalog import POLICIES, make_policy
 from gputile.replay.engine import replay
 from gputile.replay.results import POINTS, allocated
 from gputile.replay.trace import Nodes, PodShape, Workload, draw_arrivals, read_nodes, read_workload
 
 Float64 = npt.NDArray[np.float64]
+
+NAME = "packing"
+TRACE = "GPUTILE_TRACE"
+"""The environment variable that names the trace's directory."""
+LEFT_OUT = f"{NAME}: left out, since it needs a trace: set {TRACE} to its directory (docs/replay.md)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +99,31 @@ def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
     return tuple(allocated(curve, point) for point in POINTS)
 
 
-def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) -> Iterator[str]:
-    """Yield the lines of a table, each when it is measured: one a mix, the means of the seeds."""
-    yield f"{'mix':<14}" + "".join(f" {policy:<21}" for policy in policies)
+def means(
+    trace: Path, mixes: Sequence[Mix], policies: list[str], seeds: list[int]
+) -> Iterator[tuple[Mix, list[tuple[float, ...]]]]:
+    """Yield each mix when it is measured, and for each policy what ``measure`` returns, the means of the seeds."""
     tasks = [(trace, mix, policy, seed) for mix in mixes for policy in policies for seed in seeds]
     with ProcessPoolExecutor(os.cpu_count(), get_context("spawn")) as pool:
         found = pool.map(measure, tasks)
         for mix in mixes:
             cells = [[next(found) for _ in seeds] for _ in policies]
-            means = [" / ".join(f"{mean(column):.2f}" for column in zip(*cell, strict=True)) for cell in cells]
-            yield f"{mix.name:<14}" + "".join(f" {cell:<21}" for cell in means)
+            yield mix, [tuple(mean(column) for column in zip(*cell, strict=True)) for cell in cells]
+
+
+def lines(trace: Path, mixes: list[Mix], policies: list[str], seeds: list[int]) -> Iterator[str]:
+    """Yield the lines of a table, each when it is measured: one a mix, the means of the seeds."""
+    yield f"{'mix':<14}" + "".join(f" {policy:<21}" for policy in policies)
+    for mix, found in means(trace, mixes, policies, seeds):
+        cells = [" / ".join(f"{value:.2f}" for value in each) for each in found]
+        yield f"{mix.name:<14}" + "".join(f" {cell:<21}" for cell in cells)
+
+
+def run() -> Iterator[Result]:
+    """Yield what packing gets on of each mix, beside FGD: GPUs in per cent when all of them had been asked for."""
+    at = POINTS.index(100)
+    for mix, (fgd, packing) in means(Path(os.environ[TRACE]), MIXES, ["fgd", "packing"], [1]):
+        yield Result(NAME, f"{mix.name}: allocated", packing[at], "%", None, packing[at] / fgd[at], "FGD")
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
 """Place each pod where it costs the cluster least of what later pods will want (``packing``).
 
 A node is worth what the pods to come can earn from it: the prices of the shares that still fit its cards, less what
-will be stranded because its CPU runs out first, plus what it spares pods that few other nodes can host. A pod goes
-where its placement loses the least. ``prices`` says what shares are worth; everything here is in cards.
+will be stranded because its CPU runs out first or is too little for most pods, plus what it spares pods that few other
+nodes can host. A pod goes where its placement loses the least. ``prices`` says what shares are worth; everything here
+is in cards.
 """
 
 from dataclasses import dataclass
@@ -135,6 +136,21 @@ def stranded(view: Outlook, cpu: Int64, value: Float64) -> Float64:
     return result
 
 
+def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
+    """Return how much of the remnants' value hardly any single pod can use, for want of CPU. Shape of ``cpu``.
+
+    ``stranded`` takes pods for a fluid; this counts that a pod needs all of its CPU. ``free`` is thousandths of each
+    card [nodes, cards].
+    """
+    level = np.searchsorted(prices.cpu_asked, cpu, side="right")
+    result = np.zeros(len(cpu))
+    short = np.flatnonzero(level < len(prices.cpu_asked))
+    if len(short):
+        cells = level[short, None] * (CARD + 1) + free[short]
+        result[short] = prices.unused.ravel().take(cells).sum(axis=1)
+    return result
+
+
 def score(view: Outlook, cpu: Int64, free: Int64, later: Int64, hosts: Bool, ask: Ask) -> tuple[Float64, Int64]:
     """Return what each node's worth changes by when it gets the pod, and the card for a pod with one: shapes [nodes].
 
@@ -148,21 +164,25 @@ def score(view: Outlook, cpu: Int64, free: Int64, later: Int64, hosts: Bool, ask
     before = worth.sum(axis=1)
     whole = (free >= CARD).sum(axis=1)
     cards = np.zeros(len(cpu), np.int64)
-    left_whole, change = whole, np.zeros(len(cpu))
+    left_whole, change, then = whole, np.zeros(len(cpu)), free
     if ask.gpus == 1:
         change_of = np.where(later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf)
         # The best card; of equals the fullest one.
         cards = (change_of - 1e-8 * free).argmax(axis=1)
         change = change_of[lines, cards]
         left_whole = whole - (free[lines, cards] >= CARD)
+        then = free.copy()
+        then[lines, cards] = np.maximum(later[lines, cards], 0)
     elif ask.gpus > 1:
         cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
         taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= ask.gpus)
         change = np.round((cut * taken).sum(axis=1), 4)
         left_whole = whole - (taken & (free >= CARD)).sum(axis=1)
+        then = np.where(taken, later, free)
     after = before + change
     left = cpu - ask.cpu
-    other = stranded(view, cpu, before) - stranded(view, left, after)
+    other = np.maximum(stranded(view, cpu, before), unused(prices, cpu, free))
+    other -= np.maximum(stranded(view, left, after), unused(prices, left, then))
     if view.finish:
         other += view.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
     if view.needs:

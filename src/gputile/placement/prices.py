@@ -25,6 +25,7 @@ SELECTIVE = 2.5
 """How many times the CPU it has a node is taken to have: it may choose among the pods that come, and take those that
 need less."""
 _QUANTILE = 0.1
+_USED_WELL = 0.5
 CPU_GRAIN = 100
 """Milli-CPU in which free CPU is looked up."""
 _CPU_LIMIT = 128000
@@ -84,6 +85,11 @@ class Prices:
     cpu_without_gpu: float
     """The part of that which pods without GPUs ask for."""
     needs: tuple[Need, ...]
+    cpu_asked: Int64
+    """CPU that pods with one card ask for, in milli-CPU: distinct, rising."""
+    unused: Float64
+    """What of a remnant's value hardly any pod will use, by how many of ``cpu_asked`` are within a node's free CPU:
+    shape [len(cpu_asked) + 1, 1001]."""
 
 
 def prices(demand: Demand) -> Prices:
@@ -102,6 +108,7 @@ def prices(demand: Demand) -> Prices:
     worth = np.maximum(gpus * priced[inverse], _EPSILON)
     density = np.maximum(cpu / worth, 1.0)
     order = np.argsort(density, kind="stable")
+    one = gpus == 1
     by_cpu = np.argsort(cpu, kind="stable")
     least = int(np.searchsorted(cards[by_cpu].cumsum(), _QUANTILE * total))
     return Prices(
@@ -114,6 +121,7 @@ def prices(demand: Demand) -> Prices:
         float((demand.cpu * demand.weight).sum() / total),
         float((demand.cpu * demand.weight)[~gpu].sum() / total),
         tuple(_needs(demand, total)),
+        *unused_values(milli[one], cpu[one], priced[inverse][one], weight[one], value),
     )
 
 
@@ -187,6 +195,24 @@ def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
     sizes, inverse = np.unique(-(-cpu // CPU_GRAIN), return_inverse=True)
     usual = (np.bincount(inverse, weights=weight) >= _RARE * total) & (sizes > 0)
     return free - _knapsack(sizes[usual], sizes[usual] * float(CPU_GRAIN), len(free))
+
+
+def unused_values(milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64) -> tuple[Int64, Float64]:
+    """Return ``Prices.cpu_asked`` and ``Prices.unused``, from what pods with one card ask for: shapes [kinds].
+
+    A remnant waits for pods that fit it and use at least half of what it is worth. Of these, a node may choose among
+    ``SELECTIVE``: where fewer have CPU enough there, the remnant earns no more than their part. ``value`` is what
+    remnants are worth.
+    """
+    asked, level = np.unique(cpu, return_inverse=True)
+    order = np.argsort(level, kind="stable")
+    milli, priced, earned = milli[order], priced[order], (weight * priced)[order]
+    fits = (milli <= np.arange(CARD + 1)[:, None]) & (priced >= _USED_WELL * value[:, None] - _EPSILON)
+    waited_for = np.concatenate([np.zeros((CARD + 1, 1)), (fits * earned).cumsum(axis=1)], axis=1)
+    first = np.searchsorted(level[order], np.arange(len(asked) + 1))
+    total = waited_for[:, -1:]
+    part = np.where(total > _EPSILON, waited_for[:, first] / np.maximum(total, _EPSILON), 1.0)
+    return asked, np.ascontiguousarray((value[:, None] * (1 - np.minimum(SELECTIVE * part, 1.0))).T)
 
 
 def best_pattern(sizes: Int64, priced: Float64) -> Int64:

@@ -2,12 +2,17 @@
 
 import asyncio
 import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.device.request import parse_request
 from gputile.extender.pricing import Pricing
 from gputile.ledger.events import NodeApplied
 from gputile.ledger.ledger import Ledger
+from gputile.placement.prices import Demand, Prices, prices
 from gputile.scheduling.learning import FIRST_DUE
 from gputile.scheduling.placer import Placer
 from tests.corebuilders import gpu_node, pod
@@ -37,6 +42,47 @@ def test_prices_follow_the_pods_that_come() -> None:
         assert before is not None
         # thirds are what is asked for now: a third of a card is worth a third
         assert abs(placer._market.value[334] - 1 / 3) < abs(before.value[334] - 1 / 3)
+
+    asyncio.run(main())
+
+
+def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While they are learnt, however long that takes, pods are placed by those of before."""
+    begun, learnt = threading.Event(), threading.Event()
+
+    def slowly(demand: Demand) -> Prices:
+        begun.set()
+        assert learnt.wait(60)
+        return prices(demand)
+
+    async def main() -> None:
+        ledger = Ledger(Configuration(placement="packing"))
+        ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
+        placer = Placer(ledger)
+        assert placer.demand is not None
+        for i in range(FIRST_DUE):
+            asking = pod(f"p{i}", mem=5)
+            placer.demand.observe(asking, parse_request(asking, 1024))
+        request = parse_request(pod("p", mem=5), 1024)
+        assert request is not None
+        monkeypatch.setattr("gputile.extender.pricing.prices", slowly)
+        pricing = Pricing(placer, look_every=0.01)
+        with ThreadPoolExecutor(1) as pool:
+            monkeypatch.setattr(pricing, "_workers", lambda: pool)
+            task = asyncio.create_task(pricing.run())
+            try:
+                assert await asyncio.to_thread(begun.wait, 60)
+                before = placer._market
+                assert placer.rank(request, ["n"])
+                assert not learnt.is_set()
+            finally:
+                learnt.set()
+            async with asyncio.timeout(60):
+                while placer._market is before:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
 
     asyncio.run(main())
 

@@ -70,6 +70,14 @@ def test_a_pod_that_needs_much_cpu_goes_where_there_is_much() -> None:
     )
 
 
+def test_a_remnant_keeps_the_cpu_of_one_pod() -> None:
+    """Halves ask for 4 cores: with 3.9 a node's last half would serve none of them."""
+    halves = demand((1, 500, 4000, 1.0), (0, 0, 8000, 0.5))
+    nodes = [11900, 16000], [[500], [500]]
+    assert best(halves, *nodes, Ask(0, 0, 8000))[0] == 1
+    assert best(halves, [12000, 16000], nodes[1], Ask(0, 0, 8000))[0] == 0
+
+
 def test_a_pod_without_gpus_takes_cpu_that_cards_do_not_need() -> None:
     assert best(MIXED_CPU, [40000, 40000], [[1000, 1000], [0, 0]], Ask(0, 0, 8000))[0] == 1
 

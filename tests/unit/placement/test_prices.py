@@ -106,6 +106,32 @@ def test_idle_cpu_is_what_no_mix_of_the_usual_pods_takes() -> None:
     assert idle_cpu(np.zeros(0, np.int64), np.zeros(0)).size == 0
 
 
+def test_a_remnant_earns_little_where_few_pods_have_cpu_enough() -> None:
+    """Of ten pods that want a half, one gets by with 4 cores: where there are no more, a quarter is earned."""
+    found = prices(demand((1, 500, 4000, 1.0), (1, 500, 8000, 9.0), (1, 100, 1000, 1.0), (2, 1000, 500, 5.0)))
+    assert found.cpu_asked.tolist() == [1000, 4000, 8000], "pods of several cards wait for no single one"
+    below, light, usual, plenty = found.unused
+    assert below[[500, 1000]].tolist() == pytest.approx([0.5, 1])
+    assert light[[100, 500]].tolist() == pytest.approx([0, 0.5]), "a tenth of a card uses a half badly"
+    assert usual[[500, 1000]].tolist() == pytest.approx([0.5 * 0.75, 0.75])
+    assert not plenty.any()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 2), st.integers(1, 1000), st.integers(0, 32000), st.floats(0.01, 10)),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_no_remnant_loses_more_than_it_is_worth_nor_with_more_cpu(kinds: list[tuple[int, int, int, float]]) -> None:
+    found = prices(demand(*kinds))
+    assert found.unused.shape == (len(found.cpu_asked) + 1, 1001)
+    assert ((found.unused >= 0) & (found.unused <= found.value + 1e-9)).all()
+    assert (np.diff(found.unused, axis=0) <= 1e-9).all()
+    assert found.unused[-1] == pytest.approx(0)
+
+
 def test_prices_put_the_demand_into_cards() -> None:
     found = prices(demand((1, 1000, 8000, 6.0), (1, 500, 2000, 4.0), (2, 1000, 30000, 1.0), (0, 0, 5000, 10.0)))
     assert found.value[[499, 500, 999, 1000]].tolist() == pytest.approx([0, 0.5, 0.5, 1])

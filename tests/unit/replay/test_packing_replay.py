@@ -8,10 +8,11 @@ from gputile.replay.engine import Policy, replay, steps
 from gputile.replay.packing import Packing
 from gputile.replay.policies import BestFit, Binpack, Fgd
 from gputile.replay.trace import Arrivals, Nodes, PodShape, Workload
-from tests.unit.replay.traces import share, stream, uniform
+from tests.unit.replay.traces import share, stream, uniform, unlike
 
 CUT = (share(810), share(190), share(1000, cpu=8000), share(470), share(320))
 OTHER = (share(650), share(350), share(530), share(470), share(1000, cpu=8000))
+T4 = frozenset({"T4"})
 BUSY = (share(1000, cpu=4000), share(500, cpu=12000), share(0, cpu=16000, gpus=0), share(1000, cpu=20000))
 
 
@@ -40,6 +41,27 @@ def test_it_gets_as_much_on_as_the_better_of_fgd_and_bestfit(shapes: tuple[PodSh
     packing = used(nodes, workload, arrivals, Packing(nodes))
     peers = used(nodes, workload, arrivals, BestFit()), used(nodes, workload, arrivals, Fgd(workload))
     assert packing >= max(peers) - 0.2
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (*CUT, share(1000, cpu=12000, gpus=4), share(1000, cpu=6000, gpus=2)),
+        (*CUT, share(470, cpu=8000), share(810, models=T4), share(1000, cpu=11000, models=frozenset({"T4", "P100"}))),
+        (*CUT, share(470, cpu=11000), share(650, cpu=9000), share(0, cpu=8000, gpus=0), share(0, cpu=12500, gpus=0)),
+    ],
+    ids=["several", "models", "cpu"],
+)
+def test_the_same_where_nodes_differ(shapes: tuple[PodShape, ...]) -> None:
+    """Some nodes have hardly any CPU for their cards and some plenty; the mean of three orders."""
+    nodes = unlike(60)
+    packing, bestfit, fgd = [], [], []
+    for seed in range(3):
+        workload, arrivals = stream(nodes, (shapes, 1.3), seed=seed)
+        packing.append(used(nodes, workload, arrivals, Packing(nodes)))
+        bestfit.append(used(nodes, workload, arrivals, BestFit()))
+        fgd.append(used(nodes, workload, arrivals, Fgd(workload)))
+    assert np.mean(packing) >= max(np.mean(bestfit), np.mean(fgd))
 
 
 @pytest.mark.parametrize(("before", "after"), [(CUT, OTHER), (OTHER, CUT), (CUT, BUSY), (BUSY, CUT)])

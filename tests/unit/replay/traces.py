@@ -28,6 +28,13 @@ def uniform(count: int, gpus: int, cpu: int) -> Nodes:
     return Nodes(full * cpu, full * 10**6, full * gpus, ("A10",) * count)
 
 
+def unlike(count: int) -> Nodes:
+    """Return ``count`` nodes: half with 4 A10, and as many with 2 T4 and much CPU as with 2 P100 and little."""
+    kinds = [("A10", 4, 48000), ("T4", 2, 104000), ("A10", 4, 48000), ("P100", 2, 16000)] * count
+    models, gpus, cpu = zip(*kinds[:count], strict=True)
+    return Nodes(np.array(cpu), np.full(count, 10**6), np.array(gpus), models)
+
+
 def share(milli: int, cpu: int = 2000, gpus: int = 1, models: frozenset[str] = frozenset()) -> PodShape:
     return PodShape(cpu, 1000, gpus, milli, models)
 
