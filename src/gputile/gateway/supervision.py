@@ -33,6 +33,17 @@ async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
         pause = FIRST_PAUSE_S if loop.time() - begin > STEADY_AFTER_S else min(2 * pause, LONGEST_PAUSE_S)
         log.error("the agent ended with status %d; again in %s s", status, pause)
         await asyncio.sleep(pause)
+        reap_orphans()
+
+
+def reap_orphans() -> None:
+    """Let go of what an agent has left and what has ended since: in a container its orphans are process 1's, ours.
+
+    To be called while no agent runs, whose exit status somebody else waits for.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 async def _run(command: Sequence[str], gateway: Gateway) -> int:
@@ -41,14 +52,18 @@ async def _run(command: Sequence[str], gateway: Gateway) -> int:
         process = await asyncio.create_subprocess_exec(
             *command, pass_fds=(theirs.fileno(),), env=os.environ | {LINK: str(theirs.fileno())}
         )
+    attending = asyncio.get_running_loop().create_task(gateway.attend(*await asyncio.open_connection(sock=ours)))
     try:
-        await gateway.attend(*await asyncio.open_connection(sock=ours))
+        await asyncio.wait((attending,))
+        attending.result()
         return await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
     except TimeoutError:
         log.error("the agent has hung up and does not end")
         return -signal.SIGKILL
     finally:
-        await _end(process)
+        await _end(process)  # with somebody to talk to until it has ended
+        attending.cancel()
+        await asyncio.gather(attending, return_exceptions=True)
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -92,13 +92,18 @@ class ProcessScene(Scene):
         arguments = ["--node-name", NODE, "--kubeconfig", kubeconfig, "--config", config, "--log-format", "text"]
         arguments += ["--device-plugin-dir", self.places.device_plugins, "--state-dir", self.places.state]
         arguments += ["--pod-resources-socket", self.places.pod_resources]
+        programs = directory / "bin"
+        programs.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            (programs / "nvidia-cuda-mps-control").symlink_to(self.mps_program)
+        path = {"PATH": f"{programs}:{os.environ['PATH']}"}
         self.log = (directory / "agent.log").open("a")
         self.process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
             _RUN,
             *map(str, arguments),
-            env=os.environ | nvml.environment(directory / "machine"),
+            env=os.environ | path | nvml.environment(directory / "machine"),
             stdout=self.log,
             stderr=self.log,
         )

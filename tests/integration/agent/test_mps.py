@@ -1,14 +1,19 @@
 """Mode mps: a control daemon for each card, limits for each client, and nothing offered without the daemon."""
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 
 from gputile.agent.mps import daemon_name
 from gputile.agent.offer import MPS_PROBLEM
+from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.wellknown import GPU_COUNT_LABEL, GPU_MEMORY, MODE_LABEL, MPS_THREADS_ANNOTATION
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+from tests.integration.agent.process import process_scene
 from tests.integration.agent.scene import scene
+from tests.localcluster.processtree import command
 
 
 def test_each_card_has_its_daemon_and_each_client_its_limit(short: Path) -> None:
@@ -80,5 +85,33 @@ def test_a_daemon_that_ends_is_started_again_and_meanwhile_nothing_is_offered(sh
             await here.until_offered(GPU_MEMORY, 0)
             here.install_mps()
             await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] == 60, 30.0)
+
+    asyncio.run(main())
+
+
+def test_daemons_outlive_an_agent_that_is_killed_and_end_with_one_that_stops(short: Path) -> None:
+    """M7: the clients of a daemon would fail with it."""
+
+    def running(directory: Path) -> list[int]:
+        found = [int(file.read_text().split()[0]) for file in directory.glob("state/mps/*/process")]
+        return sorted(pid for pid in found if command(pid))
+
+    async def main() -> None:
+        configuration = Configuration(trust=Trust(by="cluster"))
+        async with process_scene(short, {MODE_LABEL: "mps"}, [15360, 15360], configuration) as here:
+            await here.until_offered(GPU_MEMORY, 30)
+            await here.until(lambda: len(running(short)) == 2)
+            before, agents = running(short), here.pids()
+            here.kill_agent()
+            await here.until(lambda: len(here.pids()) == 2 and here.pids() != agents)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
+            assert running(short) == before
+            os.kill(before[0], signal.SIGKILL)
+            await here.until(lambda: len(running(short)) == 2 and running(short) != before)
+            assert here.process is not None
+            here.process.terminate()
+            await here.process.wait()
+            assert running(short) == [], (short / "agent.log").read_text()[-1500:]
 
     asyncio.run(main())
