@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from gputile.api.core import Container, Pod
-from gputile.api.quantity import QuantityError, parse_quantity
+from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.wellknown import GPU_RESOURCES
 
 
@@ -32,6 +32,6 @@ def containers(pod: Pod) -> list[Container]:
 
 def _is_zero(amount: str | int | float) -> bool:
     try:
-        return parse_quantity(amount) == 0
+        return parse_count(amount) == 0
     except QuantityError:
         return False

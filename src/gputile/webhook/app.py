@@ -1,4 +1,8 @@
-"""The HTTP faces of the webhook: reviews over TLS, health and metrics in the clear."""
+"""The HTTP faces of the webhook: reviews over TLS, health and metrics in the clear.
+
+Every GPU pod waits for two reviews, so their application is bare ASGI: Starlette's routing and its layers of middleware
+took as long as judging a pod.
+"""
 
 import logging
 import time
@@ -10,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gputile.admission.patch import encode_patch
 from gputile.admission.refusal import message
@@ -34,7 +39,7 @@ UNSAFE_SUFFIX: Final = "/unsafe-access"
 Judge = Callable[[AdmissionRequest, Policy], Verdict]
 
 
-def create_app(policy: Callable[[bool], Policy], metrics: Metrics, intake: Intake) -> Starlette:
+def create_app(policy: Callable[[bool], Policy], metrics: Metrics, intake: Intake) -> ASGIApp:
     """Return the ASGI application of the reviews. ``policy`` gives what is in force, with or without unsafe access."""
 
     def endpoint(webhook: str, judge: Judge, unsafe: bool) -> Callable[[Request], Awaitable[Response]]:
@@ -72,13 +77,23 @@ def create_app(policy: Callable[[bool], Policy], metrics: Metrics, intake: Intak
         return review
 
     judges: dict[str, Judge] = {"mutate": mutate, "validate": validate}
-    return Starlette(
-        routes=[
-            Route(f"/{name}{suffix}", endpoint(name, judge, bool(suffix)), methods=["POST"])
-            for name, judge in judges.items()
-            for suffix in ("", UNSAFE_SUFFIX)
-        ]
-    )
+    endpoints = {
+        f"/{name}{suffix}": endpoint(name, judge, bool(suffix))
+        for name, judge in judges.items()
+        for suffix in ("", UNSAFE_SUFFIX)
+    }
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        found = endpoints.get(scope["path"])
+        if found is None:
+            response: Response = PlainTextResponse("there is nothing here", 404)
+        elif scope["method"] != "POST":
+            response = PlainTextResponse("reviews are sent by POST", 405, {"Allow": "POST"})
+        else:
+            response = await found(Request(scope, receive))
+        await response(scope, receive, send)
+
+    return app
 
 
 def create_health_app(ready: Callable[[], str], metrics: Metrics) -> Starlette:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from gputile.admission.review import Policy
 from gputile.kube.connection import Connection
@@ -109,6 +110,9 @@ class Webhook:
             background = [group.create_task(self.configuration.run()), group.create_task(self.rotation.run())]
             health_served = group.create_task(health.serve())
             if await _first(self.rotation.served, ending):
+                # What is loaded by now stays: no review shall wait for a collection that walks it, for tens of ms.
+                gc.collect()
+                gc.freeze()
                 served = group.create_task(reviews.serve())
                 await ending.wait()
                 self.draining = True
@@ -152,7 +156,7 @@ async def _first(wanted: asyncio.Event, other: asyncio.Event) -> bool:
     return wanted.is_set() and not other.is_set()
 
 
-def _config(app: Starlette, host: str, port: int, **tls: Any) -> uvicorn.Config:
+def _config(app: ASGIApp, host: str, port: int, **tls: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         host=host,
@@ -161,6 +165,8 @@ def _config(app: Starlette, host: str, port: int, **tls: Any) -> uvicorn.Config:
         access_log=False,
         lifespan="off",
         server_header=False,
+        proxy_headers=False,
+        ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=ANSWER_SECONDS,
         **tls,

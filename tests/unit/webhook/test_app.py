@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from gputile.admission.review import Policy
 from gputile.webhook import app as app_module
@@ -34,16 +34,14 @@ class Served:
     def _policy(self, unsafe: bool) -> Policy:
         return Policy(POLICY.unit_mib, POLICY.trusted, False, unsafe)
 
-    def call(
-        self, path: str, body: bytes = b"", method: str = "POST", app: Starlette | None = None
-    ) -> tuple[int, bytes]:
+    def call(self, path: str, body: bytes = b"", method: str = "POST", app: ASGIApp | None = None) -> tuple[int, bytes]:
         async def whole() -> AsyncIterator[bytes]:
             yield body
 
         return asyncio.run(self.exchange(path, whole(), method, app))
 
     async def exchange(
-        self, path: str, parts: AsyncIterator[bytes], method: str = "POST", app: Starlette | None = None
+        self, path: str, parts: AsyncIterator[bytes], method: str = "POST", app: ASGIApp | None = None
     ) -> tuple[int, bytes]:
         sent: list[dict[str, Any]] = []
 
