@@ -196,7 +196,7 @@ def test_a_pod_that_waits_while_the_unit_changes_is_told_what_to_ask_for(cluster
     before = pod_body("before", {GPU_MEMORY: 4}, nodeSelector=on("t4"))
     before["metadata"]["annotations"] = {"gputile.io/memory-unit-mib": "1024"}
     create(cluster, namespace, before)
-    text = "create it anew, and ask 32 units for the same 4096 MiB"
+    text = "create it anew, and ask 32 units for its 4096 MiB"
     cluster.wait(lambda: any(text in each for each in events_of(cluster, namespace, "before", "NoGPUFits")), text, 20)
     create(cluster, namespace, pod_body("anew", {GPU_MEMORY: 32}, nodeSelector=on("t4")))
     wait_bound(cluster, namespace, 1)

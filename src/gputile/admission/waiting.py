@@ -16,8 +16,11 @@ _REMEDY: Final = "to start the pod alone, delete it and create it without the la
 
 
 def broken_wait(old: PodView, new: PodView, user: str, trusted: Collection[str]) -> Iterator[Refusal]:
-    """Yield what a change takes from a pod that waits for its gang, and only gputile may."""
-    if user in trusted or not _gated(old):
+    """Yield what a change takes from a pod that waits for its gang, and only gputile may.
+
+    A gate on a pod whose labels name no gang is nobody's: gputile neither sets it nor takes it away.
+    """
+    if user in trusted or not _gated(old) or old.metadata.labels.keys().isdisjoint(FIXED):
         return
     if not _gated(new):
         yield Refusal(

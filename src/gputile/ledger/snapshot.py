@@ -72,11 +72,11 @@ def node_state(ledger: Ledger, row: int, facts: NodeFacts, without: frozenset[st
                 group=group,
             )
         )
-    closed_by = [b for b in ledger.unplaced(facts.name) if b.uid not in without]
-    closed = facts.service.closes and bool(closed_by)
+    closed = columns.service[row] == Service.CLOSED
+    closed_by = [b.key for b in ledger.unplaced(facts.name) if b.uid not in without] if closed else []
     return NodeState(
         facts=facts,
-        service=Service.CLOSED if closed else facts.service,
+        service=Service.CLOSED if closed_by else facts.service,
         cards=tuple(cards),
-        closed_by=tuple(b.key for b in closed_by) if closed else (),
+        closed_by=tuple(closed_by),
     )

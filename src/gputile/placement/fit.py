@@ -164,7 +164,7 @@ def _unit_text(facts: NodeFacts, shape: Shape) -> str:
     units = -(-shape.mib // facts.unit_mib) * shape.cards
     return (
         f"its memory unit is {facts.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force when "
-        f"it was created: create it anew, and ask {units} units for the same {shape.mib * shape.cards} MiB"
+        f"it was created: create it anew, and ask {units} units for its {shape.mib * shape.cards} MiB"
     )
 
 

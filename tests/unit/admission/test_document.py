@@ -43,8 +43,9 @@ def example(rule: Rule) -> str:
     if rule is Rule.COUNT_CHANGED:
         return message(validate(request(pod(GPU, meta=COUNT), pod(GPU)), POLICY).refusals)
     if rule is Rule.GANG_GATE:
-        waits = pod(GPU, schedulingGates=[{"name": "gputile.io/gang"}])
-        return message(validate(request(pod(GPU), waits), replace(POLICY, gangs=True)).refusals)
+        meta = {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}
+        waits = pod(GPU, meta=meta, schedulingGates=[{"name": "gputile.io/gang"}])
+        return message(validate(request(pod(GPU, meta=meta), waits), replace(POLICY, gangs=True)).refusals)
     if rule is Rule.POD:
         with pytest.raises(Unreadable) as caught:
             mutate(request({"spec": {"containers": [{"name": 5}]}}), POLICY)

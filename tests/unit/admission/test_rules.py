@@ -220,6 +220,13 @@ def test_nobody_lets_a_pod_go_that_waits_for_its_gang(labels: Json) -> None:
     assert broken_change(member({}), member(labels, "gputile.io/gang"), policy) == ["gang-gate"] * (1 + len(labels))
 
 
+def test_a_gate_on_a_pod_of_no_gang_is_nobodys() -> None:
+    assert (
+        broken_change(member({"mine": "x"}), member({"mine": "x"}, "gputile.io/gang"), replace(POLICY, gangs=True))
+        == []
+    )
+
+
 def test_where_gangs_are_off_anybody_may_remove_a_gate_that_was_left() -> None:
     """Nobody else would: the controller looks after gangs only where they are on."""
     assert broken_change(member(GANG), member(GANG, "gputile.io/gang")) == []
