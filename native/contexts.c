@@ -1,4 +1,6 @@
 /* Contexts and modules: what the driver takes for them is measured and counted, and goes with them. */
+#include "contexts.h"
+
 #include "cards.h"
 #include "driver.h"
 #include "entries.h"
@@ -8,6 +10,7 @@
 #include "pools.h"
 
 #include <pthread.h>
+#include <string.h>
 
 static uint64_t key_of(CUcontext context) { return (uint64_t)(uintptr_t)context; }
 
@@ -72,6 +75,11 @@ GPUTILE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { DESTROY(CALL_REAL(c
 enum { MOST_DEVICES = 64 };
 static pthread_mutex_t primary_mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext primary[MOST_DEVICES];
+
+void gputile_contexts_in_child(void) {
+    pthread_mutex_init(&primary_mutex, NULL);
+    memset(primary, 0, sizeof primary);
+}
 
 static int is_active(CUdevice device) {
     unsigned flags;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "contexts.h"
 #include "entries.h"
 #include "holdings.h"
 #include "overhead.h"
@@ -37,14 +38,15 @@ void gputile_say(const char *format, ...) {
     if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* nobody to tell */
 }
 
-/* In the order in which they are taken elsewhere: a pool counts while it is locked. */
-static void before_fork(void) { gputile_pools_before_fork(), gputile_holdings_before_fork(), gputile_region_before_fork(); }
-static void in_parent(void) { gputile_region_in_parent(), gputile_holdings_in_parent(), gputile_pools_in_parent(); }
+/* Only the region is locked around a fork: that lock is never held while the driver is called, which may fork itself.
+ * All other locks may be a thread's that the child does not have: the child makes them new, and forgets what they guard. */
 static void in_child(void) {
     gputile_region_in_child();
     gputile_holdings_in_child();
     gputile_pools_in_child();
+    gputile_contexts_in_child();
     gputile_overhead_in_child();
+    gputile_turn_in_child();
     pthread_mutex_init(&mutex, NULL);
     if (state == OPEN) state = UNKNOWN; /* it joins the allocation as a process of its own */
 }
@@ -65,12 +67,14 @@ static bool join(void) {
         snprintf(limits_path, sizeof limits_path, "%s/limits", directory);
         snprintf(usage_path, sizeof usage_path, "%s/usage", directory);
     }
+    /* First, so that no child is made that would share the region with this process. */
+    if (!registered) registered = pthread_atfork(gputile_region_before_fork, gputile_region_in_parent, in_child) == 0;
+    if (!registered) return shut(usage_path, "a child process could not be counted");
     if ((wrong = gputile_limits_read(limits_path, &limits))) return shut(limits_path, wrong);
     if ((wrong = gputile_region_open(usage_path))) return shut(usage_path, wrong);
     for (unsigned i = 0; i < limits.count; i++) uuids[i] = limits.card[i].uuid;
     if (gputile_turn_start(limits.turn, limits.count, uuids) != 0) return shut(limits.turn, "no turn can be waited for");
-    if (!registered) registered = pthread_atfork(before_fork, in_parent, in_child) == 0;
-    return registered;
+    return true;
 }
 
 bool gputile_open(void) {

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "gate.h"
 #include "region.h"
@@ -93,11 +94,8 @@ uint64_t gputile_footprint(uint64_t bytes) {
     return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
 
-void gputile_holdings_before_fork(void) { pthread_mutex_lock(&mutex); }
-void gputile_holdings_in_parent(void) { pthread_mutex_unlock(&mutex); }
+/* Not freed: a thread that the child does not have may have been changing the lists. */
 void gputile_holdings_in_child(void) {
-    struct gputile_holding ignored;
     pthread_mutex_init(&mutex, NULL);
-    for (int i = 0; i < BUCKETS; i++)
-        while (bucket[i]) remove_link(&bucket[i], &ignored);
+    memset(bucket, 0, sizeof bucket);
 }

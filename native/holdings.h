@@ -48,8 +48,6 @@ void gputile_give_back(int card, uint64_t bytes);
 /* What a request for linear memory takes: the driver hands out blocks of 2 MiB, which small requests share. */
 uint64_t gputile_footprint(uint64_t bytes);
 
-void gputile_holdings_before_fork(void);
-void gputile_holdings_in_parent(void);
 void gputile_holdings_in_child(void);
 
 #endif

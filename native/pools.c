@@ -15,6 +15,7 @@ struct gputile_pool {
     CUdevice device;
     int card; /* -1: of the host's memory */
     uint64_t counted, grain; /* grain: a pool grows by a multiple of it */
+    uint64_t expected;       /* what it holds after the request in progress, if it grows by no more than that */
     struct gputile_pool *next;
 };
 
@@ -53,6 +54,7 @@ static bool grow(struct gputile_pool *pool, uint64_t bytes) {
     uint64_t reserved = settle(pool), used;
     if (attribute(pool, false, &used) != CUDA_SUCCESS) used = reserved;
     if (__builtin_add_overflow(used, bytes, &bytes)) return false;
+    pool->expected = bytes > reserved ? bytes : reserved;
     if (bytes <= pool->counted) return true;
     uint64_t missing = (bytes - pool->counted - 1) / pool->grain * pool->grain;
     if (__builtin_add_overflow(missing, pool->grain, &missing)) return false;
@@ -72,12 +74,18 @@ CUresult gputile_pool_enter(struct gputile_pool *pool, uint64_t bytes) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Other threads' synchronisations shrink the pool at any time: only what it has grown beyond the request tells its grain. */
+static void learn_grain(struct gputile_pool *pool, uint64_t reserved) {
+    uint64_t beyond = reserved > pool->expected ? gputile_footprint(reserved - pool->expected) : 0;
+    if (beyond > pool->grain) pool->grain = beyond < MOST_GRAIN ? beyond : MOST_GRAIN;
+}
+
 bool gputile_pool_leave(struct gputile_pool *pool) {
     bool within = true;
     if (pool->card >= 0) {
         uint64_t reserved = settle(pool);
         if (reserved > pool->counted) { /* it grew by more than its grain */
-            if (pool->grain < MOST_GRAIN) pool->grain += reserved - pool->counted;
+            learn_grain(pool, reserved);
             within = gputile_reserve(pool->card, reserved - pool->counted) == CUDA_SUCCESS;
             if (!within) shrink(pool), reserved = settle(pool);
             if (!within && reserved <= pool->counted) within = true;
@@ -102,7 +110,7 @@ static struct gputile_pool *find(CUmemoryPool handle, CUdevice device, int card)
     struct gputile_pool *pool = pools;
     while (pool && (pool->handle != handle || (!handle && pool->device != device))) pool = pool->next;
     if (!pool && (pool = calloc(1, sizeof *pool))) {
-        *pool = (struct gputile_pool){handle, device, card, 0, handle ? STREAM_GRAIN : GRAPH_GRAIN, pools};
+        *pool = (struct gputile_pool){handle, device, card, 0, handle ? STREAM_GRAIN : GRAPH_GRAIN, 0, pools};
         __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&mutex);
@@ -226,8 +234,6 @@ GPUTILE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
     THEN_SETTLE(CALL_REAL(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, device))
 }
 
-void gputile_pools_before_fork(void) { pthread_mutex_lock(&mutex); }
-void gputile_pools_in_parent(void) { pthread_mutex_unlock(&mutex); }
 void gputile_pools_in_child(void) {
     pthread_mutex_init(&mutex, NULL);
     pools = NULL; /* the parent's: a child of a process that uses CUDA has none of it */

@@ -23,8 +23,6 @@ bool gputile_pool_leave(struct gputile_pool *pool);
 /* Give back what pools have returned to their cards since; cheap where no pool was ever used. */
 void gputile_pools_settle(void);
 
-void gputile_pools_before_fork(void);
-void gputile_pools_in_parent(void);
 void gputile_pools_in_child(void);
 
 #endif

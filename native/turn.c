@@ -121,19 +121,20 @@ static void prepare(void) {
     pthread_condattr_destroy(&monotonic);
 }
 
-static void in_child(void) {
+void gputile_turn_in_child(void) {
     /* The descriptors are the parent's: its end must be seen even while this process lives. */
     if (turn_process.wake_fd >= 0) close(turn_process.wake_fd);
     turn_process.wake_fd = -1;
+    turn_process.count = 0; /* the cards' locks may be those of threads that are not here */
+    turn_process.ended = false;
     pthread_mutex_init(&start_mutex, NULL);
     turn_keeper_in_child();
     turn_drain_in_child();
-    prepare();
-    depth = 0, running = false;
+    depth = 0, passed = false;
+    started = running = false;
 }
 
 int gputile_turn_start(const char *socket_path, unsigned card_count, const char *const *uuids) {
-    static bool registered;
     if (!socket_path || strlen(socket_path) >= sizeof turn_process.socket_path || card_count > GPUTILE_MOST_CARDS) return -1;
     if (!*socket_path) return 0;
     pthread_mutex_lock(&start_mutex);
@@ -141,11 +142,10 @@ int gputile_turn_start(const char *socket_path, unsigned card_count, const char 
         strcpy(turn_process.socket_path, socket_path);
         turn_process.count = card_count, turn_process.uuids = uuids;
         prepare();
-        if (!registered) registered = pthread_atfork(NULL, NULL, in_child) == 0;
-        __atomic_store_n(&started, registered, __ATOMIC_RELEASE);
+        __atomic_store_n(&started, true, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&start_mutex);
-    return started ? 0 : -1;
+    return 0;
 }
 
 void gputile_turn_before(int number, void *stream) {

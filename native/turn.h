@@ -8,8 +8,11 @@
 #define GPUTILE_TURN_H
 
 /* Once in a process, after the limits were read and before any work is submitted; `uuids` lives as long as the
- * process. A child made by fork starts anew. Returns 0, or -1 if this process must not submit work at all. */
+ * process. Returns 0, or -1 if this process must not submit work at all. */
 int gputile_turn_start(const char *socket_path, unsigned card_count, const char *const *uuids);
+
+/* In a child made by fork, which has to start anew: it has neither the threads nor the turns of its parent. */
+void gputile_turn_in_child(void);
 
 /* Before work is submitted on a card; may block. */
 void gputile_turn_before(int card, void *stream);

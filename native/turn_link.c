@@ -33,8 +33,10 @@ static void get(const unsigned char *from, struct turn_message *message) {
 }
 
 void turn_link_close(struct turn_link *link) {
-    if (link->fd >= 0) close(link->fd);
-    link->fd = -1, link->agreed = false, link->size = 0;
+    int fd = link->fd;
+    link->fd = -1; /* before its number can be another's: a child made by fork closes it as well */
+    if (fd >= 0) close(fd);
+    link->agreed = false, link->size = 0;
 }
 
 static void send_message(struct turn_link *link, const struct turn_message *message) {

@@ -5,6 +5,9 @@ from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_uint,
 from typing import Any
 
 MIB = 1 << 20
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+prctl = ctypes.CDLL(None).prctl
+prctl(PR_SET_PDEATHSIG, SIGKILL)  # a killed test leaves nobody behind
 OK, INVALID, OUT_OF_MEMORY, NO_DEVICE, NOT_FOUND = 0, 1, 2, 100, 500
 DLSYM, PROC, PER_THREAD = "dlsym", "proc", "per-thread"
 
@@ -240,6 +243,6 @@ class Cuda:
 
 __all__ = [
     "DLSYM", "INVALID", "MIB", "NOT_FOUND", "NO_DEVICE", "OK", "OUT_OF_MEMORY", "PER_THREAD", "POINTER", "PROC",
-    "AllocationProp", "Array3D", "Cuda", "Location", "PoolProps", "byref", "c_char_p", "c_int", "c_size_t", "c_uint",
-    "c_uint64", "c_void_p", "ctypes",
+    "PR_SET_PDEATHSIG", "AllocationProp", "Array3D", "Cuda", "Location", "PoolProps", "byref", "c_char_p", "c_int",
+    "c_size_t", "c_uint", "c_uint64", "c_void_p", "ctypes", "prctl",
 ]  # fmt: skip

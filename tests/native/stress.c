@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 #include "cuda_types.h"
 
@@ -83,6 +85,7 @@ static void *work(void *argument) {
 int main(int count, char **word) {
     pthread_t thread[16];
     if (count != 4) return 3;
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a killed test leaves nobody behind */
     seed = (unsigned)atoi(word[1]), rounds = atoi(word[3]);
     int threads = atoi(word[2]);
     int opened = cuInit(0), retained = cuDevicePrimaryCtxRetain(&context, 0);

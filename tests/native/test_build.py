@@ -87,6 +87,14 @@ def test_sanitizers_find_nothing(one_card: Callable[..., Container], name: str) 
     assert int(out.split()[1]) > 0, "nothing was refused: the limit is not in force"
 
 
+@pytest.mark.parametrize("name", SANITIZERS)
+def test_sanitizers_find_nothing_around_forks(one_card: Callable[..., Container], name: str) -> None:
+    """Threads inside the library while children are made, which use it as well."""
+    sanitized = program("forks", SANITIZERS[name], "-O0", "-fno-sanitize-recover=all", with_library=True)
+    options = {"TSAN_OPTIONS": "halt_on_error=1:die_after_fork=0", "ASAN_OPTIONS": "detect_leaks=0"}
+    assert one_card(256).run([sanitized, "4", "15"], LD_PRELOAD="", **options) == "0\n"
+
+
 def test_a_newer_library_beside_an_older_one(one_card: Callable[..., Container], tmp_path: Path) -> None:
     """A process keeps the library that it started with when the file is replaced, and both count in one file."""
     copy = tmp_path / library().name

@@ -9,6 +9,8 @@ static _Thread_local struct context *stack[MOST_DEPTH];
 static _Thread_local int depth;
 static struct { struct context context; int retained; } primary[MOST_CARDS];
 
+void contexts_in_child(void) { memset(primary, 0, sizeof primary), depth = 0; }
+
 struct context *current_context(void) { return depth ? stack[depth - 1] : NULL; }
 int current_device(void) { return current_context() ? current_context()->device : -1; }
 

@@ -44,6 +44,11 @@ struct stream { struct context *context; bool per_thread; uint64_t done_at_ns; i
 
 extern struct machine *machine;
 extern pthread_mutex_t fake_mutex; /* guards this process's tables */
+/* A child made by fork has nothing of what its parent had. */
+void memory_in_child(void);
+void graphs_in_child(void);
+void contexts_in_child(void);
+void work_in_child(void);
 
 /* machine.c */
 CUresult fake_open(void);

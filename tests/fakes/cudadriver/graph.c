@@ -1,5 +1,6 @@
 /* Graphs: kernel, memory and child nodes; a launch takes the time of its kernels and memory from the card's graph pool. */
 #include <stdlib.h>
+#include <string.h>
 #include "fake.h"
 
 struct node { int type; uint64_t ns; CUDA_MEM_ALLOC_NODE_PARAMS alloc; struct graph *child; };
@@ -8,6 +9,8 @@ struct exec { struct graph *graph; };
 
 static struct { size_t reserved, used; } pools[MOST_CARDS];
 static uint64_t next_address = 0x600000000000;
+
+void graphs_in_child(void) { memset(pools, 0, sizeof pools); }
 
 static struct node *add(struct graph *graph, int type) {
     struct node *node = graph->count < 256 ? calloc(1, sizeof *node) : NULL;

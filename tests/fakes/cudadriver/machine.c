@@ -61,6 +61,7 @@ static void in_child(void) {
     machine_fd = own_slot = -1;
     pthread_mutex_init(&memory_mutex, NULL);
     pthread_mutex_init(&fake_mutex, NULL);
+    memory_in_child(), graphs_in_child(), contexts_in_child(), work_in_child();
     if (machine) munmap(machine, sizeof *machine);
     machine = NULL, visible_cards = 0;
 }

@@ -21,6 +21,11 @@ static struct mapping *mappings;
 static struct pool defaults[MOST_CARDS], *chosen[MOST_CARDS];
 static uint64_t next_address = 0x700000000000;
 
+void memory_in_child(void) {
+    memset(blocks, 0, sizeof blocks), memset(defaults, 0, sizeof defaults), memset(chosen, 0, sizeof chosen);
+    mappings = NULL;
+}
+
 static uint64_t fresh(size_t bytes) {
     uint64_t at = next_address;
     next_address += (bytes + 2 * FAKE_MIB - 1) / (2 * FAKE_MIB) * (2 * FAKE_MIB) + 2 * FAKE_MIB;

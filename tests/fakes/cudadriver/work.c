@@ -14,6 +14,8 @@ static struct { uint64_t all_ns, legacy_ns; } done[MOST_CARDS];
 static _Thread_local struct stream own_stream = {.per_thread = true};
 static pthread_mutex_t work_mutex = PTHREAD_MUTEX_INITIALIZER;
 
+void work_in_child(void) { pthread_mutex_init(&work_mutex, NULL); }
+
 uint64_t now_ns(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -7,9 +7,11 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -81,6 +83,7 @@ static void *work(void *argument) {
 
 int main(int count, char **argument) {
     pthread_t thread[64];
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a killed test leaves nobody behind */
     if (count < 6 || cuInit(0)) return 2;
     for (char *word = strtok(getenv("UUIDS"), ","); word; word = strtok(NULL, ",")) uuids[cards++] = word;
     style = argument[4], kernel_ns = strtoull(argument[3], NULL, 10);

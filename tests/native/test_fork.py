@@ -1,0 +1,180 @@
+"""Processes that fork: all that an allocation's processes hold is counted, once, and nobody waits for a lost lock."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from gputile.arbiter.assignment import CardClaim
+from gputile.isolation.limits import CardLimit, encode_limits
+from tests.integration.arbiter.process import ArbiterProcess
+from tests.native.container import Container, program
+
+Maker = Callable[..., Container]
+MIB = 1 << 20
+PRELUDE = "import os\nfrom tests.native.client import *\n"
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def go_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def share_time(container: Container, stack: ExitStack, directory: Path) -> ArbiterProcess:
+    """Let the container's processes wait for turns of an arbiter."""
+    arbiter = stack.enter_context(ArbiterProcess(directory))
+    (path,) = arbiter.assign({"allocation": [CardClaim(container.gpus.uuids[0])]})
+    container.limits.write_bytes(encode_limits([CardLimit(container.gpus.uuids[0], 256)], turn=str(path)))
+    return arbiter
+
+
+def test_a_fork_while_threads_are_inside_the_library(one_card: Maker) -> None:
+    """M4: children of a process whose threads hold the library's locks use the card, run programs, and end."""
+    container = one_card(256, context_mib=8)
+    assert container.run([program("forks"), "4", "60"]) == "0\n"
+    assert container.python("print(Cuda().info()[0])") == "248\n"
+
+
+def test_a_fork_while_threads_wait_for_turns(one_card: Maker, stack: ExitStack, tmp_path: Path) -> None:
+    """M5: the same with turns: a child has a connection and threads of its own, whatever its parent was about."""
+    container = one_card(256)
+    share_time(container, stack, tmp_path)
+    assert container.run([program("forks"), "3", "30"]) == "0\n"
+    assert container.python("print(Cuda().info()[0])") == "256\n"
+
+
+def test_a_parents_end_does_not_free_its_childs_memory(one_card: Maker) -> None:
+    """M4: each generation counts for itself: what the living hold stays, what the dead held is back at once."""
+    container = one_card(256)
+    code = f"""{PRELUDE}
+cuda = Cuda()
+assert cuda.linear(100) == OK
+if os.fork() == 0:
+    prctl(PR_SET_PDEATHSIG, 0)
+    child = Cuda()
+    print(child.linear(120), child.linear(60), flush=True)
+    input()
+    os._exit(0)
+os.wait()
+"""
+    parent = container.start([sys.executable, "-c", code])
+    assert line_of(parent) == "0 2"
+    parent.kill()
+    parent.wait()
+    assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(137), cuda.linear(100))") == "136 2 0\n"
+    go_on(parent)
+    assert parent.stdout is not None
+    assert parent.stdout.read() == ""  # the child has ended: it had the other end
+    assert container.python("print(Cuda().info()[0])") == "256\n"
+    assert container.gpus.cards()[0].peak <= 256 * MIB
+
+
+def test_children_made_before_the_first_use_share_one_limit(one_card: Maker) -> None:
+    """M4: a server that forks its workers first, as torch's and gunicorn's do, has one limit with them."""
+    container = one_card(256)
+    out = container.python("""
+import os
+ends = []
+for _ in range(8):
+    answer, tell = os.pipe()
+    wait, release = os.pipe()
+    if os.fork() == 0:
+        os.close(release), [os.close(end) for _, end in ends]
+        cuda = Cuda()
+        os.write(tell, bytes([sum(cuda.linear(10) == OK for _ in range(8))]))
+        os.read(wait, 1)
+        os._exit(0)
+    os.close(wait)
+    ends.append((answer, release))
+got = sum(os.read(answer, 1)[0] for answer, _ in ends)
+cuda = Cuda()
+print(got, cuda.info()[0], cuda.linear(6), cuda.linear(2))
+for _, release in ends:
+    os.close(release)
+for _ in ends:
+    os.wait()
+print(cuda.info()[0])
+""")
+    assert out.splitlines() == ["25 6 0 2", "250"]
+
+
+def test_a_killed_child_gives_back(one_card: Maker) -> None:
+    """M4: what a killed child held is its parent's to take, and what the parent holds stays counted."""
+    out = one_card(256).python("""
+import os, signal
+cuda = Cuda()
+assert cuda.linear(100) == OK
+answer, tell = os.pipe()
+child = os.fork()
+if child == 0:
+    os.write(tell, bytes([Cuda().linear(150)]))
+    signal.pause()
+print(os.read(answer, 1)[0], cuda.linear(50))
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+print(cuda.info()[0], cuda.linear(150), cuda.linear(10))
+""")
+    assert out.splitlines() == ["0 2", "156 0 2"]
+
+
+def test_a_program_started_by_a_child_counts_for_itself(one_card: Maker) -> None:
+    """M4: fork and exec, as subprocess does it: the new program has a slot of its own, the parent keeps its."""
+    out = one_card(256).python("""
+import subprocess, sys
+cuda = Cuda()
+assert cuda.linear(100) == OK
+code = "from tests.native.client import *; c = Cuda(); print(c.info()[0], c.linear(150), c.linear(10))"
+for how in ({}, {"preexec_fn": lambda: None}): # by vfork, and by fork
+    print(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **how).stdout.strip())
+print(cuda.info()[0])
+""")
+    assert out.splitlines() == ["156 0 2", "156 0 2", "156"]
+
+
+def test_a_child_outlives_its_parent_with_turns(one_card: Maker, stack: ExitStack, tmp_path: Path) -> None:
+    """M5: the child's connection is its own: its parent's end, in the midst of a turn, stops neither it nor others."""
+    container = one_card(256)
+    share_time(container, stack, tmp_path)
+    launch = 'assert cuda("cuLaunchKernel", None, 1, 1, 1, 1, 1, 1, 0, None, kernel, None) == OK'
+    work = "ns = c_uint64(100000); kernel = (c_void_p * 1)(ctypes.cast(byref(ns), c_void_p))"
+    code = f"""{PRELUDE}
+cuda = Cuda()
+{work}
+{launch}
+if os.fork() == 0:
+    prctl(PR_SET_PDEATHSIG, 0)
+    cuda = Cuda()
+    for _ in range(100):
+        {launch}
+    print("child", flush=True)
+    input()
+    for _ in range(100):
+        {launch}
+    print("orphan", flush=True)
+    os._exit(0)
+while True:
+    {launch}
+"""
+    parent = container.start([sys.executable, "-c", code])
+    assert line_of(parent) == "child"
+    parent.kill()
+    parent.wait()
+    go_on(parent)
+    assert line_of(parent) == "orphan"
+    out = container.python(f"cuda = Cuda()\n{work}\nfor _ in range(100):\n    {launch}\nprint('after')")
+    assert out == "after\n"
