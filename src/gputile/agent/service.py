@@ -226,9 +226,9 @@ class Agent:
         await self._reconcile.wait(RECONCILE_EVERY_S)
         await self._answered()
         self._turns.refresh()
+        listing = await self.kubelet.list(LIST_WITHIN_S)
         if not self._store.mine:
             return
-        listing = await self.kubelet.list(LIST_WITHIN_S)
         await self._renew()
         if self.kubelet.registered.is_set():
             self._records.recover(self.admission)

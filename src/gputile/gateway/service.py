@@ -120,24 +120,23 @@ class Gateway:
 
     async def _grant(self, wishes: "asyncio.Queue[TakeCharge | Offer]") -> None:
         """Do what the agent wants, one thing after the other; answers to the kubelet do not wait for it."""
-        while True:
-            match await wishes.get():
-                case TakeCharge():
-                    await self._take_charge()
-                case Offer(resources, changed):
-                    if self._agent is not None:
-                        self._relay.connect(self._agent)
-                    await self._registrar.offer(resources, changed)
+        try:
+            while True:
+                match await wishes.get():
+                    case TakeCharge():
+                        await self._take_charge()
+                    case Offer(resources, changed):
+                        if self._agent is not None:
+                            self._relay.connect(self._agent)
+                        await self._registrar.offer(resources, changed)
+        except Exception:
+            log.exception("what the agent wants cannot be done; another one is to try")
+            if self._agent is not None:
+                self._agent.close()
 
     async def _take_charge(self) -> None:
         if not self.in_charge:
-            try:
-                self._claim.take()
-            except OSError as error:
-                log.error("cannot claim the node: %s; the state directory must be writable", error)
-                if self._agent is not None:
-                    self._agent.close()
-                return
+            self._claim.take()
             await self._registrar.sweep()
             self.in_charge = True
         self._tell()

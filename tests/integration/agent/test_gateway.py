@@ -9,6 +9,7 @@ import pytest
 
 from gputile.api.wellknown import GPU_MEMORY
 from gputile.gateway import relay, service
+from gputile.gateway.claim import Claim
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import cancelled, scene
@@ -43,6 +44,22 @@ def test_a_gateway_that_is_told_to_end_takes_its_agent_along(short: Path) -> Non
         gateway.communicate(timeout=30)
         assert gateway.returncode == 0
         assert not Path(f"/proc/{found[0]}").exists()
+
+
+def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would wait for ever."""
+
+    def refuse(claim: Claim) -> None:
+        raise OSError("the disk is read-only")
+
+    monkeypatch.setattr(Claim, "take", refuse)
+
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            async with asyncio.timeout(10):
+                await here.hung_up()
+
+    asyncio.run(main())
 
 
 def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
