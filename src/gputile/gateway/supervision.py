@@ -52,7 +52,7 @@ async def _run(command: Sequence[str], gateway: Gateway) -> int:
         process = await asyncio.create_subprocess_exec(
             *command, pass_fds=(theirs.fileno(),), env=os.environ | {LINK: str(theirs.fileno())}
         )
-    attending = asyncio.get_running_loop().create_task(gateway.attend(*await asyncio.open_connection(sock=ours)))
+    attending = asyncio.get_running_loop().create_task(_attend(ours, gateway))
     try:
         await asyncio.wait((attending,))
         attending.result()
@@ -64,6 +64,10 @@ async def _run(command: Sequence[str], gateway: Gateway) -> int:
         await _end(process)  # with somebody to talk to until it has ended
         attending.cancel()
         await asyncio.gather(attending, return_exceptions=True)
+
+
+async def _attend(link: socket.socket, gateway: Gateway) -> None:
+    await gateway.attend(*await asyncio.open_connection(sock=link))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
