@@ -130,3 +130,22 @@ def test_without_a_driver(one_card: Callable[..., Container], tmp_path: object) 
         **environment,
     )
     assert out == "500 False\n"
+
+
+def test_private_tables_are_passed_on_and_unknown_ones_are_named(one_card: Callable[..., Container]) -> None:
+    """M4: the CUDA runtime needs its tables; one that nobody knows is named once, however it was come by."""
+    said = one_card().messages("""
+cuda, table, pointer = Cuda(), c_void_p(), c_void_p()
+assert cuda.library.cuGetProcAddress_v2(b"cuGetExportTable", byref(pointer), c_int(12000), c_uint64(0), None) == OK
+ways = (cuda.library.cuGetExportTable, ctypes.CFUNCTYPE(c_int)(pointer.value))
+runtime = bytes.fromhex("6bd5fb6c5bf4e74a8987d93912fd9df9")
+for get in ways * 2:
+    for uuid in (runtime, bytes(range(16)), bytes(range(16, 32))):
+        assert get(byref(table), uuid) == OK
+        assert table.value
+        table.value = None
+""")
+    named = [line for line in said.splitlines() if "private table" in line]
+    assert len(named) == 2
+    assert "00010203-0405-0607-0809-0a0b0c0d0e0f" in named[0]
+    assert "10111213-1415-1617-1819-1a1b1c1d1e1f" in named[1]
