@@ -171,6 +171,25 @@ def test_shares_converge_to_the_weights(drawn: list[tuple[int, int, int]]) -> No
     assert total / machine.now > 0.94
 
 
+late_client = st.tuples(st.integers(1, 8), st.sampled_from([MS // 10, MS, 7 * MS]), st.integers(0, 20_000))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(late_client, min_size=2, max_size=5))
+def test_weights_hold_from_the_last_arrival_on(drawn: list[tuple[int, int, int]]) -> None:
+    """G4: whoever was alone before, and for however long: within 100 turns each has its part, but for two turns."""
+    clients = [Client(f"c{i}", Share(weight), kernel) for i, (weight, kernel, _) in enumerate(drawn)]
+    late = {i: at * MS for i, (_, _, at) in enumerate(drawn)}
+    machine = Machine(clients, longest_wait=10**12, late=late)
+    machine.run(max(late.values()) + QUANTUM)
+    before = [client.busy + machine.runs_for(i) for i, client in enumerate(clients)]
+    machine.run(machine.now + 100 * QUANTUM)
+    got = [client.busy + machine.runs_for(i) - had for i, (client, had) in enumerate(zip(clients, before, strict=True))]
+    weights = sum(client.share.weight for client in clients)
+    for client, part in zip(clients, got, strict=True):
+        assert abs(part - sum(got) * client.share.weight / weights) <= 2 * (QUANTUM + client.kernel)
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([MS, 7 * MS, 45 * MS])), min_size=1, max_size=6))
 def test_percentages_are_had_and_kept_to(drawn: list[tuple[int, int]]) -> None:

@@ -48,12 +48,15 @@ class Account:
         """Whether the container may not have the whole card, even where nobody else wants it."""
         return self.share.ceiling < WHOLE
 
-    def charge(self, spent: int) -> None:
-        """Account for ``spent``, which is less than 0 where too much was accounted for."""
+    def charge(self, spent: int, contended: int) -> None:
+        """Account for ``spent``, of which others waited during ``contended``; both below 0 take a charge back.
+
+        What nobody else wanted is no part of what is guaranteed: it takes nothing off that.
+        """
         self.virtual += spent * _SCALE // self.share.weight
         self.used += spent
         self.ceiling.level -= spent
-        self.floor.level -= spent
+        self.floor.level -= contended
 
     def refill(self, now: int) -> None:
         """Bring the buckets up to date."""

@@ -51,6 +51,8 @@ class _Turn:
     sign: int  # when a holder was last heard of
     holders: set[int] = field(default_factory=set)
     used: int = 0  # the most that a member that has given the turn back saw the card work
+    contended: int = 0  # for how long others waited meanwhile
+    unbounded: bool = False  # it began without an end: work was submitted far ahead, while nobody else was about
 
 
 class CardTurns:
@@ -64,6 +66,7 @@ class CardTurns:
         self._turn: _Turn | None = None
         self._lingers: tuple[Account, int] | None = None
         self._virtual = 0
+        self._pardoned: set[int] = set()  # those of ``late`` that lost a turn that began without an end
         self._last_number = 0
 
     def configure(self, quantum: int, longest_wait: int) -> None:
@@ -183,7 +186,10 @@ class CardTurns:
         if turn is not None:
             # Later than that only if this process slept: nobody pays for that.
             until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
-            turn.account.charge(max(0, until - turn.charged_until))
+            spent = max(0, until - turn.charged_until)
+            contended = spent if any(self._competes(a) for a in self.accounts.values()) else 0
+            turn.account.charge(spent, contended)
+            turn.contended += contended
             turn.account.last_active = now
             turn.charged_until = max(until, turn.charged_until)
         active = [a.virtual for a in self.accounts.values() if a.waiting or (turn and turn.account is a)]
@@ -221,15 +227,27 @@ class CardTurns:
 
     def _settle_late(self, account: Account, member: int, now: int) -> None:
         """Charge what a member has occupied of the card since it lost its turn."""
-        account.charge(min(now - account.late.pop(member), MOST_OWED))
+        spent = min(now - account.late.pop(member), MOST_OWED)
+        account.charge(spent, spent)
         account.last_active = now
+        if member in self._pardoned:
+            self._pardoned.discard(member)
+            self._pardon(account)
+
+    def _pardon(self, account: Account) -> None:
+        """Let an account owe no more than a quantum for what it had submitted while it was alone."""
+        account.virtual = min(account.virtual, self._virtual + most_virtual(self.quantum, account.share))
+        account.floor.level = max(account.floor.level, -self.quantum)
 
     def _end(self, now: int) -> None:
         turn, self._turn = self._turn, None
         if turn is None:
             return
         lasted = turn.charged_until - turn.since
-        turn.account.charge(min(lasted, max(turn.used, lasted // LEAST_PART)) - lasted)
+        too_much = lasted - min(lasted, max(turn.used, lasted // LEAST_PART))
+        turn.account.charge(-too_much, -min(too_much, turn.contended))
+        if turn.unbounded:
+            self._pardon(turn.account)
         if turn.end is not None and now >= turn.end:
             self._lingers = (turn.account, now + LINGER)
 
@@ -252,6 +270,8 @@ class CardTurns:
         elif now >= self._lost_at(turn, turn.end):
             for member in turn.holders:
                 account.late[member] = now
+                if turn.unbounded:
+                    self._pardoned.add(member)
             turn.used = now - turn.since
             self._end(now)
             self._lingers = None
@@ -284,7 +304,7 @@ class CardTurns:
             length = min(self.quantum, account.ceiling.level) if account.capped else self.quantum
             end = now + length
         self._last_number = self._last_number % 0xFFFFFFFF + 1
-        self._turn = _Turn(self._last_number, account, now, end, now, now)
+        self._turn = _Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
         self._lingers = None
         return self._look_after(self._turn, now)
 

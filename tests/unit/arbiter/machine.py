@@ -1,6 +1,7 @@
 """Simulated clients of one card's turns, on a clock of their own: what the policy gives them, in device time."""
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gputile.arbiter.shares import Share
@@ -22,9 +23,15 @@ class Client:
 
 
 class Machine:
-    """Runs clients against a ``CardTurns`` until a moment."""
+    """Runs clients against a ``CardTurns`` until a moment; ``late`` is when those come that are not there at first."""
 
-    def __init__(self, clients: list[Client], quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
+    def __init__(
+        self,
+        clients: list[Client],
+        quantum: int = 30 * MS,
+        longest_wait: int = 1000 * MS,
+        late: Mapping[int, int] | None = None,
+    ) -> None:
         self.turns = CardTurns(quantum, longest_wait)
         self.clients = clients
         self.now = 0
@@ -34,7 +41,7 @@ class Machine:
         self._returns: dict[int, int] = {}
         for number, client in enumerate(clients):
             self.turns.put(client.name, client.share, 0)
-            self._at(number, "want", number)
+            self._at((late or {}).get(number, number), "want", number)
 
     def run(self, until: int) -> None:
         while True:
@@ -50,6 +57,10 @@ class Machine:
             at, _, what, number, turn = heapq.heappop(self._events)
             self.now = max(self.now, at)
             self._happen(what, number, turn)
+
+    def runs_for(self, number: int) -> int:
+        """Return for how long a client has had the turn that it has now."""
+        return self.now - self._began[number][0] if number in self._began else 0
 
     def shares(self) -> list[float]:
         return [client.busy / self.now for client in self.clients]

@@ -203,3 +203,35 @@ def test_nobody_pays_for_an_arbiter_that_slept() -> None:
     turns.want("b", 2, 0)
     turns.leave(1, 5000 * MS)
     assert turns.accounts["a"].used <= 2 * Q
+
+
+@pytest.mark.parametrize("others", [[], [Client("now and then", Share(), back=300 * MS)]])
+def test_what_nobody_else_wanted_takes_nothing_off_a_guarantee(others: list[Client]) -> None:
+    """M5: one that had nearly all of the card for a minute gets its 30 % as soon as one of higher priority comes."""
+    clients = [Client("a", Share(floor=WHOLE * 3 // 10)), Client("b", Share(priority=9)), *others]
+    machine = Machine(clients, late={1: 60_000 * MS})
+    machine.run(60_000 * MS)
+    had = clients[0].busy + machine.runs_for(0)
+    machine.run(63_000 * MS)
+    got = clients[0].busy + machine.runs_for(0) - had
+    assert got / (3000 * MS) == pytest.approx(0.3, abs=0.05)
+
+
+def test_work_of_a_time_alone_is_owed_for_a_quantum_at_most() -> None:
+    """G4: what was submitted before another came outlasts the turn, but does not keep its owner away for as long."""
+    turns = CardTurns(Q)
+    turns.put("a", Share(), 0)
+    turns.put("b", Share(), 0)
+    assert turns.want("a", 1, 0) == [Grant(1, 1, 0)]
+    now = 10_000 * MS
+    assert turns.want("b", 2, now) == [Limit(1, 1, 0)]
+    for passed in range(0, 400, 10):
+        turns.busy(1, 1, now + passed * MS)
+    said = turns.done(1, 1, 10_400 * MS, again=True, now=now + 400 * MS)
+    had = 0
+    now += 400 * MS
+    while (grant := next(g for g in said if isinstance(g, Grant))).member == 2:
+        now += Q
+        had += Q
+        said = turns.done(2, grant.turn, Q, again=True, now=now)
+    assert had <= 2 * Q
