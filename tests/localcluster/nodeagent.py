@@ -27,7 +27,7 @@ TOKEN_SECONDS = 7200
 class NodeAgent:
     """The agent of ``node``. ``process`` is the gateway, which may be killed, agent and all, and started again.
 
-    ``configure`` changes what the agent follows.
+    ``configure`` changes what the agent follows. It finds programs in ``programs`` first.
     """
 
     def __init__(self, node: RealNode, machine: nvml.FakeMachine, settings: Mapping[str, object]) -> None:
@@ -52,7 +52,10 @@ class NodeAgent:
             f"--metrics-port={port}",
             "--log-format=text",
         ]
-        self.process = Process("agent", line, node.directory / "agent.log", nvml.environment(machine.path))
+        self.programs = node.directory / "bin"
+        self.programs.mkdir()
+        environment = {"PATH": f"{self.programs}:{os.environ['PATH']}", **nvml.environment(machine.path)}
+        self.process = Process("agent", line, node.directory / "agent.log", environment)
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Write the configuration, which the agent takes in within some seconds."""

@@ -1,0 +1,124 @@
+"""Nodes of other kinds on a real kubelet, containerd and runc: unlike cards, MIG, time-slicing, MPS (C1, G3, M7)."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputile.agent.offer import MPS_PROBLEM
+from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL, REPLICAS_LABEL, SHARING_LABEL, WHOLE_GPU
+from tests.e2e.extender import assert_nothing_over_allocated
+from tests.e2e.node import VISIBLE, GpuNode, booked_cards, gpu_node, probe_pod
+from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.processtree import command
+
+pytestmark = pytest.mark.timeout(240)
+MIG_1G, MIG_2G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb"
+
+
+def wait_offered(here: GpuNode, **wanted: int) -> None:
+    """Wait until the node object says that so much of a resource is allocatable."""
+    amounts = {name: str(amount) for name, amount in wanted.items()}
+
+    def offered() -> bool:
+        allocatable = here.allocatable()
+        return {name: allocatable.get(name) for name in wanted} == amounts
+
+    here.plane.wait(offered, f"the node to offer {wanted}", 60, 0.2)
+
+
+def condition(here: GpuNode, kind: str) -> dict[str, str]:
+    return next((c for c in here.node.object()["status"]["conditions"] if c["type"] == kind), {})
+
+
+@pytest.fixture
+def mixed(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
+    """Two T4 of 15109 MiB and two V100 of 16130 MiB."""
+    with gpu_node(control_plane, node_programs, "mixed", {MODE_LABEL: "cgpu"}, kind="mixed") as here:
+        yield here
+
+
+def test_each_of_unlike_cards_counts_by_its_own_size(mixed: GpuNode, namespace: str) -> None:
+    """U1, C1: 14 units of a T4, 15 of a V100; what only the larger cards can hold goes there, labels do not lie."""
+    wait_offered(mixed, **{GPU_MEMORY: 14 + 14 + 15 + 15})
+    mixed.create(namespace, probe_pod("large-1", {GPU_MEMORY: 15}), probe_pod("large-2", {GPU_MEMORY: 15}))
+    large = mixed.wait_running(2, namespace)
+    mixed.create(namespace, probe_pod("small-1", {GPU_MEMORY: 14}), probe_pod("small-2", {GPU_MEMORY: 14}))
+    mixed.wait_running(4, namespace)
+    mixed.wait_agreement(namespace)
+    v100 = {card.uuid for card in mixed.agent.machine.cards if "V100" in card.name}
+    assert {uuid for pod in large for uuid in booked_cards(pod)["main"]} == v100
+    assert assert_nothing_over_allocated(mixed.plane) == 4
+    labels = mixed.node.object()["metadata"]["labels"]
+    assert "aliyun.accelerator/nvidia_name" not in labels
+    assert {"model.gputile.io/Tesla-T4", "model.gputile.io/Tesla-V100-PCIE-16GB"} <= labels.keys()
+
+
+@pytest.fixture
+def split(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
+    """Two A100, one of them split into MIG instances."""
+    with gpu_node(control_plane, node_programs, "split", {SHARING_LABEL: "mig"}, kind="mig") as here:
+        yield here
+
+
+def test_mig_instances_and_the_whole_card_beside_them(split: GpuNode, namespace: str) -> None:
+    """G3: each instance once, under NVIDIA's name, and no container sees another's."""
+    wait_offered(split, **{MIG_1G: 2, MIG_2G: 1, WHOLE_GPU: 1})
+    bodies = [probe_pod(f"small-{i}", {MIG_1G: 1}) for i in range(2)]
+    split.create(namespace, *bodies, probe_pod("two", {MIG_2G: 1}), probe_pod("whole", {WHOLE_GPU: 1}))
+    pods = {pod["metadata"]["name"]: pod for pod in split.wait_running(4, namespace)}
+    seen = {name: split.said(pod, "main")[VISIBLE] for name, pod in pods.items()}
+    cut, whole = split.agent.machine.cards
+    small = {i.uuid for i in cut.instances if i.name.endswith("1g.10gb")}
+    assert {seen["small-0"], seen["small-1"]} == small
+    assert seen["two"] in {i.uuid for i in cut.instances if i.name.endswith("2g.20gb")}
+    assert seen["whole"] == whole.uuid
+
+
+def test_replicas_of_whole_cards(control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str) -> None:
+    """G3: time-slicing gives each card three times, to different pods first on different cards."""
+    labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "3"}
+    with gpu_node(control_plane, node_programs, "sliced", labels, {"trust": {"by": "cluster"}}, kind="t4") as here:
+        wait_offered(here, **{WHOLE_GPU: 12})
+        here.create(namespace, *(probe_pod(f"p{i}", {WHOLE_GPU: 1}) for i in range(12)))
+        pods = here.wait_running(12, namespace, timeout=120.0)
+        seen = [here.said(pod, "main")[VISIBLE] for pod in pods]
+        assert {uuid: seen.count(uuid) for uuid in seen} == {card.uuid: 3 for card in here.agent.machine.cards}
+
+
+def daemons(here: GpuNode) -> list[int]:
+    """Return the process IDs of the MPS control daemons that run."""
+    files = (here.node.directory / "state" / "mps").glob("*/process")
+    found = [int(file.read_text().split()[0]) for file in files]
+    return sorted(pid for pid in found if command(pid))
+
+
+def test_mps_through_daemons_that_outlive_the_agent(
+    control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
+) -> None:
+    """M7: no daemon, no memory and a condition; with it each client has its pipe and its limit."""
+    with gpu_node(control_plane, node_programs, "mps", {MODE_LABEL: "mps"}, kind="t4") as here:
+        wait_offered(here, **{GPU_MEMORY: 0})
+        here.plane.wait(lambda: condition(here, MPS_PROBLEM).get("status") == "True", "the condition", 30)
+        assert "is not installed" in condition(here, MPS_PROBLEM)["message"]
+        program = here.agent.programs / "nvidia-cuda-mps-control"
+        program.write_text('#!/bin/sh\ntouch "$CUDA_MPS_PIPE_DIRECTORY/control"\nexec sleep 3600\n')
+        program.chmod(0o755)
+        wait_offered(here, **{GPU_MEMORY: 56})
+        here.create(namespace, probe_pod("client", {GPU_MEMORY: 4}))
+        (pod,) = here.wait_running(1, namespace)
+        here.wait_agreement(namespace)
+        said = here.said(pod, "main")
+        assert said["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
+        assert said["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
+        before, agents = daemons(here), here.agent.pids()
+        assert len(before) == 4
+        here.agent.kill_agent()
+        here.plane.wait(lambda: here.agent.pids() != agents and here.agent.is_ready(), "the next agent", 30)
+        here.create(namespace, probe_pod("later", {GPU_MEMORY: 4}))
+        here.wait_running(2, namespace)
+        assert daemons(here) == before
+        os.kill(before[0], signal.SIGKILL)
+        here.plane.wait(lambda: len(daemons(here)) == 4 and daemons(here) != before, "another daemon", 30)
