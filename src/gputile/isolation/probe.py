@@ -1,7 +1,8 @@
 """A CUDA program that takes all the memory it can get in one way: ``python -m gputile.isolation.probe WAY MIB``.
 
-It runs in a process of its own, under the library, on the first card that it sees; it asks for MIB in pieces and prints
-how many it got. It uses the driver API as cuda.h describes it, so it runs on a real driver and on the simulated one.
+It runs in a process of its own, under the library, on the first card that it sees. Once it has a context it prints a
+line and waits for one, so that several can begin at once. Then it asks for MIB in pieces and prints how many it got.
+It uses the driver API as cuda.h describes it, so it runs on a real driver and on the simulated one.
 """
 
 import ctypes
@@ -80,6 +81,9 @@ def main(way: str, mib: int) -> int:
     cuda = ctypes.CDLL("libcuda.so.1")
     context = c_void_p()
     result = cuda.cuInit(0) or cuda.cuDevicePrimaryCtxRetain(byref(context), 0) or cuda.cuCtxSetCurrent(context)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
     got = 0
     while not result and got < mib:
         result = WAYS[way](cuda)

@@ -1,13 +1,19 @@
 """``gputile selftest``: the proof that anyone can run, here on the simulated driver."""
 
 import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
+from shutil import copytree
+from subprocess import Popen
 
 import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.main import app
-from gputile.isolation import simulation
+from gputile.isolation import memorycheck, simulation
+from gputile.isolation.limits import USAGE, CardLimit, encode_limits
 from tests.fakes.cuda import library
 
 RUNNER = CliRunner()
@@ -33,6 +39,50 @@ def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0"])
     assert done.exit_code == 1
     assert "MISSED" in done.stdout
+
+
+def _one_limit_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second allocation has the first one's limit."""
+    monkeypatch.setattr(memorycheck, "encode_limits", lambda cards: encode_limits([CardLimit(cards[0].uuid, 512)]))
+
+
+def _a_limit_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of one allocation do not see what the others hold."""
+    start, copies = memorycheck._start, count()
+
+    def alone(way: str, mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack) -> Popen[str]:
+        own = place.with_name(f"copy{next(copies)}")
+        copytree(place, own)
+        return start(way, mib, own, environment, stack)
+
+    monkeypatch.setattr(memorycheck, "_start", alone)
+
+
+def _one_account_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the second allocation holds is counted as the first one's too."""
+    start = memorycheck._start
+
+    def mixed(way: str, mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack) -> Popen[str]:
+        if place.name == "1":
+            (place / USAGE).unlink()
+            (place / USAGE).hardlink_to(place.with_name("0") / USAGE)
+        return start(way, mib, place, environment, stack)
+
+    monkeypatch.setattr(memorycheck, "_start", mixed)
+
+
+@pytest.mark.parametrize("fault", [_one_limit_for_all, _a_limit_for_each_process, _one_account_for_all])
+def test_a_fault_between_processes_is_seen(
+    monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    """M4: limits that hold for a process alone, and not for two allocations side by side, fail the proof."""
+    monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
+    fault(monkeypatch)
+    done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0", "-o", "json"])
+    rows = json.loads(done.stdout)["memory"]
+    assert all(row["holds"] for row in rows if row["processes"] == 1)
+    assert not all(row["holds"] for row in rows if row["processes"] > 1)
+    assert done.exit_code == 1
 
 
 def test_unknown_functions_are_listed(tmp_path: Path) -> None:
