@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.native.container import Container, program
 
@@ -180,3 +181,33 @@ def test_512_processes(one_card: Maker) -> None:
         for process in running:
             process.communicate()
     assert container.python("print(Cuda().info()[0])") == "64\n"
+
+
+def test_a_killed_test_leaves_no_programs(one_card: Maker) -> None:
+    """What a test has started ends with it, also where it had no time to clean up."""
+    container = one_card(256)
+    code = f"""
+import subprocess, sys
+client = "from tests.native.client import *; print('started', flush=True); input()"
+for command in (["{program("stress")}", "1", "1", "0"], [sys.executable, "-c", client]):
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    print(child.pid, flush=True)
+sys.stdin.readline()
+"""
+    parent = container.start([sys.executable, "-c", code])
+    assert parent.stdout is not None
+    children = [int(parent.stdout.readline()) for _ in range(2)]
+    parent.kill()
+    parent.wait()
+    end = time.monotonic() + 60
+    while any(lives(pid) for pid in children):
+        assert time.monotonic() < end, children
+        time.sleep(0.01)
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
