@@ -9,6 +9,7 @@ from gputile.agent.enforcement import Enforcement
 from gputile.agent.store import Store
 from gputile.api.wellknown import Mode
 from gputile.device.allocation import CardShare
+from gputile.gateway.claim import Claim
 from gputile.isolation import library as place
 from gputile.isolation.library import NAME, LibraryMissing, install, library_path
 from gputile.isolation.limits import USAGE_BYTES
@@ -60,7 +61,9 @@ def test_an_isolated_container_gets_the_library(tmp_path: Path) -> None:
 
 def test_the_files_of_an_allocation(tmp_path: Path) -> None:
     """M4, M5: limits that the library reads, and a place to count that any user of the container can write."""
-    store = Store(tmp_path)
+    claim = Claim(tmp_path / "owner", "this agent")
+    claim.take()
+    store = Store(tmp_path, claim)
     limits = Limits("ns", "pod", "uid", "main", "core_mem", 128, (CardShare("GPU-1", 0, 4096, 20),))
     path = store.prepare("uid-main")
     (path / "usage").write_bytes(b"\xff" * USAGE_BYTES)
