@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,7 +27,7 @@ from gputile.agent.reconciler import reconcile
 from gputile.agent.records import Records
 from gputile.agent.store import Store
 from gputile.agent.surroundings import Eyes, Places
-from gputile.agent.timeshares import time_shares
+from gputile.agent.timeshares import gpu_times, time_shares
 from gputile.agent.turnkeeping import TurnKeeping
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
@@ -101,8 +101,9 @@ class Agent:
         cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
         self.kubelet = Kubelet(gateway, lambda call: answer(self.desk, call))
         self.offering = Offering(self.admission, self._records, self.kubelet, self._mps, cdi, places.device_plugins)
+        allocations = str(self._store.allocations)
         self._turns = TurnKeeping(
-            self._store, lambda beside: time_shares(self.admission, str(self._store.allocations), beside)
+            self._store, lambda beside: time_shares(self.admission, allocations, beside), self._used
         )
         self.desk = AdmissionDesk(
             self.admission,
@@ -308,6 +309,10 @@ class Agent:
         for pod in await self._cluster.bound_pods():
             apply_pod(self.admission.pods, pod, self.admission.configuration)
         return True
+
+    def _used(self, used: Mapping[tuple[str, str], int]) -> None:
+        """Take in the nanoseconds that each container has had on each card."""
+        self.metrics.gpu_times.rows = tuple(gpu_times(self.admission, used))
 
     def _allocated(self) -> None:
         self.offering.allocated()

@@ -8,6 +8,7 @@ from gputile.agent.admission import Admission
 from gputile.agent.answer import shares_of
 from gputile.agent.enforcement import ISOLATED
 from gputile.agent.holdings import Holding, cards_of
+from gputile.agent.metrics import TimeUsed
 from gputile.agent.pods import KnownPod
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.core import NodeCondition
@@ -82,6 +83,16 @@ def time_shares(admission: Admission, directory: str, beside: str = "") -> TimeS
         if policy is not Policy.NATIVE
     )
     return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files)
+
+
+def gpu_times(admission: Admission, used: Mapping[tuple[str, str], int]) -> Iterator[TimeUsed]:
+    """Yield what the containers there are have used, from nanoseconds by allocation directory and UUID."""
+    owners = {part.directory: (holding, part) for holding in admission.holdings for part in holding.parts}
+    for (path, uuid), spent in sorted(used.items()):
+        found = owners.get(path.rpartition("/")[2])
+        if found is not None:
+            holding, part = found
+            yield TimeUsed(holding.namespace, holding.name, part.container, uuid, spent / 1e9)
 
 
 def _cards(admission: Admission, directory: str) -> frozenset[int]:

@@ -10,6 +10,7 @@ from typing import Final
 from gputile.agent.store import Store
 from gputile.agent.timeshares import TimeShares
 from gputile.arbiter.assignment import Assignment, encode_assignment
+from gputile.arbiter.usage import Totals, decode_usage
 
 log = logging.getLogger(__name__)
 
@@ -17,17 +18,27 @@ LOCK: Final = "arbiter.lock"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 STEADY_AFTER_S = 60.0
 STOP_WITHIN_S = 3.0
+REPORT_EVERY_S = 10.0
+MOST_LINE = 1024 * 1024
 
 
 class TurnKeeping:
     """Keeps an arbiter running while there are containers to serve.
 
     ``shares`` says what they get: all of them for "", those on the cards of an allocation for its directory's name.
+    ``told`` is called when the arbiter has said what was used: nanoseconds by directory and UUID, over all arbiters.
     """
 
-    def __init__(self, store: Store, shares: Callable[[str], TimeShares]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        shares: Callable[[str], TimeShares],
+        told: Callable[[Mapping[tuple[str, str], int]], None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._shares = shares
+        self._tell_used = told
+        self._totals = Totals()
         self._told = Assignment()
         self._files: dict[str, bytes] = {}
         self._task: asyncio.Task[None] | None = None
@@ -108,16 +119,32 @@ class TurnKeeping:
     async def _run(self) -> int:
         """Run one arbiter until it ends."""
         lock: Path = self._store.directory / LOCK
-        command = (sys.executable, "-m", "gputile.arbiter", "--lock", str(lock))
-        process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE)
+        command = (sys.executable, "-m", "gputile.arbiter", "--lock", str(lock), f"--report-every={REPORT_EVERY_S}")
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, limit=MOST_LINE)
         self._process = process
+        self._totals.begin()
         try:
             self._send()
+            await self._listen(process)
             return await process.wait()
         finally:
             self._process = None
             if process.returncode is None:
                 await _end(process)
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        """Take in what the arbiter says, until it ends."""
+        while process.stdout is not None:
+            try:
+                line = await process.stdout.readline()
+                if not line:
+                    return
+                self._totals.take(decode_usage(line))
+            except ValueError as error:  # a line that is too long, too
+                log.error("what the arbiter says is not understood: %s", error)
+                continue
+            self._tell_used(self._totals.nanoseconds())
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

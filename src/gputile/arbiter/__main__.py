@@ -15,6 +15,7 @@ from typing import Final
 
 from gputile.arbiter.assignment import AssignmentError, decode_assignment
 from gputile.arbiter.server import TRY_AGAIN_S, Arbiter
+from gputile.arbiter.usage import Used, encode_usage
 
 log = logging.getLogger("gputile.arbiter")
 
@@ -23,15 +24,17 @@ MOST_FILES: Final = 65536
 LOOK_EVERY_S: Final = 0.1
 
 
-async def serve(lock: Path | None) -> None:
-    """Serve until standard input is closed."""
+async def serve(lock: Path | None, report_every: float = 0.0) -> None:
+    """Serve until standard input is closed; say every so many seconds what was used, never for 0."""
     reader = asyncio.StreamReader(limit=MOST_LINE)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     if not await _alone(lock, reader):
         return
     arbiter = Arbiter()
-    again = loop.create_task(_listen_again(arbiter))
+    beside = [loop.create_task(_listen_again(arbiter))]
+    if report_every:
+        beside.append(loop.create_task(_report(arbiter, report_every)))
     try:
         while line := await reader.readline():
             try:
@@ -39,7 +42,8 @@ async def serve(lock: Path | None) -> None:
             except AssignmentError as error:
                 log.error("what the agent says is not understood: %s", error)
     finally:
-        again.cancel()
+        for task in beside:
+            task.cancel()
         arbiter.close()
 
 
@@ -66,16 +70,32 @@ async def _listen_again(arbiter: Arbiter) -> None:
         await arbiter.listen()
 
 
+async def _report(arbiter: Arbiter, every: float) -> None:
+    """Say on standard output what was used; where nobody reads, nothing piles up."""
+    loop = asyncio.get_running_loop()
+    pipe, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, sys.stdout)
+    said: Used = {}
+    while not pipe.is_closing():
+        await asyncio.sleep(every)
+        used = arbiter.used()
+        if used != said and not pipe.get_write_buffer_size():
+            said = used
+            pipe.write(encode_usage(used))
+
+
 def main() -> None:
     """Run the arbiter."""
     parser = argparse.ArgumentParser(prog="gputile.arbiter", description="Hand out time on this node's GPUs.")
     parser.add_argument("--lock", type=Path, help="a file that only one arbiter of the node holds")
+    parser.add_argument(
+        "--report-every", type=float, default=0.0, metavar="SECONDS", help="say what was used; 0: never"
+    )
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if most == resource.RLIM_INFINITY else min(most, MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    asyncio.run(serve(arguments.lock))
+    asyncio.run(serve(arguments.lock, arguments.report_every))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from gputile.arbiter.connection import Connection
 from gputile.arbiter.listening import listen_in, remove_from
 from gputile.arbiter.protocol import Kind, Message, ProtocolError, uuid_fields
 from gputile.arbiter.turns import MS, CardTurns, Instruction
+from gputile.arbiter.usage import Used
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,13 @@ class Arbiter:
                 continue
             container.server = await loop.create_unix_server(partial(self._connect, name), sock=sock)
         return complete
+
+    def used(self) -> Used:
+        """Return how long each container has had each of its cards."""
+        return {
+            name: {uuid: max(0, self._cards[uuid].used(name)) for uuid in container.uuids.values()}
+            for name, container in self._containers.items()
+        }
 
     def close(self) -> None:
         """Stop serving; clients go on by themselves."""

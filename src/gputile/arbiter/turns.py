@@ -75,6 +75,11 @@ class CardTurns:
         for account in self.accounts.values():
             change_quantum(account, quantum)
 
+    def used(self, name: Hashable) -> int:
+        """Return the time that a container has had on the card, in ns."""
+        account = self.accounts.get(name)
+        return account.used if account is not None else 0
+
     # -- who is there
 
     def put(self, name: Hashable, share: Share, now: int) -> list[Instruction]:

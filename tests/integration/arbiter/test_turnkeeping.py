@@ -4,18 +4,23 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
+
+from gputile.agent import turnkeeping
 from gputile.agent.store import Store
 from gputile.agent.timeshares import TimeShares
 from gputile.agent.turnkeeping import TurnKeeping
 from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
-from gputile.arbiter.protocol import SIZE, SOCKET, Kind, Message, decode
+from gputile.arbiter.protocol import SIZE, SOCKET, Kind, Message, decode, uuid_fields
 from gputile.gateway.claim import Claim
 
 CARD = "GPU-00000000-0000-5117-0000-000000000001"
 WITHIN_S = 60.0
+USED_NS = 40_000_000
 
 
 def shares_of(store: Store, *names: str) -> TimeShares:
@@ -93,3 +98,48 @@ def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
         await former.stop()
 
     asyncio.run(main())
+
+
+def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G4: who had how much of a card can be seen, and no counter falls."""
+    monkeypatch.setattr(turnkeeping, "REPORT_EVERY_S", 0.05)
+    told: list[Mapping[tuple[str, str], int]] = []
+
+    async def main() -> None:
+        store = Store(tmp_path, claimed(tmp_path, "a"))
+        store.prepare("one")
+        turns = TurnKeeping(store, lambda beside: shares_of(store, "one"), told.append)
+        path = store.allocations / "one" / SOCKET
+        turns.refresh()
+        await until(lambda: answers(path))
+        await asyncio.to_thread(use, path)
+        await until(lambda: bool(told) and told[-1].get((str(path.parent), CARD), 0) >= USED_NS)
+        first, before = turns.pid, told[-1][str(path.parent), CARD]
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: turns.pid not in (None, first) and answers(path))
+        await asyncio.to_thread(use, path)
+        await until(lambda: told[-1][str(path.parent), CARD] >= before + USED_NS)
+        await turns.stop()
+
+    asyncio.run(main())
+    spent = [found.get((str(tmp_path / "allocations" / "one"), CARD), 0) for found in told]
+    assert spent == sorted(spent)
+
+
+def use(path: Path) -> None:
+    """Take a turn for 50 ms, and give it back."""
+    a, b = uuid_fields(CARD)
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(WITHIN_S)
+        peer.connect(str(path))
+        peer.sendall(Message(Kind.HELLO, a=1, b=1).encode())
+        assert decode(peer.recv(SIZE, socket.MSG_WAITALL)).kind is Kind.WELCOME
+        peer.sendall(Message(Kind.CARD, card=0, a=a, b=b).encode() + Message(Kind.WANT).encode())
+        turn = decode(peer.recv(SIZE, socket.MSG_WAITALL))
+        assert turn.kind is Kind.TURN
+        time.sleep(0.05)
+        peer.sendall(Message(Kind.DONE, turn=turn.turn, a=USED_NS).encode())
+        time.sleep(0.2)

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import msgspec
 import pytest
+from prometheus_client import generate_latest
 
 from gputile.agent.admission import Admission
 from gputile.agent.holdings import Holding, Holdings, Part
+from gputile.agent.metrics import Metrics
 from gputile.agent.pods import known_pod
 from gputile.agent.setup import InForce, Setup
-from gputile.agent.timeshares import TimeShares, policy_of, time_condition, time_shares
+from gputile.agent.timeshares import TimeShares, gpu_times, policy_of, time_condition, time_shares
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, GpuTime, load_configuration
 from gputile.api.gputime import POLICIES, Policy, PolicyError, parse_policy, parse_weight
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
@@ -138,3 +140,14 @@ def test_a_starting_container_is_told_the_same_by_its_cards_alone() -> None:
         assert time_shares(admission, "/d", name).files[name] == content
     assert set(time_shares(admission, "/d", "c-main").files) == {"c-main", "d-main"}
     assert time_shares(admission, "/d", "of-nobody").files == {}
+
+
+def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out() -> None:
+    admission = node(Mode.CGPU)
+    metrics = Metrics()
+    used = {("/d/a-main", "GPU-a"): 1_500_000_000, ("/d/of-nobody", "GPU-a"): 7}
+    metrics.gpu_times.rows = tuple(gpu_times(admission, used))
+    text = generate_latest(metrics.registry).decode()
+    name = "gputile_agent_gpu_time_seconds_total"
+    assert f'{name}{{container="main",gpu="GPU-a",namespace="default",pod="a"}} 1.5' in text
+    assert text.count(f"{name}{{") == 1
