@@ -152,15 +152,21 @@ def gpu_node(
     labels: Mapping[str, str],
     settings: Mapping[str, object] | None = None,
     kind: str = "a100",
+    *,
+    cdi: bool = False,
 ) -> Iterator[GpuNode]:
-    """Start a node with a machine of ``kind``, its agent, the extender and a scheduler that asks it."""
+    """Start a node with a machine of ``kind``, its agent, the extender and a scheduler that asks it.
+
+    With ``cdi`` containers get their devices by CDI too, from the specifications in the node's ``cdi``.
+    """
     settings = {"gpuMemoryUnit": "1GiB", **(settings or {})}
     with ExitStack() as stack:
         try:
             node = stack.enter_context(RealNode(plane, programs, name, labels))
         except ComponentMissing as missing:
             skip_or_fail(missing)
-        agent = NodeAgent(node, nvml.MACHINES[kind](node.directory / "machine"), settings)
+        options = (f"--cdi-dir={node.directory / 'cdi'}",) if cdi else ()
+        agent = NodeAgent(node, nvml.MACHINES[kind](node.directory / "machine"), settings, options)
         stack.enter_context(agent.process).start()
         extender, url = start_extender(plane, f"extender-{name}", settings=settings)
         stack.enter_context(extender)

@@ -1,5 +1,6 @@
-"""Nodes of other kinds on a real kubelet, containerd and runc: unlike cards, MIG, time-slicing, MPS (C1, G3, M7)."""
+"""Nodes of other kinds on a real kubelet, containerd and runc: unlike cards, MIG, CDI, MPS (C1, G3, L2, M7)."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
@@ -86,6 +87,30 @@ def test_replicas_of_whole_cards(control_plane: ControlPlane, node_programs: dic
         pods = here.wait_running(12, namespace, timeout=120.0)
         seen = [here.said(pod, "main")[VISIBLE] for pod in pods]
         assert {uuid: seen.count(uuid) for uuid in seen} == {card.uuid: 3 for card in here.agent.machine.cards}
+
+
+def test_the_runtime_gives_the_booked_card_by_cdi(
+    control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
+) -> None:
+    """B1, L2: a specification as NVIDIA's toolkit writes it; kubelet and containerd inject what the agent names."""
+    with gpu_node(control_plane, node_programs, "cdi", {MODE_LABEL: "cgpu"}, kind="t4", cdi=True) as here:
+        devices = [
+            {"name": card.uuid, "containerEdits": {"env": [f"CARD_BY_CDI={card.uuid}"]}}
+            for card in here.agent.machine.cards
+        ]
+        spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
+        directory = here.node.directory / "cdi"
+        (directory / "nvidia.json").write_text(json.dumps(spec))
+        here.agent.kill_agent()  # it reads what is there when it starts
+        wait_offered(here, **{GPU_MEMORY: 56})
+        here.plane.wait(lambda: len(here.agent.pids()) == 2 and here.agent.is_ready(), "the next agent", 30)
+        here.create(namespace, *(probe_pod(f"p{i}", {GPU_MEMORY: 9}) for i in range(4)))
+        pods = here.wait_running(4, namespace)
+        here.wait_agreement(namespace)
+        for pod in pods:
+            assert {here.said(pod, "main")["CARD_BY_CDI"]} == booked_cards(pod)["main"]
+        own = json.loads((directory / "gputile.io-gpu.json").read_text())
+        assert {device["name"] for device in own["devices"]} == {card.uuid for card in here.agent.machine.cards}
 
 
 def daemons(here: GpuNode) -> list[int]:

@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ class NodeAgent:
     ``configure`` changes what the agent follows. It finds programs in ``programs`` first.
     """
 
-    def __init__(self, node: RealNode, machine: nvml.FakeMachine, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self, node: RealNode, machine: nvml.FakeMachine, settings: Mapping[str, object], options: Sequence[str] = ()
+    ) -> None:
         self.node = node
         self.machine = machine
         self._configuration = node.directory / "configuration.yaml"
@@ -51,6 +53,7 @@ class NodeAgent:
             f"--state-dir={node.directory / 'state'}",
             f"--metrics-port={port}",
             "--log-format=text",
+            *options,
         ]
         self.programs = node.directory / "bin"
         self.programs.mkdir()
