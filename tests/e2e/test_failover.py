@@ -39,11 +39,13 @@ def test_the_active_extender_is_killed_in_the_middle_of_500_pods(
         leader = control_plane.start_scheduler(first_url, name="scheduler-first", **options)  # type: ignore[arg-type]
         standby = control_plane.start_scheduler(second_url, name="scheduler-second", **options)  # type: ignore[arg-type]
         with leader, standby:
-            _create(control_plane, namespace)
-            control_plane.wait(lambda: _count(control_plane, namespace) > PODS // 5, "a fifth to be bound", 60)
-            first.kill()
-            leader.kill()
-            at_the_kill = _count(control_plane, namespace)
+            with ThreadPoolExecutor(1) as beside:  # pods go on coming while the active ones die
+                creating = beside.submit(_create, control_plane, namespace)
+                control_plane.wait(lambda: _count(control_plane, namespace) > PODS // 10, "a tenth to be bound", 60)
+                first.kill()
+                leader.kill()
+                at_the_kill = _count(control_plane, namespace)
+                creating.result()
             control_plane.wait(lambda: _count(control_plane, namespace) == PODS, "all pods to be bound", 120, 0.5)
             assert at_the_kill < PODS, "the kill came too late to prove anything"
             assert assert_nothing_over_allocated(control_plane) == PODS

@@ -86,6 +86,7 @@ def tidy(installed: Installation) -> Iterator[None]:
         plane.nodes.label(node, {"ack.node.gpu.schedule": None, "ack.node.gpu.placement": None})
     if installed.unit_mib() != 1024:
         installed.upgrade({"gpuMemoryUnit": "1GiB"})
+        settle(8)  # a pod that comes before all have looked at their files is stamped with the unit before
 
 
 @pytest.mark.parametrize("page", PAGES)

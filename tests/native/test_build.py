@@ -89,10 +89,13 @@ def test_sanitizers_find_nothing(one_card: Callable[..., Container], name: str) 
 
 @pytest.mark.parametrize("name", SANITIZERS)
 def test_sanitizers_find_nothing_around_forks(one_card: Callable[..., Container], name: str) -> None:
-    """Threads inside the library while children are made, which use it as well."""
+    """Children are made of a process that has used the library, and use it as well.
+
+    Without other threads: the sanitizers' own locks stay taken in a child (GCC 12). ``test_fork`` has the threads.
+    """
     sanitized = program("forks", SANITIZERS[name], "-O0", "-fno-sanitize-recover=all", with_library=True)
     options = {"TSAN_OPTIONS": "halt_on_error=1:die_after_fork=0", "ASAN_OPTIONS": "detect_leaks=0"}
-    assert one_card(256).run([sanitized, "4", "15"], LD_PRELOAD="", **options) == "0\n"
+    assert one_card(256).run([sanitized, "0", "15"], LD_PRELOAD="", **options) == "0\n"
 
 
 def test_a_newer_library_beside_an_older_one(one_card: Callable[..., Container], tmp_path: Path) -> None:
