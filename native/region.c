@@ -231,5 +231,5 @@ void gputile_region_before_fork(void) { pthread_mutex_lock(&mutex); }
 void gputile_region_in_parent(void) { pthread_mutex_unlock(&mutex); }
 void gputile_region_in_child(void) {
     unmap(); /* the parent's description would keep the parent's slot locked */
-    pthread_mutex_init(&mutex, NULL);
+    pthread_mutex_unlock(&mutex); /* the thread that forked has it, and is the one that goes on here */
 }

@@ -1,6 +1,6 @@
-/* Forks while its threads are inside the library. Usage: forks <threads> <children>.
+/* Forks while its threads are inside the library. Usage: forks <threads> <children> [exec].
  *
- * Each child uses the card itself, or runs another program, or just ends. Prints how many children did not do so. */
+ * Each child uses the card itself, or runs another program, or just ends; with "exec" each runs another program. Prints how many children did not do so. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -64,11 +64,11 @@ int main(int count, char **word) {
     CUcontext context;
     int status, failed = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (count != 3 || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) return 3;
+    if (count < 3 || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) return 3;
     int threads = atoi(word[1]), children = atoi(word[2]);
     for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, work, NULL);
     for (int i = 0; i < children; i++) {
-        pid_t made = child(i % KINDS);
+        pid_t made = child(count > 3 ? 1 : i % KINDS);
         if (made < 0 || waitpid(made, &status, 0) != made || status) failed++, fprintf(stderr, "child %d: %x\n", i, status);
     }
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
