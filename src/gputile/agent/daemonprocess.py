@@ -68,7 +68,8 @@ class DaemonProcess:
         """End it, by force after so many seconds."""
         self._signal(signal.SIGTERM)
         try:
-            await asyncio.wait_for(self.wait(), within)
+            async with asyncio.timeout(within):
+                await self.wait()
         except TimeoutError:
             self._signal(signal.SIGKILL)
             await self.wait()

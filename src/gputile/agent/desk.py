@@ -154,7 +154,8 @@ class AdmissionDesk:
         if limits.mode != Mode.MPS.value or not cards:
             return
         try:
-            await asyncio.wait_for(self._mps.until_up(cards), DAEMON_WITHIN_S)
+            async with asyncio.timeout(DAEMON_WITHIN_S):
+                await self._mps.until_up(cards)
         except TimeoutError as error:
             raise NotReady(f"the MPS control daemon of {', '.join(cards)} does not run yet") from error
 
@@ -177,7 +178,8 @@ class AdmissionDesk:
     async def _read(self, key: str) -> None:
         namespace, _, name = key.partition("/")
         try:
-            pod = await asyncio.wait_for(self._cluster.pod(namespace, name, FETCH_WITHIN_S), FETCH_WITHIN_S)
+            async with asyncio.timeout(FETCH_WITHIN_S):
+                pod = await self._cluster.pod(namespace, name, FETCH_WITHIN_S)
         except (KubeError, TimeoutError) as error:
             log.warning("cannot read pod %s: %s", key, error)
             return

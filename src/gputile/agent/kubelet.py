@@ -90,7 +90,8 @@ class Kubelet:
         asked = self._asked[number] = asyncio.get_running_loop().create_future()
         self._link.send(Ask(number, within))
         try:
-            body = await asyncio.wait_for(asked, within + _MARGIN_S)
+            async with asyncio.timeout(within + _MARGIN_S):
+                body = await asked
         except TimeoutError:
             return None
         finally:

@@ -125,7 +125,8 @@ async def serve(
 async def _published(connection: Connection, name: str) -> Inventory:
     """Return what the agent before this one published: cards keep their indices, sick ones stay sick."""
     try:
-        body = await asyncio.wait_for(connection.get(f"/api/v1/nodes/{name}"), READ_NODE_WITHIN_S)
+        async with asyncio.timeout(READ_NODE_WITHIN_S):
+            body = await connection.get(f"/api/v1/nodes/{name}")
         node = msgspec.json.decode(body, type=Node)
         return decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     except KeyError:

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from gputile.agent.admission import Admission
@@ -29,6 +28,7 @@ from gputile.agent.store import Store
 from gputile.agent.surroundings import Eyes, Places
 from gputile.agent.timeshares import gpu_times, time_shares
 from gputile.agent.turnkeeping import TurnKeeping
+from gputile.agent.wakeup import Wakeup
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.gateway.claim import Claim
@@ -48,18 +48,6 @@ PROBE_STEP_S = 5.0
 TELL_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
 CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
-
-
-@dataclass(slots=True)
-class _Kick:
-    """A wish that something be done soon; wishes add up to one."""
-
-    event: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def wait(self, within: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.event.wait(), within)
-        self.event.clear()
 
 
 class Agent:
@@ -90,7 +78,7 @@ class Agent:
         self._store = Store(places.state, claim)
         self._records = Records(self._store, places.device_plugins)
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
-        self._reconcile, self._publish = _Kick(), _Kick()
+        self._reconcile, self._publish = Wakeup(), Wakeup()
         self._beat = time.monotonic()
         self._told = False
         self._closed_for = closed_for
@@ -137,7 +125,7 @@ class Agent:
                 self._synced.set()
             case _:
                 return
-        self._reconcile.event.set()
+        self._reconcile.wish()
 
     def on_node(self, event: Event[Node]) -> None:
         """Take in news of this node."""
@@ -150,15 +138,15 @@ class Agent:
                 return
         if self.node is not None:
             self._node_seen.set()
-        self._reconcile.event.set()
-        self._publish.event.set()
+        self._reconcile.wish()
+        self._publish.wish()
 
     def configure(self, configuration: Configuration) -> None:
         """Take in a new configuration."""
         self.admission.configuration = configuration
         pods = [known.pod for known in self.admission.pods.values()]
         replace_pods(self.admission.pods, pods, configuration)
-        self._reconcile.event.set()
+        self._reconcile.wish()
 
     # -- what probes ask, from any thread
 
@@ -275,7 +263,7 @@ class Agent:
         try:
             told = await tell_node(self._cluster, self.node, wanted, datetime.now(UTC))
         except KubeError:
-            self._publish.event.set()
+            self._publish.wish()
             raise
         self._told = True
         if told:
@@ -288,7 +276,7 @@ class Agent:
         await self.offering.renew(self._eyes.seen, self.node)
         if await self._emptied():
             await self.offering.renew(self._eyes.seen, self.node, free=True)
-        self._publish.event.set()
+        self._publish.wish()
 
     async def _emptied(self) -> bool:
         """Return whether no pod can be on its way to a node that is closing.
@@ -302,7 +290,7 @@ class Agent:
         loop = asyncio.get_running_loop()
         if self._closed_since is None:
             self._closed_since = loop.time()
-            loop.call_later(self._closed_for, self._reconcile.event.set)
+            loop.call_later(self._closed_for, self._reconcile.wish)
         if loop.time() - self._closed_since < self._closed_for:
             return False
         # The watch may lag behind what was bound while the node closed.
@@ -316,4 +304,4 @@ class Agent:
 
     def _allocated(self) -> None:
         self.offering.allocated()
-        self._reconcile.event.set()
+        self._reconcile.wish()

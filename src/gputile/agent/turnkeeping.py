@@ -152,7 +152,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     if process.stdin is not None:
         process.stdin.close()
     try:
-        await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+        async with asyncio.timeout(STOP_WITHIN_S):
+            await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()

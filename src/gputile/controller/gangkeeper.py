@@ -69,7 +69,8 @@ class GangKeeper:
         """Run rounds for ever."""
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LONGEST_PAUSE_SECONDS)
+                async with asyncio.timeout(LONGEST_PAUSE_SECONDS):
+                    await self._changed.wait()
             await asyncio.sleep(PAUSE_SECONDS)
             self._changed.clear()
             if self._active():

@@ -36,7 +36,8 @@ class DirectoryWatch:
         if not self._watching:
             self._watch()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), within)
+            async with asyncio.timeout(within):
+                await self._changed.wait()
         self._changed.clear()
 
     def wake(self) -> None:

@@ -56,7 +56,8 @@ async def _run(command: Sequence[str], gateway: Gateway) -> int:
     try:
         await asyncio.wait((attending,))
         attending.result()
-        return await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+        async with asyncio.timeout(STOP_WITHIN_S):
+            return await process.wait()
     except TimeoutError:
         log.error("the agent has hung up and does not end")
         return -signal.SIGKILL
@@ -76,7 +77,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         return
     process.terminate()
     try:
-        await asyncio.wait_for(process.wait(), STOP_WITHIN_S)
+        async with asyncio.timeout(STOP_WITHIN_S):
+            await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):
             process.kill()

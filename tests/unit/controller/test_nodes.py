@@ -199,7 +199,8 @@ def test_a_write_that_failed_is_tried_again(failure: Exception) -> None:
         keeper = NodeKeeper(writer, Configuration(), {"n": node}.get, lambda: True, lambda: 0.0)
         keeper.queue.add("n")
         task = asyncio.create_task(keeper.queue.run())
-        await asyncio.wait_for(writer.wrote.wait(), 10)
+        async with asyncio.timeout(10):
+            await writer.wrote.wait()
         task.cancel()
         return writer
 

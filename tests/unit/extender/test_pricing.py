@@ -88,4 +88,8 @@ def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_is_learnt_where_nobody_goes_by_prices() -> None:
-    asyncio.run(asyncio.wait_for(Pricing(Placer(Ledger(Configuration()))).run(), 5))
+    async def main() -> None:
+        async with asyncio.timeout(5):
+            await Pricing(Placer(Ledger(Configuration()))).run()
+
+    asyncio.run(main())

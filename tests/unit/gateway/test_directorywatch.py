@@ -63,7 +63,8 @@ def test_where_nothing_can_be_watched_waiting_ends_in_time(tmp_path: Path, monke
     async def main() -> None:
         watch = DirectoryWatch(tmp_path, is_socket)
         monkeypatch.setattr(watch._libc, "inotify_init1", lambda _: -1)
-        await asyncio.wait_for(watch.changed(0.01), 5.0)
+        async with asyncio.timeout(5.0):
+            await watch.changed(0.01)
         watch.close()
 
     asyncio.run(main())
