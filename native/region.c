@@ -10,10 +10,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "limits.h"
+#include "owned.h"
 
 #ifndef F_OFD_GETLK
 enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37, F_OFD_SETLKW = 38 };
@@ -39,37 +39,28 @@ _Static_assert(sizeof(struct region) <= GPUTILE_REGION_BYTES, "the region does n
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* a file's lock does not keep threads apart */
 static struct region *region;
 static char region_path[256];
-static int region_fd = -1, own_slot = NO_SLOT;
-static unsigned long long region_inode;
+static struct owned region_file = GPUTILE_OWNS_NOTHING;
+static int own_slot = NO_SLOT;
 
 static bool file_lock(int command, off_t start, short type) {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
     int result;
-    do result = fcntl(region_fd, command, &range);
+    do result = fcntl(region_file.fd, command, &range);
     while (result == -1 && errno == EINTR);
     if (command == F_OFD_GETLK) return result == 0 && range.l_type != F_UNLCK;
     return result == 0;
 }
 
-static unsigned long long inode_of(int fd) {
-    struct stat_words {
-        unsigned long words[32];
-    } status = {{0}};
-#ifdef SYS_fstat
-    /* fstat has a new symbol since glibc 2.33; st_ino is the second word on 64-bit machines. */
-    if (syscall(SYS_fstat, fd, &status) != 0) return 0;
-#endif
-    return status.words[1];
-}
-
 /* A program that closes descriptors it does not know closes ours; a number of another file must not be locked. */
 static bool still_open(void) {
-    if (region_fd >= 0 && inode_of(region_fd) == region_inode) return true;
-    int fd = open(region_path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return false;
-    region_fd = fd;
+    if (gputile_owns(&region_file)) return true;
+    struct owned again;
+    gputile_own(&again, open(region_path, O_RDWR | O_CLOEXEC));
+    if (again.fd < 0) return false;
+    if (again.inode != region_file.inode || again.device != region_file.device) return gputile_disown(&again), false;
+    region_file = again;
     if (own_slot != NO_SLOT) file_lock(F_OFD_SETLK, LOCK_SLOTS + own_slot, F_WRLCK);
-    return inode_of(fd) == region_inode;
+    return true;
 }
 
 static bool enter(void) {
@@ -165,15 +156,16 @@ static const char *map(const char *path) {
         close(fd);
         return strerror(errno);
     }
-    region = mapped, region_fd = high(fd), region_inode = inode_of(region_fd);
+    region = mapped;
+    gputile_own(&region_file, high(fd));
     snprintf(region_path, sizeof region_path, "%s", path);
     return NULL;
 }
 
 static void unmap(void) {
     if (region) munmap(region, sizeof *region);
-    if (region_fd >= 0) close(region_fd);
-    region = NULL, region_fd = -1, own_slot = NO_SLOT;
+    gputile_disown(&region_file);
+    region = NULL, own_slot = NO_SLOT;
 }
 
 static const char *begin(void) {

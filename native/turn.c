@@ -3,9 +3,9 @@
 #include "turn.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,7 +15,7 @@
 
 enum { ONE_WAIT_MS = 100 };
 
-struct turn_process turn_process = {.wake_fd = -1};
+struct turn_process turn_process = {.wake = GPUTILE_OWNS_NOTHING, .woken = GPUTILE_OWNS_NOTHING};
 static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool started, running;
 /* Calls of this thread that are inside each other: only the outermost passes the gate. */
@@ -29,8 +29,7 @@ uint64_t turn_now(void) {
 }
 
 void turn_wake_keeper(void) {
-    uint64_t one = 1;
-    if (write(turn_process.wake_fd, &one, sizeof one) < 0) return; /* full: it is awake */
+    if (gputile_owns(&turn_process.wake) && write(turn_process.wake.fd, "", 1) < 0) return; /* full: it is awake */
 }
 
 void turn_set_gate(struct turn_card *card, enum turn_gate gate, uint64_t end) {
@@ -99,10 +98,12 @@ static bool run(void) {
     static bool registered;
     pthread_mutex_lock(&start_mutex);
     if (!running) {
-        turn_process.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        int ends[2] = {-1, -1};
+        if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) ends[0] = ends[1] = -1;
+        gputile_own(&turn_process.woken, ends[0]), gputile_own(&turn_process.wake, ends[1]);
         /* Registered late, so that it runs before the driver's own end. */
         if (!registered) registered = atexit(leave_at_exit) == 0;
-        __atomic_store_n(&running, turn_process.wake_fd >= 0 && turn_keeper_start(), __ATOMIC_RELEASE);
+        __atomic_store_n(&running, turn_process.wake.fd >= 0 && turn_keeper_start(), __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&start_mutex);
     return running;
@@ -123,8 +124,8 @@ static void prepare(void) {
 
 void gputile_turn_in_child(void) {
     /* The descriptors are the parent's: its end must be seen even while this process lives. */
-    if (turn_process.wake_fd >= 0) close(turn_process.wake_fd);
-    turn_process.wake_fd = -1;
+    gputile_disown(&turn_process.wake);
+    gputile_disown(&turn_process.woken);
     turn_process.count = 0; /* the cards' locks may be those of threads that are not here */
     turn_process.ended = false;
     pthread_mutex_init(&start_mutex, NULL);

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "limits.h"
+#include "owned.h"
 
 enum { TURN_MOST_CONTEXTS = 8 };
 #define TURN_MS ((uint64_t)1000000)
@@ -58,7 +59,7 @@ struct turn_process {
     const char *const *uuids;
     char socket_path[108];
     uint64_t quantum; /* the keeper writes it, atomically */
-    int wake_fd;
+    struct owned wake, woken; /* a pipe, from whoever waits to the keeper */
     bool ended; /* the process ends: nothing waits any more */
     struct turn_card card[GPUTILE_MOST_CARDS];
 };

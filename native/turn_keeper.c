@@ -11,10 +11,11 @@
 #define ANSWER_WITHIN (1000 * TURN_MS) /* an arbiter that says nothing for so long is gone */
 #define ASK_AGAIN (250 * TURN_MS)
 #define GIVE_BACK_IDLE (1 * TURN_MS)
+#define LOOK_EVERY (2 * TURN_MS) /* where the program has closed what wakes the keeper */
 #define GIVE_UP_DRAINING (2000 * TURN_MS)
 #define NEVER UINT64_MAX
 
-static struct turn_link arbiter = {.fd = -1};
+static struct turn_link arbiter = {.socket = GPUTILE_OWNS_NOTHING};
 static uint64_t connect_at;
 static bool alone; /* there was no arbiter when one was looked for last */
 
@@ -162,33 +163,36 @@ static void take(const struct turn_message *message, uint64_t now) {
 static void attend(uint64_t now) {
     struct turn_message message;
     bool asked = false;
-    if (arbiter.fd < 0 && now >= connect_at) {
+    if (arbiter.socket.fd < 0 && now >= connect_at) {
         if (turn_link_open(&arbiter, turn_process.socket_path)) return;
         hang_up(now);
     }
-    bool had = arbiter.fd >= 0;
+    bool had = arbiter.socket.fd >= 0;
     while (turn_link_hear(&arbiter, &message)) take(&message, now);
     for (unsigned i = 0; i < turn_process.count; i++) asked = asked || turn_process.card[i].state == TURN_ASKED;
-    if (arbiter.fd >= 0 && (asked || !arbiter.agreed) && now > arbiter.heard + ANSWER_WITHIN) turn_link_close(&arbiter);
-    if (had && arbiter.fd < 0) hang_up(now);
+    if (arbiter.socket.fd >= 0 && (asked || !arbiter.agreed) && now > arbiter.heard + ANSWER_WITHIN) turn_link_close(&arbiter);
+    if (had && arbiter.socket.fd < 0) hang_up(now);
 }
 
 static void *keeper(void *unused) {
     (void)unused;
     while (!__atomic_load_n(&turn_process.ended, __ATOMIC_SEQ_CST)) {
-        uint64_t now = turn_now(), next, woken;
+        uint64_t now = turn_now(), next;
+        char woken[64];
         attend(now);
-        next = arbiter.fd < 0 ? connect_at : now + ASK_AGAIN;
+        next = arbiter.socket.fd < 0 ? connect_at : now + ASK_AGAIN;
         for (unsigned i = 0; i < turn_process.count; i++) {
             uint64_t at = step(&turn_process.card[i], now);
             if (at < next) next = at;
         }
-        struct pollfd waits[2] = {{.fd = turn_process.wake_fd, .events = POLLIN}, {.fd = arbiter.fd, .events = POLLIN}};
+        bool wakeable = gputile_owns(&turn_process.woken);
+        if (!wakeable && now + LOOK_EVERY < next) next = now + LOOK_EVERY;
+        struct pollfd waits[2] = {{.fd = wakeable ? turn_process.woken.fd : -1, .events = POLLIN}, {.fd = arbiter.socket.fd, .events = POLLIN}};
         now = turn_now();
         struct timespec pause = {.tv_nsec = next > now ? (long)((next - now) % 1000000000) : 0};
         pause.tv_sec = next > now ? (time_t)((next - now) / 1000000000) : 0;
         ppoll(waits, 2, &pause, NULL);
-        if (read(turn_process.wake_fd, &woken, sizeof woken) < 0) continue; /* a message, or time */
+        if (gputile_owns(&turn_process.woken) && read(turn_process.woken.fd, woken, sizeof woken) < 0) continue; /* a message, or time */
     }
     return NULL;
 }
@@ -196,7 +200,7 @@ static void *keeper(void *unused) {
 void turn_keeper_in_child(void) { turn_link_close(&arbiter); }
 
 bool turn_keeper_start(void) {
-    arbiter = (struct turn_link){.fd = -1};
+    arbiter = (struct turn_link){.socket = GPUTILE_OWNS_NOTHING};
     connect_at = 0, alone = false;
     read_shares();
     return turn_thread(keeper, NULL);

@@ -33,9 +33,7 @@ static void get(const unsigned char *from, struct turn_message *message) {
 }
 
 void turn_link_close(struct turn_link *link) {
-    int fd = link->fd;
-    link->fd = -1; /* before its number can be another's: a child made by fork closes it as well */
-    if (fd >= 0) close(fd);
+    gputile_disown(&link->socket);
     link->agreed = false, link->size = 0;
 }
 
@@ -43,19 +41,19 @@ static void send_message(struct turn_link *link, const struct turn_message *mess
     unsigned char bytes[SIZE];
     put(bytes, message);
     /* A message is far smaller than the socket's buffer: one that does not fit means that nobody reads. */
-    if (link->fd >= 0 && send(link->fd, bytes, SIZE, MSG_NOSIGNAL | MSG_DONTWAIT) != SIZE) turn_link_close(link);
+    if (!gputile_owns(&link->socket) || send(link->socket.fd, bytes, SIZE, MSG_NOSIGNAL | MSG_DONTWAIT) != SIZE) turn_link_close(link);
 }
 
 bool turn_link_open(struct turn_link *link, const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct turn_message hello = {.kind = TURN_HELLO, .a = VERSION, .b = VERSION};
     strncpy(address.sun_path, path, sizeof address.sun_path - 1);
-    link->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    gputile_own(&link->socket, socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     link->agreed = false, link->size = 0, link->since = link->heard = turn_now();
-    if (link->fd < 0) return false;
-    if (connect(link->fd, (struct sockaddr *)&address, sizeof address) != 0) turn_link_close(link);
+    if (link->socket.fd < 0) return false;
+    if (connect(link->socket.fd, (struct sockaddr *)&address, sizeof address) != 0) turn_link_close(link);
     else send_message(link, &hello);
-    return link->fd >= 0;
+    return link->socket.fd >= 0;
 }
 
 void turn_link_say(struct turn_link *link, enum turn_kind kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b) {
@@ -76,9 +74,10 @@ void turn_link_card(struct turn_link *link, unsigned card, const char *uuid) {
 }
 
 bool turn_link_hear(struct turn_link *link, struct turn_message *message) {
-    if (link->fd < 0) return false;
+    if (link->socket.fd < 0) return false;
+    if (!gputile_owns(&link->socket)) return turn_link_close(link), false;
     if (link->size < SIZE) {
-        ssize_t got = recv(link->fd, link->buffer + link->size, sizeof link->buffer - link->size, MSG_DONTWAIT);
+        ssize_t got = recv(link->socket.fd, link->buffer + link->size, sizeof link->buffer - link->size, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return turn_link_close(link), false;
         if (got > 0) link->size += (unsigned)got;
     }

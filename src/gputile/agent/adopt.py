@@ -30,7 +30,7 @@ def adopt(
         for container, resource, ids in listed.parts():
             held = holdings.get(pod.uid)
             part = held.part(container, resource) if held else None
-            if not _ours(resource, ids) or (part is not None and frozenset(part.ids) == ids):
+            if (part is not None and frozenset(part.ids) == ids) or not _ours(resource, ids):
                 continue
             holding = _take_over(listed, pod, container, resource, ids, holdings, setup, now_ns)
             holdings.put(holding)

@@ -81,6 +81,14 @@ class Holding(msgspec.Struct, frozen=True, dict=True):
         """The indices of the cards that the pod is on."""
         return frozenset(index for cards in self.slots.values() for index in cards)
 
+    @cached_property
+    def container_indices(self) -> dict[str, frozenset[int]]:
+        """The indices of the cards that each container has IDs of, those of all resources together."""
+        found: dict[str, frozenset[int]] = {}
+        for part in self.parts:
+            found[part.container] = found.get(part.container, frozenset()) | by_card(part.ids).keys()
+        return found
+
     def mib(self, index: int) -> int:
         """Return the MiB of a card that the pod holds as memory units; 0 for whole cards."""
         return len(self.slots.get(GPU_MEMORY, EMPTY).get(index, ())) * self.unit_mib
@@ -170,7 +178,7 @@ def cards_of(holding: Holding, container: str, cards: int = 0) -> tuple[int, ...
     ``cards`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
     gets them in any order, perhaps not of each card: it is on the cards that the pod has.
     """
-    held = {index for part in holding.parts if part.container == container for index in by_card(part.ids)}
+    held = holding.container_indices.get(container, frozenset())
     if cards and len(held) != cards:
         return tuple(sorted(holding.indices))[:cards]
     return tuple(sorted(held))

@@ -43,6 +43,7 @@ class Arbiter:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connections: dict[int, Connection] = {}
         self._last_member = 0
+        self._refused: set[str] = set()  # told people of once
 
     async def assign(self, assignment: Assignment) -> None:
         """Serve just the containers of ``assignment``."""
@@ -54,6 +55,7 @@ class Arbiter:
             before = {card.uuid for card in self._containers[name].allocation.cards}
             if name not in wanted or before != {card.uuid for card in wanted[name].cards}:
                 self._drop(name)
+        self._refused &= wanted.keys()
         for allocation in wanted.values():
             self._put(allocation)
         for uuid in self._cards.keys() - {card.uuid for a in wanted.values() for card in a.cards}:
@@ -149,7 +151,9 @@ class Arbiter:
         try:
             uuids = {uuid_fields(card.uuid): card.uuid for card in allocation.cards}
         except ProtocolError as error:
-            log.error("no turns for %s: %s", allocation.directory, error)
+            if allocation.directory not in self._refused:
+                log.error("no turns for %s: %s", allocation.directory, error)
+                self._refused.add(allocation.directory)
             return
         container = self._containers.setdefault(allocation.directory, _Container(allocation, uuids))
         container.allocation = allocation

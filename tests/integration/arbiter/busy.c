@@ -2,16 +2,19 @@
  *
  * busy SOCKET SECONDS KERNEL_NS STYLE THREADS [PAUSE_US]: prints "ready", then on its end how long its kernels took.
  * STYLE: "async" submits ahead, "sync" waits for each kernel, "alone" is async without the client. SOCKET "" is none.
+ * At SIGUSR1 it loses all pipes and sockets to the file that the environment variable LOST names.
  * The cards' UUIDs are in the environment variable UUIDS, separated by commas; thread i uses card i modulo their number.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,6 +52,15 @@ static uint64_t now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* Put a file under each number that is a pipe's or a socket's, as a program may that closes what it does not know. */
+static void lose_descriptors(int number) {
+    (void)number;
+    struct stat status;
+    int file = open(getenv("LOST"), O_RDWR | O_CREAT | O_APPEND, 0600);
+    for (int fd = 3; fd < 1024; fd++)
+        if (fstat(fd, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode))) dup2(file, fd);
 }
 
 static void *work(void *argument) {
@@ -89,6 +101,7 @@ int main(int count, char **argument) {
     style = argument[4], kernel_ns = strtoull(argument[3], NULL, 10);
     int threads = atoi(argument[5]);
     pause_us = count > 6 ? (useconds_t)atoi(argument[6]) : 0;
+    if (getenv("LOST")) signal(SIGUSR1, lose_descriptors);
     if (gputile_turn_start(argument[1], cards, uuids)) return 2;
     printf("ready\n"), fflush(stdout);
     if (!getchar()) return 2; /* until it is told to begin */

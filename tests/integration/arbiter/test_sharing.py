@@ -1,5 +1,6 @@
 """Busy processes on a simulated card: who gets how much of it, by the card's own accounts."""
 
+import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from gputile.arbiter.shares import WHOLE
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.busy import Busy, measure, until
 from tests.integration.arbiter.process import ArbiterProcess
+from tests.localcluster.processtree import cpu_seconds
 
 SECOND = 10**9
 CLOSE = 0.05
@@ -134,6 +136,29 @@ def test_the_arbiter_dies_and_comes_back(stack: ExitStack, arbiter: ArbiterProce
         assert 0.3 * cap < process.share_over(2.0) < cap * 1.08
     arbiter.restart()
     until_ratio(processes, 2.0)
+
+
+def test_a_program_that_closes_descriptors_it_does_not_know(
+    stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M5: it comes back under the arbiter, writes nothing into what has their numbers now, and does not spin."""
+    lost = tmp_path / "lost"
+    monkeypatch.setenv("LOST", str(lost))
+    one, two = start(stack, arbiter, gpus, [CardClaim(gpus.uuids[0], weight) for weight in (1, 3)])
+
+    def sockets() -> set[str]:
+        found = (os.readlink(fd) for fd in Path(f"/proc/{one.process.pid}/fd").iterdir())
+        return {name for name in found if name.startswith("socket:")}
+
+    before = sockets()
+    measure([one, two], SECOND // 4)
+    one.signal(signal.SIGUSR1)
+    until(lambda: bool(sockets() - before), "it does not come back under the arbiter")
+    until_ratio([one, two], 3.0)
+    used = cpu_seconds([one.process.pid])
+    assert one.share_over(2.0) > 0.1
+    assert cpu_seconds([one.process.pid]) - used < 1.5
+    assert lost.read_bytes() == b""
 
 
 def test_an_arbiter_that_hangs(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
