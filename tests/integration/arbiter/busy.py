@@ -22,7 +22,8 @@ WITHIN_S = 120.0
 @cache
 def program(sanitizer: str = "") -> Path:
     """Return the program, compiled once for each state of its sources."""
-    sources = [SOURCE, *sorted(NATIVE.glob("turn*.c")), *(NATIVE / f"{name}.c" for name in ("late", "owned", "symbols"))]
+    sources = [SOURCE, *sorted(NATIVE.glob("turn*.c"))]
+    sources += [NATIVE / f"{name}.c" for name in ("late", "owned", "symbols")]
     content = b"".join(path.read_bytes() for path in [*sources, *sorted(NATIVE.glob("*.h"))])
     name = f"busy-{hashlib.sha256(content).hexdigest()[:16]}{sanitizer}"
     path = cuda.library().parent.parent / name
