@@ -1,0 +1,121 @@
+"""``python -m benchmarks.bound --trace DIR``: how much of each workload any placement could allocate.
+
+A linear program that sees all pods beforehand and serves the same part of every kind of pod:
+
+    maximise theta   subject to, on the nodes g of each GPU model,
+      sum_g x_sg = theta D_s              the pods of shape s, on nodes whose model will do
+      sum_s k_s x_sg <= sum_p a_pk y_pg   GPUs cut by patterns p into shares (k_s: GPUs that a pod needs of a size)
+      sum_p y_pg <= N_g                   the GPUs there are
+      sum_s c_s x_sg <= C_g               CPU, and memory likewise
+
+where the demand D is as much GPU as the cluster has. Patterns are generated as they are needed (Gilmore and Gomory,
+1961). Whether a pod's GPUs and CPU are on one node is not asked, so that the truth is lower; and a policy that lets
+large pods fail more often than small ones may allocate more, so that it is no strict bound for such a one.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import highspy
+import numpy as np
+import numpy.typing as npt
+
+from gputile.placement.prices import CARD, best_pattern
+from gputile.replay.trace import Nodes, Workload, read_nodes, read_workload, workloads
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+ROUNDS, EPSILON = 200, 1e-7
+
+
+class Relaxation:
+    """The linear program of one workload on one cluster; rows and columns are numbered as they are added."""
+
+    def __init__(self, nodes: Nodes, workload: Workload) -> None:
+        self._model = highspy.Highs()  # type: ignore[no-untyped-call]
+        self._model.setOptionValue("output_flag", False)
+        self._model.changeObjectiveSense(highspy.ObjSense.kMaximize)
+        counts = Counter(workload.shape.tolist())
+        shapes = {workload.shapes[i]: float(n) for i, n in counts.items()}
+        scale = int(nodes.gpus.sum()) * CARD / sum(shape.demand * n for shape, n in shapes.items())
+        self._demand = {shape: n * scale for shape, n in shapes.items()}
+        self.sizes = np.array(sorted({shape.milli for shape in shapes if shape.gpus}), np.int64)
+        self._rows = 0
+        self._served = {shape: self._row(0.0, 0.0) for shape in shapes}
+        theta = [(row, -self._demand[shape]) for shape, row in self._served.items()]
+        self._column(1.0, theta, most=1.0)
+        models = np.array(nodes.models)
+        self._groups = [self._group(nodes, models == model, str(model)) for model in sorted(set(nodes.models))]
+
+    def solve(self) -> float:
+        """Return theta."""
+        for _ in range(ROUNDS):
+            self._model.run()
+            duals = np.array(self._model.getSolution().row_dual)
+            if not sum(self._add_pattern(rows, card, duals) for rows, card in self._groups):
+                break
+        return float(self._model.getInfo().objective_function_value)
+
+    def _group(self, nodes: Nodes, those: npt.NDArray[np.bool_], model: str) -> tuple[list[int], int]:
+        """Add the nodes of one model; return the rows of the sizes, and that of the GPUs."""
+        sizes = [self._row(-highspy.kHighsInf, 0.0) for _ in self.sizes]
+        card, cpu, memory = (
+            self._row(-highspy.kHighsInf, float(have[those].sum())) for have in (nodes.gpus, nodes.cpu, nodes.memory)
+        )
+        for shape, row in self._served.items():
+            if shape.gpus and shape.models and model not in shape.models:
+                continue
+            entries = [(row, 1.0), (cpu, float(shape.cpu)), (memory, float(shape.memory))]
+            if shape.gpus:
+                entries.append((sizes[int(np.searchsorted(self.sizes, shape.milli))], float(shape.gpus)))
+            self._column(0.0, entries)
+        for alike in np.diag(CARD // self.sizes):
+            self._cut(sizes, card, alike)
+        return sizes, card
+
+    def _add_pattern(self, rows: Sequence[int], card: int, duals: Float64) -> bool:
+        """Add the pattern that is worth most by the prices so far; return whether it is worth more than a GPU."""
+        worth = np.maximum(duals[rows], 0.0)
+        pattern = best_pattern(self.sizes, worth)
+        if float(pattern @ worth) <= max(0.0, float(duals[card])) + EPSILON:
+            return False
+        self._cut(rows, card, pattern)
+        return True
+
+    def _cut(self, rows: Sequence[int], card: int, pattern: Int64) -> None:
+        """Let GPUs be cut into the sizes of ``pattern``."""
+        used = [(rows[i], -float(pattern[i])) for i in np.flatnonzero(pattern)]
+        self._column(0.0, [(card, 1.0), *used])
+
+    def _row(self, least: float, most: float) -> int:
+        self._model.addRow(least, most, 0, np.zeros(0, np.int32), np.zeros(0))
+        self._rows += 1
+        return self._rows - 1
+
+    def _column(self, worth: float, entries: Sequence[tuple[int, float]], most: float = highspy.kHighsInf) -> None:
+        rows = np.array([row for row, _ in entries], np.int32)
+        self._model.addCol(worth, 0.0, most, len(entries), rows, np.array([value for _, value in entries]))
+
+
+def bounds(trace: Path, names: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yield the allocated per cent of the GPUs that each workload allows when all of them have been asked for."""
+    nodes = read_nodes(trace)
+    for name in names:
+        yield name, 100 * Relaxation(nodes, read_workload(trace, name)).solve()
+
+
+def main() -> None:
+    """Print a line for each workload."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bound", description=__doc__.split("\n")[0])
+    parser.add_argument("--trace", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--workload", action="append", help="default: all of the trace")
+    arguments = parser.parse_args()
+    for name, percent in bounds(arguments.trace, arguments.workload or workloads(arguments.trace)):
+        print(f"{name:<14} {percent:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
