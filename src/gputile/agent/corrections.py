@@ -11,7 +11,7 @@ from gputile.agent.podbook import apply_pod
 from gputile.agent.pods import KnownPod
 from gputile.agent.reconciler import Annotations, Complain, Confirm, Correct, Correction, Release
 from gputile.api.core import ObjectReference
-from gputile.kube.errors import KubeError
+from gputile.kube.errors import Conflict, KubeError
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +26,13 @@ class Corrector:
         self._metrics = metrics
         self._admission = admission
         self._free = asyncio.Semaphore(AT_ONCE)
+        self._conflict = False
 
-    async def carry_out(self, found: Iterable[Correction]) -> None:
-        """Carry out all corrections."""
+    async def carry_out(self, found: Iterable[Correction]) -> bool:
+        """Carry out all corrections; return whether one met a pod that has changed since, and will succeed soon."""
+        self._conflict = False
         await asyncio.gather(*(self._one(correction) for correction in found))
+        return self._conflict
 
     async def _one(self, correction: Correction) -> None:
         match correction:
@@ -57,6 +60,7 @@ class Corrector:
             try:
                 changed = await self._cluster.annotate(pod.pod, annotations)
             except KubeError as error:
+                self._conflict = self._conflict or isinstance(error, Conflict)
                 log.info("pod %s is not annotated: %s", pod.key, error)
                 return False
         apply_pod(self._admission.pods, changed, self._admission.configuration)

@@ -1,19 +1,30 @@
 """The pods of this node by key, kept up to date by a watch that may lag behind what was read directly."""
 
 from collections.abc import Iterable, MutableMapping
+from dataclasses import replace
+
+import msgspec
 
 from gputile.agent.pods import KnownPod, known_pod
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Pod
+from gputile.api.core import ObjectMeta, Pod
 
 Book = MutableMapping[str, KnownPod]
 
 
-def apply_pod(book: Book, pod: Pod, configuration: Configuration) -> None:
-    """Take in a pod, unless something newer is known under its name: of this pod, or of the next one so named."""
+def apply_pod(book: Book, pod: Pod, configuration: Configuration) -> bool:
+    """Take in a pod, unless something newer is known under its name: of this pod, or of the next one so named.
+
+    Return whether anything that matters here is new: most of what a kubelet reports of a pod does not.
+    """
     held = book.get(pod.key)
-    if held is None or _newer(pod, held.pod):
-        book[pod.key] = known_pod(pod, configuration)
+    if held is not None and not _newer(pod, held.pod):
+        return False
+    if held is not None and _same(pod, held.pod):
+        book[pod.key] = replace(held, pod=pod)
+        return False
+    book[pod.key] = known_pod(pod, configuration)
+    return True
 
 
 def remove_pod(book: Book, pod: Pod) -> None:
@@ -30,6 +41,21 @@ def replace_pods(book: Book, pods: Iterable[Pod], configuration: Configuration) 
         del book[key]
     for pod in listed.values():
         apply_pod(book, pod, configuration)
+
+
+def read_again(book: Book, configuration: Configuration) -> None:
+    """Judge all pods by another configuration."""
+    for key, known in book.items():
+        book[key] = known_pod(known.pod, configuration)
+
+
+def same_metadata(one: ObjectMeta, other: ObjectMeta) -> bool:
+    """Return whether two versions of an object differ in nothing but the number of the version."""
+    return msgspec.structs.replace(one, resource_version=other.resource_version) == other
+
+
+def _same(one: Pod, other: Pod) -> bool:
+    return one.status == other.status and one.spec == other.spec and same_metadata(one.metadata, other.metadata)
 
 
 def _newer(pod: Pod, held: Pod) -> bool:

@@ -58,15 +58,16 @@ class Records:
         holdings, setup = admission.holdings, admission.setup
         try:
             stat = self._kubelets.stat()
-            seen = (stat.st_ino, stat.st_mtime_ns, setup, tuple(holdings), tuple(admission.pods.values()))
+            pods = tuple((pod.uid, pod.alive, pod.request, pod.trust_group) for pod in admission.pods.values())
+            seen = (stat.st_ino, stat.st_mtime_ns, setup, tuple(holdings), pods)
             if seen == self._recovered:  # the kubelet puts a new file in the place of the old one
                 return
             text = self._kubelets.read_bytes()
         except OSError:
             return
         self._recovered = seen
-        pods = {pod.uid: pod for pod in admission.pods.values()}
-        for holding in recover(text, pods, setup, time.time_ns()):
+        known_pods = {pod.uid: pod for pod in admission.pods.values()}
+        for holding in recover(text, known_pods, setup, time.time_ns()):
             known = holdings.get(holding.uid) or msgspec.structs.replace(holding, parts=())
             for part in holding.parts:
                 before = known.part(part.container, part.resource)

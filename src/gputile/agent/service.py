@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 from gputile.agent.admission import Admission
-from gputile.agent.adopt import adopt
 from gputile.agent.calls import answer
 from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.cluster import Cluster
+from gputile.agent.comparison import Comparison
 from gputile.agent.corrections import Corrector
 from gputile.agent.desk import MPS_DIRECTORY, AdmissionDesk
 from gputile.agent.holdings import Holdings
@@ -21,8 +21,7 @@ from gputile.agent.metrics import Metrics
 from gputile.agent.mps import MpsDaemons
 from gputile.agent.nodestatus import tell_node, wanted_status
 from gputile.agent.offering import Offering, starting_setup
-from gputile.agent.podbook import apply_pod, remove_pod, replace_pods
-from gputile.agent.reconciler import reconcile
+from gputile.agent.podbook import apply_pod, read_again, remove_pod, replace_pods, same_metadata
 from gputile.agent.records import Records
 from gputile.agent.store import Store
 from gputile.agent.surroundings import Eyes, Places
@@ -41,9 +40,7 @@ log = logging.getLogger(__name__)
 SYNC_WITHIN_S = 2.0  # how long registration waits for the API server's pods; admission asks for single ones later
 RECONCILE_EVERY_S = 10.0
 RECONCILE_APART_S = 0.3
-QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
-LIST_WITHIN_S = 2.0
-SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
+AGAIN_S = 1.0  # after a pod has changed while it was being corrected
 PROBE_STEP_S = 5.0
 TELL_EVERY_S = 60.0
 QUIET_FOR_S = 120.0
@@ -107,7 +104,18 @@ class Agent:
             cdi,
             self._turns.starting,
         )
-        self._corrector = Corrector(cluster, self.metrics, self.admission)
+        self._comparison = Comparison(
+            self.admission,
+            self.kubelet,
+            self.desk,
+            self._store,
+            self._records,
+            Corrector(cluster, self.metrics, self.admission),
+            self._turns,
+            self.offering,
+            self.metrics,
+            self._renew,
+        )
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
 
     # -- what the API server says
@@ -117,7 +125,8 @@ class Agent:
         book, configuration = self.admission.pods, self.admission.configuration
         match event:
             case Applied(pod):
-                apply_pod(book, pod, configuration)
+                if not apply_pod(book, pod, configuration):
+                    return
             case Deleted(pod):
                 remove_pod(book, pod)
             case Replaced(pods):
@@ -131,7 +140,9 @@ class Agent:
         """Take in news of this node."""
         match event:
             case Applied(node):
-                self.node = node
+                before, self.node = self.node, node
+                if before is not None and _same(before, node):
+                    return
             case Replaced(nodes):
                 self.node = next((node for node in nodes if node.metadata.name == self._node_name), None)
             case _:
@@ -144,8 +155,7 @@ class Agent:
     def configure(self, configuration: Configuration) -> None:
         """Take in a new configuration."""
         self.admission.configuration = configuration
-        pods = [known.pod for known in self.admission.pods.values()]
-        replace_pods(self.admission.pods, pods, configuration)
+        read_again(self.admission.pods, configuration)
         self._reconcile.wish()
 
     # -- what probes ask, from any thread
@@ -213,47 +223,9 @@ class Agent:
     async def _compare(self) -> None:
         self._beat = time.monotonic()
         await self._reconcile.wait(RECONCILE_EVERY_S)
-        await self._answered()
-        self._turns.refresh()
-        listing = await self.kubelet.list(LIST_WITHIN_S)
-        if not self._store.mine:
-            return
-        await self._renew()
-        if self.kubelet.registered.is_set():
-            self._records.recover(self.admission)
-        if listing is None:
-            return
-        admission, before = self.admission, list(self.admission.holdings)
-        settled = time.monotonic() - self.kubelet.state.epoch > SETTLED_AFTER_S
-        synced = self._synced.is_set()
-        if synced:
-            adopt(listing, admission.pods, admission.holdings, admission.setup, time.time_ns())
-        found = reconcile(
-            admission.pods.values(),
-            admission.holdings,
-            listing,
-            admission.setup,
-            time.time_ns(),
-            synced=synced,
-            settled=settled,
-        )
-        await self._corrector.carry_out(found)
-        if list(admission.holdings) != before:
-            self._turns.refresh()
-            self.offering.save()
-            self.offering.announce()
-            await self._renew()
-        self._store.keep_only(part.directory for holding in admission.holdings for part in holding.parts)
-        self.metrics.holdings.set(len(admission.holdings))
+        if await self._comparison.round(synced=self._synced.is_set()):
+            asyncio.get_running_loop().call_later(AGAIN_S, self._reconcile.wish)
         await asyncio.sleep(RECONCILE_APART_S)
-
-    async def _answered(self) -> None:
-        """Wait until the kubelet has asked nothing for a moment: it waits for answers, and comparing takes its time."""
-        for _ in range(int(LONGEST_BUSY_S / QUIET_S)):
-            quiet = time.monotonic() - self.desk.asked
-            if quiet >= QUIET_S:
-                return
-            await asyncio.sleep(QUIET_S - quiet)
 
     async def _tell_node(self) -> None:
         await self._publish.wait(TELL_EVERY_S)
@@ -305,3 +277,7 @@ class Agent:
     def _allocated(self) -> None:
         self.offering.allocated()
         self._reconcile.wish()
+
+
+def _same(one: Node, other: Node) -> bool:
+    return one.status == other.status and one.spec == other.spec and same_metadata(one.metadata, other.metadata)

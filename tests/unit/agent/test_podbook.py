@@ -1,0 +1,72 @@
+"""The pods of the node: what is news of them, and what only has another version."""
+
+import msgspec
+import pytest
+
+from gputile.agent.podbook import Book, apply_pod, read_again, remove_pod, replace_pods
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+
+CONFIGURATION = Configuration(gpu_memory_unit="1024MiB")
+
+
+def version(pod: Pod, number: int, **metadata: object) -> Pod:
+    changed = msgspec.structs.replace(pod.metadata, resource_version=str(number), **metadata)
+    return msgspec.structs.replace(pod, metadata=changed)
+
+
+POD = version(simple_pod("p", container(mem=3)), 7)
+
+
+@pytest.fixture
+def book() -> Book:
+    found: Book = {}
+    assert apply_pod(found, POD, CONFIGURATION)
+    return found
+
+
+def test_another_version_alone_is_no_news_but_is_remembered(book: Book) -> None:
+    """A correction is written for just the version that was judged."""
+    assert not apply_pod(book, version(POD, 8), CONFIGURATION)
+    assert book[POD.key].pod.metadata.resource_version == "8"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        version(POD, 8, labels={"a": "b"}),
+        version(POD, 8, annotations={"gputile.io/allocation": "?"}),
+        version(POD, 8, deletion_timestamp="2026-01-01T00:00:00Z"),
+        version(POD, 8, uid="another"),
+        msgspec.structs.replace(version(POD, 8), status=msgspec.structs.replace(POD.status, phase="Succeeded")),
+        msgspec.structs.replace(version(POD, 8), spec=msgspec.structs.replace(POD.spec, priority=5)),
+    ],
+)
+def test_what_is_news(book: Book, changed: Pod) -> None:
+    assert apply_pod(book, changed, CONFIGURATION)
+    assert book[POD.key].pod == changed
+
+
+def test_what_is_older_counts_for_nothing(book: Book) -> None:
+    assert not apply_pod(book, version(POD, 6, labels={"a": "b"}), CONFIGURATION)
+    assert book[POD.key].pod == POD
+
+
+def test_another_configuration_judges_pods_that_have_not_changed(book: Book) -> None:
+    """U5: amounts are absolute in the request, whatever the unit is now."""
+    read_again(book, Configuration(gpu_memory_unit="128MiB"))
+    request = book[POD.key].request
+    assert request is not None
+    assert request.unit_mib == 128
+
+
+def test_a_list_replaces_and_a_deletion_takes_only_its_own(book: Book) -> None:
+    other = version(simple_pod("q", container(mem=1)), 9)
+    replace_pods(book, [other], CONFIGURATION)
+    assert book.keys() == {other.key}
+    remove_pod(book, version(other, 10, uid="another"))
+    assert book.keys() == {other.key}
+    remove_pod(book, other)
+    assert not book
