@@ -25,7 +25,7 @@ from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
 
 NAME = "node"
-PODS, SETTLE_S, IDLE_S = 200, 15.0, 30.0
+PODS, SETTLE_S, IDLE_S = 200, 90.0, 60.0
 SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}
 ENOUGH_S = 900.0
 _BUCKET = re.compile(r'gputile_agent_call_seconds_bucket\{call="(\w+)",le="([^"]+)"\} (\S+)')

@@ -11,6 +11,7 @@ from gputile.agent.desk import AdmissionDesk
 from gputile.agent.kubelet import Kubelet
 from gputile.agent.metrics import Metrics
 from gputile.agent.offering import Offering
+from gputile.agent.podbook import content
 from gputile.agent.reconciler import reconcile
 from gputile.agent.records import Records
 from gputile.agent.store import Store
@@ -22,7 +23,10 @@ SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one aft
 
 
 class Comparison:
-    """Compares, and puts right what differs. ``renew`` brings the offer up to date."""
+    """Compares, and puts right what differs. ``renew`` brings the offer up to date.
+
+    What has not changed since it was found right is not gone through again: mostly nothing happens on a node.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,8 @@ class Comparison:
         self._offering = offering
         self._metrics = metrics
         self._renew = renew
+        self._shared: tuple[object, ...] | None = None  # what the shares of time were last worked out from
+        self._right: tuple[object, ...] | None = None  # what nothing was wrong with
 
     async def round(self, *, synced: bool) -> bool:
         """Compare once, with the API server's pods complete if ``synced``; return whether another round should follow.
@@ -56,7 +62,7 @@ class Comparison:
             OSError: a file cannot be written.
         """
         await self._answered()
-        self._turns.refresh()
+        self._share_time()
         listing = await self._kubelet.list(LIST_WITHIN_S)
         if not self._store.mine:
             return False
@@ -68,19 +74,36 @@ class Comparison:
         admission, holdings = self._admission, self._admission.holdings
         before = list(holdings)
         settled = time.monotonic() - self._kubelet.state.epoch > SETTLED_AFTER_S
+        compared = (listing, synced, settled, *self._known())
+        if compared == self._right:
+            return False
         if synced:
             adopt(listing, admission.pods, holdings, admission.setup, time.time_ns())
         pods, now_ns = admission.pods.values(), time.time_ns()
         found = reconcile(pods, holdings, listing, admission.setup, now_ns, synced=synced, settled=settled)
         conflict = await self._corrector.carry_out(found)
         if list(holdings) != before:
-            self._turns.refresh()
+            self._share_time()
             self._offering.save()
             self._offering.announce()
             await self._renew()
         self._store.keep_only(part.directory for holding in holdings for part in holding.parts)
         self._metrics.holdings.set(len(holdings))
+        # Who is not identified is looked for until it has been long enough.
+        self._right = compared if not found and all(holding.identified for holding in holdings) else None
         return conflict
+
+    def _known(self) -> tuple[object, ...]:
+        admission = self._admission
+        pods = tuple(map(content, admission.pods.values()))
+        return admission.setup, admission.configuration, tuple(admission.holdings), pods
+
+    def _share_time(self) -> None:
+        """Bring the shares of time up to date."""
+        present = (self._store.mine, self._admission.labels, *self._known())
+        if present != self._shared:
+            self._turns.refresh()
+            self._shared = present
 
     async def _answered(self) -> None:
         """Wait until the kubelet has asked nothing for a moment: it waits for answers, and comparing takes its time."""

@@ -49,6 +49,12 @@ def read_again(book: Book, configuration: Configuration) -> None:
         book[key] = known_pod(known.pod, configuration)
 
 
+def content(known: KnownPod) -> tuple[object, ...]:
+    """Return all of a pod but the number of its version, to compare it with later."""
+    pod = known.pod
+    return known.trust_group, pod.status, pod.spec, msgspec.structs.replace(pod.metadata, resource_version="")
+
+
 def same_metadata(one: ObjectMeta, other: ObjectMeta) -> bool:
     """Return whether two versions of an object differ in nothing but the number of the version."""
     return msgspec.structs.replace(one, resource_version=other.resource_version) == other

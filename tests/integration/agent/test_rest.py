@@ -1,0 +1,65 @@
+"""A node on which nothing happens: the agent looks, finds what it has found right, and does no more."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputile.agent import comparison
+from gputile.api.wellknown import GPU_MEMORY
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+from tests.integration.agent.scene import Scene, scene
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Count what was found in each round that went through all pods."""
+    found: list[int] = []
+    whole = comparison.reconcile
+
+    def counted(*arguments, **settings):
+        result = whole(*arguments, **settings)
+        found.append(len(result))
+        return result
+
+    monkeypatch.setattr(comparison, "reconcile", counted)
+    return found
+
+
+async def some_rounds(here: Scene, count: int = 4) -> None:
+    for _ in range(count):
+        asked = here.agent.kubelet._last
+        here.agent._reconcile.wish()
+        await here.until(lambda: here.agent.kubelet._last > asked)  # noqa: B023 - awaited in this turn of the loop
+        await asyncio.sleep(0.05)
+
+
+def test_at_rest_nothing_is_gone_through_again(short: Path, rounds: list[int]) -> None:
+    """B1: but a change of any of the three, the kubelet's list, the pods or what they hold, is seen."""
+
+    async def main() -> None:
+        async with scene(short) as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.cluster.create(simple_pod("a", container(mem=2)))
+            here.cluster.create(simple_pod("b", container(mem=3)))
+            await here.until_running(2)
+            await here.until(lambda: rounds[-1:] == [0] and not here.disagreements())
+            here.agent.kubelet.state = msgspec.structs.replace(here.agent.kubelet.state, epoch=0.0)  # long settled
+            await some_rounds(here)
+            at_rest = len(rounds)
+            await some_rounds(here)
+            assert len(rounds) == at_rest
+
+            pod = here.pod("default/a")
+            here.cluster.status(pod.metadata.uid, "Running", "")
+            await some_rounds(here, 1)
+            assert len(rounds) == at_rest
+
+            here.kubelet.finish(pod.metadata.uid)
+            await here.until(lambda: len(rounds) > at_rest)
+            here.cluster.delete("default/a")
+            await here.until(lambda: len(here.agent.admission.holdings) == 1)
+
+    asyncio.run(main())
