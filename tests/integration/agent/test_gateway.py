@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gputile.gateway.claim import Claim
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import cancelled, scene
+from tests.localcluster.processtree import children
 
 SILENT_AGENT = (
     "import os, socket, time; s = socket.socket(fileno=int(os.environ['GPUTILE_GATEWAY_FD'])); time.sleep(60)"
@@ -37,9 +39,10 @@ def test_an_agent_that_cannot_start_says_so_with_the_gateways_exit_status(short:
 
 def test_a_gateway_that_is_told_to_end_takes_its_agent_along(short: Path) -> None:
     with run_gateway(short, SILENT_AGENT) as gateway:
-        children = Path(f"/proc/{gateway.pid}/task/{gateway.pid}/children")
-        while not (found := children.read_text().split()):
-            pass
+        deadline = time.monotonic() + 20
+        while not (found := children(gateway.pid)):
+            assert time.monotonic() < deadline, "no agent was started"
+            time.sleep(0.02)
         gateway.terminate()
         gateway.communicate(timeout=30)
         assert gateway.returncode == 0
