@@ -1,7 +1,6 @@
 """Writes the node's CDI specification, and reads those that are there."""
 
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from gputile.agent.cdi import (
     read_capabilities,
     specification,
 )
+from gputile.files import write_whole
 from gputile.nvml.probe import ProbedMachine
 
 log = logging.getLogger(__name__)
@@ -41,9 +41,7 @@ class CdiFiles:
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             if not path.exists() or path.read_bytes() != spec:
-                beside = path.with_name(f".{FILE_NAME}.{os.getpid()}")
-                beside.write_bytes(spec)
-                beside.replace(path)
+                write_whole(path, spec)
             for file in sorted(self._directory.glob("*.json")):
                 found |= names(file.read_bytes())
         except OSError as error:

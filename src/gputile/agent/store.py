@@ -9,7 +9,6 @@ older one writes nothing more; what it had answered is read from the kubelet's c
 """
 
 import logging
-import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +18,7 @@ from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpo
 from gputile.agent.enforcement import ISOLATED
 from gputile.api.wellknown import Mode
 from gputile.arbiter.protocol import SHARE_FILE, SOCKET
+from gputile.files import write_whole
 from gputile.gateway.claim import Claim
 from gputile.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
 
@@ -56,14 +56,14 @@ class Store:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint, unless that is another's business by now."""
         if self.mine:
-            _write(self._file, encode_checkpoint(checkpoint))
+            write_whole(self._file, encode_checkpoint(checkpoint))
 
     def prepare(self, directory: str) -> Path:
         """Make an allocation's directory, which must be there before the container is created; return its path."""
         path = self.allocations / directory
         path.mkdir(mode=0o755, exist_ok=True)
         if not (path / USAGE).exists():
-            _write(path / USAGE, bytes(USAGE_BYTES), 0o666)
+            write_whole(path / USAGE, bytes(USAGE_BYTES), 0o666)
         return path
 
     def write_limits(self, directory: str, limits: Limits) -> None:
@@ -72,18 +72,18 @@ class Store:
         What the container held when it last ran is forgotten: it is about to be created anew.
         """
         path = self.prepare(directory)
-        _write(path / USAGE, bytes(USAGE_BYTES), 0o666)
-        _write(path / LIMITS_FILE, limits.encode())
+        write_whole(path / USAGE, bytes(USAGE_BYTES), 0o666)
+        write_whole(path / LIMITS_FILE, limits.encode())
         if Mode(limits.mode) in ISOLATED:
             cards = [CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards]
-            _write(path / LIMITS, encode_limits(cards, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
+            write_whole(path / LIMITS, encode_limits(cards, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
 
     def write_share(self, directory: str, content: bytes) -> bool:
         """Write what a container keeps to while no arbiter runs; return whether its directory is there."""
         path = self.allocations / directory
         if not path.is_dir():
             return False
-        _write(path / SHARE_FILE, content)
+        write_whole(path / SHARE_FILE, content)
         return True
 
     def keep_only(self, directories: Iterable[str]) -> None:
@@ -92,10 +92,3 @@ class Store:
         for path in self.allocations.iterdir():
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    beside.chmod(mode)
-    beside.replace(path)

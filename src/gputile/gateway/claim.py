@@ -3,8 +3,9 @@
 The younger one claims a file. The older one then writes nothing more and lets go of the kubelet.
 """
 
-import os
 from pathlib import Path
+
+from gputile.files import write_whole
 
 
 class Claim:
@@ -20,9 +21,7 @@ class Claim:
         Raises:
             OSError: it cannot be written.
         """
-        beside = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        beside.write_text(self._token)
-        beside.replace(self._file)
+        write_whole(self._file, self._token.encode())
 
     @property
     def mine(self) -> bool:

@@ -6,10 +6,11 @@ variable LD_PRELOAD would be gone with the first `env -i`.
 """
 
 import hashlib
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from gputile.files import write_whole
 
 NAME: Final = "libgputile-cuda.so"
 CONTAINER_LIBRARY: Final = f"/etc/gputile/{NAME}"
@@ -59,8 +60,5 @@ def install(directory: Path) -> Installed:
     place.mkdir(parents=True, exist_ok=True)
     for path, wanted in ((installed.library, content), (installed.preload, f"{CONTAINER_LIBRARY}\n".encode())):
         if not path.exists():
-            beside = path.with_name(f".{path.name}.{os.getpid()}")
-            beside.write_bytes(wanted)
-            beside.chmod(0o755)
-            beside.replace(path)
+            write_whole(path, wanted, 0o755)
     return installed
