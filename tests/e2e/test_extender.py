@@ -113,7 +113,7 @@ def test_a_pod_that_fits_the_node_and_no_card_waits_with_a_reason_and_goes_when_
     cluster.wait(
         lambda: any(reason in text for text in events_of(cluster, namespace, "wide", "FailedScheduling")), reason, 20
     )
-    cluster.wait(lambda: any(reason in text for text in events_of(cluster, namespace, "wide", "NoGPUFits")), reason, 20)
+    cluster.wait(lambda: any(reason in text for text in events_of(cluster, namespace, "wide", "NoGPUFits")), reason)
     assert "wide" not in bound(pods_in(cluster, namespace))
     # Asked to be deleted is not gone (U4): the pod keeps its card until the kubelet has ended it.
     cluster.nodes.set_pod_phase(namespace, "full0", "Running")
@@ -197,7 +197,7 @@ def test_a_pod_that_waits_while_the_unit_changes_is_told_what_to_ask_for(cluster
     before["metadata"]["annotations"] = {"gputile.io/memory-unit-mib": "1024"}
     create(cluster, namespace, before)
     text = "create it anew, and ask 32 units for its 4096 MiB"
-    cluster.wait(lambda: any(text in each for each in events_of(cluster, namespace, "before", "NoGPUFits")), text, 20)
+    cluster.wait(lambda: any(text in each for each in events_of(cluster, namespace, "before", "NoGPUFits")), text)
     create(cluster, namespace, pod_body("anew", {GPU_MEMORY: 32}, nodeSelector=on("t4")))
     wait_bound(cluster, namespace, 1)
     (made,) = [each for each in pods_in(cluster, namespace) if each["spec"].get("nodeName")]

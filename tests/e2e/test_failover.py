@@ -72,7 +72,7 @@ def _ledgers_agree(plane: ControlPlane, url: str) -> None:
     assert not (ledger.columns.used > ledger.columns.total).any()
     wanted = {"gputile_ledger_bookings": PODS, "gputile_ledger_unconfirmed": 0, "gputile_ledger_overallocated_gpus": 0}
     assert sum(1 for _ in ledger.bookings()) == PODS
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         lines = httpx.get(f"{url}/metrics").text.splitlines()
         found = {name: float(line.split()[1]) for line in lines for name in wanted if line.startswith(f"{name} ")}

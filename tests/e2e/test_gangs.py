@@ -132,7 +132,7 @@ def test_a_gang_of_5_on_capacity_for_3_starts_none_and_says_why(small: ControlPl
     small.wait(lambda: len(bound(pods_in(small, namespace))) == 5, "the fillers to be bound")
     create(small, namespace, [member("train", 5, i) for i in range(5)])
     text = "there is room for 3"
-    small.wait(lambda: any(text in m for m in events_of(small, namespace, "train-0", "GangWaiting")), text, 20)
+    small.wait(lambda: any(text in m for m in events_of(small, namespace, "train-0", "GangWaiting")), text)
     assert not [name for name in bound(pods_in(small, namespace)) if name.startswith("train")]
     for i in range(2):
         small.nodes.delete_pod_now(namespace, f"filler-{i}")
@@ -144,7 +144,7 @@ def test_a_gang_that_can_never_fit_says_so_and_holds_nobody_up(small: ControlPla
     create(small, namespace, [member("huge", 9, i) for i in range(9)])
     create(small, namespace, [member("modest", 8, i) for i in range(8)])
     text = "the empty cluster has room for 8"
-    small.wait(lambda: any(text in m for m in events_of(small, namespace, "huge-0", "GangTooLarge")), text, 20)
+    small.wait(lambda: any(text in m for m in events_of(small, namespace, "huge-0", "GangTooLarge")), text)
     small.wait(lambda: len(bound(pods_in(small, namespace))) == 8, "the other gang to start")
     assert all(name.startswith("modest") for name in bound(pods_in(small, namespace)))
 
@@ -157,7 +157,7 @@ def test_a_pod_whose_gate_is_gone_starts_no_sooner_than_its_gang(small: ControlP
     small.api.patch(f"/api/v1/namespaces/{namespace}/pods/eager-1", {"spec": {"schedulingGates": []}})
     text = "gang eager: no place is kept for the pod yet"
     for name in ("eager-0", "eager-1"):
-        small.wait(lambda name=name: text in why_pending(small, namespace, name), text, 20)  # type: ignore[misc]
+        small.wait(lambda name=name: text in why_pending(small, namespace, name), text)  # type: ignore[misc]
     assert not bound(pods_in(small, namespace))
     create(small, namespace, bodies[2:])
     small.wait(lambda: len(bound(pods_in(small, namespace))) == 3, "the gang to start")

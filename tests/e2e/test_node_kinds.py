@@ -13,9 +13,8 @@ from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL, REPLICAS_LABEL, SHARIN
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import VISIBLE, GpuNode, booked_cards, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.processtree import command
+from tests.localcluster.processtree import daemons
 
-pytestmark = pytest.mark.timeout(240)
 MIG_1G, MIG_2G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb"
 
 
@@ -113,13 +112,6 @@ def test_the_runtime_gives_the_booked_card_by_cdi(
         assert {device["name"] for device in own["devices"]} == {card.uuid for card in here.agent.machine.cards}
 
 
-def daemons(here: GpuNode) -> list[int]:
-    """Return the process IDs of the MPS control daemons that run."""
-    files = (here.node.directory / "state" / "mps").glob("*/process")
-    found = [int(file.read_text().split()[0]) for file in files]
-    return sorted(pid for pid in found if command(pid))
-
-
 def test_mps_through_daemons_that_outlive_the_agent(
     control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
 ) -> None:
@@ -138,12 +130,17 @@ def test_mps_through_daemons_that_outlive_the_agent(
         said = here.said(pod, "main")
         assert said["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
         assert said["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/nvidia-mps"
-        before, agents = daemons(here), here.agent.pids()
+        state = here.node.directory / "state"
+        before, agents = daemons(state), here.agent.pids()
         assert len(before) == 4
         here.agent.kill_agent()
         here.plane.wait(lambda: here.agent.pids() != agents and here.agent.is_ready(), "the next agent", 30)
         here.create(namespace, probe_pod("later", {GPU_MEMORY: 4}))
         here.wait_running(2, namespace)
-        assert daemons(here) == before
+        assert daemons(state) == before
         os.kill(before[0], signal.SIGKILL)
-        here.plane.wait(lambda: len(daemons(here)) == 4 and daemons(here) != before, "another daemon", 30)
+        here.plane.wait(
+            lambda: len(daemons(state)) == 4 and daemons(state) != before,
+            "another daemon",
+            30,
+        )

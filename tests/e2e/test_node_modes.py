@@ -60,7 +60,6 @@ def walk(modes: tuple[str, ...]) -> list[str]:
     return found[::-1]
 
 
-@pytest.mark.timeout(420)
 def test_every_mode_switches_to_every_other(labelled: GpuNode) -> None:
     """M1, M2, M3: each resource of the real node object after each switch, the others present and zero."""
     wait_offered(labelled, None)
@@ -89,12 +88,16 @@ def test_a_mode_change_is_held_while_gpu_pods_run(labelled: GpuNode, namespace: 
     labelled.plane.wait(lambda: condition(labelled, MODE_PENDING).get("status") == "True", "the condition", 30)
     assert condition(labelled, MODE_PENDING)["reason"] == "PodsOnNode"
     assert f"{namespace}/holder" in condition(labelled, MODE_PENDING)["message"]
-    events = labelled.plane.api.get("/api/v1/events", fieldSelector="involvedObject.kind=Node,reason=PodsOnNode")
-    assert any(f"{namespace}/holder" in event["message"] for event in events["items"])
+
+    def told() -> bool:
+        events = labelled.plane.api.get("/api/v1/events", fieldSelector="involvedObject.kind=Node,reason=PodsOnNode")
+        return any(f"{namespace}/holder" in event["message"] for event in events["items"])
+
+    labelled.plane.wait(told, "the event")
     wait_offered(labelled, "share")
     labelled.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/holder")
     wait_offered(labelled, "topology")
-    assert condition(labelled, MODE_PENDING)["status"] == "False"
+    labelled.plane.wait(lambda: condition(labelled, MODE_PENDING)["status"] == "False", "the condition to end")
 
 
 def mib_of(here: GpuNode, namespace: str) -> dict[str, int]:

@@ -144,6 +144,8 @@ class FakeApiServer:
         try:
             yield self
         finally:
+            for _ in range(5):  # a connection in the middle of being accepted would never be closed
+                await asyncio.sleep(0)
             server.close()
             for task in self._connections:
                 task.cancel()

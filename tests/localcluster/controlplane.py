@@ -168,7 +168,7 @@ class ControlPlane:
             process.wait_ready(ready, timeout)
         return process
 
-    def wait(self, check: Callable[[], bool], what: str, timeout: float = 20.0, interval: float = 0.05) -> None:
+    def wait(self, check: Callable[[], bool], what: str, timeout: float = 60.0, interval: float = 0.05) -> None:
         """Wait until ``check`` holds.
 
         Raises:

@@ -1,5 +1,6 @@
 """What a process and its children take together, from /proc."""
 
+import contextlib
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,6 +21,15 @@ def command(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+def daemons(state: Path) -> list[int]:
+    """Return the process IDs of the MPS control daemons that run, by what an agent has written into its state."""
+    found = []
+    for file in state.glob("mps/*/process"):
+        with contextlib.suppress(FileNotFoundError, IndexError, ValueError):  # it is just written, or removed
+            found.append(int(file.read_text().split()[0]))
+    return sorted(pid for pid in found if command(pid))
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import secrets
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -45,6 +46,8 @@ class FixedEyes:
 
     def step(self, seconds: float) -> bool:
         changed, self.changed = self.changed, False
+        if not changed:
+            time.sleep(min(seconds, 0.02))  # as the real ones, which wait and burn no processor
         return changed
 
     def close(self) -> None:
@@ -160,7 +163,7 @@ class Scene:
         """Return the tasks of the present agent and its gateway."""
         return self._tasks
 
-    async def until(self, true: Callable[[], bool], within: float = 15.0, what: str = "") -> None:
+    async def until(self, true: Callable[[], bool], within: float = 60.0, what: str = "") -> None:
         deadline = asyncio.get_running_loop().time() + within
         while not true():
             for task in self._tasks:
@@ -175,7 +178,7 @@ class Scene:
             what=f"{resource} is {self.kubelet.manager.allocatable()}, not {amount}",
         )
 
-    async def until_running(self, count: int, within: float = 30.0) -> None:
+    async def until_running(self, count: int, within: float = 90.0) -> None:
         def running() -> int:
             return sum(pod.status.phase == "Running" for pod in self.cluster.pods.values())
 

@@ -10,23 +10,22 @@ from tests.integration.agent.scene import scene
 
 
 def test_every_mode_offers_its_resources_and_the_others_at_zero(short: Path) -> None:
-    async def offered(mode: str) -> dict[str, int]:
+    async def offered(mode: str, wanted: dict[str, int]) -> bool:
         async with scene(short / (mode or "none"), mode, sizes=(15360, 15360)) as here:
-            await here.until(lambda: len(here.kubelet.manager.allocatable()) == 4)
-            await here.until(lambda: any(here.kubelet.manager.allocatable().values()))
-            await asyncio.sleep(0.1)
-            return here.kubelet.manager.allocatable()
+            await here.until(lambda: here.kubelet.manager.allocatable() == wanted)
+            await asyncio.sleep(0.1)  # and it stays so
+            return here.kubelet.manager.allocatable() == wanted
 
     def of(mem: int = 0, core: int = 0, cards: int = 0, whole: int = 0) -> dict[str, int]:
         return {GPU_MEMORY: mem, GPU_CORE: core, TOPOLOGY_GPU: cards, WHOLE_GPU: whole}
 
     async def main() -> None:
-        assert await offered("") == of(whole=2)
-        assert await offered("default") == of(whole=2)
-        assert await offered("share") == of(mem=30)
-        assert await offered("cgpu") == of(mem=30)
-        assert await offered("core_mem") == of(mem=30, core=200)
-        assert await offered("topology") == of(cards=2)
+        assert await offered("", of(whole=2))
+        assert await offered("default", of(whole=2))
+        assert await offered("share", of(mem=30))
+        assert await offered("cgpu", of(mem=30))
+        assert await offered("core_mem", of(mem=30, core=200))
+        assert await offered("topology", of(cards=2))
 
     asyncio.run(main())
 

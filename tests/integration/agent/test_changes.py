@@ -76,6 +76,7 @@ def test_a_mode_change_waits_for_the_gpu_pods(short: Path) -> None:
             await here.stop_agent()  # what is in force outlives the agent
             await here.start_agent()
             await here.until(here.agent.kubelet.registered.is_set)
+            await here.until_offered(GPU_MEMORY, 60)
             await asyncio.sleep(0.3)
             assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
             here.kubelet.finish(here.pod("default/a").metadata.uid)

@@ -13,7 +13,11 @@ from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene
 from tests.integration.agent.scene import scene
-from tests.localcluster.processtree import command
+from tests.localcluster.processtree import daemons
+
+
+def says(file: Path, text: str) -> bool:
+    return file.exists() and text in file.read_text()
 
 
 def test_each_card_has_its_daemon_and_each_client_its_limit(short: Path) -> None:
@@ -28,8 +32,7 @@ def test_each_card_has_its_daemon_and_each_client_its_limit(short: Path) -> None
             host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
             assert host == str(here.places.state / "mps" / "GPU-0" / "pipe")
             seen = here.places.state / "mps" / "GPU-1" / "log" / "env"
-            await here.until(seen.exists)
-            assert "CUDA_VISIBLE_DEVICES=GPU-1" in seen.read_text()
+            await here.until(lambda: says(seen, "CUDA_VISIBLE_DEVICES=GPU-1\n"))
 
     asyncio.run(main())
 
@@ -51,7 +54,7 @@ def test_a_pod_on_two_cards_has_one_daemon_for_both(short: Path) -> None:
             host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
             daemon = here.places.state / "mps" / daemon_name(("GPU-0", "GPU-1"))
             assert host == str(daemon / "pipe")
-            assert "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n" in (daemon / "log" / "env").read_text()
+            await here.until(lambda: says(daemon / "log" / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n"))
 
     asyncio.run(main())
 
@@ -93,8 +96,7 @@ def test_daemons_outlive_an_agent_that_is_killed_and_end_with_one_that_stops(sho
     """M7: the clients of a daemon would fail with it."""
 
     def running(directory: Path) -> list[int]:
-        found = [int(file.read_text().split()[0]) for file in directory.glob("state/mps/*/process")]
-        return sorted(pid for pid in found if command(pid))
+        return daemons(directory / "state")
 
     async def main() -> None:
         configuration = Configuration(trust=Trust(by="cluster"))

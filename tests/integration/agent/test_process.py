@@ -10,7 +10,7 @@ from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
-from tests.integration.agent.process import process_scene
+from tests.integration.agent.process import ProcessScene, process_scene
 from tests.integration.agent.test_bursts import EVERYBODY, chaos, settle, shared
 from tests.localcluster.processtree import cpu_seconds, resident_mib
 
@@ -33,6 +33,10 @@ def test_killed_in_the_middle_of_a_burst(short: Path) -> None:
     asyncio.run(main())
 
 
+def answers(here: ProcessScene) -> int:
+    return sum(map(len, here.kubelet.manager.seconds.values()))
+
+
 def test_no_pod_fails_while_agents_die(short: Path) -> None:
     """G1, B1: the gateway stays, so the kubelet's calls wait for the next agent, and no admission fails."""
 
@@ -41,14 +45,18 @@ def test_no_pod_fails_while_agents_die(short: Path) -> None:
         async with process_scene(short, {MODE_LABEL: "cgpu"}, CARDS, EVERYBODY, 12) as here:
             await here.until_offered(GPU_MEMORY, 640)
             killed: set[int] = set()
+            served = 0
             for i in range(200):
                 here.cluster.create(shared(choice, f"p{i}", equal=i % 2 == 0))
                 if i % 25 == 12:
                     await asyncio.sleep(choice.uniform(0.0, 0.3))
                     await here.until(lambda: len(here.pids()) == 2)
+                    if i % 50 == 12:  # calls wait for 25 s in all: every other agent lives to answer one
+                        await here.until(lambda had=served: answers(here) > had or here.kubelet.idle)
                     killed.update(here.pids()[1:])
                     here.kill_agent()
-            await here.until_running(200 - len(here.cluster.waiting), 60.0)
+                    served = answers(here)
+            await here.until_running(200 - len(here.cluster.waiting), 120.0)
             assert here.failed == {}
             await here.until(lambda: here.disagreements() == [])
             assert here.overbooked() == []
@@ -70,13 +78,16 @@ def test_small_and_quick(short: Path) -> None:
             started = time.monotonic() - begin
             for i in range(200):
                 here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
-            await here.until_running(200, 60.0)
+            await here.until_running(200, 120.0)
             await here.until(lambda: here.disagreements() == [])
             assert here.failed == {}
             resident = resident_mib(here.pids())
-            idle, since = cpu_seconds(here.pids()), time.monotonic()
-            await asyncio.sleep(3.0)
-            cpu = (cpu_seconds(here.pids()) - idle) / (time.monotonic() - since)
+            for _ in range(6):  # what the burst has left to do passes, and the round when the kubelet counts as settled
+                idle, since = cpu_seconds(here.pids()), time.monotonic()
+                await asyncio.sleep(3.0)
+                cpu = (cpu_seconds(here.pids()) - idle) / (time.monotonic() - since)
+                if cpu < 0.05:
+                    break
             calls = {
                 name: (statistics.median(s), statistics.quantiles(s, n=100)[98])
                 for name, s in here.kubelet.manager.seconds.items()

@@ -194,6 +194,7 @@ def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -> None
             (here.places.state / "checkpoint.json").unlink()
             await here.start_agent()
             await here.until(here.agent.kubelet.registered.is_set)
+            await here.until_offered(GPU_MEMORY, 60)
             await asyncio.sleep(0.5)
             assert here.kubelet.manager.allocatable()[GPU_MEMORY] == 60
 
