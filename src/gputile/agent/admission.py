@@ -21,6 +21,7 @@ from gputile.agent.holdings import Holding, Holdings, Part, cards_of, static_uid
 from gputile.agent.identify import Candidate, candidates, unlisted_candidates, worth_asking
 from gputile.agent.ids import DeviceIdError
 from gputile.agent.listing import Listing
+from gputile.agent.podbook import Book
 from gputile.agent.pods import KnownPod
 from gputile.agent.setup import Setup
 from gputile.agent.steer import readable
@@ -52,7 +53,7 @@ class Admission:
         self.configuration = configuration
         self.setup = setup
         self.holdings = holdings
-        self.pods: dict[str, KnownPod] = {}
+        self.pods = Book()
         self.labels: Mapping[str, str] = {}
         self._expected: _Expected | None = None
         self._last_uid = ""

@@ -53,6 +53,7 @@ class Comparison:
         self._renew = renew
         self._shared: tuple[object, ...] | None = None  # what the shares of time were last worked out from
         self._right: tuple[object, ...] | None = None  # what nothing was wrong with
+        self._saved: tuple[object, ...] | None = None  # the holdings that were last written down, and announced
 
     async def round(self, *, synced: bool) -> bool:
         """Compare once, with the API server's pods complete if ``synced``; return whether another round should follow.
@@ -72,7 +73,6 @@ class Comparison:
         if listing is None:
             return False
         admission, holdings = self._admission, self._admission.holdings
-        before = list(holdings)
         settled = time.monotonic() - self._kubelet.state.epoch > SETTLED_AFTER_S
         compared = (listing, synced, settled, *self._known())
         if compared == self._right:
@@ -82,10 +82,11 @@ class Comparison:
         pods, now_ns = admission.pods.values(), time.time_ns()
         found = reconcile(pods, holdings, listing, admission.setup, now_ns, synced=synced, settled=settled)
         conflict = await self._corrector.carry_out(found)
-        if list(holdings) != before:
+        if (held := tuple(holdings)) != self._saved:
             self._share_time()
             self._offering.save()
             self._offering.announce()
+            self._saved = held  # only now: what failed is done the next time
             await self._renew()
         self._store.keep_only(part.directory for holding in holdings for part in holding.parts)
         self._metrics.holdings.set(len(holdings))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from gputile.agent.admission import Admission
 from gputile.agent.cluster import Cluster
 from gputile.agent.metrics import Metrics
-from gputile.agent.podbook import apply_pod
+from gputile.agent.podbook import answered_pod
 from gputile.agent.pods import KnownPod
 from gputile.agent.reconciler import Annotations, Complain, Confirm, Correct, Correction, Release
 from gputile.api.core import ObjectReference
@@ -63,7 +63,7 @@ class Corrector:
                 self._conflict = self._conflict or isinstance(error, Conflict)
                 log.info("pod %s is not annotated: %s", pod.key, error)
                 return False
-        apply_pod(self._admission.pods, changed, self._admission.configuration)
+        answered_pod(self._admission.pods, changed, self._admission.configuration)
         return True
 
 

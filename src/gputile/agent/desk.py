@@ -21,7 +21,7 @@ from gputile.agent.kubelet import Kubelet
 from gputile.agent.listing import Listing
 from gputile.agent.metrics import Metrics
 from gputile.agent.mps import CONTAINER_PIPES, PIPE_ENV, MpsDaemons, daemon_name
-from gputile.agent.podbook import apply_pod
+from gputile.agent.podbook import answered_pod
 from gputile.agent.store import Store
 from gputile.agent.verify import Contradiction
 from gputile.api.wellknown import Mode
@@ -184,7 +184,7 @@ class AdmissionDesk:
             log.warning("cannot read pod %s: %s", key, error)
             return
         if pod is not None and pod.spec.node_name == self._node:
-            apply_pod(self._admission.pods, pod, self._admission.configuration)
+            answered_pod(self._admission.pods, pod, self._admission.configuration)
 
     def _write(self, grant: Grant) -> None:
         """Write down what was granted; what fails here is made good before the container starts, or recovered."""

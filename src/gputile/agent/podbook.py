@@ -1,6 +1,6 @@
 """The pods of this node by key, kept up to date by a watch that may lag behind what was read directly."""
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
@@ -9,7 +9,22 @@ from gputile.agent.pods import KnownPod, known_pod
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import ObjectMeta, Pod
 
-Book = MutableMapping[str, KnownPod]
+MOST_GONE = 4096
+
+
+class Book(dict[str, KnownPod]):
+    """Pods by key. ``gone`` are the UIDs of those that the watch said were deleted: an answer to a read or a write may
+    come after that word, and would be the last one on a pod of which the watch says nothing any more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: dict[str, None] = {}
+
+
+def answered_pod(book: Book, pod: Pod, configuration: Configuration) -> bool:
+    """Take in a pod from an answer of the API server, unless the watch has said meanwhile that it is gone."""
+    return pod.metadata.uid not in book.gone and apply_pod(book, pod, configuration)
 
 
 def apply_pod(book: Book, pod: Pod, configuration: Configuration) -> bool:
@@ -32,6 +47,9 @@ def remove_pod(book: Book, pod: Pod) -> None:
     held = book.get(pod.key)
     if held is not None and held.uid == pod.metadata.uid:
         del book[pod.key]
+    book.gone[pod.metadata.uid] = None
+    if len(book.gone) > MOST_GONE:
+        del book.gone[next(iter(book.gone))]
 
 
 def replace_pods(book: Book, pods: Iterable[Pod], configuration: Configuration) -> None:

@@ -4,9 +4,10 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -100,13 +101,15 @@ async def serve(
         pods = Reflector(
             connection, "/api/v1/pods", Pod, agent.on_pods, query={"fieldSelector": f"spec.nodeName={name}"}
         )
-        work = asyncio.gather(
-            agent.run(),
-            nodes.run(),
-            pods.run(),
-            events.run(),
-            follow(settings.config, configuration, agent.configure),
-            _stay_small(),
+        work = asyncio.create_task(
+            _together(
+                agent.run(),
+                nodes.run(),
+                pods.run(),
+                events.run(),
+                follow(settings.config, configuration, agent.configure),
+                _stay_small(),
+            )
         )
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, work.cancel)
@@ -134,6 +137,13 @@ async def _published(connection: Connection, name: str) -> Inventory:
     except (KubeError, TimeoutError, InventoryError, msgspec.MsgspecError) as error:
         log.warning("the inventory published before is not known: %s", error)
         return NO_INVENTORY
+
+
+async def _together(*work: Coroutine[Any, Any, object]) -> None:
+    """Do all of it; return when all of it has ended, and cleaned up after itself."""
+    async with asyncio.TaskGroup() as tasks:
+        for each in work:
+            tasks.create_task(each)
 
 
 async def _stay_small() -> None:

@@ -21,7 +21,7 @@ from gputile.agent.metrics import Metrics
 from gputile.agent.mps import MpsDaemons
 from gputile.agent.nodestatus import tell_node, wanted_status
 from gputile.agent.offering import Offering, starting_setup
-from gputile.agent.podbook import apply_pod, read_again, remove_pod, replace_pods, same_metadata
+from gputile.agent.podbook import answered_pod, apply_pod, read_again, remove_pod, replace_pods, same_metadata
 from gputile.agent.records import Records
 from gputile.agent.store import Store
 from gputile.agent.surroundings import Eyes, Places
@@ -189,8 +189,8 @@ class Agent:
         finally:
             await self._turns.stop()
             await self._mps.stop()
-            self._worker.shutdown(wait=False, cancel_futures=True)
-            self._eyes.close()
+            self._worker.submit(self._eyes.close)  # after the step under way, which waits on what this frees
+            self._worker.shutdown(wait=False)
 
     async def _begin(self) -> None:
         """Look around, and take the node over from the agent before."""
@@ -267,7 +267,7 @@ class Agent:
             return False
         # The watch may lag behind what was bound while the node closed.
         for pod in await self._cluster.bound_pods():
-            apply_pod(self.admission.pods, pod, self.admission.configuration)
+            answered_pod(self.admission.pods, pod, self.admission.configuration)
         return True
 
     def _used(self, used: Mapping[tuple[str, str], int]) -> None:

@@ -100,8 +100,9 @@ class TurnKeeping:
             self._send()
 
     def _send(self) -> None:
-        if self._process is not None and self._process.stdin is not None:
-            self._process.stdin.write(encode_assignment(self._told))
+        stdin = self._process.stdin if self._process is not None else None
+        if stdin is not None and not stdin.is_closing():  # closed under uvloop, writing raises RuntimeError
+            stdin.write(encode_assignment(self._told))
 
     async def _supervise(self) -> None:
         loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S

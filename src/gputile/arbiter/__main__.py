@@ -24,9 +24,19 @@ MOST_FILES: Final = 65536
 LOOK_EVERY_S: Final = 0.1
 
 
+class _Input(asyncio.StreamReader):
+    """Knows that it was closed before it was read: ``at_eof`` says so only afterwards."""
+
+    closed = False
+
+    def feed_eof(self) -> None:
+        self.closed = True
+        super().feed_eof()
+
+
 async def serve(lock: Path | None, report_every: float = 0.0) -> None:
     """Serve until standard input is closed; say every so many seconds what was used, never for 0."""
-    reader = asyncio.StreamReader(limit=MOST_LINE)
+    reader = _Input(limit=MOST_LINE)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     if not await _alone(lock, reader):
@@ -47,7 +57,7 @@ async def serve(lock: Path | None, report_every: float = 0.0) -> None:
         arbiter.close()
 
 
-async def _alone(lock: Path | None, reader: asyncio.StreamReader) -> bool:
+async def _alone(lock: Path | None, reader: _Input) -> bool:
     """Wait until no other arbiter of this node runs; return False if that is no longer wanted."""
     if lock is None:
         return True
@@ -56,7 +66,7 @@ async def _alone(lock: Path | None, reader: asyncio.StreamReader) -> bool:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if reader.at_eof():
+            if reader.closed:
                 return False
             await asyncio.sleep(LOOK_EVERY_S)
         else:

@@ -44,6 +44,7 @@ class Arbiter:
         self._connections: dict[int, Connection] = {}
         self._last_member = 0
         self._refused: set[str] = set()  # told people of once
+        self._listening = asyncio.Lock()
 
     async def assign(self, assignment: Assignment) -> None:
         """Serve just the containers of ``assignment``."""
@@ -65,6 +66,10 @@ class Arbiter:
 
     async def listen(self) -> bool:
         """Listen where nobody does yet; return whether that is everywhere."""
+        async with self._listening:
+            return await self._listen()
+
+    async def _listen(self) -> bool:
         loop, complete = asyncio.get_running_loop(), True
         for name, container in list(self._containers.items()):
             if container.server is not None:
@@ -79,7 +84,13 @@ class Arbiter:
                     container.waits = True
                 complete = False
                 continue
-            container.server = await loop.create_unix_server(partial(self._connect, name), sock=sock)
+            server = await loop.create_unix_server(partial(self._connect, name), sock=sock)
+            if self._containers.get(name) is not container:  # it has gone meanwhile
+                server.close()
+                if name not in self._containers:
+                    remove_from(Path(name))
+                continue
+            container.server = server
         return complete
 
     def used(self) -> Used:

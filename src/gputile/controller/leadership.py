@@ -39,7 +39,8 @@ class Leadership:
             await asyncio.sleep(seconds)
 
     async def _once(self) -> None:
-        held = await (self._lease.renew() if self._lease.valid() else self._lease.acquire())
+        lapsed = not self._lease.valid()
+        held = await (self._lease.acquire() if lapsed else self._lease.renew())
         if not held:
             if self._seen_as_of is not None:
                 log.warning("the Lease is lost", extra={"holder": self._lease.holder})
@@ -55,6 +56,8 @@ class Leadership:
                 renewing.cancel()
             self._seen_as_of = transitions
             self._begun()
+        elif lapsed:
+            self._begun()  # what came while nobody might act was passed over
 
     async def _renew_until_done(self) -> NoReturn:
         """A list of a large cluster may take longer than the Lease lasts."""

@@ -40,7 +40,7 @@ class Activity:
 
     def active(self) -> bool:
         """Return whether this replica may act now."""
-        return self._seen_as_of is not None and self._lease.valid()
+        return self._lease.valid() and self._seen_as_of == self._lease.transitions
 
     async def admit(self) -> None:
         """Return when this replica may act.
@@ -71,6 +71,8 @@ class Activity:
         if not self._lease.valid() and not await self._lease.renew():
             raise NotReady("the Lease was lost while the cluster was listed")
         self._seen_as_of = transitions
+        if not self.active():
+            raise NotReady("the Lease changed hands while the cluster was listed")
 
     async def keep(self, seconds: float) -> None:
         """Renew the Lease every ``seconds`` while this replica is asked; watch it while it is not. Runs for ever."""

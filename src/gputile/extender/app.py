@@ -1,5 +1,6 @@
 """The HTTP face of the extender: bytes in, bytes out, and an answer to everything."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 # kube-scheduler sends one pod and at most some thousand names; a body beyond this is not from it.
 LARGEST_BODY = 64 * 1024 * 1024
+BODY_SECONDS = 5.0  # a peer that went in the middle would hold up a change of configuration for ever
 
 _args = msgspec.json.Decoder(ExtenderArgs)
 _binding_args = msgspec.json.Decoder(ExtenderBindingArgs)
@@ -131,11 +133,15 @@ def create_app(
 async def _body(request: Request) -> bytes:
     size = 0
     parts: list[bytes] = []
-    async for part in request.stream():
-        size += len(part)
-        if size > LARGEST_BODY:
-            raise BadRequest(f"the body has more than {LARGEST_BODY} bytes")
-        parts.append(part)
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > LARGEST_BODY:
+                    raise BadRequest(f"the body has more than {LARGEST_BODY} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from None
     return b"".join(parts)
 
 

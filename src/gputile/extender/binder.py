@@ -144,11 +144,15 @@ class Binder:
         Raises:
             BindError: it cannot be read, so that nobody knows yet; what was assumed stays.
         """
+        uid = pod.metadata.uid
+        before = self._ledger.booking(uid)
         try:
             found = await self._cluster.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError as error:
             raise BindError(f"whether pod {pod.key} is bound is not known yet: {why}; then: {error}") from error
-        self._tell(pod.metadata.uid, found)
+        # What the watch has said of the pod meanwhile may be newer than this answer, and is not said again.
+        if before is not None and self._ledger.booking(uid) is before:
+            self._tell(uid, found)
         return found if found is not None and found.metadata.uid == pod.metadata.uid else None
 
     def _tell(self, uid: str, found: Pod | None) -> None:

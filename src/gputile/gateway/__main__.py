@@ -38,6 +38,9 @@ async def serve(arguments: argparse.Namespace) -> int:
     if served:
         log.error("the gateway ends: %s", problem)
         return 1
+    if isinstance(status, Exception):  # SIGTERM's is a CancelledError, which is none
+        log.error("no agent can be run: %s", status)
+        return 1
     if not isinstance(status, int):
         return 0
     return status if status >= 0 else 128 - status

@@ -25,6 +25,10 @@ CLIENT_OPTIONS = (
 _PAUSE_S = 0.015
 
 
+class _Closed(Exception):
+    """The connection was closed while a call was under way."""
+
+
 class PodResources:
     """One kubelet's PodResources socket. ``close`` it in the end."""
 
@@ -44,6 +48,8 @@ class PodResources:
                         last = error.details() or error.code().name
                         if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
                             await self.close()  # gRPC would wait before it looks for the socket of a new kubelet
+                    except _Closed:
+                        pass
                     await asyncio.sleep(_PAUSE_S)
         except TimeoutError:
             log.warning("the kubelet has not listed its devices within %s s: %s", within, last)
@@ -56,8 +62,15 @@ class PodResources:
             await channel.close()
 
     async def _ask(self) -> bytes:
-        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._open().unary_unary(LIST)
-        return await call(b"")
+        channel = self._open()
+        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST)
+        try:
+            return await method(b"")
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if channel is self._channel or (task is not None and task.cancelling()):
+                raise
+            raise _Closed from None  # by the other one who was asking
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:

@@ -155,6 +155,8 @@ class Registrar:
         except (OSError, RuntimeError) as error:  # gRPC's word for a socket that cannot be made
             log.error("cannot serve %s: %s", plugin.resource, error)
             await plugin.stop()
+        if self._plugins.get(plugin.resource) is not plugin:
+            await plugin.stop()  # it is offered no more since
 
     async def _stop(self, resources: Sequence[str]) -> None:
         gone = [self._plugins.pop(resource) for resource in resources]

@@ -22,7 +22,7 @@ POD = version(simple_pod("p", container(mem=3)), 7)
 
 @pytest.fixture
 def book() -> Book:
-    found: Book = {}
+    found = Book()
     assert apply_pod(found, POD, CONFIGURATION)
     return found
 
