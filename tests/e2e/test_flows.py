@@ -86,7 +86,7 @@ def tidy(installed: Installation) -> Iterator[None]:
         plane.nodes.label(node, {"ack.node.gpu.schedule": None, "ack.node.gpu.placement": None})
     if installed.unit_mib() != 1024:
         installed.upgrade({"gpuMemoryUnit": "1GiB"})
-        settle(8)  # a pod that comes before all have looked at their files is stamped with the unit before
+        settle(15)  # a pod that comes before all have looked at their files is stamped with the unit before
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -111,7 +111,7 @@ def test_every_command_of_the_page_does_what_the_page_shows(installed: Installat
         elif not command and elsewhere:
             installed.lead_webhooks_to(elsewhere.pop())
             installed.mount()
-            settle(8)  # until all have looked at their files
+            settle(15)  # until all have looked at their files
 
     walk(TASKS / page, environment, ROOT, around)
     for process in installed.processes:

@@ -15,7 +15,7 @@ from pathlib import Path
 _FENCE = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _HERE = re.compile(r"<<'?(\w+)'?")
 _LOOKING = re.compile(r"^(kubectl (get|inspect|describe) |gputile (status|inspect|explain) )")
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True)

@@ -335,7 +335,7 @@ def _merged(stored: Object, patch: Object) -> Object:
     return merged
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait until ``condition`` holds.
 
     Raises:

@@ -89,7 +89,7 @@ class Container:
     def run(self, command: Sequence[str | Path], **variables: str) -> str:
         """Run a program, which must succeed; return what it printed."""
         process = self.start(command, **variables)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
         assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
         return out
 
@@ -102,6 +102,6 @@ class Container:
         """Run Python code, which must succeed; return what is on stderr."""
         prelude = "from tests.native.client import *\n"
         process = self.start([sys.executable, "-c", prelude + code], **variables)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
         assert process.returncode == 0, f"{process.returncode}\n{out}\n{err}"
         return err

@@ -73,6 +73,7 @@ class Comparison:
         if listing is None:
             return False
         admission, holdings = self._admission, self._admission.holdings
+        before = tuple(holdings)
         settled = time.monotonic() - self._kubelet.state.epoch > SETTLED_AFTER_S
         compared = (listing, synced, settled, *self._known())
         if compared == self._right:
@@ -82,11 +83,13 @@ class Comparison:
         pods, now_ns = admission.pods.values(), time.time_ns()
         found = reconcile(pods, holdings, listing, admission.setup, now_ns, synced=synced, settled=settled)
         conflict = await self._corrector.carry_out(found)
-        if (held := tuple(holdings)) != self._saved:
+        held = tuple(holdings)
+        if not before == held == self._saved:
+            self._saved = None  # what fails now is done the next time
             self._share_time()
             self._offering.save()
             self._offering.announce()
-            self._saved = held  # only now: what failed is done the next time
+            self._saved = held
             await self._renew()
         self._store.keep_only(part.directory for holding in holdings for part in holding.parts)
         self._metrics.holdings.set(len(holdings))

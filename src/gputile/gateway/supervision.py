@@ -49,9 +49,13 @@ def reap_orphans() -> None:
 async def _run(command: Sequence[str], gateway: Gateway) -> int:
     ours, theirs = socket.socketpair()
     with theirs:
-        process = await asyncio.create_subprocess_exec(
-            *command, pass_fds=(theirs.fileno(),), env=os.environ | {LINK: str(theirs.fileno())}
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, pass_fds=(theirs.fileno(),), env=os.environ | {LINK: str(theirs.fileno())}
+            )
+        except BaseException:
+            ours.close()
+            raise
     attending = asyncio.get_running_loop().create_task(_attend(ours, gateway))
     try:
         await asyncio.wait((attending,))

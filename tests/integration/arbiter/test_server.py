@@ -156,6 +156,16 @@ def test_another_arbiter_waits_for_the_first_to_end(tmp_path: Path) -> None:
         Peer(path)
 
 
+def test_one_that_waits_for_the_first_to_end_ends_with_its_agent(tmp_path: Path) -> None:
+    """Though it has not read yet what that agent said."""
+    with ArbiterProcess(tmp_path) as first:
+        (path,) = serve(first, "one")
+        second = ArbiterProcess(tmp_path)
+        second.send(Assignment((Allocation(str(path.parent), (CardClaim(CARD),)),)))
+        second.stop()
+        Peer(path)
+
+
 def test_it_ends_with_the_agent(tmp_path: Path) -> None:
     """Standard input closes when the agent dies, however it dies."""
     process = subprocess.Popen([sys.executable, "-m", "gputile.arbiter"], stdin=subprocess.PIPE)

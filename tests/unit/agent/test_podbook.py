@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from gputile.agent.podbook import Book, apply_pod, read_again, remove_pod, replace_pods
+from gputile.agent.podbook import Book, answered_pod, apply_pod, read_again, remove_pod, replace_pods
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from tests.corebuilders import container
@@ -70,3 +70,18 @@ def test_a_list_replaces_and_a_deletion_takes_only_its_own(book: Book) -> None:
     assert book.keys() == {other.key}
     remove_pod(book, other)
     assert not book
+
+
+def test_an_answer_that_comes_after_the_word_of_its_end_brings_no_pod_back(book: Book) -> None:
+    """The watch says nothing of it any more, so that it would stay for ever, and with it what it held."""
+    remove_pod(book, version(POD, 9))
+    assert not answered_pod(book, version(POD, 8, labels={"a": "b"}), CONFIGURATION)
+    assert not book
+    assert answered_pod(book, version(POD, 3, uid="the next of its name"), CONFIGURATION)
+
+
+def test_an_answer_may_come_before_the_watch(book: Book) -> None:
+    early = version(simple_pod("q", container(mem=1)), 12)
+    assert answered_pod(book, early, CONFIGURATION)
+    replace_pods(book, [POD], CONFIGURATION)  # a list that was begun before
+    assert answered_pod(book, early, CONFIGURATION)

@@ -22,7 +22,7 @@ class Replica:
     def __init__(self, scene: "Scene", name: str) -> None:
         self.listed = 0
         tenancy = Tenancy(name, LEASE_S, MARGIN_S)
-        lease = LeaseHolder(scene.connection, "ns", "extender", tenancy, within=0.5, monotonic=lambda: scene.time)
+        lease = LeaseHolder(scene.connection, "ns", "extender", tenancy, within=10.0, monotonic=lambda: scene.time)
         self.activity = Activity(lease, self._refresh, lambda: scene.time)
 
     async def _refresh(self) -> None:
@@ -92,6 +92,26 @@ def test_a_lease_that_only_lapsed_needs_no_new_list() -> None:
         assert not only.activity.active()
         assert await only.admitted()
         assert only.listed == 1, "nobody else can have decided anything"
+
+    on_stage(work)
+
+
+def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+
+        async def slow_list() -> None:
+            """Another one takes over and decides meanwhile, and gives the Lease back."""
+            first.activity._refresh = first._refresh
+            assert not await second.admitted()
+            scene.time += LEASE_S + MARGIN_S
+            assert await second.admitted()
+            await second.activity.release()
+
+        first.activity._refresh = slow_list
+        assert not await first.admitted()
+        assert await first.admitted()
+        assert first.listed == 1, "and that one was begun after the other's last decision"
 
     on_stage(work)
 

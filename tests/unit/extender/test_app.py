@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Pod
+from gputile.extender import app as app_module
 from gputile.extender.app import create_app
 from gputile.extender.binder import Binder, Clock
 from gputile.extender.metrics import Metrics
@@ -37,10 +38,14 @@ class Served:
 
         self.app = create_app(verbs, Metrics(), admit=admit, ready=lambda: ready)
 
-    def call(self, path: str, body: bytes = b"", method: str = "POST") -> tuple[int, bytes]:
+    def call(
+        self, path: str, body: bytes = b"", method: str = "POST", *, never_ends: bool = False
+    ) -> tuple[int, bytes]:
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
+            if never_ends:
+                await asyncio.sleep(3600)
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: dict[str, Any]) -> None:
@@ -187,3 +192,10 @@ def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
         else ["a", "b"]
     )
     assert sorted(named) == ["a", "b"]
+
+
+def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that went in the middle of it would hold up the next configuration for ever."""
+    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.05)
+    _, body = Served().call("/bind", never_ends=True)
+    assert b"did not come within 0.05 s" in body

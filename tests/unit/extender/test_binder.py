@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
+from gputile.api.wellknown import ALLOCATION_ANNOTATION
+from gputile.device.allocation import Chosen, allocate, binding_annotations, decode_allocation
+from gputile.device.inventory import Card
 from gputile.device.request import parse_request
 from gputile.extender.binder import ANSWER_LOST_FOR_GOOD_S, Binder, BindError, Clock
 from gputile.ledger.events import PodApplied, PodDeleted
@@ -233,3 +236,54 @@ def _rebuilt(bench: Bench) -> Ledger:
 
 def _holdings(ledger: Ledger) -> dict[str, Any]:
     return {b.uid: (b.node, [(s.uuid, s.mib) for s in b.cards]) for b in ledger.bookings()}
+
+
+def overtaken(bench: Bench, meanwhile: Callable[[Pod], None]) -> None:
+    """Let the watch say something newer while the answer to a read is on its way."""
+    read = bench.cluster.pod
+
+    async def pod(namespace: str, name: str) -> Pod | None:
+        found = copy.deepcopy(await read(namespace, name))
+        meanwhile(bench.cluster.pods[namespace, name])
+        await asyncio.sleep(0)
+        return found
+
+    bench.cluster.pod = pod  # type: ignore[method-assign]
+
+
+def test_a_pod_that_is_deleted_while_it_is_read_holds_nothing() -> None:
+    async def scenario() -> None:
+        bench = Bench(Fate.LOST_EXECUTED)
+
+        def deleted(pod: Pod) -> None:
+            del bench.cluster.pods[pod.metadata.namespace, pod.metadata.name]
+            bench.ledger.apply(PodDeleted(pod.metadata.uid))
+
+        overtaken(bench, deleted)
+        await bench.bind(bench.create("p"), "a")
+        bench.now += 1000
+        await bench.binder.settle()
+        assert bench.used() == {"a": 0, "b": 0}
+
+    run(scenario())
+
+
+def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
+    """B1: the kubelet gave the other card; who comes next does not get it too."""
+
+    async def scenario() -> None:
+        bench = Bench(Fate.LOST_EXECUTED, Fate.OK)
+
+        def corrected(pod: Pod) -> None:
+            other = (Chosen(Card(1, "GPU-a-1", 15360, "T4"), 15),)
+            request = parse_request(pod, 1024)
+            pod.metadata.annotations |= binding_annotations(allocate(request, other, "share", 1), other)
+            bench.ledger.apply(PodApplied(copy.deepcopy(pod)))
+
+        overtaken(bench, corrected)
+        for name in ("p", "q"):
+            assert await bench.bind(bench.create(name, 15), "a")
+        held = [decode_allocation(p.metadata.annotations[ALLOCATION_ANNOTATION]) for p in bench.cluster.pods.values()]
+        assert [[share.uuid for share in each.cards] for each in held] == [["GPU-a-1"], ["GPU-a-0"]]
+
+    run(scenario())

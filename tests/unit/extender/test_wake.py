@@ -12,6 +12,7 @@ from gputile.device.allocation import Allocation, CardShare, encode_allocation
 from gputile.extender.feed import Feed
 from gputile.extender.wake import WATCH_LAG_SECONDS, Wake
 from gputile.kube.decoding import Applied, Deleted, Replaced
+from tests.fakes.apiserver import until
 from tests.unit.extender.builders import gpu_node, gpu_pod, ledger_of
 
 
@@ -76,7 +77,7 @@ def test_a_node_is_touched_only_soon_after_a_refusal() -> None:
         assert patches.seen == []
         wake.refused()
         wake.freed("a")
-        await asyncio.sleep(0.01)
+        await until(lambda: bool(patches.seen))
         assert [path for path, _ in patches.seen] == ["/api/v1/nodes/a"]
         now[0] += WATCH_LAG_SECONDS + 1
         wake.freed("a")

@@ -1,7 +1,15 @@
-"""What an agent has left does not stay as a zombie."""
+"""What an agent has left does not stay as a zombie, and one that cannot be started is no secret."""
 
+import argparse
+import asyncio
+import errno
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from gputile.gateway.__main__ import serve
 
 ORPHANS = """
 import os, time
@@ -25,3 +33,19 @@ os.kill(stays, 9)
 
 def test_those_that_have_ended_are_reaped_and_the_others_left_alone() -> None:
     subprocess.run([sys.executable, "-c", ORPHANS], check=True, timeout=30)
+
+
+def test_a_gateway_that_cannot_start_its_agent_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where no more processes are allowed, say: status 0 would pass for an end that was asked for."""
+
+    async def refused(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused)
+    arguments = argparse.Namespace(
+        device_plugin_dir=tmp_path, pod_resources_socket=tmp_path / "s", claim_file=tmp_path / "c", command=["agent"]
+    )
+    assert asyncio.run(serve(arguments)) == 1
+    assert "no agent can be run" in caplog.text

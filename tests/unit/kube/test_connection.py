@@ -22,7 +22,7 @@ def with_server(work: Callable[[FakeApiServer, Connection], Awaitable[None]], at
         server.put(PODS, pod("p"))
         async with (
             server.running(),
-            Connection(server.access(), retry=QUICK, within=0.2, attempts=attempts) as connection,
+            Connection(server.access(), retry=QUICK, within=2.0, attempts=attempts) as connection,
         ):
             await work(server, connection)
 
@@ -99,7 +99,7 @@ def test_a_get_is_tried_again_and_waits_as_long_as_it_is_asked() -> None:
     async def main() -> None:
         server = FakeApiServer()
         server.put(PODS, pod("p"))
-        async with server.running(), Connection(server.access(), retry=QUICK, within=0.2, sleep=sleep) as connection:
+        async with server.running(), Connection(server.access(), retry=QUICK, within=10.0, sleep=sleep) as connection:
             server.fault("get", "answer", status=429, headers={"Retry-After": "7"})
             server.fault("get", "answer", status=503, body=b"<html>bad gateway</html>")
             server.fault("get", "reset")

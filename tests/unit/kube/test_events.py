@@ -36,7 +36,7 @@ class Desk:
 def recording(work: Callable[[Desk, EventRecorder], Awaitable[None]], capacity: int = 4096) -> None:
     async def main() -> None:
         server = FakeApiServer()
-        async with server.running(), Connection(server.access(), retry=QUICK, within=0.2) as connection:
+        async with server.running(), Connection(server.access(), retry=QUICK, within=10.0) as connection:
             desk = Desk(server)
             recorder = EventRecorder(
                 connection,

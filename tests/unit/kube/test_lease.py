@@ -21,7 +21,7 @@ class Scene:
 
     def replica(self, identity: str) -> LeaseHolder:
         tenancy = Tenancy(identity, duration=15, margin=3)
-        return LeaseHolder(self.connection, "ns", "active", tenancy, within=0.2, monotonic=lambda: self.time)
+        return LeaseHolder(self.connection, "ns", "active", tenancy, within=10.0, monotonic=lambda: self.time)
 
     @property
     def spec(self) -> dict[str, object]:

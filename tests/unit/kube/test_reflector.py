@@ -26,7 +26,7 @@ class World:
         reflector = Reflector(self.connection, PODS, Pod, **settings)
         task = asyncio.create_task(reflector.run())
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await reflector.wait_synced()
                 yield reflector
         finally:

@@ -129,7 +129,7 @@ class ReflectorMachine(RuleBasedStateMachine):
     @rule()
     def relist(self) -> None:
         async def relist() -> None:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await self.reflector.relist()
 
         self.runner.run(relist())

@@ -16,6 +16,7 @@ from gputile.webhook import app as app_module
 from gputile.webhook.app import create_app, create_health_app
 from gputile.webhook.intake import Intake
 from gputile.webhook.metrics import Metrics
+from tests.fakes.apiserver import until
 from tests.unit.admission.builders import POLICY, Json, pod
 
 GPU = {"nvidia.com/gpu": "1"}
@@ -177,10 +178,9 @@ def test_slow_bodies_end_and_give_their_bytes_back() -> None:
         await stop.wait()
 
     async def main() -> None:
-        served, stop = Served(largest=1000, most=1000, seconds=0.2), asyncio.Event()
+        served, stop = Served(largest=1000, most=1000, seconds=2.0), asyncio.Event()
         first = asyncio.create_task(served.exchange("/mutate", slow(stop)))
-        await asyncio.sleep(0.05)
-        assert served.intake.held == 600
+        await until(lambda: served.intake.held == 600)
         assert (await served.exchange("/mutate", slow(stop)))[0] == 503
         assert (await first)[0] == 408
         assert served.intake.held == 0

@@ -46,7 +46,7 @@ def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) -> Non
     async def main() -> None:
         port, health_port = free_ports(2)
         settings = Settings(
-            "gputile", "w", "s", "gputile", "127.0.0.1", port, health_port, names=("127.0.0.1",), drain_seconds=0.3
+            "gputile", "w", "s", "gputile", "127.0.0.1", port, health_port, names=("127.0.0.1",), drain_seconds=2.0
         )
         server = FakeApiServer()
         async with server.running(), Connection(server.access()) as connection, httpx.AsyncClient() as client:

@@ -1,0 +1,55 @@
+"""Who listens for a container when two do so at once, or while it goes."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.arbiter.protocol import SOCKET
+from gputile.arbiter.server import Arbiter
+
+CARD = "GPU-00000000-0000-5117-0000-000000000001"
+
+
+def sockets() -> int:
+    """Return how many sockets this process has."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+        except FileNotFoundError:
+            continue  # the one that the list was read from
+    return found
+
+
+def test_one_socket_for_each_container_and_none_that_stays(tmp_path: Path) -> None:
+    one = Assignment((Allocation(str(tmp_path), (CardClaim(CARD),)),))
+
+    async def main() -> None:
+        arbiter, before = Arbiter(), sockets()
+        await asyncio.gather(arbiter.assign(one), arbiter.listen())
+        assert sockets() - before == 1
+        await asyncio.gather(arbiter.assign(one), arbiter.assign(Assignment()), arbiter.listen())
+        await asyncio.sleep(0.05)
+        assert sockets() == before
+        assert not (tmp_path / SOCKET).exists()
+        arbiter.close()
+
+    asyncio.run(main())
+
+
+def test_a_container_that_goes_while_its_socket_is_made_leaves_none(tmp_path: Path) -> None:
+    allocations = tmp_path / "allocations"
+    one = Assignment((Allocation(str(allocations / "a"), (CardClaim(CARD),)),))
+
+    async def main() -> None:
+        arbiter, before = Arbiter(), sockets()
+        await arbiter.assign(one)  # its directory is not there yet
+        os.makedirs(allocations / "a")
+        await asyncio.gather(arbiter.listen(), arbiter.assign(Assignment()))
+        await asyncio.sleep(0.05)
+        assert sockets() == before
+        assert os.listdir(allocations / "a") == []
+        arbiter.close()
+
+    asyncio.run(main())
