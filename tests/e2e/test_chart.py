@@ -50,6 +50,7 @@ def installed(cluster: ControlPlane) -> Iterator[Installation]:
     installation.install({})
     for component in ("scheduler", "webhook", "controller"):
         cluster.wait(lambda c=component: len(installation.pods_of(c)) == 2, f"the pods of {component}", 60)  # type: ignore[misc]
+    cluster.wait(lambda: len(installation.pods_of("agent")) == 2, "the pods of the agent")
     installation.run_scheduler()
     installation.run_controller()
     installation.run_webhook()

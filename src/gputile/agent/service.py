@@ -187,10 +187,10 @@ class Agent:
                 tasks.create_task(self._forever(self._compare))
                 tasks.create_task(self._forever(self._tell_node))
         finally:
-            await self._turns.stop()
-            await self._mps.stop()
             self._worker.submit(self._eyes.close)  # after the step under way, which waits on what this frees
             self._worker.shutdown(wait=False)
+            await self._turns.stop()
+            await self._mps.stop()
 
     async def _begin(self) -> None:
         """Look around, and take the node over from the agent before."""

@@ -120,9 +120,11 @@ def test_sockets_that_are_deleted_are_made_again(short: Path) -> None:
     async def main() -> None:
         async with scene(short, "share") as here:
             await here.until_offered(GPU_MEMORY, 60)
+            before = set(here.kubelet._streams.values())
             for path in here.places.device_plugins.glob("gputile-*"):
                 path.unlink()
             await here.until(lambda: len(list(here.places.device_plugins.glob("gputile-*"))) == 4)
+            await here.until(lambda: before.isdisjoint(here.kubelet._streams.values()))
             await here.until_offered(GPU_MEMORY, 60)
             here.cluster.create(simple_pod("p", container(mem=4)))
             await here.until_running(1)
