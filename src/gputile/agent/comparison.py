@@ -11,11 +11,11 @@ from gputile.agent.desk import AdmissionDesk
 from gputile.agent.kubelet import Kubelet
 from gputile.agent.metrics import Metrics
 from gputile.agent.offering import Offering
-from gputile.agent.podbook import content
 from gputile.agent.reconciler import reconcile
 from gputile.agent.records import Records
 from gputile.agent.store import Store
 from gputile.agent.turnkeeping import TurnKeeping
+from gputile.api.core import unversioned
 
 QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
 LIST_WITHIN_S = 2.0
@@ -99,7 +99,7 @@ class Comparison:
 
     def _known(self) -> tuple[object, ...]:
         admission = self._admission
-        pods = tuple(map(content, admission.pods.values()))
+        pods = tuple(unversioned(known.pod) for known in admission.pods.values())
         return admission.setup, admission.configuration, tuple(admission.holdings), pods
 
     def _share_time(self) -> None:

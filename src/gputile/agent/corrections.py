@@ -26,15 +26,19 @@ class Corrector:
         self._metrics = metrics
         self._admission = admission
         self._free = asyncio.Semaphore(AT_ONCE)
-        self._conflict = False
 
     async def carry_out(self, found: Iterable[Correction]) -> bool:
         """Carry out all corrections; return whether one met a pod that has changed since, and will succeed soon."""
-        self._conflict = False
-        await asyncio.gather(*(self._one(correction) for correction in found))
-        return self._conflict
+        return any(await asyncio.gather(*(self._one(correction) for correction in found)))
 
-    async def _one(self, correction: Correction) -> None:
+    async def _one(self, correction: Correction) -> bool:
+        try:
+            await self._do(correction)
+        except KubeError as error:
+            return isinstance(error, Conflict)
+        return False
+
+    async def _do(self, correction: Correction) -> None:
         match correction:
             case Release(uid):
                 self._admission.holdings.drop(uid)
@@ -43,8 +47,7 @@ class Corrector:
             case Confirm(pod, annotations):
                 await self._annotate(pod, annotations)
             case Correct(pod, annotations, booked, found):
-                if not await self._annotate(pod, annotations):
-                    return
+                await self._annotate(pod, annotations)
                 if pod.allocation is None:
                     self._metrics.placed.inc()
                     text = f"the pod was bound without an allocation and is on {found}"
@@ -55,16 +58,14 @@ class Corrector:
                     self._cluster.record(_reference(pod), "GpuBookingCorrected", text, "Warning")
                     log.warning("pod %s: %s", pod.key, text)
 
-    async def _annotate(self, pod: KnownPod, annotations: Annotations) -> bool:
+    async def _annotate(self, pod: KnownPod, annotations: Annotations) -> None:
         async with self._free:
             try:
                 changed = await self._cluster.annotate(pod.pod, annotations)
             except KubeError as error:
-                self._conflict = self._conflict or isinstance(error, Conflict)
                 log.info("pod %s is not annotated: %s", pod.key, error)
-                return False
+                raise
         answered_pod(self._admission.pods, changed, self._admission.configuration)
-        return True
 
 
 def _reference(pod: KnownPod) -> ObjectReference:

@@ -3,11 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-import msgspec
-
 from gputile.agent.pods import KnownPod, known_pod
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import ObjectMeta, Pod
+from gputile.api.core import Pod, unversioned
 
 MOST_GONE = 4096
 
@@ -35,7 +33,7 @@ def apply_pod(book: Book, pod: Pod, configuration: Configuration) -> bool:
     held = book.get(pod.key)
     if held is not None and not _newer(pod, held.pod):
         return False
-    if held is not None and _same(pod, held.pod):
+    if held is not None and unversioned(pod) == unversioned(held.pod):
         book[pod.key] = replace(held, pod=pod)
         return False
     book[pod.key] = known_pod(pod, configuration)
@@ -65,21 +63,6 @@ def read_again(book: Book, configuration: Configuration) -> None:
     """Judge all pods by another configuration."""
     for key, known in book.items():
         book[key] = known_pod(known.pod, configuration)
-
-
-def content(known: KnownPod) -> tuple[object, ...]:
-    """Return all of a pod but the number of its version, to compare it with later."""
-    pod = known.pod
-    return known.trust_group, pod.status, pod.spec, msgspec.structs.replace(pod.metadata, resource_version="")
-
-
-def same_metadata(one: ObjectMeta, other: ObjectMeta) -> bool:
-    """Return whether two versions of an object differ in nothing but the number of the version."""
-    return msgspec.structs.replace(one, resource_version=other.resource_version) == other
-
-
-def _same(one: Pod, other: Pod) -> bool:
-    return one.status == other.status and one.spec == other.spec and same_metadata(one.metadata, other.metadata)
 
 
 def _newer(pod: Pod, held: Pod) -> bool:

@@ -21,7 +21,7 @@ from gputile.agent.metrics import Metrics
 from gputile.agent.mps import MpsDaemons
 from gputile.agent.nodestatus import tell_node, wanted_status
 from gputile.agent.offering import Offering, starting_setup
-from gputile.agent.podbook import answered_pod, apply_pod, read_again, remove_pod, replace_pods, same_metadata
+from gputile.agent.podbook import answered_pod, apply_pod, read_again, remove_pod, replace_pods
 from gputile.agent.records import Records
 from gputile.agent.store import Store
 from gputile.agent.surroundings import Eyes, Places
@@ -29,7 +29,7 @@ from gputile.agent.timeshares import gpu_times, time_shares
 from gputile.agent.turnkeeping import TurnKeeping
 from gputile.agent.wakeup import Wakeup
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, Pod
+from gputile.api.core import Node, Pod, unversioned
 from gputile.gateway.claim import Claim
 from gputile.gateway.messages import FromGateway, Link
 from gputile.kube.decoding import Applied, Deleted, Event, Replaced
@@ -141,7 +141,7 @@ class Agent:
         match event:
             case Applied(node):
                 before, self.node = self.node, node
-                if before is not None and _same(before, node):
+                if before is not None and unversioned(before) == unversioned(node):
                     return
             case Replaced(nodes):
                 self.node = next((node for node in nodes if node.metadata.name == self._node_name), None)
@@ -277,7 +277,3 @@ class Agent:
     def _allocated(self) -> None:
         self.offering.allocated()
         self._reconcile.wish()
-
-
-def _same(one: Node, other: Node) -> bool:
-    return one.status == other.status and one.spec == other.spec and same_metadata(one.metadata, other.metadata)

@@ -4,7 +4,7 @@
 structs can be part of a reference cycle.
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -163,6 +163,15 @@ class Node(_Object):
     def internal_ip(self) -> str:
         """The node's InternalIP, or "" where it reports none."""
         return next((a.address for a in self.status.addresses if a.type == "InternalIP"), "")
+
+
+_Versioned = TypeVar("_Versioned", Pod, Node)
+
+
+def unversioned(found: _Versioned) -> _Versioned:
+    """Return an object without the number of its version: two that are equal then say the same."""
+    metadata = msgspec.structs.replace(found.metadata, resource_version="")
+    return msgspec.structs.replace(found, metadata=metadata)
 
 
 class ListMeta(_Object):

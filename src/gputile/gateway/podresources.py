@@ -25,16 +25,13 @@ CLIENT_OPTIONS = (
 _PAUSE_S = 0.015
 
 
-class _Closed(Exception):
-    """The connection was closed while a call was under way."""
-
-
 class PodResources:
     """One kubelet's PodResources socket. ``close`` it in the end."""
 
     def __init__(self, socket: Path) -> None:
         self._target = f"unix:{socket}"
         self._channel: grpc.aio.Channel | None = None
+        self._one_at_a_time = asyncio.Lock()  # who closes the connection would end the calls of others on it
 
     async def list(self, within: float) -> bytes | None:
         """Return the kubelet's ListPodResourcesResponse, None where there is none within so many seconds."""
@@ -42,14 +39,13 @@ class PodResources:
         try:
             async with asyncio.timeout(within):
                 while True:
-                    try:
-                        return await self._ask()
-                    except grpc.aio.AioRpcError as error:
-                        last = error.details() or error.code().name
-                        if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
-                            await self.close()  # gRPC would wait before it looks for the socket of a new kubelet
-                    except _Closed:
-                        pass
+                    async with self._one_at_a_time:
+                        try:
+                            return await self._ask()
+                        except grpc.aio.AioRpcError as error:
+                            last = error.details() or error.code().name
+                            if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                                await self.close()  # gRPC would wait before it looks for the socket of a new kubelet
                     await asyncio.sleep(_PAUSE_S)
         except TimeoutError:
             log.warning("the kubelet has not listed its devices within %s s: %s", within, last)
@@ -62,15 +58,8 @@ class PodResources:
             await channel.close()
 
     async def _ask(self) -> bytes:
-        channel = self._open()
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(LIST)
-        try:
-            return await method(b"")
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if channel is self._channel or (task is not None and task.cancelling()):
-                raise
-            raise _Closed from None  # by the other one who was asking
+        call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = self._open().unary_unary(LIST)
+        return await call(b"")
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:

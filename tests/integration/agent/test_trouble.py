@@ -2,13 +2,12 @@
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gputile.agent.checkpoint import Checkpoint
-from gputile.agent.store import Store
 from gputile.api.core import Pod
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MODE_LABEL, WHOLE_GPU
 from gputile.device.allocation import decode_allocation, encode_allocation
@@ -338,27 +337,25 @@ def test_the_runtime_gets_the_cards_by_cdi_too(short: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_checkpoint_that_cannot_be_written_is_written_later(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was released while the disk was full is not there again after the agent's next start."""
+def test_a_checkpoint_that_cannot_be_written_is_written_later(short: Path) -> None:
+    """What was released while the disk refused is not there again after the agent's next start."""
 
     async def main() -> None:
         async with scene(short) as here:
             await here.until_offered(GPU_MEMORY, 60)
             here.cluster.create(simple_pod("a", container(mem=4)))
             await here.until_running(1)
-            uid, save, failed = here.pod("default/a").metadata.uid, Store.save, []
-
-            def full(store: Store, checkpoint: Checkpoint) -> None:
-                if not failed:
-                    failed.append(checkpoint)
-                    raise OSError(28, "No space left on device")
-                save(store, checkpoint)
-
-            monkeypatch.setattr(Store, "save", full)
+            uid = here.pod("default/a").metadata.uid
+            checkpoint = here.places.state / "checkpoint.json"
+            await here.until(lambda: uid in checkpoint.read_text())
+            in_the_way = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
+            in_the_way.mkdir()  # where the next one would be written first
             here.kubelet.finish(uid)
             here.cluster.delete("default/a")
-            checkpoint = here.places.state / "checkpoint.json"
-            await here.until(lambda: bool(failed))
+            await here.until(lambda: not len(here.agent.admission.holdings))
+            await asyncio.sleep(0.5)
+            assert uid in checkpoint.read_text()
+            in_the_way.rmdir()
             await here.until(lambda: uid not in checkpoint.read_text())
 
     asyncio.run(main())
