@@ -14,6 +14,7 @@ from gputile.kube.errors import ConfigError
 from gputile.kube.kubeconfig import load_access
 from gputile.logs import set_up_logging
 from gputile.nvml.real import open_real
+from gputile.ports import PortError
 
 
 def main() -> None:
@@ -27,7 +28,11 @@ def main() -> None:
         access = load_access(settings.kubeconfig, settings.context)
     except (ConfigurationError, ConfigError) as error:
         sys.exit(f"error: {error}")
-    sys.exit(uvloop.run(serve(access, settings, configuration, open_real, Behind(link, token))))
+    try:
+        status = uvloop.run(serve(access, settings, configuration, open_real, Behind(link, token)))
+    except PortError as error:
+        sys.exit(f"error: {error}")
+    sys.exit(status)
 
 
 if __name__ == "__main__":

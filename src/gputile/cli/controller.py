@@ -8,6 +8,7 @@ import typer
 from gputile.api.wellknown import CONTROLLER_LEASE
 from gputile.cli.configuration import read_configuration
 from gputile.cli.output import fail
+from gputile.cli.serving import run
 from gputile.logs import LogFormat, set_up_logging
 
 
@@ -57,6 +58,4 @@ def controller(
         health_port=health_port,
         config=config,
     )
-    import uvloop
-
-    uvloop.run(serve(access, configuration, settings))
+    run(serve(access, configuration, settings))

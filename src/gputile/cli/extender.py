@@ -8,6 +8,7 @@ import typer
 
 from gputile.cli.configuration import read_configuration
 from gputile.cli.output import fail
+from gputile.cli.serving import run
 from gputile.logs import LogFormat, set_up_logging
 
 
@@ -84,9 +85,7 @@ def extender(
         config=config,
         health_port=health_port,
     )
-    import uvloop
-
-    uvloop.run(serve(access, configuration, settings))
+    run(serve(access, configuration, settings))
 
 
 def _is_loopback(host: str) -> bool:

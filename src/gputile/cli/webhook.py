@@ -7,6 +7,7 @@ import typer
 
 from gputile.cli.configuration import read_configuration
 from gputile.cli.output import fail
+from gputile.cli.serving import run
 from gputile.logs import LogFormat, set_up_logging
 
 
@@ -64,6 +65,4 @@ def webhook(
         names=tuple(name or ()),
         config=config,
     )
-    import uvloop
-
-    uvloop.run(serve(access, settings))
+    run(serve(access, settings))

@@ -1,9 +1,7 @@
 """The controller's /healthz, /readyz and /metrics."""
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator
 
-import uvicorn
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from starlette.applications import Starlette
@@ -38,44 +36,28 @@ class _Labelled:
         yield family
 
 
-def monitoring_app(metrics: Metrics, not_ready: Callable[[], str]) -> Starlette:
-    """Return the application; ``not_ready`` says why the replica is not ready, "" where it is."""
+class Monitoring:
+    """``app`` tells of the controller that was shown last: one server outlives a change of the configuration."""
 
-    async def healthz(_: Request) -> Response:
+    def __init__(self) -> None:
+        self._metrics = Metrics()
+        self._not_ready: Callable[[], str] = lambda: "it has not begun yet"
+        routes = [("/healthz", self._healthz), ("/readyz", self._readyz), ("/metrics", self._exposition)]
+        self.app = Starlette(routes=[Route(path, endpoint) for path, endpoint in routes])
+
+    def show(self, describe: Callable[[Metrics], None], not_ready: Callable[[], str]) -> None:
+        """Tell of another one; ``not_ready`` says why it is not ready, "" where it is."""
+        metrics = Metrics()
+        describe(metrics)
+        self._metrics, self._not_ready = metrics, not_ready
+
+    async def _healthz(self, _: Request) -> Response:
         return PlainTextResponse("ok")
 
-    async def readyz(_: Request) -> Response:
-        why = not_ready()
+    async def _readyz(self, _: Request) -> Response:
+        why = self._not_ready()
         return PlainTextResponse(why or "ok", 503 if why else 200)
 
-    async def exposition(_: Request) -> Response:
-        return Response(generate_latest(metrics.registry), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", exposition)])
-
-
-class MonitoringServer(uvicorn.Server):
-    """uvicorn without its own signal handlers: ours end more than the server."""
-
-    def __init__(self, app: Starlette, port: int) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                host="0.0.0.0",  # noqa: S104 - the kubelet asks at the pod's address
-                port=port,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                server_header=False,
-                timeout_graceful_shutdown=1,
-            )
-        )
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave SIGTERM and SIGINT alone."""
-        yield
-
-    def stop(self) -> None:
-        """Return from ``serve``."""
-        self.should_exit = True
+    async def _exposition(self, _: Request) -> Response:
+        text = generate_latest(self._metrics.registry)
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

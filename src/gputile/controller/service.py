@@ -6,8 +6,8 @@ import secrets
 import signal
 import socket
 import time
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,11 +18,12 @@ from gputile.controller.apiserver import ApiServerWriter
 from gputile.controller.findings import AGENT_SILENT, units_in_force
 from gputile.controller.gangkeeper import GangKeeper
 from gputile.controller.leadership import Leadership
-from gputile.controller.monitoring import Metrics, MonitoringServer, monitoring_app
+from gputile.controller.monitoring import Metrics, Monitoring
 from gputile.controller.nodekeeper import NodeKeeper
 from gputile.controller.podgroups import watch_pod_groups
 from gputile.controller.rounds import Planner
 from gputile.controller.view import View
+from gputile.httpserver import ANY_ADDRESS, Server, holding
 from gputile.kube.configfile import follow
 from gputile.kube.connection import Connection
 from gputile.kube.events import EventRecorder
@@ -148,21 +149,46 @@ class Controller:
 
 
 async def serve(access: Access, configuration: Configuration, settings: Settings) -> None:
-    """Run the controller until SIGTERM or SIGINT; a changed configuration starts it anew within the process."""
+    """Run the controller until SIGTERM or SIGINT; a changed configuration starts it anew within the process.
+
+    Raises:
+        PortError: ``health_port`` cannot be had.
+    """
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
+    monitoring = Monitoring()
     in_force = configuration
-    log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
-    async with Connection(access) as connection:
+    async with _answering(monitoring, settings.health_port), Connection(access) as connection:
+        log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
         while not ended.is_set():
-            in_force = await _serve_one(connection, in_force, settings, ended)
+            in_force = await _serve_one(connection, in_force, settings, monitoring, ended)
     log.info("controller stops")
 
 
+@asynccontextmanager
+async def _answering(monitoring: Monitoring, port: int) -> AsyncIterator[None]:
+    """Answer probes and Prometheus for as long as the context lasts, if there is a port."""
+    if not port:
+        yield
+        return
+    server = Server(monitoring.app, "--health-port", ANY_ADDRESS, port, timeout_graceful_shutdown=1)
+    with holding(server):
+        answering = asyncio.create_task(server.answer())
+        try:
+            yield
+        finally:
+            server.stop()
+            await answering
+
+
 async def _serve_one(
-    connection: Connection, configuration: Configuration, settings: Settings, ended: asyncio.Event
+    connection: Connection,
+    configuration: Configuration,
+    settings: Settings,
+    monitoring: Monitoring,
+    ended: asyncio.Event,
 ) -> Configuration:
     """Run with one configuration until it ends or another comes; return the next."""
     following: list[Configuration] = []
@@ -172,24 +198,18 @@ async def _serve_one(
         following.append(found)
         over.set()
 
-    controller, metrics = Controller(connection, configuration, settings), Metrics()
-    controller.describe(metrics)
+    controller = Controller(connection, configuration, settings)
+    monitoring.show(controller.describe, controller.not_ready)
     running = [
         asyncio.create_task(controller.run()),
         asyncio.create_task(ended.wait()),
         asyncio.create_task(over.wait()),
     ]
-    others = [asyncio.create_task(follow(settings.config, configuration, take))]
-    server = MonitoringServer(monitoring_app(metrics, controller.not_ready), settings.health_port)
-    if settings.health_port:
-        others.append(asyncio.create_task(server.serve()))
+    beside = asyncio.create_task(follow(settings.config, configuration, take))
     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-    server.stop()
-    if settings.health_port:
-        await others[1]
-    for task in (*running, others[0]):
+    for task in (*running, beside):
         task.cancel()
-    for task in running[1:]:
+    for task in (*running[1:], beside):
         with suppress(asyncio.CancelledError):
             await task
     with suppress(asyncio.CancelledError):

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -30,6 +29,7 @@ from gputile.extender.readiness import NotReady
 from gputile.extender.succession import Succession
 from gputile.extender.verbs import Notice, Verbs
 from gputile.extender.wake import Wake
+from gputile.httpserver import ANY_ADDRESS, Server, holding
 from gputile.kube.configfile import follow
 from gputile.kube.connection import Connection
 from gputile.kube.events import EventRecorder
@@ -167,41 +167,42 @@ class Extender:
 
 
 async def serve(access: Access, configuration: Configuration, settings: Settings) -> None:
-    """Run the extender until SIGTERM or SIGINT; Bindings that are under way are finished first."""
+    """Run the extender until SIGTERM or SIGINT; Bindings that are under way are finished first.
+
+    Raises:
+        PortError: a port cannot be had.
+    """
     async with Connection(access) as connection:
         succession = Succession(lambda each: Extender(connection, each, settings), configuration)
-        servers = [_Server(_listening(succession, settings))]
+        servers = [_verbs(succession, settings)]
         if settings.health_port:
-            servers.append(_Server(_health(succession, settings)))
+            servers.append(_health(succession, settings))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, servers[0].stop)
-        log.info(
-            "extender starts", extra={"address": f"{settings.host}:{settings.port}", "identity": settings.identity}
-        )
-        async with asyncio.TaskGroup() as group:
-            group.create_task(succession.run())
-            following = group.create_task(follow(settings.config, configuration, succession.take))
-            for server in servers[1:]:
-                group.create_task(server.serve())
-            await servers[0].serve()
-            following.cancel()
-            succession.stop()
-            for server in servers[1:]:
-                server.stop()
+        with holding(*servers):
+            address = f"{settings.host}:{settings.port}"
+            log.info("extender starts", extra={"address": address, "identity": settings.identity})
+            async with asyncio.TaskGroup() as group:
+                group.create_task(succession.run())
+                following = group.create_task(follow(settings.config, configuration, succession.take))
+                for server in servers[1:]:
+                    group.create_task(server.answer())
+                await servers[0].answer()
+                following.cancel()
+                succession.stop()
+                for server in servers[1:]:
+                    server.stop()
         log.info("extender stops")
 
 
-def _listening(app: Succession, settings: Settings) -> uvicorn.Config:
+def _verbs(app: Succession, settings: Settings) -> Server:
     tls = settings.tls
-    return uvicorn.Config(
+    return Server(
         app,
-        host=settings.host,
-        port=settings.port,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
+        "--port",
+        settings.host,
+        settings.port,
         timeout_graceful_shutdown=int(BIND_SECONDS),
         timeout_keep_alive=75,
         ssl_certfile=tls.certificate if tls else None,
@@ -211,7 +212,7 @@ def _listening(app: Succession, settings: Settings) -> uvicorn.Config:
     )
 
 
-def _health(app: Succession, settings: Settings) -> uvicorn.Config:
+def _health(app: Succession, settings: Settings) -> Server:
     """Return the server of what the kubelet and Prometheus read, on every address of the pod, and of nothing else."""
 
     async def reading_only(scope: Scope, receive: Receive, send: Send) -> None:
@@ -220,28 +221,7 @@ def _health(app: Succession, settings: Settings) -> uvicorn.Config:
         else:
             await PlainTextResponse("there are /healthz, /readyz and /metrics", 405)(scope, receive, send)
 
-    return uvicorn.Config(
-        reading_only,
-        host="0.0.0.0",  # noqa: S104 - the kubelet asks at the pod's address
-        port=settings.health_port,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
-        timeout_graceful_shutdown=1,
-    )
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: ours end more than the server."""
-
-    @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]
-        yield
-
-    def stop(self) -> None:
-        """Take no new connection, answer what is asked, and return from ``serve``."""
-        self.should_exit = True
+    return Server(reading_only, "--health-port", ANY_ADDRESS, settings.health_port, timeout_graceful_shutdown=1)
 
 
 def default_identity() -> str:

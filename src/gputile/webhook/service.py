@@ -1,7 +1,6 @@
 """Puts the webhook together and runs it: configuration, certificates, two HTTP servers, and an orderly end."""
 
 import asyncio
-import contextlib
 import gc
 import logging
 import signal
@@ -10,10 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from starlette.types import ASGIApp
 
 from gputile.admission.review import Policy
+from gputile.httpserver import Server, holding
 from gputile.kube.connection import Connection
 from gputile.kube.kubeconfig import Access
 from gputile.webhook.app import create_app, create_health_app
@@ -97,31 +96,38 @@ class Webhook:
         )
 
     async def run(self, settings: Settings) -> None:
-        """Serve until SIGTERM or SIGINT."""
-        health = _Server(_config(self.health_app, settings.host, settings.health_port))
-        reviews = _Server(
-            _config(self.app, settings.host, settings.port, ssl_context_factory=lambda *_: self.rotation.context)
-        )
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            PortError: a port cannot be had.
+        """
+        health = _server(self.health_app, "--health-port", settings.host, settings.health_port)
+        certificate = {"ssl_context_factory": lambda *_: self.rotation.context}
+        reviews = _server(self.app, "--port", settings.host, settings.port, **certificate)
+        with holding(health, reviews):
+            await self._answer(health, reviews, settings.drain_seconds)
+
+    async def _answer(self, health: Server, reviews: Server, drain_seconds: float) -> None:
         ending = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
         async with asyncio.TaskGroup() as group:
             background = [group.create_task(self.configuration.run()), group.create_task(self.rotation.run())]
-            health_served = group.create_task(health.serve())
+            health_served = group.create_task(health.answer())
             if await _first(self.rotation.served, ending):
                 # What is loaded by now stays: no review shall wait for a collection that walks it, for tens of ms.
                 gc.collect()
                 gc.freeze()
-                served = group.create_task(reviews.serve())
+                served = group.create_task(reviews.answer())
                 await ending.wait()
                 self.draining = True
-                await asyncio.sleep(settings.drain_seconds)
-                reviews.should_exit = True
+                await asyncio.sleep(drain_seconds)
+                reviews.stop()
                 await served
             for task in background:
                 task.cancel()
-            health.should_exit = True
+            health.stop()
             await health_served
 
 
@@ -130,6 +136,7 @@ async def serve(access: Access, settings: Settings) -> None:
 
     Raises:
         ConfigurationError: the configuration file cannot be used.
+        PortError: a port cannot be had.
     """
     configuration = LiveConfiguration(settings.config)
     async with Connection(access) as connection:
@@ -156,26 +163,15 @@ async def _first(wanted: asyncio.Event, other: asyncio.Event) -> bool:
     return wanted.is_set() and not other.is_set()
 
 
-def _config(app: ASGIApp, host: str, port: int, **tls: Any) -> uvicorn.Config:
-    return uvicorn.Config(
+def _server(app: ASGIApp, option: str, host: str, port: int, **tls: Any) -> Server:
+    return Server(
         app,
-        host=host,
-        port=port,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        server_header=False,
+        option,
+        host,
+        port,
         proxy_headers=False,
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=ANSWER_SECONDS,
         **tls,
     )
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers: ours end more than one server."""
-
-    @contextlib.contextmanager
-    def capture_signals(self):  # type: ignore[no-untyped-def]
-        yield

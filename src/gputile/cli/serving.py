@@ -1,0 +1,17 @@
+"""Running a service from the command line."""
+
+from collections.abc import Coroutine
+from typing import Any
+
+from gputile.cli.output import fail
+from gputile.ports import PortError
+
+
+def run(service: Coroutine[Any, Any, None]) -> None:
+    """Run a service until it ends; leave with an error where it cannot have its ports."""
+    import uvloop
+
+    try:
+        uvloop.run(service)
+    except PortError as error:
+        fail(str(error))
