@@ -46,7 +46,7 @@ def namespace(control_plane: ControlPlane, request: pytest.FixtureRequest) -> It
     name = control_plane.create_namespace(f"{test}-{secrets.token_hex(3)}")
     yield name
     control_plane.api.delete(f"/api/v1/namespaces/{name}")
-    control_plane.wait(lambda: _is_gone(control_plane, name), f"namespace {name} to be gone", 60)
+    control_plane.wait(lambda: _is_gone(control_plane, name), f"namespace {name} to be gone")
 
 
 def _is_gone(control_plane: ControlPlane, namespace: str) -> bool:

@@ -92,6 +92,12 @@ def events_of(plane: ControlPlane, namespace: str, pod: str, reason: str) -> lis
     return [event["message"] for event in found["items"] if event["reason"] == reason]
 
 
+def why_pending(plane: ControlPlane, namespace: str, name: str) -> str:
+    """Return what kube-scheduler wrote into the pod's status."""
+    conditions = plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")["status"].get("conditions", [])
+    return " ".join(each.get("message", "") for each in conditions if each["type"] == "PodScheduled")
+
+
 def typed(kind: type[Pod] | type[Node], body: Any) -> Any:
     """Return an object of the API server as gputile reads it."""
     import msgspec

@@ -5,24 +5,25 @@ with exactly what its pod would have: the arguments of the rendered pod, the fil
 token of its own ServiceAccount, bound to the pod that the real controllers created. Only addresses and ports differ.
 """
 
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2 as httpx
 import yaml
 
 from gputile.api.config.v1alpha1 import load_configuration
 from tests.chart.helmcli import CHART, helm, settings
 from tests.e2e.extender import pods_in
+from tests.localcluster.client import is_ready
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.kubeconfig import CLUSTER
 from tests.localcluster.ports import LOOPBACK, free_ports
 from tests.localcluster.processes import Process
 
-GPUTILE = Path(__file__).resolve().parents[2] / ".venv" / "bin" / "gputile"
+GPUTILE = Path(sys.executable).with_name("gputile")
 
 
 class Installation:
@@ -143,8 +144,8 @@ class Installation:
             value = fields.get(value, value).replace("/etc/gputile", str(self.directory)).replace("0.0.0.0", LOOPBACK)
             arguments.append(f"{option}={value}" if value else option)
         command = [GPUTILE, *arguments, f"--kubeconfig={self.kubeconfig(component)}", *extra]
-        health = f"http://{LOOPBACK}:{ports['--health-port']}/readyz"
-        process = self.plane.start_process(f"{self.release}-{container}", command, ready=lambda: _answers(health))
+        health = f"http://{LOOPBACK}:{ports['--health-port']}"
+        process = self.plane.start_process(f"{self.release}-{container}", command, ready=lambda: is_ready(health))
         self.processes.append(process)
         return process
 
@@ -210,13 +211,6 @@ class Installation:
 
 def _url(port: int, path: str) -> str:
     return f"https://{LOOPBACK}:{port}{path}"
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=1.0).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 def settle(seconds: float) -> None:

@@ -23,6 +23,7 @@ from tests.localcluster.gputile import MANAGED, WEIGHT, configuration_file, star
 from tests.localcluster.images import PROBE_IMAGE, SHOW, SHOW_ONCE
 from tests.localcluster.node import RealNode
 from tests.localcluster.nodeagent import NodeAgent
+from tests.localcluster.processes import PATIENCE_S
 from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing
 
@@ -68,13 +69,13 @@ class GpuNode:
         """Delete by force: the object is gone at once, its containers some time later."""
         self.plane.nodes.delete_pod_now(namespace, name)
 
-    def clear(self, *namespaces: str, timeout: float = 60.0) -> None:
+    def clear(self, *namespaces: str, timeout: float = PATIENCE_S) -> None:
         """Delete all pods of these namespaces at once, and wait until the kubelet has let go of their devices."""
         for pod in self.pods(*namespaces):
             self.delete_now(pod["metadata"]["namespace"], pod["metadata"]["name"])
         self.plane.wait(lambda: not self.pods(*namespaces) and not self.assigned(), "an empty node", timeout, 0.5)
 
-    def wait_running(self, count: int, *namespaces: str, timeout: float = 60.0) -> list[dict[str, Any]]:
+    def wait_running(self, count: int, *namespaces: str, timeout: float = PATIENCE_S) -> list[dict[str, Any]]:
         """Wait until ``count`` pods run whose containers have all said what they see; return them."""
         found: list[dict[str, Any]] = []
 
@@ -105,7 +106,7 @@ class GpuNode:
         inventory = decode_inventory(self.node.object()["metadata"]["annotations"][INVENTORY_ANNOTATION])
         uuid_of = {card.index: card.uuid for card in inventory.cards}
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
-            listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=10.0)
+            listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
         found: dict[tuple[str, str, str], set[str]] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:
@@ -136,7 +137,7 @@ class GpuNode:
                     wrong.append(f"{key}: sees {sees}, holds {holds}, booked {booked.get(name)}, limits {limited}")
         return wrong
 
-    def wait_agreement(self, *namespaces: str, timeout: float = 40.0) -> None:
+    def wait_agreement(self, *namespaces: str, timeout: float = PATIENCE_S) -> None:
         """Wait until the three agree for all containers that run: the ledger is corrected after the fact."""
         try:
             self.plane.wait(lambda: not self.disagreements(*namespaces), "agreement", timeout, 0.5)
@@ -174,7 +175,7 @@ def gpu_node(
             url, name=f"scheduler-{name}", bind=True, managed_resources=MANAGED, weight=WEIGHT
         )
         stack.enter_context(scheduler)
-        agent.process.wait_ready(agent.is_ready, 30.0)
+        agent.process.wait_ready(agent.is_ready)
         yield GpuNode(plane, node, agent, extender.name)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx2 as httpx
 import msgspec
 
 from gputile.agent.labels import node_labels
@@ -24,6 +25,7 @@ from gputile.device.inventory import Inventory, decode_inventory, encode_invento
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 
 LOOK_EVERY_S = 0.1
+BUSY = (409, 429, 500, 503, 504)
 
 
 @dataclass
@@ -51,7 +53,13 @@ class PlayedAgents:
     def _run(self) -> None:
         try:
             while not self._ending.wait(LOOK_EVERY_S):
-                self._look()
+                try:
+                    self._look()
+                except httpx.HTTPError:
+                    continue  # the next look tries again
+                except ApiError as error:
+                    if error.status not in BUSY:
+                        raise
         except BaseException as error:
             self.problem = error
 

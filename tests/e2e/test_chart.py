@@ -48,15 +48,17 @@ def installed(cluster: ControlPlane) -> Iterator[Installation]:
     """The release ``chart``, its scheduler, extender and webhook running."""
     installation = Installation(cluster, "chart", "chart-system")
     installation.install({})
-    for component in ("scheduler", "webhook", "controller"):
-        cluster.wait(lambda c=component: len(installation.pods_of(c)) == 2, f"the pods of {component}", 60)  # type: ignore[misc]
-    cluster.wait(lambda: len(installation.pods_of("agent")) == 2, "the pods of the agent")
-    installation.run_scheduler()
-    installation.run_controller()
-    installation.run_webhook()
-    yield installation
-    installation.stop()
-    installation.uninstall()
+    try:
+        for component in ("scheduler", "webhook", "controller"):
+            cluster.wait(lambda c=component: len(installation.pods_of(c)) == 2, f"the pods of {component}")  # type: ignore[misc]
+        cluster.wait(lambda: len(installation.pods_of("agent")) == 2, "the pods of the agent")
+        installation.run_scheduler()
+        installation.run_controller()
+        installation.run_webhook()
+        yield installation
+    finally:
+        installation.stop()
+        installation.uninstall()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +98,7 @@ def test_what_is_allowed_but_the_agent_fits_the_strictest_pod_security(cluster: 
             found: dict[str, Any] = next(c for c in json.loads(answer.stdout)["components"] if c["name"] == "agent")
             return found
 
-        cluster.wait(lambda: "FailedCreate" in agent()["reason"], "the agent's reason", 60)
+        cluster.wait(lambda: "FailedCreate" in agent()["reason"], "the agent's reason")
         assert 'violates PodSecurity "restricted' in agent()["reason"]
         assert agent()["state"] == "Failed"
     finally:
@@ -138,7 +140,7 @@ def test_the_documents_statefulset_runs_unmodified_through_the_installed_schedul
     plane.kubectl(
         "-n", namespace, "apply", "-f", "-", input=document_yaml("001")[0].replace("gpu-mem: 16", "gpu-mem: 2")
     )
-    plane.wait(lambda: len(bound(pods_in(plane, namespace))) == 1, "the pod to be bound", 30)
+    plane.wait(lambda: len(bound(pods_in(plane, namespace))) == 1, "the pod to be bound")
     (pod,) = pods_in(plane, namespace)
     assert pod["spec"]["schedulerName"] == "gputile-scheduler"
     assert pod["metadata"]["annotations"]["gputile.io/memory-unit-mib"] == "1024"
@@ -170,7 +172,7 @@ def test_a_new_unit_restarts_nothing_and_keeps_what_runs(installed: Installation
     """U5, U9, U10: helm upgrade while GPU pods run; bytes per pod stay, new pods count in the new unit."""
     plane, path = installed.plane, f"/api/v1/namespaces/{namespace}/pods"
     plane.api.post(path, pod_body("before", {GPU_MEMORY: 10}))
-    plane.wait(lambda: "before" in bound(pods_in(plane, namespace)), "the first pod to be bound", 30)
+    plane.wait(lambda: "before" in bound(pods_in(plane, namespace)), "the first pod to be bound")
     workloads = ("deployments/scheduler", "deployments/controller", "deployments/webhook", "daemonsets/agent")
     generation = {workload: workload_generation(installed, workload) for workload in workloads}
     pids = [process.pid for process in installed.processes]
@@ -182,9 +184,9 @@ def test_a_new_unit_restarts_nothing_and_keeps_what_runs(installed: Installation
         created = plane.api.post(f"{path}?dryRun=All", pod_body("probe", {GPU_MEMORY: 16}))
         return str(created["metadata"]["annotations"]["gputile.io/memory-unit-mib"])
 
-    plane.wait(lambda: stamped() == "128", "the webhook to take the new unit in", 30)
+    plane.wait(lambda: stamped() == "128", "the webhook to take the new unit in")
     plane.api.post(path, pod_body("after", {GPU_MEMORY: 16}))
-    plane.wait(lambda: "after" in bound(pods_in(plane, namespace)), "a pod in the new unit to be bound", 60)
+    plane.wait(lambda: "after" in bound(pods_in(plane, namespace)), "a pod in the new unit to be bound")
     mib = {p["metadata"]["name"]: allocated(p) for p in pods_in(plane, namespace)}
     assert mib == {"before": 10 * 1024, "after": 16 * 128}
     assert_nothing_over_allocated(plane)
@@ -219,7 +221,7 @@ def test_a_gang_of_five_starts_whole_or_not_at_all(installed: Installation, name
     unit = installed.unit_mib()
     for index in range(5):
         plane.api.post(path, pod_body(f"g{index}", {GPU_MEMORY: 8 * 1024 // unit}, labels=gang))
-    plane.wait(lambda: len(bound(pods_in(plane, namespace))) == 5, "the whole gang to be bound", 60)
+    plane.wait(lambda: len(bound(pods_in(plane, namespace))) == 5, "the whole gang to be bound")
     for index in range(5):
         plane.nodes.delete_pod_now(namespace, f"g{index}")
     for index in range(5):
@@ -236,7 +238,7 @@ def on(node: str) -> dict[str, str]:
 def test_an_agent_writes_on_its_own_node_only(installed: Installation, namespace: str) -> None:
     """B2: RBAC cannot say so; the chart's policy does, by the node that the API server knows of the token's pod."""
     plane = installed.plane
-    plane.wait(lambda: {p["spec"].get("nodeName") for p in installed.pods_of("agent")} == {"t4", "other"}, "agents", 30)
+    plane.wait(lambda: {p["spec"].get("nodeName") for p in installed.pods_of("agent")} == {"t4", "other"}, "agents")
     own = next(pod for pod in installed.pods_of("agent") if pod["spec"]["nodeName"] == "t4")
     headers = {"Authorization": f"Bearer {installed.token('agent', own)}", "Content-Type": STRATEGIC_PATCH}
     condition = {"type": "gputile.io/Probe", "status": "False", "reason": "Probe", "message": "written by a test"}
@@ -273,12 +275,12 @@ def test_uninstalling_leaves_running_pods_running(cluster: ControlPlane, namespa
             "criticalPodsQuota.enabled": False,
         }
     )
-    cluster.wait(lambda: len(installation.pods_of("scheduler")) == 2, "the scheduler's pods", 60)
+    cluster.wait(lambda: len(installation.pods_of("scheduler")) == 2, "the scheduler's pods")
     try:
         installation.run_scheduler()
         path = f"/api/v1/namespaces/{namespace}/pods"
         cluster.api.post(path, pod_body("stays", {"nvidia.com/gpu": 0, "cpu": 1}, schedulerName="leaving"))
-        cluster.wait(lambda: "stays" in bound(pods_in(cluster, namespace)), "the pod to be bound", 30)
+        cluster.wait(lambda: "stays" in bound(pods_in(cluster, namespace)), "the pod to be bound")
         before = pods_in(cluster, namespace)
     finally:
         installation.stop()

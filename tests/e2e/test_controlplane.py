@@ -118,15 +118,15 @@ def test_of_two_schedulers_the_second_takes_over_when_the_first_is_killed(
     control_plane: ControlPlane, namespace: str
 ) -> None:
     control_plane.nodes.create_node("only")
-    first = control_plane.start_scheduler(name="scheduler-a", lease_seconds=3)
-    with first, control_plane.start_scheduler(name="scheduler-b", lease_seconds=3):
+    first = control_plane.start_scheduler(name="scheduler-a", lease_seconds=9)
+    with first, control_plane.start_scheduler(name="scheduler-b", lease_seconds=9):
         create_pod(control_plane, namespace, "before")
         wait_bound(control_plane, namespace, "before")
         first.kill()
         create_pod(control_plane, namespace, "after")
         assert wait_bound(control_plane, namespace, "after") == "only"
         lease = control_plane.api.get("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler")
-        assert lease["spec"]["leaseDurationSeconds"] == 3, "not the 15 of kube-scheduler's own"
+        assert lease["spec"]["leaseDurationSeconds"] == 9, "not the 15 of kube-scheduler's own"
         assert lease["spec"]["leaseTransitions"] > 0
 
 

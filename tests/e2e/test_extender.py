@@ -26,6 +26,7 @@ from tests.e2e.extender import (
     events_of,
     pod_body,
     pods_in,
+    why_pending,
     write_cluster,
 )
 from tests.localcluster.controlplane import ControlPlane
@@ -61,7 +62,7 @@ def create(plane: ControlPlane, namespace: str, *bodies: dict[str, object]) -> N
 
 
 def wait_bound(plane: ControlPlane, namespace: str, count: int) -> None:
-    plane.wait(lambda: len(bound(pods_in(plane, namespace))) == count, f"{count} pods bound in {namespace}", 30)
+    plane.wait(lambda: len(bound(pods_in(plane, namespace))) == count, f"{count} pods bound in {namespace}")
 
 
 def on(node: str) -> dict[str, str]:
@@ -110,9 +111,7 @@ def test_a_pod_that_fits_the_node_and_no_card_waits_with_a_reason_and_goes_when_
     wait_bound(cluster, namespace, 4)  # 50 of 120 units are free on each card, 200 on the node
     create(cluster, namespace, pod_body("wide", {GPU_MEMORY: 60}, nodeSelector=on("t4")))
     reason = "t4: GPU 0 has 50 of 120 units free; the pod needs 60 on one card"
-    cluster.wait(
-        lambda: any(reason in text for text in events_of(cluster, namespace, "wide", "FailedScheduling")), reason, 20
-    )
+    cluster.wait(lambda: reason in why_pending(cluster, namespace, "wide"), reason)
     cluster.wait(lambda: any(reason in text for text in events_of(cluster, namespace, "wide", "NoGPUFits")), reason)
     assert "wide" not in bound(pods_in(cluster, namespace))
     # Asked to be deleted is not gone (U4): the pod keeps its card until the kubelet has ended it.
@@ -122,7 +121,7 @@ def test_a_pod_that_fits_the_node_and_no_card_waits_with_a_reason_and_goes_when_
     wait_bound(cluster, namespace, 5)
     assert "wide" not in bound(pods_in(cluster, namespace))
     cluster.nodes.delete_pod_now(namespace, "full0")
-    cluster.wait(lambda: "wide" in bound(pods_in(cluster, namespace)), "the waiting pod to be bound", 45)
+    cluster.wait(lambda: "wide" in bound(pods_in(cluster, namespace)), "the waiting pod to be bound")
     assert_nothing_over_allocated(cluster)
 
 
@@ -133,9 +132,7 @@ def test_the_seventeenth_pod_of_an_isolated_card_waits(cluster: ControlPlane, na
     wait_bound(cluster, namespace, 16)
     waiting = next(p["metadata"]["name"] for p in pods_in(cluster, namespace) if not p["spec"].get("nodeName"))
     reason = "core: GPU 0 holds 16 pods, the most that a GPU may hold here (16)"
-    cluster.wait(
-        lambda: any(reason in text for text in events_of(cluster, namespace, waiting, "FailedScheduling")), reason, 20
-    )
+    cluster.wait(lambda: reason in why_pending(cluster, namespace, waiting), reason)
 
 
 def test_the_jobs_of_the_documents_choose_and_avoid_a_model(cluster: ControlPlane, namespace: str) -> None:
@@ -186,7 +183,6 @@ def test_a_wrong_request_says_what_is_wrong(cluster: ControlPlane, namespace: st
                 text in message for message in events_of(cluster, namespace, pod, "InvalidGPURequest")
             ),
             text,
-            20,
         )
     assert bound(pods_in(cluster, namespace)) == {}
 
@@ -210,13 +206,16 @@ def test_kubectl_inspect_cgpu_shows_the_live_cluster(cluster: ControlPlane, name
     """V2, V3: kubectl finds the plugin, and the table is that of the documents, in the unit in force."""
     create(cluster, namespace, pod_body("shown", {GPU_MEMORY: 15}, nodeSelector=on("t4")))
     wait_bound(cluster, namespace, 1)
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "kubectl").symlink_to(cluster.programs["kubectl"])
     environment = {
-        "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+        "PATH": f"{programs}:{Path(sys.executable).parent}:/usr/bin:/bin",
         "KUBECONFIG": str(cluster.kubeconfig()),
         "HOME": str(tmp_path),
     }
     table = subprocess.run(
-        ["kubectl", "inspect", "cgpu"], env=environment, capture_output=True, text=True, check=True
+        [programs / "kubectl", "inspect", "cgpu"], env=environment, capture_output=True, text=True, check=True
     ).stdout.splitlines()
     assert table[0].endswith("GPU Memory(128MiB)")
     assert [line.split() for line in table if line.startswith("t4 ")] == [
@@ -224,7 +223,11 @@ def test_kubectl_inspect_cgpu_shows_the_live_cluster(cluster: ControlPlane, name
     ]
     assert table[table.index("Allocated/Total GPU Memory In Cluster:") + 1] == "15/1080 (1%)"
     details = subprocess.run(
-        ["kubectl", "inspect", "cgpu", "-d", "t4"], env=environment, capture_output=True, text=True, check=True
+        [programs / "kubectl", "inspect", "cgpu", "-d", "t4"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert ["shown", namespace, "15", "0", "0", "0"] in [line.split() for line in details.splitlines()]
     assert "Allocated : 15 (3%)" in details
@@ -295,7 +298,7 @@ def test_a_pod_with_higher_priority_gets_a_card_by_preemption(cluster: ControlPl
                 cluster.nodes.delete_pod_now(namespace, pod["metadata"]["name"])
         return "high" in bound(pods_in(cluster, namespace))
 
-    cluster.wait(preempted, "the urgent pod to be bound", 40)
+    cluster.wait(preempted, "the urgent pod to be bound")
     left = {pod["metadata"]["name"] for pod in pods_in(cluster, namespace)} - {"high"}
     gone = [before[name] for name in before.keys() - left]
     # kube-scheduler proposes two victims by the node's units, which may be on two cards: then one more has to leave.

@@ -12,6 +12,7 @@ from gputile.api.wellknown import GPU_MEMORY
 from gputile.ledger.events import NodesReplaced, PodsReplaced
 from gputile.ledger.ledger import Ledger
 from tests.e2e.extender import assert_nothing_over_allocated, bound, pod_body, pods_in, write_cluster
+from tests.localcluster.client import text_at
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, described_nodes, start_extender
 
@@ -34,19 +35,19 @@ def test_the_active_extender_is_killed_in_the_middle_of_500_pods(
     control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, CLUSTER)))
     first, first_url = start_extender(control_plane, "first", lease_seconds=3)
     second, second_url = start_extender(control_plane, "second", lease_seconds=3)
-    options = {"bind": True, "preempt": True, "managed_resources": MANAGED, "lease_seconds": 3}
+    options = {"bind": True, "preempt": True, "managed_resources": MANAGED, "lease_seconds": 12}
     with first, second:
         leader = control_plane.start_scheduler(first_url, name="scheduler-first", **options)  # type: ignore[arg-type]
         standby = control_plane.start_scheduler(second_url, name="scheduler-second", **options)  # type: ignore[arg-type]
         with leader, standby:
             with ThreadPoolExecutor(1) as beside:  # pods go on coming while the active ones die
                 creating = beside.submit(_create, control_plane, namespace)
-                control_plane.wait(lambda: _count(control_plane, namespace) > PODS // 10, "a tenth to be bound", 60)
+                control_plane.wait(lambda: _count(control_plane, namespace) > PODS // 10, "a tenth to be bound")
                 first.kill()
                 leader.kill()
                 at_the_kill = _count(control_plane, namespace)
                 creating.result()
-            control_plane.wait(lambda: _count(control_plane, namespace) == PODS, "all pods to be bound", 120, 0.5)
+            control_plane.wait(lambda: _count(control_plane, namespace) == PODS, "all pods to be bound", interval=0.5)
             assert at_the_kill < PODS, "the kill came too late to prove anything"
             assert assert_nothing_over_allocated(control_plane) == PODS
             _ledgers_agree(control_plane, second_url)
@@ -64,8 +65,6 @@ def _count(plane: ControlPlane, namespace: str) -> int:
 
 def _ledgers_agree(plane: ControlPlane, url: str) -> None:
     """Compare what the surviving extender holds, by its metrics, with a ledger rebuilt from the API objects."""
-    import httpx2 as httpx
-
     ledger = Ledger(Configuration())
     ledger.apply(NodesReplaced([_typed(Node, raw) for raw in _items(plane, "/api/v1/nodes")]))
     ledger.apply(PodsReplaced([_typed(Pod, raw) for raw in _items(plane, "/api/v1/pods")]))
@@ -74,7 +73,7 @@ def _ledgers_agree(plane: ControlPlane, url: str) -> None:
     assert sum(1 for _ in ledger.bookings()) == PODS
     deadline = time.monotonic() + 60
     while True:
-        lines = httpx.get(f"{url}/metrics").text.splitlines()
+        lines = text_at(f"{url}/metrics").splitlines()
         found = {name: float(line.split()[1]) for line in lines for name in wanted if line.startswith(f"{name} ")}
         if found == wanted:
             return

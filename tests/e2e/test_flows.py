@@ -81,7 +81,7 @@ def tidy(installed: Installation) -> Iterator[None]:
         plane.nodes.delete_all_pods_now(NAMESPACE)
         return not pods_in(plane, NAMESPACE)
 
-    plane.wait(empty, "the namespace to be empty", 60)
+    plane.wait(empty, "the namespace to be empty")
     for node in ("gpu-1", "gpu-2", "gpu-3"):
         plane.nodes.label(node, {"ack.node.gpu.schedule": None, "ack.node.gpu.placement": None})
     if installed.unit_mib() != 1024:

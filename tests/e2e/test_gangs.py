@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from gputile.api.wellknown import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, POD_GROUP_LABEL
-from tests.e2e.extender import assert_nothing_over_allocated, bound, events_of, pod_body, pods_in, write_cluster
+from tests.e2e.extender import (
+    assert_nothing_over_allocated,
+    bound,
+    events_of,
+    pod_body,
+    pods_in,
+    why_pending,
+    write_cluster,
+)
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, described_nodes, start_controller, start_extender
 
@@ -80,7 +88,7 @@ def test_50_gangs_on_room_for_60_percent_with_everybody_killed_in_turn(
     assert 0.5 < halves / sum(sizes.values()) < 0.7, "the test is about room for some of the gangs"
     bodies = [member(gang, size, i) for gang, size in sizes.items() for i in range(size)]
     random.Random(0).shuffle(bodies)
-    options = {"bind": True, "preempt": True, "managed_resources": MANAGED, "lease_seconds": 3}
+    options = {"bind": True, "preempt": True, "managed_resources": MANAGED}
     extender, url = start_extender(control_plane, settings=SETTINGS)
     first, _ = start_controller(control_plane, "controller-1", settings=SETTINGS)
     second, _ = start_controller(control_plane, "controller-2", settings=SETTINGS)
@@ -98,7 +106,9 @@ def test_50_gangs_on_room_for_60_percent_with_everybody_killed_in_turn(
         runs = 0
         while counts := by_gang(control_plane, namespace):
             control_plane.wait(
-                lambda: settled(control_plane, namespace, halves), "whole gangs to use all the room they can", 120, 0.3
+                lambda: settled(control_plane, namespace, halves),
+                "whole gangs to use all the room they can",
+                interval=0.3,
             )
             assert_nothing_over_allocated(control_plane)
             counts = by_gang(control_plane, namespace)
@@ -112,7 +122,7 @@ def test_50_gangs_on_room_for_60_percent_with_everybody_killed_in_turn(
 
 
 def _wait_for_some(plane: ControlPlane, namespace: str, count: int) -> None:
-    plane.wait(lambda: len(bound(pods_in(plane, namespace))) >= count, f"{count} pods to be bound", 60)
+    plane.wait(lambda: len(bound(pods_in(plane, namespace))) >= count, f"{count} pods to be bound")
 
 
 def _finish(plane: ControlPlane, namespace: str, gangs: set[str]) -> None:
@@ -163,16 +173,10 @@ def test_a_pod_whose_gate_is_gone_starts_no_sooner_than_its_gang(small: ControlP
     small.wait(lambda: len(bound(pods_in(small, namespace))) == 3, "the gang to start")
 
 
-def why_pending(plane: ControlPlane, namespace: str, name: str) -> str:
-    """Return what kube-scheduler wrote into the pod's status."""
-    conditions = plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")["status"].get("conditions", [])
-    return " ".join(each.get("message", "") for each in conditions if each["type"] == "PodScheduled")
-
-
 def test_pods_that_come_one_after_the_other_start_when_the_last_is_there(small: ControlPlane, namespace: str) -> None:
     create(small, namespace, [member("late", 3, i) for i in range(2)])
     text = "2 of the 3 pods that start together exist"
-    small.wait(lambda: any(text in m for m in events_of(small, namespace, "late-0", "GangIncomplete")), text, 30)
+    small.wait(lambda: any(text in m for m in events_of(small, namespace, "late-0", "GangIncomplete")), text)
     create(small, namespace, [member("late", 3, 2)])
     small.wait(lambda: len(bound(pods_in(small, namespace))) == 3, "the gang to start")
     # One fails and is replaced: its successor joins the two that run.
@@ -198,7 +202,7 @@ def test_a_pod_group_says_how_many_start_together(small: ControlPlane, namespace
             create(small, namespace, [body])
         small.api.post(f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups", group)
         small.wait(
-            lambda: any("2 of the 3" in m for m in events_of(small, namespace, "job-0", "GangIncomplete")), "2 of 3", 60
+            lambda: any("2 of the 3" in m for m in events_of(small, namespace, "job-0", "GangIncomplete")), "2 of 3"
         )
         body = member("job", 1, 2)
         body["metadata"]["labels"] = {POD_GROUP_LABEL: "job"}

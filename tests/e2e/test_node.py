@@ -19,14 +19,16 @@ from tests.localcluster.controlplane import ControlPlane
 def shared(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
     """A node with eight cards of 80 GiB, in mode cgpu."""
     with gpu_node(control_plane, node_programs, "worker", {MODE_LABEL: "cgpu"}) as here:
+        here.plane.wait(lambda: here.allocatable().get(GPU_MEMORY) == "640", "the node to offer its cards")
         yield here
 
 
 def test_a_pod_gets_the_card_that_was_booked(shared: GpuNode, namespace: str) -> None:
     """B1, U3, B9: inside the container, in PodResources and in the annotation."""
     shared.create(namespace, probe_pod("two", {GPU_MEMORY: 2}), probe_pod("none", {}))
-    pods = {pod["metadata"]["name"]: pod for pod in shared.wait_running(2, namespace)}
+    shared.wait_running(2, namespace)
     shared.wait_agreement(namespace)
+    pods = {pod["metadata"]["name"]: pod for pod in shared.pods(namespace)}
     said = shared.said(pods["two"], "main")
     assert {said[VISIBLE]} == booked_cards(pods["two"])["main"]
     assert said["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
@@ -89,7 +91,7 @@ def test_static_pods_get_cards_and_are_booked(shared: GpuNode) -> None:
     body["metadata"]["namespace"] = "default"
     shared.node.put_static_pod("static", body)
     try:
-        shared.wait_running(1, "default", timeout=90.0)
+        shared.wait_running(1, "default")
         shared.wait_agreement("default")
         (pod,) = shared.pods("default")
         assert len(booked_cards(pod)["main"]) == 1
@@ -97,14 +99,14 @@ def test_static_pods_get_cards_and_are_booked(shared: GpuNode) -> None:
         assert shared.said(pod, "main")["ALIYUN_COM_GPU_MEM_CONTAINER"] == "3"
     finally:
         shared.node.put_static_pod("static", None)
-        shared.plane.wait(lambda: not shared.pods("default"), "the static pod to be gone", 60)
+        shared.plane.wait(lambda: not shared.pods("default"), "the static pod to be gone")
 
 
 def test_pods_bound_by_hand_get_cards_and_are_booked(shared: GpuNode, namespace: str) -> None:
     """B1: nodeName set by hand: no booking beforehand, one afterwards; nothing over-allocated."""
     bodies = [probe_pod(f"hand{i}", {GPU_MEMORY: 20}, nodeName=shared.node.name) for i in range(4)]
     shared.create(namespace, *bodies, probe_pod("booked", {GPU_MEMORY: 20}))
-    shared.wait_running(5, namespace, timeout=90.0)
+    shared.wait_running(5, namespace)
     shared.wait_agreement(namespace)
     assert assert_nothing_over_allocated(shared.plane) >= 5
 
@@ -113,12 +115,12 @@ def test_names_that_are_deleted_by_force_and_come_again(shared: GpuNode, namespa
     """B1: while the containers of the former pod of a name may still run, its successor gets what is its own."""
     names = [f"again{i}" for i in range(6)]
     shared.create(namespace, *(probe_pod(name, {GPU_MEMORY: 4}) for name in names))
-    shared.wait_running(6, namespace, timeout=90.0)
+    shared.wait_running(6, namespace)
     for units in (4, 7):
         for name in names:
             shared.delete_now(namespace, name)
             shared.create(namespace, probe_pod(name, {GPU_MEMORY: units}))
-        pods = shared.wait_running(6, namespace, timeout=90.0)
+        pods = shared.wait_running(6, namespace)
         shared.wait_agreement(namespace)
         assert {shared.said(pod, "main")["ALIYUN_COM_GPU_MEM_CONTAINER"] for pod in pods} == {str(units)}
         assert_nothing_over_allocated(shared.plane)
@@ -132,9 +134,10 @@ def test_a_running_container_outlives_kubelet_and_agent(shared: GpuNode, namespa
     shared.agent.process.kill()
     shared.agent.process.start()
     shared.node.kubelet.start()
-    shared.agent.process.wait_ready(shared.agent.is_ready, 60.0)
-    (after,) = shared.wait_running(1, namespace, timeout=90.0)
+    shared.agent.process.wait_ready(shared.agent.is_ready)
+    shared.wait_running(1, namespace)
     shared.wait_agreement(namespace)
+    (after,) = shared.pods(namespace)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert booked_cards(after) == booked_cards(before)
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
@@ -143,8 +146,9 @@ def test_a_running_container_outlives_kubelet_and_agent(shared: GpuNode, namespa
 def test_a_sick_card_leaves_and_comes_back(shared: GpuNode, namespace: str) -> None:
     """B6: its units leave what is allocatable, and the next pod goes elsewhere."""
     shared.agent.machine.xid(0, 79)
-    shared.plane.wait(lambda: shared.allocatable()[GPU_MEMORY] == "560", "the sick card's units to leave", 30)
+    shared.plane.wait(lambda: shared.allocatable()[GPU_MEMORY] == "560", "the sick card's units to leave")
     shared.create(namespace, probe_pod("elsewhere", {GPU_MEMORY: 80}))
-    (pod,) = shared.wait_running(1, namespace)
+    shared.wait_running(1, namespace)
     shared.wait_agreement(namespace)
+    (pod,) = shared.pods(namespace)
     assert booked_cards(pod)["main"] != {shared.agent.machine.cards[0].uuid}

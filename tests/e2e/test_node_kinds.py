@@ -26,7 +26,7 @@ def wait_offered(here: GpuNode, **wanted: int) -> None:
         allocatable = here.allocatable()
         return {name: allocatable.get(name) for name in wanted} == amounts
 
-    here.plane.wait(offered, f"the node to offer {wanted}", 60, 0.2)
+    here.plane.wait(offered, f"the node to offer {wanted}", interval=0.2)
 
 
 def condition(here: GpuNode, kind: str) -> dict[str, str]:
@@ -44,11 +44,12 @@ def test_each_of_unlike_cards_counts_by_its_own_size(mixed: GpuNode, namespace: 
     """U1, C1: 14 units of a T4, 15 of a V100; what only the larger cards can hold goes there, labels do not lie."""
     wait_offered(mixed, **{GPU_MEMORY: 14 + 14 + 15 + 15})
     mixed.create(namespace, probe_pod("large-1", {GPU_MEMORY: 15}), probe_pod("large-2", {GPU_MEMORY: 15}))
-    large = mixed.wait_running(2, namespace)
+    mixed.wait_running(2, namespace)
     mixed.create(namespace, probe_pod("small-1", {GPU_MEMORY: 14}), probe_pod("small-2", {GPU_MEMORY: 14}))
     mixed.wait_running(4, namespace)
     mixed.wait_agreement(namespace)
     v100 = {card.uuid for card in mixed.agent.machine.cards if "V100" in card.name}
+    large = [pod for pod in mixed.pods(namespace) if pod["metadata"]["name"].startswith("large")]
     assert {uuid for pod in large for uuid in booked_cards(pod)["main"]} == v100
     assert assert_nothing_over_allocated(mixed.plane) == 4
     labels = mixed.node.object()["metadata"]["labels"]
@@ -83,7 +84,7 @@ def test_replicas_of_whole_cards(control_plane: ControlPlane, node_programs: dic
     with gpu_node(control_plane, node_programs, "sliced", labels, {"trust": {"by": "cluster"}}, kind="t4") as here:
         wait_offered(here, **{WHOLE_GPU: 12})
         here.create(namespace, *(probe_pod(f"p{i}", {WHOLE_GPU: 1}) for i in range(12)))
-        pods = here.wait_running(12, namespace, timeout=120.0)
+        pods = here.wait_running(12, namespace)
         seen = [here.said(pod, "main")[VISIBLE] for pod in pods]
         assert {uuid: seen.count(uuid) for uuid in seen} == {card.uuid: 3 for card in here.agent.machine.cards}
 
@@ -102,11 +103,11 @@ def test_the_runtime_gives_the_booked_card_by_cdi(
         (directory / "nvidia.json").write_text(json.dumps(spec))
         here.agent.kill_agent()  # it reads what is there when it starts
         wait_offered(here, **{GPU_MEMORY: 56})
-        here.plane.wait(lambda: len(here.agent.pids()) == 2 and here.agent.is_ready(), "the next agent", 30)
+        here.plane.wait(lambda: len(here.agent.pids()) == 2 and here.agent.is_ready(), "the next agent")
         here.create(namespace, *(probe_pod(f"p{i}", {GPU_MEMORY: 9}) for i in range(4)))
-        pods = here.wait_running(4, namespace)
+        here.wait_running(4, namespace)
         here.wait_agreement(namespace)
-        for pod in pods:
+        for pod in here.pods(namespace):
             assert {here.said(pod, "main")["CARD_BY_CDI"]} == booked_cards(pod)["main"]
         own = json.loads((directory / "gputile.io-gpu.json").read_text())
         assert {device["name"] for device in own["devices"]} == {card.uuid for card in here.agent.machine.cards}
@@ -118,7 +119,7 @@ def test_mps_through_daemons_that_outlive_the_agent(
     """M7: no daemon, no memory and a condition; with it each client has its pipe and its limit."""
     with gpu_node(control_plane, node_programs, "mps", {MODE_LABEL: "mps"}, kind="t4") as here:
         wait_offered(here, **{GPU_MEMORY: 0})
-        here.plane.wait(lambda: condition(here, MPS_PROBLEM).get("status") == "True", "the condition", 30)
+        here.plane.wait(lambda: condition(here, MPS_PROBLEM).get("status") == "True", "the condition")
         assert "is not installed" in condition(here, MPS_PROBLEM)["message"]
         program = here.agent.programs / "nvidia-cuda-mps-control"
         program.write_text('#!/bin/sh\ntouch "$CUDA_MPS_PIPE_DIRECTORY/control"\nexec sleep 3600\n')
@@ -134,7 +135,7 @@ def test_mps_through_daemons_that_outlive_the_agent(
         before, agents = daemons(state), here.agent.pids()
         assert len(before) == 4
         here.agent.kill_agent()
-        here.plane.wait(lambda: here.agent.pids() != agents and here.agent.is_ready(), "the next agent", 30)
+        here.plane.wait(lambda: here.agent.pids() != agents and here.agent.is_ready(), "the next agent")
         here.create(namespace, probe_pod("later", {GPU_MEMORY: 4}))
         here.wait_running(2, namespace)
         assert daemons(state) == before
@@ -142,5 +143,4 @@ def test_mps_through_daemons_that_outlive_the_agent(
         here.plane.wait(
             lambda: len(daemons(state)) == 4 and daemons(state) != before,
             "another daemon",
-            30,
         )

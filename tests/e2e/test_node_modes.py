@@ -43,7 +43,7 @@ def offered(here: GpuNode) -> dict[str, str]:
 def wait_offered(here: GpuNode, mode: str | None) -> None:
     wanted = dict.fromkeys(MODE_RESOURCES, "0") | OFFERED[mode]
     try:
-        here.plane.wait(lambda: offered(here) == wanted, "the node to offer it", 60.0, 0.2)
+        here.plane.wait(lambda: offered(here) == wanted, "the node to offer it", interval=0.2)
     except TimeoutError as error:
         raise AssertionError(f"mode {mode}: the node offers {offered(here)}, not {wanted}") from error
 
@@ -85,7 +85,7 @@ def test_a_mode_change_is_held_while_gpu_pods_run(labelled: GpuNode, namespace: 
     labelled.create(namespace, probe_pod("holder", {GPU_MEMORY: 3}))
     labelled.wait_running(1, namespace)
     labelled.label({MODE_LABEL: "topology"})
-    labelled.plane.wait(lambda: condition(labelled, MODE_PENDING).get("status") == "True", "the condition", 30)
+    labelled.plane.wait(lambda: condition(labelled, MODE_PENDING).get("status") == "True", "the condition")
     assert condition(labelled, MODE_PENDING)["reason"] == "PodsOnNode"
     assert f"{namespace}/holder" in condition(labelled, MODE_PENDING)["message"]
 
@@ -117,13 +117,13 @@ def test_the_unit_changes_under_running_pods(
     with gpu_node(control_plane, node_programs, "units", {MODE_LABEL: "cgpu"}, kind="t4") as here:
         wait_offered(here, "cgpu")
         here.create(namespace, *(probe_pod(f"old{i}", {GPU_MEMORY: 5}) for i in range(8)))
-        here.wait_running(8, namespace, timeout=120.0)
+        here.wait_running(8, namespace)
         before = mib_of(here, namespace)
         assert set(before.values()) == {5120}
         here.configure({"gpuMemoryUnit": "128MiB"})
-        here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) > 56, "the new unit", 60)
+        here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) > 56, "the new unit")
         here.create(namespace, *(probe_pod(f"new{i}", {GPU_MEMORY: 16}) for i in range(6)))
-        here.wait_running(14, namespace, timeout=120.0)
+        here.wait_running(14, namespace)
         here.wait_agreement(namespace)
         after = mib_of(here, namespace)
         assert {name: mib for name, mib in after.items() if name in before} == before
@@ -131,4 +131,4 @@ def test_the_unit_changes_under_running_pods(
         assert assert_nothing_over_allocated(here.plane) == 14
         for i in range(8):
             here.plane.api.delete(f"/api/v1/namespaces/{namespace}/pods/old{i}")
-        here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) == 4 * 118, "every unit to be of the new size", 60)
+        here.plane.wait(lambda: int(here.allocatable()[GPU_MEMORY]) == 4 * 118, "every unit to be of the new size")

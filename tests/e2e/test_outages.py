@@ -71,14 +71,14 @@ def test_everybody_is_killed_in_turn_while_500_pods_are_created(
 ) -> None:
     """U9, M13, B1, B2: every pod is stamped and bound once, gangs start whole, and no card has more than it has."""
     control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, CLUSTER)))
-    options = {"bind": True, "preempt": True, "managed_resources": MANAGED, "lease_seconds": 3}
+    options = {"bind": True, "preempt": True, "managed_resources": MANAGED}
     extender, url = start_extender(control_plane, settings=SETTINGS)
     controller, _ = start_controller(control_plane, settings=SETTINGS)
     scheduler = control_plane.start_scheduler(url, **options)  # type: ignore[arg-type]
     author = Author(control_plane, namespace)
     with extender, controller, scheduler, installed(control_plane) as webhook, ThreadPoolExecutor(4) as pool:
         webhook.configure(**SETTINGS)
-        control_plane.wait(lambda: _gated(control_plane, namespace), "the webhook to know of gangs", 30)
+        control_plane.wait(lambda: _gated(control_plane, namespace), "the webhook to know of gangs")
         work = [pool.submit(author.create, body) for body in bodies()]
         for share, name in enumerate((webhook.name, "controller", "kube-scheduler", "extender"), start=1):
             author.until(share * PODS // 5)

@@ -26,13 +26,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 def running(pid: int) -> bool:
     try:
         state = (Path("/proc") / str(pid) / "stat").read_text().rpartition(") ")[2][0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "ZX"
 
 
 def wait_ended(pid: int) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while running(pid):
         assert time.monotonic() < deadline, f"process {pid} is still there"
         time.sleep(0.01)

@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -279,13 +280,19 @@ def _authority(plane: ControlPlane, kind: str = "mutatingwebhookconfigurations")
 def test_it_ends_in_order(control_plane: ControlPlane, webhook: RunningWebhook, namespace: str) -> None:
     """After SIGTERM it is not ready, answers what still comes, and exits with 0."""
     process = control_plane.processes["webhook"]
-    os.kill(process.pid, signal.SIGTERM)
-    control_plane.wait(lambda: not webhook.is_ready(), "it to say that it ends")
-    assert verdict(control_plane.api, namespace, pod("late", {MEM: 1})) == ""
-    process.stop()
-    assert process.exit_code == 0
-    assert "webhook stops" in process.log_text()
-    webhook.start()
+    for _ in range(5):
+        begin = time.monotonic()
+        os.kill(process.pid, signal.SIGTERM)
+        control_plane.wait(lambda: not webhook.is_ready(), "it to say that it ends")
+        answer = verdict(control_plane.api, namespace, pod("late", {MEM: 1}))
+        asked_in_time = time.monotonic() - begin < 4  # it answers for five seconds
+        process.stop()
+        assert process.exit_code == 0
+        assert "webhook stops" in process.log_text()
+        webhook.start()
+        if asked_in_time:
+            break
+    assert answer == ""
 
 
 def test_each_line_holds_without_the_other(

@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import yaml
 
-from tests.localcluster.client import Api, ApiError
+from tests.localcluster.client import Api, ApiError, is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.ports import free_ports
 from tests.localcluster.processes import Process
@@ -62,14 +61,11 @@ class RunningWebhook:
 
     def is_ready(self) -> bool:
         """Return whether it says that it is ready."""
-        try:
-            return httpx.get(f"http://127.0.0.1:{self.health_port}/readyz", timeout=1.0).status_code == 200
-        except httpx.HTTPError:
-            return False
+        return is_ready(f"http://127.0.0.1:{self.health_port}")
 
     def metric(self, name: str) -> float:
         """Return a number that it exports; 0 where it does not yet."""
-        text = httpx.get(f"http://127.0.0.1:{self.health_port}/metrics", timeout=5.0).text
+        text = text_at(f"http://127.0.0.1:{self.health_port}/metrics")
         return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0.0)
 
 

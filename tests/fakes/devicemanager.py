@@ -92,7 +92,7 @@ class DeviceManager:
             if not ids:
                 continue
             endpoint = self.endpoints[resource]
-            shuffled = list(ids)
+            shuffled = sorted(ids)
             self.choice.shuffle(shuffled)
             request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=shuffled)])
             try:
@@ -125,7 +125,7 @@ class DeviceManager:
         in_use, taken = self.allocated.setdefault(resource, set()), set[str]()
 
         def take(devices: set[str]) -> bool:
-            order = list(devices - taken)
+            order = sorted(devices - taken)
             self.choice.shuffle(order)
             for device in order[: required - len(taken)]:
                 self.allocated.setdefault(resource, set()).add(device)
@@ -152,7 +152,7 @@ class DeviceManager:
         endpoint = self.endpoints[resource]
         if not endpoint.options.get_preferred_allocation_available:
             return set()
-        order = list(available)
+        order = sorted(available)
         self.choice.shuffle(order)
         asked = pb.ContainerPreferredAllocationRequest(
             available_deviceIDs=order, must_include_deviceIDs=sorted(must), allocation_size=size

@@ -3,6 +3,7 @@
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
@@ -87,6 +88,24 @@ class Api:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@cache
+def _to_services() -> httpx.Client:
+    return httpx.Client(trust_env=False, timeout=10.0)
+
+
+def is_ready(url: str) -> bool:
+    """Whether the service there says that it is ready."""
+    return answers(_to_services(), f"{url}/readyz")
+
+
+def text_at(url: str) -> str:
+    """Return what a service answers there, "" where it does not (yet)."""
+    try:
+        return _to_services().get(url).text
+    except httpx.HTTPError:
+        return ""
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
+import grpc
 import httpx2 as httpx
 
 from tests.localcluster import binaries, commands
@@ -16,7 +17,7 @@ from tests.localcluster.client import Api, ApiError, health_check
 from tests.localcluster.kubeconfig import ADMIN_GROUPS, Users
 from tests.localcluster.nodes import SimulatedNodes
 from tests.localcluster.ports import LOOPBACK, accepts, free_ports
-from tests.localcluster.processes import Process, ProcessFailed
+from tests.localcluster.processes import PATIENCE_S, Process, ProcessFailed
 from tests.localcluster.schedulerconfig import SchedulerOptions, scheduler_configuration
 from tests.localcluster.scratch import Scratch
 
@@ -152,7 +153,7 @@ class ControlPlane:
         *,
         ready: Callable[[], bool] | None = None,
         environment: Mapping[str, str] | None = None,
-        timeout: float = 60.0,
+        timeout: float = PATIENCE_S,
     ) -> Process:
         """Start any program that ends with the control plane, its log in the directory; wait until it is ``ready``.
 
@@ -168,16 +169,22 @@ class ControlPlane:
             process.wait_ready(ready, timeout)
         return process
 
-    def wait(self, check: Callable[[], bool], what: str, timeout: float = 60.0, interval: float = 0.05) -> None:
-        """Wait until ``check`` holds.
+    def wait(self, check: Callable[[], bool], what: str, timeout: float = PATIENCE_S, interval: float = 0.05) -> None:
+        """Wait until ``check`` holds; while what it asks refuses or does not answer, it does not.
 
         Raises:
             TimeoutError: it did not within ``timeout`` seconds; says ``what`` was waited for.
         """
         deadline = time.monotonic() + timeout
-        while not check():
+        while True:
+            problem: Exception | None = None
+            try:
+                if check():
+                    return
+            except (ApiError, httpx.HTTPError, grpc.RpcError) as error:
+                problem = error
             if time.monotonic() > deadline:
-                raise TimeoutError(f"after {timeout:g} s still waiting for {what}")
+                raise TimeoutError(f"after {timeout:g} s still waiting for {what}") from problem
             time.sleep(interval)
 
     def close(self) -> None:

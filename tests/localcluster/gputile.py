@@ -4,12 +4,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import httpx2 as httpx
 import yaml
 
 from gputile.api.core import Node
 from gputile.api.wellknown import GPU_RESOURCES, LEGACY_GPU
 from gputile.simulator.scenario import load_scenario
+from tests.localcluster.client import is_ready
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.nodes import NodeSpec
 from tests.localcluster.ports import free_ports
@@ -116,11 +116,3 @@ def write_configuration(path: Path, settings: Mapping[str, object]) -> None:
     unfinished = path.with_suffix(".new")
     unfinished.write_text(yaml.safe_dump(body), encoding="utf-8")
     unfinished.rename(path)
-
-
-def is_ready(url: str) -> bool:
-    """Return whether the service there says that it is ready."""
-    try:
-        return httpx.get(f"{url}/readyz", timeout=1.0).status_code == 200
-    except httpx.HTTPError:
-        return False

@@ -4,6 +4,7 @@ Everything runs in namespaces of its own (``nodespace``), so that the machine's 
 are untouched, and several nodes can run on one machine. It needs root and Linux.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -75,7 +76,10 @@ class RealNode:
     def output(self, namespace: str, pod: str, uid: str, container: str) -> str:
         """Return what a container has written, all its starts one after the other: what ``kubectl logs`` reads."""
         directory = self.directory / "log" / "pods" / f"{namespace}_{pod}_{uid}" / container
-        lines = [line for file in sorted(directory.glob("*.log")) for line in file.read_text().splitlines()]
+        lines: list[str] = []
+        for file in sorted(directory.glob("*.log")):
+            with contextlib.suppress(FileNotFoundError):  # the kubelet removes those of starts long ago
+                lines += file.read_text().splitlines()
         return "\n".join(line.split(" ", 3)[3] for line in lines if line.count(" ") >= 3)  # time, stream, flag, text
 
     def put_static_pod(self, name: str, body: Mapping[str, Any] | None) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx2 as httpx
 import yaml
 
 from tests.fakes import nvml
+from tests.localcluster.client import is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import EXAMPLES, is_ready, write_configuration
+from tests.localcluster.gputile import EXAMPLES, write_configuration
 from tests.localcluster.node import RealNode
 from tests.localcluster.ports import free_ports
 from tests.localcluster.processes import Process
@@ -70,7 +70,7 @@ class NodeAgent:
 
     def metrics(self) -> str:
         """Return what it exports."""
-        return httpx.get(f"{self.url}/metrics", timeout=5.0).text
+        return text_at(f"{self.url}/metrics")
 
     def pids(self) -> list[int]:
         """Return the process IDs of the gateway and of the agent behind it, if one runs."""

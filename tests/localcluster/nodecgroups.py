@@ -1,11 +1,12 @@
 """The control groups of a node, all below one of its own in each hierarchy (version 1) or in the only one (2)."""
 
 import contextlib
+import os
 import time
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-GONE_WITHIN_S = 10.0
+GONE_WITHIN_S = 60.0
 
 
 def make_cgroups(name: str) -> None:
@@ -24,11 +25,9 @@ def remove_cgroups(name: str) -> None:
     for hierarchy in _hierarchies():
         top = hierarchy / name
         while top.exists():
-            for path in sorted((p for p in top.rglob("*") if p.is_dir()), key=lambda p: len(p.parts), reverse=True):
+            for path, _, _ in os.walk(top, topdown=False):  # takes no offence at what is gone already
                 with contextlib.suppress(OSError):
-                    path.rmdir()
-            with contextlib.suppress(OSError):
-                top.rmdir()
+                    Path(path).rmdir()
             if time.monotonic() > deadline:
                 break
             time.sleep(0.02 if top.exists() else 0)

@@ -24,6 +24,7 @@ if os.getppid() != int(sys.argv[1]):
 os.execvp(sys.argv[2], sys.argv[2:])
 """
 TAIL_BYTES = 4000
+PATIENCE_S = 120.0  # a shared machine may stand still for a while
 
 
 class ProcessFailed(RuntimeError):
@@ -90,7 +91,7 @@ class Process:
         """What it exited with; a negative number is the signal that ended it; None while it runs."""
         return None if self._child is None else self._child.poll()
 
-    def stop(self, patience: float = 10.0) -> None:
+    def stop(self, patience: float = 60.0) -> None:
         """Ask it to end (SIGTERM), and kill it after ``patience`` seconds."""
         if self._child is None or self._killed:
             return
@@ -137,7 +138,7 @@ class Process:
         if not self.alive:
             raise ProcessFailed(f"{self.name} ended with exit code {self.exit_code}:\n{self.log_tail()}")
 
-    def wait_ready(self, check: Callable[[], bool], timeout: float = 30.0, interval: float = 0.02) -> None:
+    def wait_ready(self, check: Callable[[], bool], timeout: float = PATIENCE_S, interval: float = 0.05) -> None:
         """Wait until ``check`` holds.
 
         Raises:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 def children(pid: int) -> list[int]:
     """Return the process IDs of a process's children; none where it has gone."""
-    try:
-        threads = list(Path(f"/proc/{pid}/task").iterdir())
-        return [int(child) for thread in threads for child in (thread / "children").read_text().split()]
-    except OSError:
-        return []
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has gone
+        for thread in list(Path(f"/proc/{pid}/task").iterdir()):
+            with contextlib.suppress(OSError):  # this one has
+                found += [int(child) for child in (thread / "children").read_text().split()]
+    return found
 
 
 def command(pid: int) -> str:
