@@ -88,7 +88,11 @@ static uint64_t start_of(int pid, bool *ended) {
     at = strrchr(text, ')'); /* the name before it may hold anything */
     if (!at || at[1] != ' ') return 0;
     *ended = at[2] == 'Z' || at[2] == 'X';
-    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    for (int field = 2; at && field < 22; field++) {
+        at = strchr(at + 1, ' ');
+        /* A first thread that ended is a zombie while others of the process still end, and hold the driver's memory. */
+        if (at && field == 19 && strtoull(at + 1, NULL, 10) > 1) *ended = false;
+    }
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
@@ -133,8 +137,7 @@ static const char *take_slot(void) {
     return "it has no room for one more process";
 }
 
-/* The highest descriptor there is room for: an ending process closes the driver's before it, so its slot is seen
- * as free only after its memory is. */
+/* A high number: programs count on low ones, as shells do. */
 static int high(int fd) {
     struct rlimit most;
     int from = getrlimit(RLIMIT_NOFILE, &most) == 0 && most.rlim_cur < HIGHEST_FD ? (int)most.rlim_cur - 8 : HIGHEST_FD;

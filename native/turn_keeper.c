@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <poll.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/socket.h>
 
 #include "turn_card.h"
 #include "turn_link.h"
@@ -192,7 +192,7 @@ static void *keeper(void *unused) {
         struct timespec pause = {.tv_nsec = next > now ? (long)((next - now) % 1000000000) : 0};
         pause.tv_sec = next > now ? (time_t)((next - now) / 1000000000) : 0;
         ppoll(waits, 2, &pause, NULL);
-        if (gputile_owns(&turn_process.woken) && read(turn_process.woken.fd, woken, sizeof woken) < 0) continue; /* a message, or time */
+        if (gputile_owns(&turn_process.woken) && recv(turn_process.woken.fd, woken, sizeof woken, MSG_DONTWAIT) < 0) continue; /* a message, or time */
     }
     return NULL;
 }

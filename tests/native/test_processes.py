@@ -113,6 +113,36 @@ input()
     assert container.python("print(Cuda().info()[0])") == "256\n"
 
 
+def test_a_process_whose_first_thread_has_ended(one_card: Maker) -> None:
+    """M4: a zombie by its first thread, its lock gone; while another thread is there, the driver's memory is."""
+    container = one_card(256)
+    code = """
+from tests.native.client import *
+import ctypes, os, sys, threading
+cuda = Cuda()
+assert cuda.linear(100) == OK
+for fd in [int(fd) for fd in os.listdir("/proc/self/fd") if os.path.realpath(f"/proc/self/fd/{fd}").endswith("/usage")]:
+    os.close(fd)
+for line in [line for line in open("/proc/self/maps") if line.endswith("/usage\\n")]: # which holds the lock too
+    begin, end = (int(address, 16) for address in line.split()[0].split("-"))
+    assert ctypes.CDLL(None).munmap(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin)) == 0
+first = os.getpid()
+def last():
+    while open(f"/proc/{first}/task/{first}/stat").read().rpartition(") ")[2][0] != "Z":
+        pass
+    print("started", flush=True)
+    sys.stdin.readline()
+    os._exit(0)
+threading.Thread(target=last).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+    process = started(container.start([sys.executable, "-c", code]))
+    assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(200))") == "156 2\n"
+    process.kill()
+    process.communicate()
+    assert container.python("print(Cuda().info()[0])") == "256\n"
+
+
 def test_forked_children_count_for_themselves(one_card: Maker) -> None:
     """M4: a child of a process that has not used CUDA is one of its own; its memory ends with it, not its parent's."""
     out = one_card(256).python("""
