@@ -17,7 +17,7 @@ import yaml
 from gputile.api.config.v1alpha1 import load_configuration
 from tests.chart.helmcli import CHART, helm, settings
 from tests.e2e.extender import pods_in
-from tests.localcluster.client import is_ready
+from tests.localcluster.client import is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.kubeconfig import CLUSTER
 from tests.localcluster.ports import LOOPBACK, free_ports
@@ -37,6 +37,7 @@ class Installation:
         self.directory = plane.directory / f"installation-{release}"
         self.directory.mkdir()
         self.processes: list[Process] = []
+        self._health: dict[str, str] = {}  # addresses by container
 
     def install(self, values: Mapping[str, Any]) -> None:
         """Install the release; it waits for nothing."""
@@ -147,7 +148,18 @@ class Installation:
         health = f"http://{LOOPBACK}:{ports['--health-port']}"
         process = self.plane.start_process(f"{self.release}-{container}", command, ready=lambda: is_ready(health))
         self.processes.append(process)
+        self._health[container] = health
         return process
+
+    def wait_followed(self) -> None:
+        """Wait until all have looked at their files; a pod that comes before is stamped with the unit before."""
+        settle(15)
+        unit = self.unit_mib()
+        said = f"gputile_webhook_memory_unit_mib {float(unit)}"
+        exported = f"{self._health['webhook']}/metrics"
+        self.plane.wait(lambda: said in text_at(exported).splitlines(), f"the webhook to stamp {unit} MiB")
+        for name, url in self._health.items():
+            self.plane.wait(lambda url=url: is_ready(url), f"{name} to be ready")  # type: ignore[misc]
 
     def run_scheduler(self) -> tuple[Process, Process]:
         """Run the extender and the kube-scheduler of the scheduler's pod; one of two replicas."""

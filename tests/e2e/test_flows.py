@@ -15,7 +15,7 @@ import pytest
 
 from tests.chart.helmcli import program_or_skip
 from tests.e2e.extender import pods_in, write_cluster
-from tests.e2e.installation import GPUTILE, Installation, settle
+from tests.e2e.installation import GPUTILE, Installation
 from tests.e2e.playedagents import PlayedAgents
 from tests.e2e.walkthrough import matches, steps_of, walk
 from tests.localcluster.controlplane import ControlPlane
@@ -86,7 +86,7 @@ def tidy(installed: Installation) -> Iterator[None]:
         plane.nodes.label(node, {"ack.node.gpu.schedule": None, "ack.node.gpu.placement": None})
     if installed.unit_mib() != 1024:
         installed.upgrade({"gpuMemoryUnit": "1GiB"})
-        settle(15)  # a pod that comes before all have looked at their files is stamped with the unit before
+        installed.wait_followed()
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -111,7 +111,7 @@ def test_every_command_of_the_page_does_what_the_page_shows(installed: Installat
         elif not command and elsewhere:
             installed.lead_webhooks_to(elsewhere.pop())
             installed.mount()
-            settle(15)  # until all have looked at their files
+            installed.wait_followed()
 
     walk(TASKS / page, environment, ROOT, around)
     for process in installed.processes:

@@ -11,6 +11,7 @@ import pytest
 from hatch_build import SOURCES
 
 from tests.native.container import Container, library, program
+from tests.native.sanitizing import without_randomization
 
 SANITIZERS = {"address": "-fsanitize=address,undefined", "thread": "-fsanitize=thread"}
 
@@ -83,7 +84,7 @@ def test_sanitizers_find_nothing(one_card: Callable[..., Container], name: str) 
     container = one_card(48)
     sanitized = program("stress", SANITIZERS[name], "-O0", "-fno-sanitize-recover=all", with_library=True)
     environment = {"LD_PRELOAD": "", "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0"}
-    out = container.run([sanitized, "5", "4", "300"], **environment)
+    out = container.run([*without_randomization(), sanitized, "5", "4", "300"], **environment)
     assert int(out.split()[1]) > 0, "nothing was refused: the limit is not in force"
 
 
@@ -97,8 +98,8 @@ def test_sanitizers_find_nothing_around_forks(one_card: Callable[..., Container]
     sanitized = program("forks", SANITIZERS[name], "-O0", "-fno-sanitize-recover=all", with_library=True)
     options = {"TSAN_OPTIONS": "halt_on_error=1:die_after_fork=0", "ASAN_OPTIONS": "detect_leaks=0"}
     container = one_card(256)
-    assert container.run([sanitized, "4", "15", "exec"], LD_PRELOAD="", **options) == "0\n"
-    assert container.run([sanitized, "0", "15"], LD_PRELOAD="", **options) == "0\n"
+    assert container.run([*without_randomization(), sanitized, "4", "15", "exec"], LD_PRELOAD="", **options) == "0\n"
+    assert container.run([*without_randomization(), sanitized, "0", "15"], LD_PRELOAD="", **options) == "0\n"
 
 
 def test_a_newer_library_beside_an_older_one(one_card: Callable[..., Container], tmp_path: Path) -> None:

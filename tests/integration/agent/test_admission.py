@@ -44,6 +44,6 @@ def test_a_pod_gets_the_booked_card(short: Path) -> None:
             assert environment["ALIYUN_COM_GPU_MEM_POD"] == "10"
             assert environment["ALIYUN_COM_GPU_MEM_DEV"] == "15"
             assert environment["ALIYUN_COM_GPU_MEM_IDX"] == "0"
-            assert here.disagreements() == []
+            await here.until(lambda: here.disagreements() == [])
 
     asyncio.run(main())

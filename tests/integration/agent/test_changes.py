@@ -177,7 +177,7 @@ def test_the_unit_changes_under_running_pods(short: Path, first: str, second: st
             await here.until(lambda: not here.kubelet._starting and here.kubelet.idle)
             await here.until_running(26 - len(here.cluster.waiting))
             assert here.failed == {}
-            assert here.disagreements() == []
+            await here.until(lambda: here.disagreements() == [])
             assert here.overbooked() == []
             assert held == {i: allocation(here, f"default/old{i}") for i in range(6)}
             for i in range(6):

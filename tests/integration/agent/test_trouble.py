@@ -153,7 +153,6 @@ def test_without_podresources_and_api_server_allocate_still_answers(short: Path)
             here.cluster.down = True
             await here.until(lambda: here.kubelet.idle)
             assert here.failed == {}
-            assert min(here.kubelet.latency) < 2.0
             assert max(here.kubelet.latency) < 10.0  # a deaf kubelet does not answer for an hour
             here.faults.deaf, here.cluster.down = False, False
             await here.until_running(2)

@@ -2,7 +2,7 @@
  *
  * busy SOCKET SECONDS KERNEL_NS STYLE THREADS [PAUSE_US]: prints "ready", then on its end how long its kernels took.
  * STYLE: "async" submits ahead, "sync" waits for each kernel, "alone" is async without the client. SOCKET "" is none.
- * At SIGUSR1 it loses all pipes and sockets to the file that the environment variable LOST names.
+ * SIGTERM ends it early. At SIGUSR1 it loses all pipes and sockets to the file that the environment variable LOST names.
  * The cards' UUIDs are in the environment variable UUIDS, separated by commas; thread i uses card i modulo their number.
  */
 #define _GNU_SOURCE
@@ -63,6 +63,11 @@ static void lose_descriptors(int number) {
         if (fstat(fd, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode))) dup2(file, fd);
 }
 
+static void end_now(int number) {
+    (void)number;
+    __atomic_store_n(&end_ns, 0, __ATOMIC_RELAXED);
+}
+
 static void *work(void *argument) {
     int card = (int)((size_t)argument % cards);
     int with_client = strcmp(style, "alone") != 0;
@@ -75,7 +80,7 @@ static void *work(void *argument) {
     if (cuDevicePrimaryCtxRetain(&context, card) || gputile_driver()->cuCtxSetCurrent(context)) exit(3);
     cuStreamCreate(&stream, 0);
     gputile_driver()->cuEventCreate(&behind[0], 0), gputile_driver()->cuEventCreate(&behind[1], 0);
-    while (now() < end_ns) {
+    while (now() < __atomic_load_n(&end_ns, __ATOMIC_RELAXED)) {
         if (with_client) gputile_turn_before(card, stream);
         cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
         if (with_client) gputile_turn_after(card, stream);
@@ -106,6 +111,7 @@ int main(int count, char **argument) {
     printf("ready\n"), fflush(stdout);
     if (!getchar()) return 2; /* until it is told to begin */
     end_ns = now() + (uint64_t)(atof(argument[2]) * 1e9);
+    signal(SIGTERM, end_now);
     for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, work, (void *)(size_t)i);
     for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
     printf("%llu\n", (unsigned long long)(launched * kernel_ns));

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from tests.fakes import cuda
+from tests.native.sanitizing import without_randomization
 
 NATIVE = Path(__file__).resolve().parents[3] / "native"
 SOURCE = Path(__file__).with_name("busy.c")
@@ -61,6 +62,7 @@ class Busy:
         environment = os.environ | gpus.environment() | {"UUIDS": uuids, "CUDA_VISIBLE_DEVICES": uuids}
         how = style if socket is not None else "alone"
         command = [
+            *(without_randomization() if sanitizer else ()),
             program(sanitizer),
             str(socket or ""),
             str(seconds),
@@ -98,8 +100,10 @@ class Busy:
         got = self.busy(card) - had
         return got / 1e9 / (time.monotonic() - begin)
 
-    def end(self) -> int:
-        """Wait for its end; return what its kernels took."""
+    def end(self, early: bool = False) -> int:
+        """Wait for its end, or ask for it; return what its kernels took."""
+        if early:
+            self.signal(signal.SIGTERM)
         out, _ = self.process.communicate(timeout=WITHIN_S)
         assert self.process.returncode == 0, self.process.returncode
         return int(out)

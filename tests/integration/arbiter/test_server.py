@@ -197,7 +197,9 @@ HELLO = Message(Kind.HELLO, a=1, b=1).encode()
 MINE = Message(Kind.CARD, a=A, b=B).encode()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(st.one_of(any_message, st.binary(max_size=70), st.sampled_from([HELLO, MINE])), max_size=30))
 @example([HELLO, MINE, Message(Kind.DONE, turn=1, a=2**64 - 1, b=1).encode()])
 def test_whatever_bytes_come_others_get_their_turns(arbiter: ArbiterProcess, chunks: list[bytes]) -> None:

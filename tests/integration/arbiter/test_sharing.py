@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -75,6 +76,22 @@ def until_ratio(processes: Sequence[Busy], wanted: float) -> None:
     assert abs(ratios[-1] / wanted - 1) < ROUGH, ratios
 
 
+def gets(process: Busy, least: float) -> bool:
+    """A machine may stand still for much of 2 s."""
+    return any(process.share_over(seconds) > least for seconds in (2.0, 10.0))
+
+
+def until_half(processes: Sequence[Busy], card: int = 0) -> None:
+    """Measure until the first process has got about half of a card over some seconds."""
+    parts: list[float] = []
+    for _ in range(MOST_ROUNDS // 2):
+        got = measure(processes, 4 * SECOND, card=card, settle_ns=0)
+        parts.append(got[0] / sum(got))
+        if abs(parts[-1] - 0.5) < 0.15:
+            return
+    raise AssertionError(parts)
+
+
 def keeps_to(process: Busy, cap: float, more: float = 1.05) -> bool:
     """Two quanta that were saved up and a last turn may come on top of a ceiling: much of 2 s, and little of 10."""
     return any(process.share_over(seconds) < cap * more for seconds in (2.0, 10.0))
@@ -101,18 +118,21 @@ def test_a_low_weight_and_a_low_priority_progress(stack: ExitStack, arbiter: Arb
     low, high, light = start(
         stack, arbiter, gpus, [CardClaim(card), CardClaim(card, 1000, priority=9), CardClaim(card)]
     )
+    measure([low, high, light], SECOND)  # who comes first is alone for a while
+    begun = [process.busy() for process in (low, high, light)]
     for _ in range(3):
         measure([low, high, light], 3 * SECOND)
         had = [low.busy(), light.busy()]
         until(lambda had=had: low.busy() > had[0] and light.busy() > had[1], "somebody starves")
-    assert high.busy() > 4 * (low.busy() + light.busy())
+    got = [process.busy() - before for process, before in zip((low, high, light), begun, strict=True)]
+    assert got[1] > 4 * (got[0] + got[2])
 
 
 def test_a_lone_container_under_a_cap(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
     """M5: core_mem does not give more than was asked for, even where nobody else is there."""
     (process,) = start(stack, arbiter, gpus, [percent(gpus.uuids[0], 30)])
     measure([process], SECOND // 2)
-    assert process.share_over(2.0) > 0.1
+    assert gets(process, 0.1)
     assert keeps_to(process, 0.3)
 
 
@@ -140,7 +160,7 @@ def test_the_arbiter_dies_and_comes_back(stack: ExitStack, arbiter: ArbiterProce
     arbiter.kill()
     measure(processes, SECOND)
     for process, cap in zip(processes, (0.30, 0.60), strict=True):
-        assert process.share_over(2.0) > 0.3 * cap
+        assert gets(process, 0.3 * cap)
         assert keeps_to(process, cap, 1.08)
     arbiter.restart()
     until_ratio(processes, 2.0)
@@ -161,14 +181,16 @@ def test_a_program_that_closes_descriptors_it_does_not_know(
                 found.add(os.readlink(fd))
         return {name for name in found if name.startswith("socket:")}
 
-    before = sockets()
     measure([one, two], SECOND // 4)
+    before = sockets()
+    assert before
     one.signal(signal.SIGUSR1)
     until(lambda: bool(sockets() - before), "it does not come back under the arbiter")
     until_ratio([one, two], 3.0)
     used = cpu_seconds([one.process.pid])
-    assert one.share_over(2.0) > 0.1
-    assert cpu_seconds([one.process.pid]) - used < 1.5
+    begun = time.monotonic()
+    assert gets(one, 0.1)
+    assert cpu_seconds([one.process.pid]) - used < 0.75 * (time.monotonic() - begun)
     assert lost.read_bytes() == b""
 
 
@@ -187,10 +209,11 @@ def test_never_an_arbiter(stack: ExitStack, tmp_path: Path, gpus: FakeGpus) -> N
     process = stack.enter_context(Busy(gpus, tmp_path / "time.sock"))
     process.begin()
     measure([process], SECOND // 2)
-    assert 0.15 < process.share_over(2.0) < 0.53
+    assert gets(process, 0.15)
+    assert keeps_to(process, 0.5, 1.06)
     (tmp_path / "share").write_text(f"gputile-share 1\ncard {gpus.uuids[0]} 500000\n")
     measure([process], SECOND // 2)
-    assert process.share_over(2.0) < 0.08
+    assert keeps_to(process, 1 / 16, 1.28)
 
 
 def test_the_processes_and_threads_of_a_container_share_its_account(
@@ -202,8 +225,7 @@ def test_the_processes_and_threads_of_a_container_share_its_account(
     for process in [single, *several]:
         process.begin()
     measure([single, *several], SECOND)
-    got = measure([single, *several], 6 * SECOND, settle_ns=0)
-    assert got[0] / sum(got) == pytest.approx(0.5, abs=0.15)
+    until_half([single, *several])
 
 
 def test_no_races_between_threads(
@@ -217,7 +239,7 @@ def test_no_races_between_threads(
         {"one": [percent(first, 30), CardClaim(second)], "two": [percent(first, 60), CardClaim(second)]}
     )
     processes = [
-        stack.enter_context(Busy(gpus, path, 20.0, 500_000, style, 4, (0, 1), sanitizer="thread"))
+        stack.enter_context(Busy(gpus, path, 600.0, 500_000, style, 4, (0, 1), sanitizer="thread"))
         for path, style in zip(paths, ("async", "sync"), strict=True)
     ]
     for process in processes:
@@ -226,7 +248,8 @@ def test_no_races_between_threads(
     arbiter.kill()
     measure(processes, SECOND // 2, settle_ns=0)
     arbiter.restart()
-    assert all(process.end() > 0 for process in processes)
+    measure(processes, SECOND // 10, settle_ns=0)
+    assert all(process.end(early=True) > 0 for process in processes)
 
 
 def test_two_cards_are_apart(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
@@ -239,8 +262,7 @@ def test_two_cards_are_apart(stack: ExitStack, arbiter: ArbiterProcess, tmp_path
     for process in processes:
         process.begin()
     measure(processes, SECOND)
-    got = measure(processes, 4 * SECOND, card=1, settle_ns=0)
-    assert got[0] / sum(got) == pytest.approx(0.5, abs=0.15)
+    until_half(processes, card=1)
     assert keeps_to(processes[0], 0.2)
 
 

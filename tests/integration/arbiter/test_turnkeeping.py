@@ -53,10 +53,11 @@ def answers(path: Path) -> bool:
             return False
 
 
-def test_served_again_when_the_arbiter_is_killed(tmp_path: Path) -> None:
+def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         store, wanted = Store(tmp_path, claimed(tmp_path, "a")), ["one"]
         store.prepare("one")
+        monkeypatch.setattr(turnkeeping, "STOP_WITHIN_S", 60.0)
         turns = TurnKeeping(store, lambda beside: shares_of(store, *wanted))
         path = store.allocations / "one" / SOCKET
         turns.starting("one")

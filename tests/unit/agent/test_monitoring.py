@@ -12,6 +12,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from gputile.agent.monitoring import AT_ONCE, Problem, monitoring_app, start_monitoring
 from gputile.ports import PortError
 
+DIRECTLY = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
 
 @contextlib.contextmanager
 def monitored(unready: Problem = lambda: "", registry: CollectorRegistry | None = None) -> Iterator[int]:
@@ -25,7 +27,7 @@ def monitored(unready: Problem = lambda: "", registry: CollectorRegistry | None 
 
 def get(port: int, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with DIRECTLY.open(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -40,7 +40,7 @@ def in_world(work: Callable[[World], Awaitable[None]], pods: int = 3) -> None:
         server.store[PODS] = {}
         for i in range(pods):
             server.put(PODS, pod(f"p{i}"))
-        async with server.running(), Connection(server.access(), retry=QUICK, within=0.5) as connection:
+        async with server.running(), Connection(server.access(), retry=QUICK, within=10.0) as connection:
             await work(World(server, connection))
 
     asyncio.run(main())

@@ -46,33 +46,37 @@ def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) -> Non
     async def main() -> None:
         port, health_port = free_ports(2)
         settings = Settings(
-            "gputile", "w", "s", "gputile", "127.0.0.1", port, health_port, names=("127.0.0.1",), drain_seconds=2.0
+            "gputile", "w", "s", "gputile", "127.0.0.1", port, health_port, names=("127.0.0.1",), drain_seconds=4.0
         )
         server = FakeApiServer()
-        async with server.running(), Connection(server.access()) as connection, httpx.AsyncClient() as client:
+        async with (
+            server.running(),
+            Connection(server.access()) as connection,
+            httpx.AsyncClient(trust_env=False) as client,
+        ):
             webhook = Webhook(connection, LiveConfiguration(None), settings)
             webhook.rotation._sleep = lambda _: asyncio.sleep(0.01)
             running = asyncio.create_task(webhook.run(settings))
             health = f"http://127.0.0.1:{health_port}"
-            await until(lambda: "NotFound" in webhook.not_ready(), 10)
+            await until(lambda: "NotFound" in webhook.not_ready(), 60)
             answer = await client.get(f"{health}/readyz")
             assert answer.status_code == 503
             for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
                 entry = {"name": "a", "clientConfig": {}}
                 server.put(f"{REGISTRATION}/{kind}", {"metadata": {"name": "gputile"}, "webhooks": [entry]})
-            await until(lambda: not webhook.not_ready(), 10)
+            await until(lambda: not webhook.not_ready(), 60)
             assert (await client.get(f"{health}/readyz")).status_code == 200
             assert webhook.rotation.material is not None
             trust = ssl.create_default_context(cadata=webhook.rotation.material.bundle.decode())
-            async with httpx.AsyncClient(verify=trust) as api_server:
+            async with httpx.AsyncClient(verify=trust, trust_env=False) as api_server:
                 assert (await api_server.post(f"https://127.0.0.1:{port}/mutate", content=b"{}")).status_code == 400
             metrics = (await client.get(f"{health}/metrics")).text
             assert "gputile_webhook_ready 1.0" in metrics
             assert "gputile_webhook_memory_unit_mib 1024.0" in metrics
             os.kill(os.getpid(), signal.SIGTERM)
-            await until(lambda: webhook.draining, 10)
+            await until(lambda: webhook.draining, 60)
             assert (await client.get(f"{health}/readyz")).status_code == 503
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await running
 
     asyncio.run(main())
