@@ -37,15 +37,20 @@ struct region {
 _Static_assert(sizeof(struct region) <= GPUTILE_REGION_BYTES, "the region does not fit into its file");
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* a file's lock does not keep threads apart */
+static int cancelling; /* of the thread that has the mutex */
 static struct region *region;
 static char region_path[256];
-static struct owned region_file = GPUTILE_OWNS_NOTHING;
+/* Two descriptions of the same file. With one it is locked for a moment. The other is what the region is mapped
+ * from and what the slot is locked with: a program that closes the number does not lose that lock. A child made by
+ * fork keeps it open, as it does the driver's descriptors: the driver frees a process's memory when the last of them
+ * is closed. */
+static struct owned region_file = GPUTILE_OWNS_NOTHING, slot_file = GPUTILE_OWNS_NOTHING;
 static int own_slot = NO_SLOT;
 
-static bool file_lock(int command, off_t start, short type) {
+static bool file_lock(const struct owned *file, int command, off_t start, short type) {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
     int result;
-    do result = fcntl(region_file.fd, command, &range);
+    do result = fcntl(file->fd, command, &range);
     while (result == -1 && errno == EINTR);
     if (command == F_OFD_GETLK) return result == 0 && range.l_type != F_UNLCK;
     return result == 0;
@@ -59,20 +64,33 @@ static bool still_open(void) {
     if (again.fd < 0) return false;
     if (again.inode != region_file.inode || again.device != region_file.device) return gputile_disown(&again), false;
     region_file = again;
-    if (own_slot != NO_SLOT) file_lock(F_OFD_SETLK, LOCK_SLOTS + own_slot, F_WRLCK);
     return true;
 }
 
-static bool enter(void) {
+/* A thread that is cancelled in here would take the mutex along. */
+static void begin_alone(void) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&mutex);
-    if (region && still_open() && file_lock(F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return true;
+    cancelling = before;
+}
+
+static void end_alone(void) {
+    int before = cancelling;
     pthread_mutex_unlock(&mutex);
+    pthread_setcancelstate(before, NULL);
+}
+
+static bool enter(void) {
+    begin_alone();
+    if (region && still_open() && file_lock(&region_file, F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return true;
+    end_alone();
     return false;
 }
 
 static void leave(void) {
-    file_lock(F_OFD_SETLK, LOCK_ALL, F_UNLCK);
-    pthread_mutex_unlock(&mutex);
+    file_lock(&region_file, F_OFD_SETLK, LOCK_ALL, F_UNLCK);
+    end_alone();
 }
 
 /* When a process started, and whether it has ended (a zombie holds no memory); 0 if /proc does not tell. */
@@ -96,15 +114,27 @@ static uint64_t start_of(int pid, bool *ended) {
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-/* Dead: its lock is gone, and it is no process any more. Either alone can mislead: a descriptor can be closed by
- * mistake or be inherited, a number be used again or belong to another namespace. */
+/* Whether a process has address space: it has none any more while it ends. */
+static bool runs_a_program(int pid) {
+    char path[32], byte;
+    snprintf(path, sizeof path, "/proc/%d/maps", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false; /* not known: that of another user */
+    bool found = read(fd, &byte, 1) == 1;
+    close(fd);
+    return found;
+}
+
+/* Dead: no process has its lock any more, and it has ended, or become another program by exec. The lock alone would
+ * mislead: of what an ending process has, it may go before the driver's memory does. */
 static bool is_dead(int index) {
     const struct slot *slot = &region->slot[index];
     bool ended;
-    if (!slot->pid || index == own_slot || file_lock(F_OFD_GETLK, LOCK_SLOTS + index, F_WRLCK)) return false;
+    if (!slot->pid || index == own_slot || file_lock(&region_file, F_OFD_GETLK, LOCK_SLOTS + index, F_WRLCK)) return false;
+    if (slot->pid == getpid()) return true; /* what this process was before exec */
     if (kill(slot->pid, 0) == -1 && errno == ESRCH) return true;
     uint64_t started = start_of(slot->pid, &ended);
-    return ended || (started && started != slot->started);
+    return ended || (started && (started != slot->started || runs_a_program(slot->pid)));
 }
 
 static void reap(void) {
@@ -126,7 +156,7 @@ static const char *take_slot(void) {
     bool ended;
     for (int round = 0; round < 2; round++, reap())
         for (int i = 0; i < GPUTILE_REGION_SLOTS; i++) {
-            if (region->slot[i].pid || !file_lock(F_OFD_SETLK, LOCK_SLOTS + i, F_WRLCK)) continue;
+            if (region->slot[i].pid || !file_lock(&slot_file, F_OFD_SETLK, LOCK_SLOTS + i, F_WRLCK)) continue;
             for (unsigned card = 0; card < GPUTILE_MOST_CARDS; card++) region->used[card][i] = 0;
             region->slot[i].started = start_of(getpid(), &ended);
             region->slot[i].pid = getpid();
@@ -147,46 +177,45 @@ static int high(int fd) {
     return moved;
 }
 
-static const char *map(const char *path) {
+static bool open_file(struct owned *file, const char *path) {
     int fd = open(path, O_RDWR | O_CLOEXEC);
-    if (fd < 0) return errno == ENOENT ? "it does not exist" : strerror(errno);
-    if (lseek(fd, 0, SEEK_END) < GPUTILE_REGION_BYTES) {
-        close(fd);
-        return "it is too short";
-    }
-    void *mapped = mmap(NULL, sizeof(struct region), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (mapped == MAP_FAILED) {
-        close(fd);
-        return strerror(errno);
-    }
-    region = mapped;
-    gputile_own(&region_file, high(fd));
-    snprintf(region_path, sizeof region_path, "%s", path);
-    return NULL;
+    gputile_own(file, fd < 0 ? -1 : high(fd));
+    return fd >= 0;
 }
 
 static void unmap(void) {
     if (region) munmap(region, sizeof *region);
-    gputile_disown(&region_file);
     region = NULL, own_slot = NO_SLOT;
+    gputile_disown(&region_file);
+}
+
+static const char *map(const char *path) {
+    if (!open_file(&region_file, path) || !open_file(&slot_file, path))
+        return errno == ENOENT ? "it does not exist" : strerror(errno);
+    if (lseek(region_file.fd, 0, SEEK_END) < GPUTILE_REGION_BYTES) return "it is too short";
+    void *mapped = mmap(NULL, sizeof(struct region), PROT_READ | PROT_WRITE, MAP_SHARED, slot_file.fd, 0);
+    if (mapped == MAP_FAILED) return strerror(errno);
+    region = mapped;
+    snprintf(region_path, sizeof region_path, "%s", path);
+    return NULL;
 }
 
 static const char *begin(void) {
-    if (!file_lock(F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return strerror(errno);
+    if (!file_lock(&region_file, F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return strerror(errno);
     if (!region->magic && !region->version) region->version = VERSION, region->magic = MAGIC;
     const char *wrong = region->magic == MAGIC && region->version == VERSION ? take_slot() : "it is damaged";
-    file_lock(F_OFD_SETLK, LOCK_ALL, F_UNLCK);
+    file_lock(&region_file, F_OFD_SETLK, LOCK_ALL, F_UNLCK);
     return wrong;
 }
 
 const char *gputile_region_open(const char *path) {
     const char *wrong = NULL;
-    pthread_mutex_lock(&mutex);
-    if (!region) {
-        wrong = map(path);
-        if (!wrong && (wrong = begin())) unmap();
+    begin_alone();
+    if (!region && ((wrong = map(path)) || (wrong = begin()))) {
+        unmap();
+        gputile_disown(&slot_file);
     }
-    pthread_mutex_unlock(&mutex);
+    end_alone();
     return wrong;
 }
 
@@ -222,9 +251,10 @@ uint64_t gputile_region_used(unsigned card) {
     return held;
 }
 
-void gputile_region_before_fork(void) { pthread_mutex_lock(&mutex); }
-void gputile_region_in_parent(void) { pthread_mutex_unlock(&mutex); }
+void gputile_region_before_fork(void) { begin_alone(); }
+void gputile_region_in_parent(void) { end_alone(); }
 void gputile_region_in_child(void) {
-    unmap(); /* the parent's description would keep the parent's slot locked */
-    pthread_mutex_unlock(&mutex); /* the thread that forked has it, and is the one that goes on here */
+    unmap();
+    slot_file = (struct owned)GPUTILE_OWNS_NOTHING; /* open until the child ends or becomes another program */
+    end_alone(); /* the thread that forked has the mutex, and is the one that goes on here */
 }

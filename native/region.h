@@ -3,7 +3,8 @@
  * Each process has a slot, which it keeps locked (fcntl, open file description) while it lives; only it writes what
  * it holds there. What a card's allocation holds is the sum over the slots, taken under the file's lock. So there is
  * no total that could disagree with its parts: a process killed at any point has either added its bytes or not.
- * A dead process's slot is emptied by whoever needs the room.
+ * A dead process's slot is emptied by whoever needs the room, once no child made by fork is left that has the driver's
+ * descriptors of it. The same process after exec is another one.
  */
 #ifndef GPUTILE_REGION_H
 #define GPUTILE_REGION_H

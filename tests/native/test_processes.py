@@ -1,5 +1,6 @@
 """The processes of a container share one limit, and what a process held ends with it, however it ends."""
 
+import os
 import random
 import signal
 import subprocess
@@ -102,7 +103,7 @@ input()
     process = started(container.start([sys.executable, "-c", code]))
     assert process.stdin is not None
     assert process.stdout is not None
-    assert process.stdout.readline() == "1\n"
+    assert process.stdout.readline() == "2\n"
     assert container.python("print(Cuda().info()[0])") == "156\n"
     process.stdin.write("\n")
     process.stdin.flush()
@@ -160,25 +161,90 @@ print(cuda.info()[0], cuda.linear(150), cuda.info()[0])
     assert out.splitlines() == ["156 0 2", "156 0 6"]
 
 
-def test_a_child_does_not_keep_its_dead_parent_alive(one_card: Maker) -> None:
-    """M4: a forked child that lives on, and one made by exec, hold nothing of what the parent held."""
+def test_a_worker_that_outlives_its_trainer(one_card: Maker) -> None:
+    """M4: a forked child has the driver's descriptors, and with them the memory of its dead parent; one by exec not."""
     container = one_card(256)
     code = """
 from tests.native.client import *
-import os, subprocess
+import os, signal, subprocess
 cuda = Cuda()
 assert cuda.linear(200) == OK
-left = subprocess.Popen(["sleep", "20"])
-if os.fork() == 0:
-    import time; time.sleep(20)
-    os._exit(0)
+left = subprocess.Popen(["sleep", "60"])
+child = os.fork()
+if child == 0:
+    signal.pause()
 print("started", flush=True)
+print(child, flush=True)
 input()
 """
     process = started(container.start([sys.executable, "-c", code], PYTHONUNBUFFERED="1"))
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
     process.kill()
     process.wait()
-    assert container.python("print(Cuda().info()[0])") == "256\n"
+    assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(57), cuda.linear(56))") == "56 2 0\n"
+    os.kill(child, signal.SIGKILL)
+    until(lambda: container.python("print(Cuda().info()[0])") == "256\n")
+    assert container.gpus.cards()[0].peak == 256 * MIB
+
+
+def test_parents_killed_at_any_moment_lock_nobody_up(one_card: Maker) -> None:
+    """M4: a forked child has no part in the locks that its parent takes for a moment."""
+    container = one_card(256)
+    code = """
+from tests.native.client import *
+import os, signal, time
+cuda = Cuda()
+assert cuda.linear(1) == OK
+if os.fork() == 0:
+    time.sleep(5)
+    os._exit(0)
+print("started", flush=True)
+while True:
+    cuda.info()
+"""
+    for _ in range(12):
+        process = started(container.start([sys.executable, "-c", code]))
+        time.sleep(0.01)
+        process.kill()
+        process.wait()
+    assert container.python("cuda = Cuda(); print(cuda.linear(200))") == "0\n"
+
+
+def test_a_program_that_becomes_another_one(one_card: Maker) -> None:
+    """M4: with exec the driver's descriptors close; what the process had as the program before counts no more."""
+    code = """
+import os, sys
+from tests.native.client import *
+round = int(os.environ.get("ROUND", "0"))
+cuda = Cuda()
+print(cuda.info()[0], cuda.linear(100), flush=True)
+if round < 5:
+    os.environ["ROUND"] = str(round + 1)
+    os.execv(sys.executable, [sys.executable, "-c", os.environ["CODE"]])
+print("started", flush=True)
+input()
+os.execvp("sleep", ["sleep", "60"])
+"""
+    container = one_card(256)
+    process = container.start([sys.executable, "-c", code], CODE=code)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert [process.stdout.readline() for _ in range(6)] == ["256 0\n"] * 6
+    started(process)
+    assert container.python("print(Cuda().info()[0])") == "156\n"
+    process.stdin.write("\n")
+    process.stdin.flush()
+    until(lambda: container.python("print(Cuda().info()[0])") == "256\n")
+    process.kill()
+    process.communicate()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_threads(one_card: Maker) -> None:

@@ -13,15 +13,16 @@ enum { MEMORY_LOCK = 1 << 20, SLOT_LOCKS = (1 << 20) + 1 }; /* bytes far beyond 
 struct machine *machine;
 pthread_mutex_t fake_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t memory_mutex = PTHREAD_MUTEX_INITIALIZER;
-static int machine_fd = -1, own_slot = -1, visible[MOST_CARDS], visible_cards;
+static int machine_fd = -1, slot_fd = -1, own_slot = -1, visible[MOST_CARDS], visible_cards;
 
-static int lock(int command, off_t start, short type) {
+static int lock_with(int fd, int command, off_t start, short type) {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
     int result;
-    while ((result = fcntl(machine_fd, command, &range)) == -1 && command == F_OFD_SETLKW) continue;
+    while ((result = fcntl(fd, command, &range)) == -1 && command == F_OFD_SETLKW) continue;
     return command == F_OFD_GETLK ? range.l_type != F_UNLCK : result;
 }
 
+static int lock(int command, off_t start, short type) { return lock_with(machine_fd, command, start, type); }
 static void lock_memory(void) { pthread_mutex_lock(&memory_mutex), lock(F_OFD_SETLKW, MEMORY_LOCK, F_WRLCK); }
 static void unlock_memory(void) { lock(F_OFD_SETLKW, MEMORY_LOCK, F_UNLCK), pthread_mutex_unlock(&memory_mutex); }
 
@@ -58,7 +59,8 @@ static void see(const char *list) {
 
 static void in_child(void) {
     close(machine_fd);
-    machine_fd = own_slot = -1;
+    /* As of the real driver's descriptors: until the last is closed, what the parent had is not free. */
+    machine_fd = slot_fd = own_slot = -1;
     pthread_mutex_init(&memory_mutex, NULL);
     pthread_mutex_init(&fake_mutex, NULL);
     memory_in_child(), graphs_in_child(), contexts_in_child(), work_in_child();
@@ -75,6 +77,7 @@ CUresult fake_open(void) {
     const char *path = getenv("GPUTILE_FAKE_CUDA");
     if (!machine && path && (machine_fd = open(path, O_RDWR | O_CLOEXEC)) >= 0) {
         void *map = mmap(NULL, sizeof *machine, PROT_READ | PROT_WRITE, MAP_SHARED, machine_fd, 0);
+        slot_fd = open(path, O_RDWR | O_CLOEXEC);
         if (map != MAP_FAILED && ((struct machine *)map)->magic == MAGIC) {
             machine = map;
             see(getenv("CUDA_VISIBLE_DEVICES"));
@@ -82,7 +85,7 @@ CUresult fake_open(void) {
             reap();
             for (int i = 0; i < MOST_PROCESSES && own_slot < 0; i++)
                 if (!machine->process[i].pid) {
-                    lock(F_OFD_SETLK, SLOT_LOCKS + i, F_WRLCK);
+                    lock_with(slot_fd, F_OFD_SETLK, SLOT_LOCKS + i, F_WRLCK);
                     memset(&machine->process[i], 0, sizeof machine->process[i]);
                     machine->process[i].pid = getpid(), own_slot = i;
                 }
