@@ -80,9 +80,12 @@ static bool join(void) {
 bool gputile_open(void) {
     enum state now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
     if (now != UNKNOWN) return now == OPEN;
+    int cancelling;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* a thread that goes would take the mutex along */
     pthread_mutex_lock(&mutex);
     if (state == UNKNOWN) __atomic_store_n(&state, join() ? OPEN : CLOSED, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&mutex);
+    pthread_setcancelstate(cancelling, NULL);
     return state == OPEN;
 }
 

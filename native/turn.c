@@ -19,6 +19,7 @@ static bool started, running;
 /* Calls of this thread that are inside each other: only the outermost passes the gate. */
 static _Thread_local int depth;
 static _Thread_local bool passed;
+static _Thread_local int cancelling; /* a thread that is cancelled here would never be counted as finished */
 
 uint64_t turn_now(void) {
     struct timespec now;
@@ -151,6 +152,7 @@ int gputile_turn_start(const char *socket_path, unsigned card_count, const char 
 
 void gputile_turn_before(int number, void *stream) {
     if (depth++) return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);
     passed = false;
     if (!__atomic_load_n(&started, __ATOMIC_ACQUIRE) || number < 0 || (unsigned)number >= turn_process.count) return;
     (void)stream;
@@ -167,10 +169,12 @@ void gputile_turn_before(int number, void *stream) {
 void gputile_turn_after(int number, void *stream) {
     (void)stream;
     if (depth && --depth) return;
-    if (!passed) return;
-    passed = false;
-    struct turn_card *card = &turn_process.card[number];
-    if (__atomic_load_n(&card->gate, __ATOMIC_RELAXED) == TURN_METERED)
-        __atomic_store_n(&card->last_pass, turn_now(), __ATOMIC_RELAXED);
-    __atomic_add_fetch(&card->passes, TURN_PASS - 1, __ATOMIC_SEQ_CST);
+    if (passed) {
+        struct turn_card *card = &turn_process.card[number];
+        passed = false;
+        if (__atomic_load_n(&card->gate, __ATOMIC_RELAXED) == TURN_METERED)
+            __atomic_store_n(&card->last_pass, turn_now(), __ATOMIC_RELAXED);
+        __atomic_add_fetch(&card->passes, TURN_PASS - 1, __ATOMIC_SEQ_CST);
+    }
+    pthread_setcancelstate(cancelling, NULL);
 }

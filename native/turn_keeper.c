@@ -13,6 +13,7 @@
 #define GIVE_BACK_IDLE (1 * TURN_MS)
 #define LOOK_EVERY (2 * TURN_MS) /* where the program has closed what wakes the keeper */
 #define GIVE_UP_DRAINING (2000 * TURN_MS)
+#define MOST_OWED (10000 * TURN_MS) /* a process that was stopped did not work all that time */
 #define NEVER UINT64_MAX
 
 static struct turn_link arbiter = {.socket = GPUTILE_OWNS_NOTHING};
@@ -68,6 +69,7 @@ static void finish(struct turn_card *card, uint64_t now) {
         return;
     }
     card->local = false;
+    if (spent > MOST_OWED) spent = MOST_OWED;
     if (arbiter.agreed || card->share >= TURN_WHOLE) return;
     card->state = TURN_PAUSE, card->due = now + spent * (TURN_WHOLE - card->share) / card->share;
 }
@@ -129,7 +131,11 @@ static void change_rule(uint64_t now) {
         struct turn_card *card = &turn_process.card[i];
         bool wide = __atomic_load_n(&card->gate, __ATOMIC_RELAXED) == TURN_WIDE;
         if (card->state == TURN_ASKED) card->state = TURN_NONE;
-        if (card->state == TURN_HELD || card->state == TURN_ENDING) card->local = true;
+        if (card->state == TURN_HELD || card->state == TURN_ENDING) {
+            /* What was had before is settled with the other one: a turn without end may have lasted for hours. */
+            if (!card->local) card->since = now, __atomic_store_n(&card->idle, 0, __ATOMIC_RELAXED);
+            card->local = true;
+        }
         if (card->state == TURN_HELD && wide && (arbiter.agreed || card->share < TURN_WHOLE)) limit(card, now + (arbiter.agreed ? 0 : quantum()));
     }
 }

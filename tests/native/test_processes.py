@@ -9,6 +9,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gputile.arbiter.assignment import CardClaim
+from gputile.arbiter.shares import WHOLE
+from gputile.isolation.limits import CardLimit, encode_limits
+from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program
 
 Maker = Callable[..., Container]
@@ -245,6 +249,17 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_threads_that_are_cancelled(one_card: Maker, tmp_path: Path) -> None:
+    """M4, M5: a thread that is cancelled inside the library, waiting for a turn as well, takes no lock along."""
+    container = one_card(256)
+    assert container.run([program("cancel"), "100"]) == "done\n"
+    with ArbiterProcess(tmp_path) as arbiter:
+        card = container.gpus.uuids[0]
+        (path,) = arbiter.assign({"allocation": [CardClaim(card, ceiling=WHOLE // 4, floor=WHOLE // 4)]})
+        container.limits.write_bytes(encode_limits([CardLimit(card, 256)], turn=str(path)))
+        assert container.run([program("cancel"), "100"]) == "done\n"
 
 
 def test_threads(one_card: Maker) -> None:

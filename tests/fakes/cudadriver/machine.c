@@ -23,8 +23,21 @@ static int lock_with(int fd, int command, off_t start, short type) {
 }
 
 static int lock(int command, off_t start, short type) { return lock_with(machine_fd, command, start, type); }
-static void lock_memory(void) { pthread_mutex_lock(&memory_mutex), lock(F_OFD_SETLKW, MEMORY_LOCK, F_WRLCK); }
-static void unlock_memory(void) { lock(F_OFD_SETLKW, MEMORY_LOCK, F_UNLCK), pthread_mutex_unlock(&memory_mutex); }
+
+static int cancelling; /* of the thread that has the mutex; a driver's calls end in the kernel, and are not cancelled */
+
+static void lock_memory(void) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    pthread_mutex_lock(&memory_mutex), lock(F_OFD_SETLKW, MEMORY_LOCK, F_WRLCK);
+    cancelling = before;
+}
+
+static void unlock_memory(void) {
+    int before = cancelling;
+    lock(F_OFD_SETLKW, MEMORY_LOCK, F_UNLCK), pthread_mutex_unlock(&memory_mutex);
+    pthread_setcancelstate(before, NULL);
+}
 
 /* Give back what dead processes held. The memory lock is held. */
 static void reap(void) {

@@ -166,6 +166,20 @@ def test_the_arbiter_dies_and_comes_back(stack: ExitStack, arbiter: ArbiterProce
     until_ratio(processes, 2.0)
 
 
+def test_one_that_was_alone_goes_on_when_the_arbiter_dies(
+    stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus
+) -> None:
+    """M4: at its share, from now on; the time for which nobody else wanted the card is not owed."""
+    one, _ = arbiter.assign({name: [CardClaim(gpus.uuids[0])] for name in ("one", "idle")})
+    (one.parent / "share").write_text(f"gputile-share 1\nquantum 30000\ncard {gpus.uuids[0]} 250000\nend\n")
+    process = stack.enter_context(Busy(gpus, one))
+    process.begin()
+    measure([process], 6 * SECOND)
+    arbiter.kill()
+    assert gets(process, 0.1)
+    assert keeps_to(process, 0.25, 1.1)
+
+
 def test_a_program_that_closes_descriptors_it_does_not_know(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
