@@ -8,6 +8,7 @@ are spared.
 from collections.abc import Iterable
 
 from gputile.device.request import Request
+from gputile.ledger.booking import Booking
 from gputile.scheduling.decision import Decision
 from gputile.scheduling.placer import Placer
 
@@ -18,26 +19,39 @@ def victims(
     """Return the UIDs of the pods that have to leave ``node``, None where no set of lower-priority pods is enough.
 
     ``proposed`` are the victims of the in-tree plugins: they leave in any case (they may be in the way for other
-    reasons, CPU or memory). Others are added from the lowest priority up, and taken back from the highest down
-    where the pod fits without their leaving.
+    reasons, CPU or memory). Others are added from the lowest priority up, those first whose card has the least left
+    on it, and taken back from the highest down where the pod fits without their leaving.
     """
     leaving = set(proposed)
     if _fits(placer, request, node, leaving):
         return frozenset(leaving)
     # A hold is of a pod that is not on the node yet: kube-scheduler can evict nobody for it.
-    on_node = (b for b in placer.ledger.on_node(node) if not b.tentative)
-    lower = [b for b in on_node if b.priority < priority and b.uid not in leaving]
+    staying = {b.uid: b for b in placer.ledger.on_node(node) if not b.tentative and b.uid not in leaving}
     added: list[str] = []
-    for booking in sorted(lower, key=lambda b: (b.priority, b.uid)):
-        added.append(booking.uid)
-        if _fits(placer, request, node, leaving | set(added)):
-            break
-    else:
-        return None
+    while not _fits(placer, request, node, leaving | set(added)):
+        lower = [b for b in staying.values() if b.priority < priority]
+        if not lower:
+            return None
+        added.append(_next(lower, staying.values()).uid)
+        del staying[added[-1]]
     for uid in reversed(added[:-1]):
         if _fits(placer, request, node, leaving | (set(added) - {uid})):
             added.remove(uid)
     return frozenset(leaving | set(added))
+
+
+def _next(lower: Iterable[Booking], staying: Iterable[Booking]) -> Booking:
+    """Return who leaves next: of the lowest priority, the one on the card that is nearest to be empty by then."""
+    held: dict[str, int] = {}  # MiB by card
+    for booking in staying:
+        for share in booking.cards:
+            held[share.uuid] = held.get(share.uuid, 0) + share.mib
+
+    def order(booking: Booking) -> tuple[int, int, int, str]:
+        left = min((held[share.uuid] for share in booking.cards), default=0)
+        return booking.priority, left, -sum(share.mib for share in booking.cards), booking.uid
+
+    return min(lower, key=order)
 
 
 def _fits(placer: Placer, request: Request, node: str, leaving: set[str]) -> bool:
