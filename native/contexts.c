@@ -8,6 +8,7 @@
 #include "holdings.h"
 #include "overhead.h"
 #include "pools.h"
+#include "turn.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -63,6 +64,7 @@ GPUTILE_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, uns
 }
 
 #define DESTROY(call)                                    \
+    gputile_turn_forget(context);                        \
     const CUresult result = call;                        \
     if (result == CUDA_SUCCESS) bury(key_of(context));   \
     return result;
@@ -75,10 +77,11 @@ GPUTILE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { DESTROY(CALL_REAL(c
 enum { MOST_DEVICES = 64 };
 static pthread_mutex_t primary_mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext primary[MOST_DEVICES];
+static unsigned retained[MOST_DEVICES]; /* by this process */
 
 void gputile_contexts_in_child(void) {
     pthread_mutex_init(&primary_mutex, NULL);
-    memset(primary, 0, sizeof primary);
+    memset(primary, 0, sizeof primary), memset(retained, 0, sizeof retained);
 }
 
 static int is_active(CUdevice device) {
@@ -95,7 +98,7 @@ static CUresult make_primary(CUcontext *context, CUdevice device) {
     CUresult result = begin(device, &overhead);
     if (result == CUDA_SUCCESS) result = CALL_REAL(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, context, device);
     if (result != CUDA_SUCCESS) return result;
-    if (device < MOST_DEVICES) primary[device] = *context;
+    if (device < MOST_DEVICES) primary[device] = *context, retained[device]++;
     if (was_active) return CUDA_SUCCESS;
     result = gputile_overhead_end(&overhead, &bytes);
     if (result != CUDA_SUCCESS) CALL_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, device);
@@ -114,8 +117,11 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice de
 /* A reset destroys what the context held even while others still retain it. */
 #define LET_GO(always, call)                                                                 \
     pthread_mutex_lock(&primary_mutex);                                                      \
+    const bool ours = device >= 0 && device < MOST_DEVICES;                                  \
+    if (ours && (always || retained[device] <= 1)) gputile_turn_forget(primary[device]);     \
     CUresult result = call;                                                                  \
-    if (result == CUDA_SUCCESS && device >= 0 && device < MOST_DEVICES && (always || !is_active(device))) { \
+    if (result == CUDA_SUCCESS && ours) retained[device] = always || !retained[device] ? 0 : retained[device] - 1; \
+    if (result == CUDA_SUCCESS && ours && (always || !is_active(device))) { \
         bury(key_of(primary[device]));                                                       \
         primary[device] = NULL;                                                              \
     }                                                                                        \

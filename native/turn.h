@@ -20,6 +20,9 @@ void gputile_turn_before(int card, void *stream);
 /* After the submitting call returned, whatever it returned. */
 void gputile_turn_after(int card, void *stream);
 
+/* Before a context is destroyed: nothing in here uses it any more when this returns. Any thread. */
+void gputile_turn_forget(void *context);
+
 /* 1 before a call that begins to capture a graph, -1 after it if it failed, and -1 after one that ends a capture. */
 void gputile_turn_capture(int change);
 

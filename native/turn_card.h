@@ -40,12 +40,14 @@ struct turn_card {
     uint64_t idle;        /* for how long it was, before that */
     uint64_t last_pass;   /* METERED: when a submission finished last */
     void *context[TURN_MOST_CONTEXTS];
+    int forgotten[TURN_MOST_CONTEXTS]; /* a context of this place has gone, and its event with it */
     int waiting; /* threads at the gate */
 
     /* Guards waiting for changes; the drainer's wish. */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool watch, draining, has_drainer;
+    uint64_t rounds; /* that the drainer has finished */
 
     /* The keeper alone. */
     enum turn_state state;
@@ -59,7 +61,7 @@ struct turn_process {
     const char *const *uuids;
     char socket_path[108];
     uint64_t quantum; /* the keeper writes it, atomically */
-    struct owned wake, woken; /* a pipe, from whoever waits to the keeper */
+    struct owned wake, woken; /* a pair of sockets, from whoever waits to the keeper */
     bool ended; /* the process ends: nothing waits any more */
     struct turn_card card[GPUTILE_MOST_CARDS];
 };

@@ -15,7 +15,7 @@
 #include "turn.h"
 #include "turn_card.h"
 
-enum { FIRST_WINDOW = 8, MOST_WINDOW = 4096, CAPTURE_MODE_RELAXED = 2 };
+enum { FIRST_WINDOW = 8, MOST_WINDOW = 4096, CAPTURE_MODE_RELAXED = 2, MOST_TRIES = 10000 };
 #define REST (TURN_MS)
 #define STACK ((size_t)1 << 20)
 
@@ -61,8 +61,9 @@ static bool drain_context(struct place *place, CUcontext context) {
     bool done;
     if (driver->cuCtxPushCurrent(context) != CUDA_SUCCESS) return true; /* it is gone, and its work with it */
     if (place->context != context) {
+        if (place->event) driver->cuEventDestroy(place->event);
         place->context = context, place->event = NULL;
-        if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventSynchronize ||
+        if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventSynchronize || !driver->cuEventDestroy ||
             driver->cuEventCreate(&place->event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             place->event = NULL;
     }
@@ -74,7 +75,8 @@ static bool drain_context(struct place *place, CUcontext context) {
 static bool drain_all(struct turn_card *card, struct place places[TURN_MOST_CONTEXTS]) {
     bool done = true;
     for (int i = 0; i < TURN_MOST_CONTEXTS; i++) {
-        CUcontext context = __atomic_load_n(&card->context[i], __ATOMIC_ACQUIRE);
+        if (__atomic_exchange_n(&card->forgotten[i], 0, __ATOMIC_SEQ_CST)) places[i] = (struct place){0};
+        CUcontext context = __atomic_load_n(&card->context[i], __ATOMIC_SEQ_CST);
         if (context) done = drain_context(&places[i], context) && done;
     }
     return done;
@@ -143,11 +145,35 @@ static void *drainer(void *argument) {
             turn_wake_keeper();
         }
         pthread_mutex_lock(&card->mutex);
-        card->draining = false;
+        card->draining = false, card->rounds++;
         if (!done) rest(card);
     }
     pthread_mutex_unlock(&card->mutex);
     return NULL;
+}
+
+/* Wait until the drainer has finished the round that it is in, in which it may use a context that was forgotten since. */
+static void outlast_round(struct turn_card *card) {
+    pthread_mutex_lock(&card->mutex);
+    for (uint64_t round = card->rounds, tries = 0; card->draining && card->rounds == round && tries < MOST_TRIES; tries++) {
+        pthread_mutex_unlock(&card->mutex);
+        nanosleep(&(struct timespec){.tv_nsec = TURN_MS / 5}, NULL);
+        pthread_mutex_lock(&card->mutex);
+    }
+    pthread_mutex_unlock(&card->mutex);
+}
+
+void gputile_turn_forget(void *context) {
+    for (unsigned i = 0; context && i < turn_process.count; i++) {
+        struct turn_card *card = &turn_process.card[i];
+        for (int place = 0; place < TURN_MOST_CONTEXTS; place++) {
+            void *known = context;
+            bool here = __atomic_compare_exchange_n(&card->context[place], &known, NULL, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+            /* One that is nowhere any more may have had the last place, which another took. */
+            if (here || place == TURN_MOST_CONTEXTS - 1) __atomic_store_n(&card->forgotten[place], 1, __ATOMIC_SEQ_CST);
+        }
+        outlast_round(card);
+    }
 }
 
 bool turn_thread(void *(*body)(void *), void *argument) {

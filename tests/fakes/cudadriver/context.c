@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "fake.h"
 
 enum { MOST_DEPTH = 16 };
@@ -69,6 +70,12 @@ EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     return CUDA_SUCCESS;
 }
 
+void must_live(const struct context *context, const char *call) {
+    if (!context || !context->gone) return;
+    fprintf(stderr, "fake CUDA: %s with a context that is destroyed\n", call);
+    abort();
+}
+
 static CUresult create(CUcontext *made, int device) {
     if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = take(device, card_of(device)->context_bytes);
@@ -92,8 +99,9 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
     struct context *context = (struct context *)handle;
     if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
     if (current_context() == context) depth--;
+    context->gone = true; /* and stays, so that a later use is seen */
+    usleep(2000);
     give(context->device, card_of(context->device)->context_bytes + context->extra);
-    free(context);
     return CUDA_SUCCESS;
 }
 
@@ -104,7 +112,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device) {
     if (!primary[device].retained) result = take(device, card_of(device)->context_bytes);
     if (!result) {
         primary[device].retained++;
-        primary[device].context.device = device, primary[device].context.primary = true;
+        primary[device].context = (struct context){.device = device, .primary = true, .extra = primary[device].context.extra};
         *made = (CUcontext)&primary[device].context;
     }
     pthread_mutex_unlock(&fake_mutex);
@@ -118,6 +126,7 @@ static CUresult release(int device, bool all) {
     if (held) {
         primary[device].retained = all ? 0 : primary[device].retained - 1;
         if (!primary[device].retained) {
+            primary[device].context.gone = true;
             give(device, card_of(device)->context_bytes + primary[device].context.extra);
             primary[device].context.extra = 0;
         }
@@ -145,6 +154,7 @@ EXPORT CUresult cuCtxSetCurrent(CUcontext context) {
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    must_live((struct context *)context, "cuCtxPushCurrent");
     if (depth == MOST_DEPTH) return CUDA_ERROR_INVALID_CONTEXT;
     stack[depth++] = (struct context *)context;
     return CUDA_SUCCESS;

@@ -39,7 +39,7 @@ struct machine {
 
 CUresult cuInit(unsigned flags);
 
-struct context { int device; bool primary; size_t extra; };
+struct context { int device; bool primary, gone; size_t extra; };
 struct stream { struct context *context; bool per_thread; uint64_t done_at_ns; int capturing; struct graph *graph; };
 
 extern struct machine *machine;
@@ -61,6 +61,8 @@ void account_work(int device, uint64_t ns, bool kernel);
 
 /* context.c */
 struct context *current_context(void);
+/* Abort if a context that is destroyed, or about to be, is used: the real driver leaves open what happens then. */
+void must_live(const struct context *context, const char *call);
 int current_device(void);
 
 /* memory.c */

@@ -76,7 +76,11 @@ static CUresult synchronize(CUstream stream) {
     trim_pools(device);
     return CUDA_SUCCESS;
 }
-EXPORT CUresult cuCtxSynchronize(void) { return synchronize(NULL); }
+EXPORT CUresult cuCtxSynchronize(void) {
+    must_live(current_context(), "cuCtxSynchronize");
+    CUresult result = synchronize(NULL);
+    return must_live(current_context(), "cuCtxSynchronize"), result;
+}
 EXPORT CUresult cuStreamSynchronize(CUstream stream) { return synchronize(stream); }
 EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronize(stream ? stream : CU_STREAM_PER_THREAD); }
 EXPORT CUresult cuStreamQuery(CUstream stream) { return done_at(stream) <= now_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
