@@ -1,22 +1,112 @@
-"""Reading the configuration file that several commands take."""
+"""The configuration that a command goes by: a file, the installed release's own, or what has to be assumed."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
-from gputile.cli.output import fail
+import msgspec
+import typer
+
+from gputile.api.config.v1alpha1 import Admission, Configuration, ConfigurationError, load_configuration
+from gputile.cli.output import fail, note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gputile.api.workloads import ConfigMap
+
+CONFIG_MAP_KEY = "configuration.yaml"  # the chart's
+INSTALLED_IN = "gputile"
+
+InstalledIn = Annotated[
+    str,
+    typer.Option(
+        "--installed-in",
+        metavar="NAMESPACE",
+        help="Where gputile is installed: a live cluster's configuration is there.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A configuration, and the memory unit in MiB that its text names; None where it leaves that to the default."""
+
+    configuration: Configuration
+    unit_mib: int | None
 
 
 def read_configuration(path: Path | None) -> Configuration:
     """Return the configuration in the file, the defaults where there is none; leave the program where it is wrong."""
+    given = read_given(path)
+    return given.configuration if given is not None else Configuration()
+
+
+def read_given(path: Path | None) -> Given | None:
+    """Return the configuration in the file, None where no file is named; leave the program where it is wrong."""
     if path is None:
-        return Configuration()
+        return None
     import yaml
 
     try:
-        return load_configuration(yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader))
+        return _given(path.read_bytes())
     except OSError as error:
         fail(f"configuration {path}: {error.strerror}")
     except yaml.YAMLError as error:
         fail(f"configuration {path}: not YAML: {error}")
     except ConfigurationError as error:
         fail(f"configuration {path}: {error}")
+
+
+def installed_configuration(maps: "Iterable[ConfigMap]") -> tuple[Given | None, str]:
+    """Return the first configuration in a release's ConfigMaps; None, and why, where there is none that can be read."""
+    import yaml
+
+    why = "no ConfigMap of a release is there"
+    for each in maps:
+        text = each.data.get(CONFIG_MAP_KEY)
+        if text is None:
+            continue
+        try:
+            return _given(text), ""
+        except (yaml.YAMLError, ConfigurationError) as error:
+            why = f"ConfigMap {each.metadata.name} cannot be read: {error}"
+    return None, why
+
+
+def in_force(given: Given | None, described_mib: int | None, nodes_mib: int | None) -> Configuration:
+    """Return the configuration of a cluster, the defaults where none is ``given``.
+
+    Its memory unit is the one that is given, else the one that the cluster's description names, ``described_mib``.
+    ``nodes_mib`` is the one that the nodes' agents count in: it goes before the default where nothing is given. Both
+    are in MiB, None where they are not known.
+    """
+    configuration = given.configuration if given is not None else Configuration()
+    if given is not None and given.unit_mib is not None:
+        return configuration
+    unit_mib = described_mib if described_mib is not None or given is not None else nodes_mib
+    return (
+        configuration if unit_mib is None else msgspec.structs.replace(configuration, gpu_memory_unit=f"{unit_mib}MiB")
+    )
+
+
+def assumed(configuration: Configuration, why: str) -> Configuration:
+    """Return the configuration of a running cluster whose own is not known, and say what is taken for granted.
+
+    Holds count, as they do where the chart's defaults stand: a place too few is named sooner than one too many.
+    """
+    found = msgspec.structs.replace(configuration, admission=Admission(gangs=True))
+    note(
+        f"the cluster's configuration is not known ({why}). Assumed: gangs are planned and the places kept for them "
+        f"count, gpuMemoryUnit {found.gpu_memory_unit}, maxPodsPerGpu {found.max_pods_per_gpu}, placement "
+        f"{found.placement}, trust by {found.trust.by}; --config FILE says it better"
+    )
+    return found
+
+
+def _given(text: str | bytes) -> Given:
+    import yaml
+
+    data = yaml.load(text, Loader=yaml.CSafeLoader)
+    configuration = load_configuration(data)
+    return Given(configuration, configuration.unit_mib if data and "gpuMemoryUnit" in data else None)

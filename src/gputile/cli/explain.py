@@ -1,17 +1,19 @@
 """``gputile explain``: why a pod is pending, by node and GPU, and what would have to change."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from gputile.cli.configuration import read_configuration
+from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
     from gputile.device.allocation import Allocation
     from gputile.simulator.explanation import CardReport, NodeReport, Subject
@@ -39,8 +41,12 @@ def explain(
     ] = False,
     output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration.")
+        Path | None,
+        typer.Option(
+            "--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; default: the live cluster's own."
+        ),
     ] = None,
+    installed_in: InstalledIn = INSTALLED_IN,
     kubeconfig: Annotated[
         Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")
     ] = None,
@@ -56,13 +62,10 @@ def explain(
     from gputile.device.request import RequestError
     from gputile.simulator.explanation import Subject, refused_for_good
 
-    configuration = read_configuration(config)
-    nodes, pods, unit_mib = _read(cluster, kubeconfig, context)
-    if unit_mib is not None and config is None:
-        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{unit_mib}MiB")
+    nodes, pods, configuration = _read(cluster, config, kubeconfig, context, installed_in)
     found = _find(pod, namespace, pods)
     try:
-        subject = Subject(found, nodes, pods, configuration)
+        subject = Subject(found, nodes, pods, configuration, time.time_ns())
     except RequestError as error:
         text = refused_for_good(found, error)
         _write_answer(output, found, "Refused", [text], [], [], every=every_node)
@@ -96,25 +99,33 @@ def _explain_pending(subject: "Subject", output: Output, *, every: bool) -> None
 
 
 def _read(
-    cluster: "Sequence[str] | None", kubeconfig: Path | None, context: str | None
-) -> "tuple[list[Node], list[Pod], int | None]":
-    """Return nodes, pods, and the memory unit in MiB, None where it is not known."""
+    cluster: "Sequence[str] | None",
+    config: Path | None,
+    kubeconfig: Path | None,
+    context: str | None,
+    installed_in: str,
+) -> "tuple[list[Node], list[Pod], Configuration]":
+    """Return nodes, pods, and the configuration that goes for them."""
     from gputile.simulator.manifests import ManifestError
     from gputile.simulator.scenario import load_scenario, unit_in_force
 
+    given = read_given(config)
     if not cluster:
         from gputile.cli.live import read_cluster
 
-        nodes, pods = read_cluster(kubeconfig, context)
-        return nodes, pods, unit_in_force(nodes)
+        live = read_cluster(kubeconfig, context, given, installed_in)
+        configuration = in_force(live.given, None, unit_in_force(live.nodes))
+        return live.nodes, live.pods, configuration if live.given else assumed(configuration, live.unknown)
     try:
         scenario = load_scenario(cluster)
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
     for text in scenario.notes:
         note(text)
-    unit_mib = scenario.unit_mib if scenario.unit_mib is not None else unit_in_force(scenario.nodes)
-    return scenario.nodes, [*scenario.bound, *scenario.pending], unit_mib
+    configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
+    if given is None:
+        configuration = assumed(configuration, "no --config")
+    return scenario.nodes, [*scenario.bound, *scenario.pending], configuration
 
 
 def _find(name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod":

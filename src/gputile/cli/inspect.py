@@ -1,12 +1,13 @@
 """``gputile inspect`` and ``kubectl inspect cgpu``: who holds what."""
 
 import fnmatch
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gputile.cli.configuration import read_configuration
+from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.output import Output, fail, write, write_json
 
 
@@ -17,9 +18,10 @@ def inspect(
     config: Annotated[
         Path | None,
         typer.Option(
-            "--config", metavar="FILE", help="The cluster's Configuration, for the unit of nodes without an agent."
+            "--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; default: the cluster's own."
         ),
     ] = None,
+    installed_in: InstalledIn = INSTALLED_IN,
     kubeconfig: Annotated[
         Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")
     ] = None,
@@ -30,16 +32,20 @@ def inspect(
     A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which card yet.
     """
     from gputile.cli.live import read_cluster
-    from gputile.ledger.events import NodesReplaced, PodsReplaced
+    from gputile.ledger.events import NodesReplaced, PodsReplaced, TimePassed
     from gputile.ledger.ledger import Ledger
+    from gputile.simulator.scenario import unit_in_force
     from gputile.views import inspect as tables
     from gputile.views.tiles import tiles, to_builtins
 
-    configuration = read_configuration(config)
-    nodes, pods = read_cluster(kubeconfig, context)
+    live = read_cluster(kubeconfig, context, read_given(config), installed_in)
+    configuration = in_force(live.given, None, unit_in_force(live.nodes))
+    if live.given is None:
+        configuration = assumed(configuration, live.unknown)
     ledger = Ledger(configuration)
-    ledger.apply(NodesReplaced(nodes))
-    ledger.apply(PodsReplaced(pods))
+    ledger.apply(TimePassed(time.time_ns()))
+    ledger.apply(NodesReplaced(live.nodes))
+    ledger.apply(PodsReplaced(live.pods))
     shown = tiles(ledger)
     if names:
         unmatched = [name for name in names if not any(fnmatch.fnmatchcase(tile.name, name) for tile in shown)]

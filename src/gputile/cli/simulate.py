@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gputile.cli.configuration import read_configuration
+from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note, write, write_json
 
 if TYPE_CHECKING:
@@ -68,8 +68,14 @@ def simulate(
     ] = None,
     output: Annotated[Format, typer.Option("--output", "-o", help="What to print.")] = Format.TABLE,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration.")
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="A gputile.io/v1alpha1 Configuration; default with --from-cluster: the cluster's own.",
+        ),
     ] = None,
+    installed_in: InstalledIn = INSTALLED_IN,
     kubeconfig: Annotated[
         Path | None, typer.Option("--kubeconfig", metavar="FILE", help="For --from-cluster; default as kubectl's.")
     ] = None,
@@ -84,21 +90,20 @@ def simulate(
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
     that cannot be used.
     """
-    import msgspec
-
     from gputile.simulator.manifests import ManifestError
     from gputile.simulator.scenario import load_pods, load_scenario, unit_in_force
     from gputile.simulator.simulation import Simulation
 
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
-    configuration = read_configuration(config)
+    given, unknown = read_given(config), ""
     nodes: list[Node] = []
     pods: list[Pod] = []
     if from_cluster:
         from gputile.cli.live import read_cluster
 
-        nodes, pods = read_cluster(kubeconfig, context)
+        live = read_cluster(kubeconfig, context, given, installed_in)
+        nodes, pods, given, unknown = live.nodes, live.pods, live.given, live.unknown
     try:
         scenario = load_scenario(cluster or (), files or (), nodes=nodes)
         more = load_pods(fit, scenario) if fit else []
@@ -106,10 +111,11 @@ def simulate(
         fail(str(error), BAD_INPUT)
     for text in scenario.notes:
         note(text)
-    unit_mib = scenario.unit_mib if scenario.unit_mib is not None or config else unit_in_force(scenario.nodes)
-    if unit_mib is not None:
-        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=f"{unit_mib}MiB")
+    configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
+    if from_cluster and given is None:
+        configuration = assumed(configuration, unknown)
     scenario.bound += [pod for pod in pods if pod.spec.node_name]
+    scenario.waiting += [pod for pod in pods if not pod.spec.node_name]
     configuration = _imagine(scenario, configuration, unit, without_node or (), without_nodes)
     simulation = Simulation(configuration)
     outcomes = _run(simulation, scenario)

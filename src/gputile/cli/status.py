@@ -52,14 +52,15 @@ def _read(kubeconfig: Path | None, context: str | None, namespace: str, release:
     """Return the state of the installation; leave the program where the cluster cannot be read."""
     from gputile.api.core import Node
     from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod
-    from gputile.cli.live import UNREACHABLE
+    from gputile.cli.configuration import installed_configuration
+    from gputile.cli.live import INSTALLED, UNREACHABLE
     from gputile.kube.connection import Connection
     from gputile.kube.errors import KubeError
     from gputile.kube.kubeconfig import load_access
     from gputile.kube.listing import list_all
     from gputile.views.status import assess
 
-    selector = "app.kubernetes.io/name=gputile" + (f",app.kubernetes.io/instance={release}" if release else "")
+    selector = INSTALLED["labelSelector"] + (f",app.kubernetes.io/instance={release}" if release else "")
     ours = {"labelSelector": selector}
 
     async def read() -> "Installation":
@@ -76,17 +77,8 @@ def _read(kubeconfig: Path | None, context: str | None, namespace: str, release:
             )
 
     def _unit(maps: list[ConfigMap]) -> int:
-        import yaml
-
-        from gputile.api.config.v1alpha1 import ConfigurationError, load_configuration
-
-        for each in maps:
-            try:
-                text = each.data["configuration.yaml"]
-                return load_configuration(yaml.load(text, Loader=yaml.CSafeLoader)).unit_mib
-            except (KeyError, yaml.YAMLError, ConfigurationError):
-                continue
-        return 0
+        given, _ = installed_configuration(maps)
+        return given.configuration.unit_mib if given is not None else 0
 
     try:
         return asyncio.run(read())

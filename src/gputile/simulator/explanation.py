@@ -11,7 +11,7 @@ from gputile.device.gang import gang_of, gated
 from gputile.device.request import Kind, Request, RequestError, parse_request
 from gputile.intree.predicates import Predicates
 from gputile.ledger.booking import Booking
-from gputile.ledger.events import NodesReplaced, PodsReplaced
+from gputile.ledger.events import NodesReplaced, PodsReplaced, TimePassed
 from gputile.ledger.ledger import Ledger
 from gputile.ledger.snapshot import CardState, NodeState
 from gputile.placement.fit import Refusal, Rule
@@ -65,18 +65,22 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
 class Subject:
     """A pod in its cluster, with the ledger of everything else.
 
-    ``request`` is None for a pod that asks for no GPU.
+    ``request`` is None for a pod that asks for no GPU. Holds that have ended by ``now_ns``, Unix time in nanoseconds,
+    keep nothing.
 
     Raises:
         RequestError: what the pod asks for can never be served.
     """
 
-    def __init__(self, pod: Pod, nodes: Sequence[Node], pods: Iterable[Pod], configuration: Configuration) -> None:
+    def __init__(
+        self, pod: Pod, nodes: Sequence[Node], pods: Iterable[Pod], configuration: Configuration, now_ns: int
+    ) -> None:
         others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
         self.pod = pod
         self.request: Request | None = parse_request(pod, configuration.unit_mib, configuration.trust_group)
         self.predicates = Predicates(nodes)
         self.ledger = Ledger(configuration)
+        self.ledger.apply(TimePassed(now_ns))
         self.ledger.apply(NodesReplaced(list(nodes)))
         self.ledger.apply(PodsReplaced(others))
         for other in others:

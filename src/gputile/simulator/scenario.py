@@ -18,6 +18,7 @@ class Scenario:
     """A cluster and what is asked of it.
 
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
+    ``waiting`` are pods that nobody asks about: of them only the places count that are kept for them.
     ``unit_mib`` is None where no description names a memory unit. ``notes`` are sentences about what was read
     loosely or left out.
     """
@@ -25,6 +26,7 @@ class Scenario:
     nodes: list[Node] = field(default_factory=list)
     bound: list[Pod] = field(default_factory=list)
     pending: list[Pod] = field(default_factory=list)
+    waiting: list[Pod] = field(default_factory=list)
     unit_mib: int | None = None
     notes: list[str] = field(default_factory=list)
 

@@ -15,7 +15,7 @@ from gputile.api.wellknown import GPU_RESOURCES
 from gputile.device.allocation import Allocation
 from gputile.device.request import Request, RequestError, parse_request
 from gputile.intree.predicates import Predicates
-from gputile.ledger.events import NodeApplied, PodApplied
+from gputile.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.ledger.ledger import Ledger
 from gputile.placement.fit import Refusal
 from gputile.placement.prices import prices
@@ -59,11 +59,14 @@ class Simulation:
         That is by priority, then by creation. ``clock_ns`` gives the time of each decision (ns since the epoch).
         """
         self._predicates = Predicates(scenario.nodes)
+        self.ledger.apply(TimePassed(clock_ns()))
         for node in scenario.nodes:
             self.ledger.apply(NodeApplied(node))
         for pod in scenario.bound:
             self.ledger.apply(PodApplied(pod))
             self._predicates.place(pod, pod.spec.node_name)
+        for pod in scenario.waiting:
+            self.ledger.apply(PodApplied(pod))
         for pod in sorted(scenario.pending, key=lambda pod: -(pod.spec.priority or 0)):
             yield self.decide(pod, clock_ns())
 

@@ -1,14 +1,17 @@
 """``gputile explain POD``: each answer, its exit code, and input that cannot be used (B4)."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from gputile.api.wellknown import ALLOCATION_ANNOTATION
+from gputile.api.wellknown import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
 from gputile.cli.main import app
+from gputile.device.allocation import Allocation
+from gputile.device.hold import Hold, encode_hold
 from gputile.simulator.naming import make_gpu_uuid
 from tests.corebuilders import allocation_text, share
 
@@ -52,7 +55,7 @@ def state(tmp_path: Path) -> str:
 def explained(state: str, *arguments: str, code: int = 0) -> str:
     result = run.invoke(app, ["explain", "--cluster", state, *arguments])
     assert result.exit_code == code, result.output
-    return result.output
+    return result.stderr if code == 2 else result.stdout
 
 
 def test_pending_by_node_card_and_rule_and_what_would_help(state: str) -> None:
@@ -103,3 +106,36 @@ def test_many_nodes_are_cut_unless_asked_for(tmp_path: Path) -> None:
     file.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes:\n{nodes}" + pod("p", 9), encoding="utf-8")
     assert "... and 4 more nodes that come less close; --all shows them" in explained(str(file), "team/p", code=3)
     assert "n13" in explained(str(file), "team/p", "--all", code=3)
+
+
+ONE = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes:
+- {name: a, mode: share, gpus: {count: 1, memory: 15GiB}}
+"""
+
+
+@pytest.mark.parametrize(("ends_in_s", "code"), [(60, 3), (-60, 0)])
+@pytest.mark.parametrize("config", ["", "admission: {gangs: true}"])
+def test_places_that_are_kept_count_until_they_end(tmp_path: Path, ends_in_s: int, code: int, config: str) -> None:
+    """B4, M13: also where no configuration says that gangs are planned, as the chart's does."""
+    card = share(make_gpu_uuid("a", 0), 15 * 1024)
+    hold = Hold("g/1", 1, 1, "a", time.time_ns() + ends_in_s * 10**9, Allocation((card,), {}, 1024, mode="share"))
+    kept = json.dumps({HOLD_ANNOTATION: encode_hold(hold)})
+    (tmp_path / "state").write_text(ONE + pod("member", 15, annotations=kept) + pod("waits", 4), encoding="utf-8")
+    (tmp_path / "config").write_text(config, encoding="utf-8")
+    more = ("--config", str(tmp_path / "config")) if config else ()
+    text = explained(str(tmp_path / "state"), "team/waits", *more, code=code)
+    assert ("team/member 15" in text) == (ends_in_s > 0)
+
+
+def test_what_is_assumed_is_said(state: str, tmp_path: Path) -> None:
+    """B4: where no configuration is given, the answer says by which settings it holds."""
+    result = run.invoke(app, ["explain", "--cluster", state, "team/fits"])
+    assert "note: the cluster's configuration is not known (no --config). Assumed: gangs are planned" in result.stderr
+    assert "gpuMemoryUnit 1024MiB, maxPodsPerGpu 16, placement binpack, trust by namespace" in result.stderr
+    (tmp_path / "config").write_text("maxPodsPerGpu: 4", encoding="utf-8")
+    assert not run.invoke(
+        app, ["explain", "--cluster", state, "team/fits", "--config", str(tmp_path / "config")]
+    ).stderr

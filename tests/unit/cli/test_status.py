@@ -1,13 +1,9 @@
 """``gputile status`` as a user runs it, against an API server over a real socket (U11)."""
 
-import asyncio
 import json
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-import yaml
 from typer.testing import CliRunner
 
 from gputile.cli.main import app
@@ -15,53 +11,7 @@ from tests.fakes.apiserver import FakeApiServer
 
 run = CliRunner()
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gputile/deployments"
-PATHS = (
-    DEPLOYMENTS,
-    "/apis/apps/v1/namespaces/gputile/daemonsets",
-    "/api/v1/namespaces/gputile/pods",
-    "/api/v1/namespaces/gputile/events",
-    "/api/v1/namespaces/gputile/configmaps",
-    "/api/v1/nodes",
-)
-
-
-@pytest.fixture
-def server() -> Iterator[FakeApiServer]:
-    """An API server in a thread of its own: the command runs its own event loop."""
-    fake, started, ending = FakeApiServer(), threading.Event(), asyncio.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with fake.running():
-            started.set()
-            await ending.wait()
-
-    def work() -> None:
-        loop.run_until_complete(serve())
-        loop.close()
-
-    for path in PATHS:
-        fake.store[path] = {}
-    thread = threading.Thread(target=work)
-    thread.start()
-    started.wait()
-    yield fake
-    loop.call_soon_threadsafe(ending.set)
-    thread.join()
-
-
-@pytest.fixture
-def kubeconfig(server: FakeApiServer, tmp_path: Path) -> str:
-    path = tmp_path / "kubeconfig"
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": server.url}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c"}}],
-        "current-context": "c",
-    }
-    path.write_text(yaml.safe_dump(document))
-    return str(path)
+CONFIG_MAPS = "/api/v1/namespaces/gputile/configmaps"
 
 
 def webhook(available: int) -> dict[str, object]:
@@ -83,7 +33,7 @@ def webhook(available: int) -> dict[str, object]:
 
 def test_deploying_then_deployed(server: FakeApiServer, kubeconfig: str) -> None:
     unit = "gpuMemoryUnit: 128MiB"
-    server.store[PATHS[4]]["gputile"] = {"metadata": {"name": "gputile"}, "data": {"configuration.yaml": unit}}
+    server.store[CONFIG_MAPS]["gputile"] = {"metadata": {"name": "gputile"}, "data": {"configuration.yaml": unit}}
     server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(0)
     first = run.invoke(app, ["status", "--kubeconfig", kubeconfig])
     assert (first.exit_code, first.stdout.splitlines()[0]) == (3, "gputile: Deploying: webhook")

@@ -31,7 +31,7 @@ def bound(name: str, node: str, mem: int, card: int, *, namespace: str = "defaul
 
 
 def explained(asked: Pod, nodes: list[Node], pods: list[Pod]) -> tuple[Subject, list[NodeReport], list[Remedy]]:
-    subject = Subject(asked, nodes, [*pods, asked], Configuration(max_pods_per_gpu=4))
+    subject = Subject(asked, nodes, [*pods, asked], Configuration(max_pods_per_gpu=4), 0)
     reports = subject.reports()
     return subject, reports, remedies(subject, reports)
 
