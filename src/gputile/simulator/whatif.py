@@ -12,7 +12,9 @@ from gputile.api.wellknown import (
     ALLOCATION_ANNOTATION,
     GPU_MEMORY,
     GPUSHARE_PREFIX,
+    HOLD_ANNOTATION,
     INVENTORY_ANNOTATION,
+    MEMORY_UNIT_ANNOTATION,
 )
 from gputile.device.allocation import AllocationError, decode_allocation
 from gputile.device.inventory import InventoryError, advertised_units, decode_inventory, encode_inventory
@@ -22,6 +24,8 @@ from gputile.simulator.scenario import Scenario
 from gputile.simulator.simulation import Outcome, Simulation
 
 MOST_COPIES = 100_000
+# What gputile writes into a pod on its way in and when it is bound, which its template does not have.
+_WRITTEN = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, HOLD_ANNOTATION, MEMORY_UNIT_ANNOTATION)
 
 
 class UnknownNode(ValueError):
@@ -50,11 +54,11 @@ def _stays(pod: Pod) -> bool:
 
 
 def _unbound(pod: Pod) -> Pod:
-    """Return the pod as its controller would make it again: without node and allocation."""
+    """Return the pod as its controller would make it again: no node, no allocation, counted in the unit in force."""
     kept = {
         key: value
         for key, value in pod.metadata.annotations.items()
-        if key not in (ALLOCATION_ANNOTATION, ACK_ALLOCATION) and not key.startswith(GPUSHARE_PREFIX)
+        if key not in _WRITTEN and not key.startswith(GPUSHARE_PREFIX)
     }
     return msgspec.structs.replace(
         pod,
