@@ -142,6 +142,8 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
     """Return why each workload that an empty node of the pool cannot take never runs there (U8)."""
     import dataclasses
 
+    import msgspec
+
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.nodepool.template import empty_node
     from gputile.simulator.manifests import ManifestError
@@ -155,7 +157,9 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
     except ManifestError as error:
         fail(str(error))
     found = []
-    for pod in scenario.pending:
+    for waiting in scenario.pending:
+        # a gate is nothing that a node could lack
+        pod = msgspec.structs.replace(waiting, spec=msgspec.structs.replace(waiting.spec, scheduling_gates=[]))
         alone = Simulation(Configuration(gpu_memory_unit=f"{pool.unit_mib}MiB"))
         outcomes = alone.run(dataclasses.replace(scenario, pending=[pod]), lambda: 0)
         found += [f"{o.pod.key} can never run on this pool: {o.reason}" for o in outcomes if o.node is None]

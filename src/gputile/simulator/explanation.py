@@ -6,7 +6,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.wellknown import GPU_RESOURCES
+from gputile.api.wellknown import GANG_GATE, GPU_RESOURCES
 from gputile.device.gang import gang_of, gated
 from gputile.device.request import Kind, Request, RequestError, parse_request
 from gputile.intree.predicates import Predicates
@@ -138,13 +138,13 @@ def asks(request: Request | None) -> str:
 
 def waiting_for(pod: Pod) -> str:
     """Return what holds a pod back before anybody looks for a node, "" where nothing does."""
-    gates = [gate.name for gate in pod.spec.scheduling_gates]
-    if not gates:
-        return ""
     gang = gang_of(pod)
-    if gated(pod) and gang is not None:
+    gates = [gate.name for gate in pod.spec.scheduling_gates if gang is None or gate.name != GANG_GATE]
+    if gates:
+        return f"it waits behind scheduling gates that others have to remove: {', '.join(gates)}"
+    if gang is not None and gated(pod):
         return f"it waits behind the scheduling gate of gang {gang}, whose pods start together; its events say for what"
-    return f"it waits behind scheduling gates that others have to remove: {', '.join(gates)}"
+    return ""
 
 
 def refused_for_good(pod: Pod, error: RequestError) -> str:

@@ -9,6 +9,7 @@ from gputile.api.core import Node, Pod
 from gputile.ledger.node import facts_of
 from gputile.simulator.cluster import described_nodes, described_unit, written_node
 from gputile.simulator.description import MOST_NODES
+from gputile.simulator.gangs import POD_GROUP_API, PodGroup
 from gputile.simulator.manifests import Manifest, ManifestError, load_manifests
 from gputile.simulator.workloads import expand
 
@@ -18,15 +19,16 @@ class Scenario:
     """A cluster and what is asked of it.
 
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
-    ``waiting`` are pods that nobody asks about: of them only the places count that are kept for them.
-    ``unit_mib`` is None where no description names a memory unit. ``notes`` are sentences about what was read
-    loosely or left out.
+    ``waiting`` are pods that nobody asks about: of them only the places count that are kept for them. ``groups`` are
+    the least members of PodGroups, by namespace and name. ``unit_mib`` is None where no description names a memory
+    unit. ``notes`` are sentences about what was read loosely or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
     bound: list[Pod] = field(default_factory=list)
     pending: list[Pod] = field(default_factory=list)
     waiting: list[Pod] = field(default_factory=list)
+    groups: dict[tuple[str, str], int] = field(default_factory=dict)
     unit_mib: int | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -48,7 +50,7 @@ def load_scenario(
         raise ManifestError(
             "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
         )
-    expansion = expand(rest, scenario.nodes)
+    expansion = expand(_without_groups(rest, scenario), scenario.nodes)
     scenario.notes += expansion.notes
     for pod in expansion.pods:
         if pod.spec.node_name:
@@ -65,7 +67,7 @@ def load_pods(paths: Iterable[str], scenario: Scenario, *, stdin: BinaryIO | Non
         ManifestError: a file or an object cannot be used, or there is no pod in them.
     """
     loaded = load_manifests(paths, stdin)
-    expansion = expand(loaded.manifests, scenario.nodes)
+    expansion = expand(_without_groups(loaded.manifests, scenario), scenario.nodes)
     scenario.notes += [*loaded.notes, *expansion.notes]
     pods = [pod for pod in expansion.pods if not pod.spec.node_name and not pod.finished]
     if not pods:
@@ -77,6 +79,18 @@ def unit_in_force(nodes: Iterable[Node]) -> int | None:
     """Return the memory unit in MiB that all nodes with an agent count in, None where they differ or there is none."""
     found = {facts_of(node, Configuration()).inventory.unit_mib for node in nodes} - {0}
     return found.pop() if len(found) == 1 else None
+
+
+def _without_groups(manifests: Iterable[Manifest], scenario: Scenario) -> list[Manifest]:
+    """Add the sizes of PodGroups to the scenario; return the other manifests."""
+    rest = []
+    for manifest in manifests:
+        if manifest.kind == "PodGroup" and manifest.group == POD_GROUP_API:
+            group = manifest.decode(PodGroup)
+            scenario.groups[group.metadata.namespace or "default", group.metadata.name] = group.spec.min_member
+        else:
+            rest.append(manifest)
+    return rest
 
 
 def _take_nodes(manifest: Manifest, scenario: Scenario) -> bool:

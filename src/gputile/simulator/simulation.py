@@ -1,10 +1,11 @@
 """Decides a scenario pod by pod, with the ledger and the placement that decide live.
 
 Each pod goes through what a live one does: the in-tree predicates, ``filter``, ``prioritize``, the choice of the
-cards, and the Binding, whose annotation the ledger then reads back.
+cards, and the Binding, whose annotation the ledger then reads back. Where gangs are planned, the pods of one are
+decided by the search that plans them live.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,6 +14,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.wellknown import GPU_RESOURCES
 from gputile.device.allocation import Allocation
+from gputile.device.gang import GangName
 from gputile.device.request import Request, RequestError, parse_request
 from gputile.intree.predicates import Predicates
 from gputile.ledger.events import NodeApplied, PodApplied, TimePassed
@@ -20,13 +22,17 @@ from gputile.ledger.ledger import Ledger
 from gputile.placement.fit import Refusal
 from gputile.placement.prices import prices
 from gputile.scheduling.decision import Decision
+from gputile.scheduling.gangplan import candidate, plan_gang
 from gputile.scheduling.placer import TOP_SCORE, Placer
+from gputile.simulator.explanation import waiting_for
+from gputile.simulator.gangs import Groups, incomplete, size_of, started, turns
 from gputile.simulator.scenario import Scenario
 
 # What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.
 RANK_WEIGHT = 1000
 _SHOWN = 10
 _NAMES_SHOWN = 3
+_NOBODY: Mapping[GangName, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Simulation:
     ledger: Ledger = field(init=False)
     placer: Placer = field(init=False)
     _predicates: Predicates = field(init=False)
+    _groups: Groups = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.configuration)
@@ -56,9 +63,11 @@ class Simulation:
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[Outcome]:
         """Yield the outcome of each pending pod, in the order in which kube-scheduler takes them.
 
-        That is by priority, then by creation. ``clock_ns`` gives the time of each decision (ns since the epoch).
+        That is by priority, then by creation; a gang's pods are decided together, when the last of them is there.
+        ``clock_ns`` gives the time of each decision (ns since the epoch).
         """
         self._predicates = Predicates(scenario.nodes)
+        self._groups = scenario.groups
         self.ledger.apply(TimePassed(clock_ns()))
         for node in scenario.nodes:
             self.ledger.apply(NodeApplied(node))
@@ -67,18 +76,54 @@ class Simulation:
             self._predicates.place(pod, pod.spec.node_name)
         for pod in scenario.waiting:
             self.ledger.apply(PodApplied(pod))
-        for pod in sorted(scenario.pending, key=lambda pod: -(pod.spec.priority or 0)):
-            yield self.decide(pod, clock_ns())
+        yield from self.decide(scenario.pending, clock_ns, started(scenario.bound))
 
-    def decide(self, pod: Pod, now_ns: int) -> Outcome:
-        """Decide one pod more, at ``now_ns`` (Unix time in nanoseconds), and place it where it goes."""
-        outcome = self._decide(pod, now_ns)
-        if outcome.node is not None:
-            self._predicates.place(pod, outcome.node)
-        return outcome
+    def decide(
+        self, pods: Iterable[Pod], clock_ns: Callable[[], int], running: Mapping[GangName, int] = _NOBODY
+    ) -> Iterator[Outcome]:
+        """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already."""
+        for turn in turns(pods, gangs=self.configuration.admission.gangs):
+            if turn.gang is not None:
+                outcomes = self._decide_gang(turn.gang, turn.pods, running.get(turn.gang, 0), clock_ns())
+            else:
+                outcomes = [self._decide(pod, clock_ns()) for pod in turn.pods]
+            for outcome in outcomes:
+                if outcome.node is not None:
+                    self._predicates.place(outcome.pod, outcome.node)
+                yield outcome
+
+    def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[Outcome]:
+        """Place the pods of a gang that start together, and as many more of it as there is room for; or none."""
+        size = size_of(gang, pods, self._groups)
+        if why := incomplete(gang, size, running, len(pods)):
+            return [Outcome(pod, None, None, why) for pod in pods]
+        try:
+            members = [candidate(pod, self.ledger) for pod in pods]
+        except RequestError as error:
+            return [Outcome(pod, None, None, f"gang {gang.name}: {error}") for pod in pods]
+        for member in members:
+            self._learn(member.pod, member.request)
+        needed = max(1, size - running)
+        plan = plan_gang(members, needed, self.placer, self._predicates, now_ns)
+        together = f"gang {gang.name}: {needed} pods that start together"
+        if not plan.fits:
+            why = f"{together} wait: there is room for {len(plan.places)}; {plan.lacking}"
+            return [Outcome(pod, None, None, why) for pod in pods]
+        outcomes = []
+        for member in members:
+            place = plan.places.get(member.pod.metadata.uid)
+            if place is None:
+                outcomes.append(Outcome(member.pod, None, None, f"{together} without it; {plan.lacking}"))
+            elif member.request is None:
+                outcomes.append(Outcome(member.pod, place.node, None, f"{together}; asks for no GPU"))
+            else:
+                outcomes.append(self._placed(member.pod, place, together))
+        return outcomes
 
     def _decide(self, pod: Pod, now_ns: int) -> Outcome:
         predicates = self._predicates
+        if waiting := waiting_for(pod):
+            return Outcome(pod, None, None, waiting)
         try:
             request = parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
         except RequestError as error:
@@ -99,10 +144,14 @@ class Simulation:
         decision = self.placer.decide(request, node, now_ns)
         if isinstance(decision, Refusal):
             raise AssertionError(f"{node} fitted {pod.key} and then did not: {decision.text}")
+        return self._placed(pod, decision, reason)
+
+    def _placed(self, pod: Pod, decision: Decision, reason: str) -> Outcome:
         self._bind(pod, decision)
-        state = self.placer.state(node)
+        state = self.placer.state(decision.node)
         policy = state.facts.placement if state and decision.allocation and not decision.allocation.whole else ""
-        return Outcome(pod, node, decision.allocation, f"{reason}; {policy + ': ' if policy else ''}{decision.text()}")
+        text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
+        return Outcome(pod, decision.node, decision.allocation, text)
 
     def _learn(self, pod: Pod, request: Request | None) -> None:
         """Do what goes on beside the live decisions where the policy is packing."""

@@ -131,15 +131,16 @@ def fit_more(
 ) -> Fit:
     """Place copies of ``pods``, all of them each time, until one does not fit or there are ``MOST_COPIES``.
 
-    ``progress`` is told of each copy.
+    Each copy of a gang is a gang of its own. ``progress`` is told of each copy.
     """
     result = Fit(len(pods))
     while result.copies < MOST_COPIES:
         placed: list[Outcome] = []
-        for pod in pods:
-            outcome = simulation.decide(_copy(pod, result.copies + 1), clock_ns())
+        copies = [_copy(pod, result.copies + 1) for pod in pods]
+        copied = {copy.metadata.uid: pod for copy, pod in zip(copies, pods, strict=True)}
+        for outcome in simulation.decide(copies, clock_ns):
             if outcome.node is None:
-                result.stopped_by = f"{pod.key}: {outcome.reason}"
+                result.stopped_by = f"{copied[outcome.pod.metadata.uid].key}: {outcome.reason}"
                 return result
             placed.append(outcome)
         result.copies += 1

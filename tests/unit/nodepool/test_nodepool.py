@@ -188,6 +188,16 @@ def test_a_pod_that_the_pool_can_never_hold_is_named(tmp_path: Path) -> None:
         assert result.stdout.startswith("#!/bin/sh")
 
 
+def test_a_scheduling_gate_is_nothing_that_the_pool_lacks(tmp_path: Path) -> None:
+    """U8: what waits for somebody else's leave now runs there later."""
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
+    pod = yaml.safe_load(POD.format(units=179))
+    pod["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod))
+    result = run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml"), "--pod", str(tmp_path / "pod.yaml")])
+    assert result.exit_code == 0, result.output
+
+
 def test_options_go_before_the_file(tmp_path: Path) -> None:
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
     options = ["--mode", "share", "--unit", "1GiB", "--gpus", "1", "--name", "other", "--max-nodes", "9"]
