@@ -117,7 +117,7 @@ def _read(
         configuration = in_force(live.given, None, unit_in_force(live.nodes))
         return live.nodes, live.pods, configuration if live.given else assumed(configuration, live.unknown)
     try:
-        scenario = load_scenario(cluster)
+        scenario = load_scenario(cluster, configured_mib=given.unit_mib if given is not None else None)
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
     for text in scenario.notes:

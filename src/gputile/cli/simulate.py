@@ -105,7 +105,9 @@ def simulate(
         live = read_cluster(kubeconfig, context, given, installed_in)
         nodes, pods, given, unknown = live.nodes, live.pods, live.given, live.unknown
     try:
-        scenario = load_scenario(cluster or (), files or (), nodes=nodes)
+        scenario = load_scenario(
+            cluster or (), files or (), nodes=nodes, configured_mib=given.unit_mib if given is not None else None
+        )
         more = load_pods(fit, scenario) if fit else []
     except ManifestError as error:
         fail(str(error), BAD_INPUT)

@@ -46,13 +46,13 @@ def described_unit(manifest: Manifest) -> int | None:
     return unit
 
 
-def described_nodes(manifest: Manifest) -> Iterator[Node]:
-    """Yield the nodes of a ``kind: Cluster``.
+def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> Iterator[Node]:
+    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is their memory unit in MiB where it names none.
 
     Raises:
         ManifestError: a field is not known, or not valid; the valid values are named.
     """
-    cluster, unit = _decode(manifest), described_unit(manifest) or DEFAULT_UNIT_MIB
+    cluster, unit = _decode(manifest), described_unit(manifest) or default_mib
     total = sum(node.count or 1 for node in cluster.nodes)
     if total > MOST_NODES:
         raise manifest.origin.error("nodes", f"{total} nodes are more than {MOST_NODES}")

@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.wellknown import DEFAULT_UNIT_MIB
 from gputile.ledger.node import facts_of
 from gputile.simulator.cluster import described_nodes, described_unit, written_node
 from gputile.simulator.description import MOST_NODES
@@ -34,18 +35,27 @@ class Scenario:
 
 
 def load_scenario(
-    cluster: Iterable[str], workloads: Iterable[str] = (), *, nodes: Sequence[Node] = (), stdin: BinaryIO | None = None
+    cluster: Iterable[str],
+    workloads: Iterable[str] = (),
+    *,
+    nodes: Sequence[Node] = (),
+    configured_mib: int | None = None,
+    stdin: BinaryIO | None = None,
 ) -> Scenario:
     """Return what the files of ``cluster`` and ``workloads`` hold together, beside ``nodes`` that are known already.
 
-    Nodes and pods may stand in any of the files; "-" is the standard input.
+    Nodes and pods may stand in any of the files; "-" is the standard input. ``configured_mib`` is the memory unit of
+    the configuration in MiB, None where none names it: nodes that are described without a unit count in it.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
     """
     loaded = load_manifests((*cluster, *workloads), stdin)
     scenario = Scenario(nodes=list(nodes), notes=loaded.notes)
-    rest = [manifest for manifest in loaded.manifests if not _take_nodes(manifest, scenario)]
+    for manifest in filter(_is_cluster, loaded.manifests):
+        _take_unit(manifest, scenario, configured_mib)
+    default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes) or DEFAULT_UNIT_MIB
+    rest = [manifest for manifest in loaded.manifests if not _take_nodes(manifest, scenario, default_mib)]
     if not scenario.nodes:
         raise ManifestError(
             "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
@@ -93,19 +103,29 @@ def _without_groups(manifests: Iterable[Manifest], scenario: Scenario) -> list[M
     return rest
 
 
-def _take_nodes(manifest: Manifest, scenario: Scenario) -> bool:
+def _is_cluster(manifest: Manifest) -> bool:
+    return manifest.kind == "Cluster" and manifest.group == "gputile.io"
+
+
+def _take_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None) -> None:
+    """Note the memory unit that a ``kind: Cluster`` names; it has to be the same everywhere."""
+    unit = described_unit(manifest)
+    if unit is None:
+        return
+    for other, where in ((scenario.unit_mib, "another file"), (configured_mib, "the configuration")):
+        if other not in (None, unit):
+            rule = f"it is {unit} MiB, and {where} has {other} MiB; a cluster has one memory unit"
+            raise manifest.origin.error("gpuMemoryUnit", rule)
+    scenario.unit_mib = unit
+
+
+def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool:
     """Add the manifest's nodes to the scenario; return whether it is of a kind that has any."""
     origin = manifest.origin
     if manifest.kind == "Node" and manifest.api_version == "v1":
         found = [written_node(manifest)]
-    elif manifest.kind == "Cluster" and manifest.group == "gputile.io":
-        found = list(described_nodes(manifest))
-        unit = described_unit(manifest)
-        if None not in (unit, scenario.unit_mib) and unit != scenario.unit_mib:
-            raise origin.error(
-                "gpuMemoryUnit", f"another file has {scenario.unit_mib} MiB; a cluster has one memory unit"
-            )
-        scenario.unit_mib = unit or scenario.unit_mib
+    elif _is_cluster(manifest):
+        found = list(described_nodes(manifest, default_mib))
     else:
         return False
     known = {node.metadata.name for node in scenario.nodes}

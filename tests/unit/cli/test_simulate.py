@@ -108,6 +108,30 @@ def test_a_wrong_configuration_names_the_rule(tmp_path: Path) -> None:
     assert "the smallest valid unit is 64MiB" in result.stderr
 
 
+@pytest.mark.parametrize("command", [["simulate", "-f"], ["explain", "p", "--cluster"]])
+@pytest.mark.parametrize(
+    ("described", "configured", "code", "said"),
+    [
+        ("", "gpuMemoryUnit: 128MiB", 0, "2048 MiB"),
+        ("gpuMemoryUnit: 128MiB", "placement: spread", 0, "2048 MiB"),
+        ("gpuMemoryUnit: 128MiB", "gpuMemoryUnit: 128MiB", 0, "2048 MiB"),
+        ("gpuMemoryUnit: 128MiB", "gpuMemoryUnit: 1GiB", 2, "it is 128 MiB, and the configuration has 1024 MiB"),
+    ],
+)
+def test_the_unit_of_the_configuration_and_of_the_description(
+    tmp_path: Path, command: list[str], described: str, configured: str, code: int, said: str
+) -> None:
+    """U2, U3: sixteen units of 128 MiB are 2 GiB; two units that differ are no cluster."""
+    files = [
+        write(tmp_path, "c.yaml", NODE + described),
+        write(tmp_path, "g.yaml", configured),
+        write(tmp_path, "p.yaml", POD % 16),
+    ]
+    result = run.invoke(app, [*command, files[2], "--cluster", files[0], "--config", files[1]])
+    assert result.exit_code == code, result.output
+    assert (said if code or command[0] == "simulate" else "16 units of 128 MiB") in result.output
+
+
 def test_the_extender_listens_beyond_loopback_with_tls_only() -> None:
     result = run.invoke(app, ["extender", "--host", "0.0.0.0"])
     assert result.exit_code == 2

@@ -171,6 +171,22 @@ def test_a_cluster_has_one_unit(tmp_path):
         load_scenario(files)
 
 
+def test_nodes_described_without_a_unit_count_in_that_of_the_cluster(tmp_path):
+    """U1, U2: the configuration's, or that of another file; two that are named have to agree."""
+    short = write(tmp_path, f"{HEAD}nodes: [{{name: a, mode: share, gpus: {T4}}}]", "short.yaml")
+    named = write(tmp_path, f"{HEAD}gpuMemoryUnit: 128MiB\nnodes: [{{name: b, mode: share, gpus: {T4}}}]", "named.yaml")
+    for files, configured_mib, units in (
+        ([short], None, ["60"]),
+        ([short], 128, ["480"]),
+        ([short, named], None, ["480", "480"]),
+        ([short, named], 128, ["480", "480"]),
+    ):
+        scenario = load_scenario(files, configured_mib=configured_mib)
+        assert [node.status.allocatable["aliyun.com/gpu-mem"] for node in scenario.nodes] == units
+    with pytest.raises(ManifestError, match="gpuMemoryUnit: it is 128 MiB, and the configuration has 1024 MiB"):
+        load_scenario([named], configured_mib=1024)
+
+
 def test_a_mode_written_as_a_label_is_in_force(tmp_path):
     (node,) = load(tmp_path, f"- {{name: n, labels: {{ack.node.gpu.schedule: cgpu}}, gpus: {T4}}}").nodes
     assert node.status.allocatable["aliyun.com/gpu-mem"] == "60"
