@@ -1,12 +1,16 @@
 """How commands speak: results on stdout, everything else on stderr, colours on a terminal only."""
 
+import contextlib
+import errno
+import os
 import sys
 from enum import StrEnum
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 import msgspec
 import typer
 
+NOT_WRITTEN = 1
 BAD_INPUT = 2  # the exit code of typer's own usage errors
 NOT_PLACED = 3
 
@@ -32,9 +36,20 @@ def note(message: str) -> None:
 
 
 def write(text: str) -> None:
-    """Print a result."""
-    sys.stdout.write(text)
-    sys.stdout.flush()
+    """Print a result; leave the program where nothing takes it."""
+    stdout: TextIO | None = sys.stdout
+    try:
+        if stdout is None:  # so Python says that the descriptor was closed before it began
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        stdout.write(text)
+        stdout.flush()
+    except BrokenPipeError:
+        raise  # a reader that has seen enough is no error: typer ends without a word
+    except OSError as error:
+        if stdout is not None:
+            with contextlib.suppress(OSError):
+                stdout.close()  # or Python tries again when it ends, and complains again
+        fail(f"cannot write to standard output: {error.strerror or error}", NOT_WRITTEN)
 
 
 def write_json(value: Any) -> None:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, TextIO, TypeVar
 
 import msgspec
 
@@ -125,7 +125,7 @@ def check_name(origin: Origin, path: str, name: str) -> str:
 
 def _files(path: str, stdin: BinaryIO | None) -> Iterator[tuple[str, bytes]]:
     if path == "-":
-        yield "standard input", _bounded("standard input", stdin or sys.stdin.buffer)
+        yield "standard input", _standard_input(stdin)
         return
     try:
         place = Path(path)
@@ -141,6 +141,16 @@ def _files(path: str, stdin: BinaryIO | None) -> Iterator[tuple[str, bytes]]:
         raise ManifestError(f"{error.filename or path}: {error.strerror or error}") from error
     except ValueError as error:
         raise error if isinstance(error, ManifestError) else ManifestError(f"{path!r}: {error}") from error
+
+
+def _standard_input(stdin: BinaryIO | None) -> bytes:
+    given: TextIO | None = sys.stdin
+    if stdin is None and given is None:  # so Python says that the descriptor was closed before it began
+        raise ManifestError("standard input: it is closed")
+    try:
+        return _bounded("standard input", stdin or sys.stdin.buffer)
+    except OSError as error:
+        raise ManifestError(f"standard input: {error.strerror or error}") from error
 
 
 def _bounded(file: str, stream: BinaryIO) -> bytes:
