@@ -26,7 +26,7 @@ def unit_name(unit_mib: int) -> str:
 
 
 def summary(nodes: Sequence[NodeTile], unit_mib: int) -> str:
-    """Return the table of all nodes, and of the whole cards in other modes where there are such nodes."""
+    """Return the table of all nodes, of the whole cards in other modes, and of what is wrong with shared nodes."""
     shared = [node for node in nodes if node.shared]
     lines = _summary_lines(shared, unit_mib)
     lines += [_RULE, "Allocated/Total GPU Memory In Cluster:", _total(shared, unit_mib)]
@@ -38,6 +38,9 @@ def summary(nodes: Sequence[NodeTile], unit_mib: int) -> str:
             for n in whole
         ]
         lines += ["", "Whole GPUs:", *_aligned(rows)]
+    troubled = [(node.name, node.problem) for node in shared if node.problem]
+    if troubled:
+        lines += ["", "Problems:", *_aligned([("NAME", "PROBLEM"), *troubled])]
     return "\n".join(lines) + "\n"
 
 

@@ -55,6 +55,15 @@ def test_other_modes_are_counted_in_cards() -> None:
     assert text.splitlines()[-1].split() == ["v100", "192.0.2.109", "default", "1/2"]
 
 
+def test_a_shared_node_that_cannot_be_read_says_so() -> None:
+    """V3: 0/0 alone would read as a node without GPUs."""
+    broken = NodeTile("broken", "192.0.2.1", "share", True, 1024, [], [], "its annotation x cannot be read: not JSON")
+    lines = summary([node("n", card(0, 2)), broken], 1024).splitlines()
+    assert lines[-3:-1] == ["Problems:", "NAME    PROBLEM"]
+    assert lines[-1] == "broken  its annotation x cannot be read: not JSON"
+    assert "Problems:" not in summary([node("n", card(0, 2)), node("none")], 1024)
+
+
 def test_a_pod_on_unknown_cards_adds_a_column() -> None:
     lost = PodTile("ns", "lost", {}, whole=False, asked_mib=3 * 1024, problem="bound by hand")
     tile = node("n", card(0, 2), pods=(PodTile("ns", "p", {0: 2048}, whole=False, asked_mib=2048), lost))
