@@ -9,8 +9,8 @@ import typer
 from gputile.cli.output import NOT_PLACED, fail, note, write
 
 if TYPE_CHECKING:
-    from gputile.nodepool.description import NodePool
     from gputile.nodepool.plan import File, Plan
+    from gputile.nodepool.pool import NodePool
 
 
 def nodepool(
@@ -145,6 +145,7 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
     import msgspec
 
     from gputile.api.config.v1alpha1 import Configuration
+    from gputile.nodepool.selection import decidable
     from gputile.nodepool.template import empty_node
     from gputile.simulator.manifests import ManifestError
     from gputile.simulator.scenario import load_scenario
@@ -161,6 +162,6 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
         # a gate is nothing that a node could lack
         pod = msgspec.structs.replace(waiting, spec=msgspec.structs.replace(waiting.spec, scheduling_gates=[]))
         alone = Simulation(Configuration(gpu_memory_unit=f"{pool.unit_mib}MiB"))
-        outcomes = alone.run(dataclasses.replace(scenario, pending=[pod]), lambda: 0)
+        outcomes = alone.run(dataclasses.replace(scenario, pending=[decidable(pool, pod)]), lambda: 0)
         found += [f"{o.pod.key} can never run on this pool: {o.reason}" for o in outcomes if o.node is None]
     return found

@@ -8,9 +8,9 @@ cluster-autoscaler, cloudprovider/azure/README.md (tags of the scale set, "_" fo
 from typing import Final
 
 from gputile.api.wellknown import WHOLE_GPU
-from gputile.nodepool.description import NodePool
 from gputile.nodepool.hints import advertised, node_labels, sum_note, taint
 from gputile.nodepool.plan import GPU_OPERATOR, Plan, command, words, written
+from gputile.nodepool.pool import NodePool
 
 TEMPLATE: Final = "k8s.io_cluster-autoscaler_node-template_resources_"
 _WAY_OPTIONS: Final = {

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from gputile.api.wellknown import WHOLE_GPU
 from gputile.nodepool import karpenter
-from gputile.nodepool.description import NodePool
 from gputile.nodepool.hints import TAINT_EFFECT, TAINT_VALUE, advertised, node_labels, sum_note, template_labels
 from gputile.nodepool.plan import GPU_OPERATOR, Command, File, Plan, command, written
+from gputile.nodepool.pool import NodePool
 
 TEMPLATE: Final = "k8s.io/cluster-autoscaler/node-template"
 # eksctl chooses the accelerated variant for an instance type with GPUs; Ubuntu's image has no driver.

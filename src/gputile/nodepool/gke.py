@@ -8,11 +8,11 @@ Sources: gcloud container node-pools create (``--accelerator``, ``gpu-driver-ver
 from typing import Final
 
 from gputile.api.wellknown import WHOLE_GPU
-from gputile.nodepool.description import NodePool
 from gputile.nodepool.hints import advertised, node_labels, sum_note, taint
+from gputile.nodepool.labels import NO_PLUGIN
 from gputile.nodepool.plan import Command, Plan, command, pairs, written
+from gputile.nodepool.pool import NodePool
 
-NO_PLUGIN: Final = "gke-no-default-nvidia-gpu-device-plugin"
 INSTALLER: Final = (
     "https://raw.githubusercontent.com/GoogleCloudPlatform/container-engine-accelerators/master/"
     "nvidia-driver-installer/cos/daemonset-preloaded.yaml"

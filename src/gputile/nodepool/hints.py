@@ -3,34 +3,26 @@
 The resources are computed by what the agent computes them by, so that hint and node agree at every unit.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
-from gputile.api.wellknown import GPU_MEMORY, LEGACY_MODEL_LABEL, MODE_LABEL, PLACEMENT_LABEL, WHOLE_GPU
-from gputile.device.advertised import model_labels, resources_for_mode
-from gputile.nodepool.description import NodePool
+from gputile.api.wellknown import GPU_MEMORY, WHOLE_GPU
+from gputile.device.advertised import resources_for_mode
+from gputile.nodepool.labels import Told, agents, joining
+from gputile.nodepool.pool import NodePool
 
 TAINT_VALUE: Final = "present"  # as GKE sets it
 TAINT_EFFECT: Final = "NoSchedule"
 
 
 def node_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that the nodes join with (M11), those of their model included where it is described.
-
-    The label of early Kubernetes is not among them: a kubelet does not take labels of kubernetes.io that it does not
-    know. The agent sets it.
-    """
-    labels = {MODE_LABEL: pool.gpu_mode.value}
-    if pool.placement is not None:
-        labels[PLACEMENT_LABEL] = pool.placement
-    if pool.gpus.model:
-        labels |= {key: value for key, value in model_labels(pool.cards).items() if key != LEGACY_MODEL_LABEL}
-    return labels | pool.labels
+    """Return the labels that the nodes join with (M11), those of their model included where it is described."""
+    return _present(joining(pool)) | pool.labels
 
 
 def template_labels(pool: NodePool) -> dict[str, str]:
-    """Return all labels that a node will have for pods to select by."""
-    legacy = {key: value for key, value in model_labels(pool.cards).items() if key == LEGACY_MODEL_LABEL}
-    return node_labels(pool) | legacy
+    """Return the labels of a node that gputile and the description give it, for pods to select by."""
+    return node_labels(pool) | _present(agents(pool))
 
 
 def advertised(pool: NodePool) -> dict[str, int]:
@@ -58,3 +50,7 @@ def sum_note(pool: NodePool) -> str | None:
         f"{each}. A pod that asks for more than {each} on one card would bring a node in vain: check such pods with "
         "gputile nodepool --pod FILE."
     )
+
+
+def _present(labels: Mapping[str, Told]) -> dict[str, str]:
+    return {key: each.value for key, each in labels.items() if each.value is not None}

@@ -7,11 +7,10 @@ by ``spec.capacity``; the feature gate is ``settings.featureGates.nodeOverlay`` 
 from typing import Any
 
 from gputile.api.wellknown import WHOLE_GPU
-from gputile.nodepool.description import NodePool
 from gputile.nodepool.hints import TAINT_EFFECT, TAINT_VALUE, advertised, node_labels, sum_note
+from gputile.nodepool.labels import INSTANCE_TYPE
 from gputile.nodepool.plan import Command, File, Plan, written
-
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+from gputile.nodepool.pool import NodePool
 
 
 def plan(pool: NodePool, before: tuple[Command, ...], values: tuple[str, ...]) -> Plan:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gputile.nodepool import aks, eks, gke
-from gputile.nodepool.description import NodePool
 from gputile.nodepool.plan import Plan
+from gputile.nodepool.pool import NodePool
 
 PROVIDERS: Final[Mapping[str, Callable[[NodePool], Plan]]] = {"eks": eks.plan, "aks": aks.plan, "gke": gke.plan}
 

@@ -3,8 +3,9 @@
 from gputile.api.core import Node, NodeSpec, NodeStatus, ObjectMeta, ResourceList, Taint
 from gputile.api.wellknown import INVENTORY_ANNOTATION, WHOLE_GPU
 from gputile.device.inventory import Inventory, encode_inventory
-from gputile.nodepool.description import NodePool
 from gputile.nodepool.hints import TAINT_EFFECT, TAINT_VALUE, advertised, template_labels
+from gputile.nodepool.labels import HOSTNAME, told
+from gputile.nodepool.pool import NodePool
 
 # The description says nothing of them, so they decide nothing.
 _AMPLE = {"cpu": "100000", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": "1000000"}
@@ -14,11 +15,12 @@ def empty_node(pool: NodePool) -> Node:
     """Return an empty node of the pool."""
     resources: ResourceList = {**_AMPLE, **{name: str(count) for name, count in advertised(pool).items()}}
     inventory = Inventory(cards=pool.cards, mode=pool.mode, unit_mib=pool.unit_mib)
+    providers = {key: each.value for key, each in told(pool).items() if each.value is not None}
     name = f"a-new-node-of-{pool.name}"
     return Node(
         metadata=ObjectMeta(
             name=name,
-            labels={**template_labels(pool), "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"},
+            labels={**providers, **template_labels(pool), HOSTNAME: name},
             annotations={INVENTORY_ANNOTATION: encode_inventory(inventory)},
         ),
         spec=NodeSpec(taints=[Taint(key=WHOLE_GPU, value=TAINT_VALUE, effect=TAINT_EFFECT)]),

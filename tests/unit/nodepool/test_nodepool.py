@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MODES, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.cli.main import app
 from gputile.cli.nodepool import script
-from gputile.nodepool.description import WAYS, DescriptionError, NodePool, load_nodepool
+from gputile.nodepool.description import DescriptionError, load_nodepool
 from gputile.nodepool.hints import advertised, node_labels
 from gputile.nodepool.plan import File
+from gputile.nodepool.pool import WAYS, NodePool
 from gputile.nodepool.providers import plan_for
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -196,6 +197,146 @@ def test_a_scheduling_gate_is_nothing_that_the_pool_lacks(tmp_path: Path) -> Non
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod))
     result = run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml"), "--pod", str(tmp_path / "pod.yaml")])
     assert result.exit_code == 0, result.output
+
+
+def never(tmp_path: Path, described_pool: dict[str, Any], spec: dict[str, Any]) -> str:
+    """Return what `gputile nodepool --pod` says of a pod with `spec`, "" where it may run on the pool."""
+    container = {"name": "c", "image": "x", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "wants"},
+        "spec": {"containers": [container], **spec},
+    }
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described_pool))
+    (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod))
+    result = run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml"), "--pod", str(tmp_path / "pod.yaml")])
+    assert result.exit_code in (0, 3), result.output
+    assert ("can never run on this pool" in result.stderr) == (result.exit_code == 3)
+    return result.stderr
+
+
+EKS = described("eks", "accelerated-image", mode="default")
+KARPENTER = EKS | {"autoscaler": "karpenter"}
+AKS = described("aks", "own-plugin", mode="default")
+GKE = described("gke", "own-driver", mode="default", location="us-central1-a")
+UNNAMED = EKS | {"gpus": {"count": 4, "memory": "23028MiB"}}
+
+
+@pytest.mark.parametrize(
+    ("pool_described", "labels"),
+    [
+        (EKS, {"node.kubernetes.io/instance-type": "g5.12xlarge", "kubernetes.io/os": "linux"}),
+        (EKS, {"eks.amazonaws.com/nodegroup": "gpu", "alpha.eksctl.io/nodegroup-name": "gpu"}),
+        (EKS, {"topology.kubernetes.io/region": "eu-west-1", "topology.kubernetes.io/zone": "eu-west-1b"}),
+        (EKS, {"eks.amazonaws.com/capacityType": "ON_DEMAND", "nvidia.com/gpu.product": "NVIDIA-A10G"}),
+        (EKS, {"model.gputile.io/NVIDIA-A10G": "4", "aliyun.accelerator/nvidia_mem": "23028MiB"}),
+        (KARPENTER, {"karpenter.sh/nodepool": "gpu", "karpenter.k8s.aws/instance-family": "g5"}),
+        (AKS, {"agentpool": "gpu", "kubernetes.azure.com/agentpool": "gpu", "accelerator": "nvidia"}),
+        (
+            AKS,
+            {"node.kubernetes.io/instance-type": "Standard_NC16as_T4_v3", "kubernetes.azure.com/accelerator": "nvidia"},
+        ),
+        (AKS, {"topology.kubernetes.io/zone": "westeurope-1", "topology.kubernetes.io/region": "westeurope"}),
+        (GKE, {"cloud.google.com/gke-accelerator": "nvidia-l4", "cloud.google.com/gke-nodepool": "gpu"}),
+        (GKE, {"node.kubernetes.io/instance-type": "g2-standard-24", "kubernetes.io/arch": "amd64"}),
+        (GKE, {"topology.kubernetes.io/zone": "us-central1-a", "topology.kubernetes.io/region": "us-central1"}),
+        (GKE, {"topology.kubernetes.io/zone": "us-central1-b"}),
+        (UNNAMED, {"aliyun.accelerator/nvidia_name": "NVIDIA-A10G", "aliyun.accelerator/nvidia_count": "4"}),
+        (EKS | {"labels": {"team": "vision"}}, {"team": "vision"}),
+    ],
+)
+def test_a_label_that_a_node_of_the_pool_has_or_may_have_keeps_no_pod_off(
+    tmp_path: Path, pool_described: dict[str, Any], labels: dict[str, str]
+) -> None:
+    """U8: only what no such node could take is said to have no place; what the description does not tell may be."""
+    assert never(tmp_path, pool_described, {"nodeSelector": labels}) == ""
+
+
+@pytest.mark.parametrize(
+    ("pool_described", "labels"),
+    [
+        (EKS, {"node.kubernetes.io/instance-type": "g5.xlarge"}),
+        (EKS, {"eks.amazonaws.com/nodegroup": "other"}),
+        (EKS, {"karpenter.sh/nodepool": "gpu"}),
+        (EKS, {"topology.kubernetes.io/region": "us-east-1"}),
+        (EKS, {"topology.kubernetes.io/zone": "us-east-1a"}),
+        (EKS, {"cloud.google.com/gke-nodepool": "gpu"}),
+        (EKS, {"agentpool": "gpu"}),
+        (EKS, {"aliyun.accelerator/nvidia_name": "Tesla-T4"}),
+        (EKS, {"kubernetes.io/os": "windows"}),
+        (EKS, {"node-role.kubernetes.io/control-plane": ""}),
+        (EKS, {"kubernetes.io/hostname": "ip-10-0-0-1"}),
+        (EKS, {"team": "vision"}),
+        (EKS | {"labels": {"team": "vision"}}, {"team": "audio"}),
+        (KARPENTER, {"eks.amazonaws.com/nodegroup": "gpu"}),
+        (AKS, {"kubernetes.azure.com/agentpool": "other"}),
+        (GKE, {"cloud.google.com/gke-accelerator": "nvidia-tesla-t4"}),
+        (GKE, {"topology.kubernetes.io/zone": "us-central10-a"}),
+        (UNNAMED, {"aliyun.accelerator/nvidia_count": "8"}),
+    ],
+)
+def test_a_label_that_no_node_of_the_pool_has_keeps_a_pod_off(
+    tmp_path: Path, pool_described: dict[str, Any], labels: dict[str, str]
+) -> None:
+    """U8: such a pod would bring a node in vain."""
+    text = never(tmp_path, pool_described, {"nodeSelector": labels | {"kubernetes.io/arch": "amd64"}})
+    assert "default/wants can never run on this pool" in text
+
+
+def affinity(*terms: list[tuple[str, str, list[str]]]) -> dict[str, Any]:
+    written = [{"matchExpressions": [{"key": k, "operator": o, "values": v} for k, o, v in term]} for term in terms]
+    return {
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": written}}}
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "may_run"),
+    [
+        (affinity([("kubernetes.io/arch", "In", ["amd64"]), ("kubernetes.io/os", "In", ["linux"])]), True),
+        (affinity([("topology.kubernetes.io/zone", "In", ["us-east1-b", "us-central1-c"])]), True),
+        (affinity([("topology.kubernetes.io/zone", "In", ["us-east1-b"])]), False),
+        (affinity([("topology.kubernetes.io/zone", "NotIn", ["us-central1-a"])]), True),
+        (affinity([("cloud.google.com/gke-spot", "Exists", [])]), True),
+        (affinity([("kubernetes.io/arch", "Exists", []), ("team", "Exists", [])]), False),
+        (affinity([("team", "Exists", [])], [("kubernetes.io/arch", "In", ["arm64"])]), True),
+        (affinity([("cloud.google.com/gke-nodepool", "NotIn", ["gpu"])]), False),
+        (affinity([("team", "DoesNotExist", [])]), True),
+        (affinity([]), False),
+        (
+            {
+                "topologySpreadConstraints": [
+                    {
+                        "maxSkew": 1,
+                        "topologyKey": "topology.kubernetes.io/zone",
+                        "whenUnsatisfiable": "DoNotSchedule",
+                        "labelSelector": {"matchLabels": {"app": "a"}},
+                    }
+                ]
+            },
+            True,
+        ),
+        (
+            {
+                "affinity": {
+                    "podAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [
+                            {
+                                "topologyKey": "topology.kubernetes.io/zone",
+                                "labelSelector": {"matchLabels": {"app": "database"}},
+                            }
+                        ]
+                    }
+                }
+            },
+            True,
+        ),
+    ],
+)
+def test_affinity_is_judged_as_far_as_the_description_goes(tmp_path: Path, spec: dict[str, Any], may_run: bool) -> None:
+    """U8: one term that may hold is enough, and what else runs is not described."""
+    assert (never(tmp_path, GKE, spec) == "") is may_run
 
 
 def test_options_go_before_the_file(tmp_path: Path) -> None:

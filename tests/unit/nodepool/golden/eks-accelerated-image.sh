@@ -40,4 +40,5 @@ GROUP=$(aws eks describe-nodegroup --region eu-west-1 --cluster-name research --
 
 aws autoscaling create-or-update-tags --region eu-west-1 --tags \
   "ResourceId=$GROUP,ResourceType=auto-scaling-group,Key=k8s.io/cluster-autoscaler/node-template/resources/aliyun.com/gpu-mem,Value=716,PropagateAtLaunch=true" \
-  "ResourceId=$GROUP,ResourceType=auto-scaling-group,Key=k8s.io/cluster-autoscaler/node-template/label/alpha.kubernetes.io/nvidia-gpu-name,Value=NVIDIA-A10G,PropagateAtLaunch=true"
+  "ResourceId=$GROUP,ResourceType=auto-scaling-group,Key=k8s.io/cluster-autoscaler/node-template/label/alpha.kubernetes.io/nvidia-gpu-name,Value=NVIDIA-A10G,PropagateAtLaunch=true" \
+  "ResourceId=$GROUP,ResourceType=auto-scaling-group,Key=k8s.io/cluster-autoscaler/node-template/label/model.gputile.io/NVIDIA-A10G,Value=4,PropagateAtLaunch=true"
