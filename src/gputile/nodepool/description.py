@@ -6,6 +6,8 @@ import msgspec
 
 from gputile.api.quantity import QuantityError, parse_mib
 from gputile.api.wellknown import MODES, SMALLEST_UNIT_MIB, Mode
+from gputile.device.inventory import MOST_MIB
+from gputile.nodepool.ownlabels import meaning_problems, syntax_problems
 from gputile.nodepool.pool import WAYS, NodePool
 
 
@@ -23,14 +25,14 @@ def load_nodepool(data: Any) -> NodePool:
         pool = msgspec.convert(data, NodePool)
     except msgspec.ValidationError as error:
         raise DescriptionError(str(error)) from error
-    problems = list(_problems(pool))
+    problems = _problems(pool) or list(meaning_problems(pool))
     if problems:
         raise DescriptionError("; ".join(problems))
     return pool
 
 
 def _problems(pool: NodePool) -> list[str]:
-    found = [*_missing(pool), *_sizes(pool)]
+    found = [*_missing(pool), *_sizes(pool), *syntax_problems(pool.labels)]
     ways = WAYS[pool.provider]
     if pool.way not in ways:
         found.append(f"way is {pool.way!r}: valid for {pool.provider} are {', '.join(ways)}")
@@ -66,6 +68,8 @@ def _sizes(pool: NodePool) -> list[str]:
     unit, card = sizes.get("gpuMemoryUnit", SMALLEST_UNIT_MIB), sizes.get("gpus.memory")
     if unit < SMALLEST_UNIT_MIB:
         found.append(f"gpuMemoryUnit is {pool.gpu_memory_unit}: the smallest valid unit is {SMALLEST_UNIT_MIB}MiB")
+    elif card is not None and card > MOST_MIB:
+        found.append(f"gpus.memory is {pool.gpus.memory}: the most that a card may have is {MOST_MIB}MiB")
     elif card is not None and card < unit:
         found.append(f"gpus.memory is {pool.gpus.memory}: a card holds not one unit of {pool.gpu_memory_unit}")
     return found

@@ -26,9 +26,12 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 NO_PLUGIN: Final = "gke-no-default-nvidia-gpu-device-plugin"
 ZONES: Final = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
+_ARCHITECTURES: Final = ("kubernetes.io/arch", "beta.kubernetes.io/arch")
 _INSTANCE_TYPES: Final = (INSTANCE_TYPE, "beta.kubernetes.io/instance-type")
 _REGIONS: Final = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
 _SYSTEMS: Final = ("kubernetes.io/os", "beta.kubernetes.io/os")
+TO_A_KUBELET: Final = (*_SYSTEMS, *_ARCHITECTURES, *_INSTANCE_TYPES, *_REGIONS, *ZONES)
+"""The labels of kubernetes.io outside its own two domains that a kubelet takes, but for the host's name."""
 _CONTROL_PLANE: Final = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 _MODEL_LABELS: Final = (MODEL_LABEL, LEGACY_MODEL_LABEL)
 

@@ -157,6 +157,68 @@ def test_a_wrong_description_names_field_rule_and_values(changes: dict[str, Any]
     assert message in str(refused.value)
 
 
+CARD = {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"}
+KARPENTER_LABEL = {"karpenter.sh/nodepool": "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"mode": "topology", "labels": {"ack.node.gpu.schedule": "cgpu"}},
+            "labels: ack.node.gpu.schedule is 'cgpu', but by mode the nodes have 'topology': leave it out here, or "
+            "change mode",
+        ),
+        ({"labels": {"ack.node.gpu.placement": "binpack"}}, "but by placement the nodes have 'spread'"),
+        ({"labels": {"aliyun.accelerator/nvidia_count": "8"}}, "but by gpus.count the nodes have '4'"),
+        ({"labels": {"aliyun.accelerator/nvidia_mem": "1MiB"}}, "but by gpus.memory the nodes have '23028MiB'"),
+        ({"labels": {"alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4"}}, "but by gpus.model the nodes have"),
+        ({"labels": {"eks.amazonaws.com/nodegroup": "other"}}, "but by name the nodes have 'gpu'"),
+        ({"labels": {"node.kubernetes.io/instance-type": "g5.xlarge"}}, "but by instanceType the nodes have"),
+        ({"labels": KARPENTER_LABEL}, "karpenter.sh/nodepool is 'gpu', but by name no node of this pool has it"),
+        (
+            {"labels": {"node-role.kubernetes.io/gpu": ""}},
+            "a kubelet takes no label of kubernetes.io or k8s.io that it",
+        ),
+        ({"labels": {"bad key!": "v"}}, "labels: 'bad key!': the name of a label is up to 63 letters, digits,"),
+        ({"labels": {"": "v"}}, "labels: '': the name of a label is"),
+        ({"labels": {"a" * 64: "v"}}, "the name of a label is up to 63"),
+        ({"labels": {"Example.com/team": "v"}}, "before '/' stands a DNS name in lower case, such as example.com"),
+        ({"labels": {"a/b/c": "v"}}, "before '/' stands a DNS name"),
+        ({"labels": {"/team": "v"}}, "before '/' stands a DNS name"),
+        ({"labels": {"team": "v al"}}, "labels: team is 'v al': the value of a label is empty, or up to 63 letters"),
+        ({"labels": {"team": "-v"}}, "with a letter or digit at both ends"),
+        ({"labels": {"team": "v\n"}}, "the value of a label is"),
+        (
+            {"gpus": CARD | {"memory": "999999999999TiB"}},
+            "gpus.memory is 999999999999TiB: the most that a card may have",
+        ),
+        ({"gpus": CARD | {"memory": "17TiB"}}, "the most that a card may have is 16777216MiB"),
+    ],
+)
+def test_labels_and_sizes_that_no_node_has_are_refused_with_the_remedy(changes: dict[str, Any], message: str) -> None:
+    """U8: a label that contradicts the description is a wrong hint, and one that is none keeps nodes from joining."""
+    with pytest.raises(DescriptionError) as refused:
+        pool(**changes)
+    assert message in str(refused.value)
+
+
+def test_labels_of_ones_own_are_taken() -> None:
+    """A word that says the same again does no harm."""
+    labels = {
+        "team": "vision",
+        "example.com/cost-centre": "4711",
+        "empty": "",
+        "node.kubernetes.io/lifecycle": "spot",
+        "ack.node.gpu.schedule": "cgpu",
+        "kubernetes.io/arch": "amd64",
+    }
+    assert node_labels(pool(labels=labels)).items() >= labels.items()
+    with pytest.raises(DescriptionError, match="but by way no node of this pool has it"):
+        pool("gke", "managed-driver", labels={"gke-no-default-nvidia-gpu-device-plugin": "true"})
+    assert pool("gke", "own-driver", labels={"gke-no-default-nvidia-gpu-device-plugin": "true"})
+
+
 def test_what_one_provider_cannot_do_is_said() -> None:
     with pytest.raises(DescriptionError, match="AKS takes at most 12 letters and digits"):
         pool("aks", "own-plugin", name="gpu-pool")
