@@ -73,7 +73,7 @@ def _trouble(
     workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]
 ) -> tuple[State, str]:
     """Return the worst that is known, with its reason; "" where nothing is."""
-    found = [_pod_trouble(pod, events) for pod in pods if not pod.ready]
+    found = [_pod_trouble(pod, events) for pod in pods if not pod.ready and not _replaced(workload, pod)]
     for wanted in (State.FAILED, State.DEPLOYING):
         for state, reason in found:
             if state is wanted and reason:
@@ -83,6 +83,16 @@ def _trouble(
             return State.FAILED, f"{condition.reason}: {condition.message}"
     refused = _latest(events, workload.metadata.name, "FailedCreate")
     return (State.FAILED, f"FailedCreate: {refused.message}") if refused else (State.DEPLOYING, "")
+
+
+def _replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
+    """Return whether a pod that was evicted, say, and is left lying about has another in its place.
+
+    A Deployment's count of pods leaves those out that have ended; a DaemonSet has one a node, and removes it first.
+    """
+    ended = isinstance(workload, Deployment) and pod.status.phase == "Failed"
+    wanted, _, _, total = _counts(workload)
+    return ended and total >= wanted
 
 
 def _pod_trouble(pod: RunningPod, events: Sequence[Event]) -> tuple[State, str]:

@@ -57,7 +57,7 @@ def assess(
 ) -> Installation:
     """Return the state of the installation with these workloads and pods."""
     components = sorted((component_of(w, _pods_of(w, pods), events) for w in workloads), key=lambda c: c.name)
-    agents = {pod.spec.node_name: pod.ready for pod in pods if pod.metadata.labels.get(COMPONENT_LABEL) == "agent"}
+    agents = _agents(pods)
     states = {component.state for component in components}
     phase = Phase.DEPLOYED
     if not components:
@@ -95,6 +95,15 @@ def table(installation: Installation) -> str:
             rest = "1 node is" if len(other) == 1 else f"{len(other)} nodes are"
             lines += ["", f"The unit is {_unit(installation.unit_mib)}; {rest} not there yet."]
     return "\n".join(lines) + "\n"
+
+
+def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
+    """Return whether each node's agent is ready: one of its pods, of which there are two while a new one starts."""
+    ready: dict[str, bool] = {}
+    for pod in pods:
+        if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
+            ready[pod.spec.node_name] = ready.get(pod.spec.node_name, False) or pod.ready
+    return ready
 
 
 def _pods_of(workload: Deployment | DaemonSet, pods: Iterable[RunningPod]) -> list[RunningPod]:

@@ -136,13 +136,6 @@ CRASHED = {
             "pod p: container webhook: CrashLoopBackOff; it ended with exit code 2",
         ),
         (
-            [pod(phase="Failed", reason="Evicted", message="the node was low on memory")],
-            [],
-            [],
-            State.FAILED,
-            "pod p: Evicted: the node was low on memory",
-        ),
-        (
             [pod(conditions=[condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")])],
             [],
             [],
@@ -200,6 +193,37 @@ def test_the_worst_pod_is_told_and_a_ready_one_never() -> None:
     broken = pod(name="broken", containerStatuses=[WAITING])
     installation = assess([deployment(availableReplicas=1)], [ready, slow, broken], [], [], 1024)
     assert the_only(installation)[1].startswith("pod broken")
+
+
+EVICTED = pod(name="old", phase="Failed", reason="Evicted", message="the node was low on memory")
+
+
+def test_an_evicted_pod_that_has_been_replaced_is_not_in_the_way() -> None:
+    """U11: a rollout is healthy whatever pods of a Deployment are left lying about; its other pods still count."""
+    rolling = deployment(replicas=3, updatedReplicas=1)
+    new = pod(name="new", phase="Running", conditions=[condition("Ready", "True")])
+    installation = assess([rolling], [EVICTED, new], [], [], 1024)
+    assert the_only(installation) == (State.DEPLOYING, "1 of 2 pods are of the newest kind")
+    crashing = pod(name="crashing", phase="Running", containerStatuses=[CRASHED])
+    state, reason = the_only(assess([rolling], [EVICTED, crashing], [], [], 1024))
+    assert (state, reason.partition(":")[0]) == (State.FAILED, "pod crashing")
+
+
+def test_an_evicted_pod_that_nothing_replaces_is_named() -> None:
+    """U11: a Deployment that has too few pods, and a DaemonSet, whose pods of a node come one after the other."""
+    expected = (State.FAILED, "pod old: Evicted: the node was low on memory")
+    assert the_only(assess([deployment(replicas=1, availableReplicas=1)], [EVICTED], [], [], 1024)) == expected
+    agent = pod("agent", "old", "a", phase="Failed", reason="Evicted", message="the node was low on memory")
+    assert the_only(assess([daemon_set(numberAvailable=2)], [agent], [], [], 1024)) == expected
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_nodes_agent_is_ready_while_its_successor_starts(order: int) -> None:
+    """U11: the new agent registers before the old one ends, so that a node has two for a while."""
+    old = pod("agent", "old", "a", conditions=[condition("Ready", "True")])
+    new = pod("agent", "new", "a", conditions=[condition("Ready", "False")])
+    installation = assess([daemon_set()], [old, new][::order], [], [node("a")], 1024)
+    assert [each.agent_ready for each in installation.nodes] == [True]
 
 
 def test_an_agent_that_may_not_be_created_names_the_rule() -> None:
