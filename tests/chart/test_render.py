@@ -1,6 +1,7 @@
 """What the chart renders: every feature alone, the documents' parameters, errors that say what to do (U2, U9, M13)."""
 
 import itertools
+import json
 import re
 from typing import Any
 
@@ -26,11 +27,6 @@ FULL = {
 def configuration(objects: list[dict[str, Any]]) -> Configuration:
     text = of_kind(objects, "ConfigMap")["gputile"]["data"]["configuration.yaml"]
     return load_configuration(yaml.safe_load(text))
-
-
-def snake(name: str) -> str:
-    """Return a field's name in Python."""
-    return re.sub(r"([A-Z])", lambda m: "_" + m[1].lower(), name)
 
 
 def scheduler_configuration(objects: list[dict[str, Any]]) -> dict[str, Any]:
@@ -66,11 +62,7 @@ def test_the_configuration_has_every_field_and_the_values_under_the_documents_na
     assert (found.features.sharing, found.features.topology, found.admission.gangs) == (True, False, True)
     assert found.scheduler_name == "gputile-scheduler"
     written = yaml.safe_load(of_kind(objects, "ConfigMap")["gputile"]["data"]["configuration.yaml"])
-    fields = {re.sub(r"_(\w)", lambda m: m[1].upper(), name) for name in Configuration.__struct_fields__}
-    assert written.keys() <= fields
-    for field in fields - written.keys():
-        value = msgspec.to_builtins(getattr(Configuration(), snake(field)))
-        assert getattr(configuration(render({f"configuration.{field}": value})), snake(field)) is not None
+    assert written.keys() == {field.encode_name for field in msgspec.structs.fields(Configuration)}
 
 
 def test_the_trusted_users_are_the_service_accounts_that_the_chart_makes() -> None:
@@ -128,7 +120,11 @@ def test_a_new_unit_restarts_nothing() -> None:
         ({"gpuMemoryUnit": "128MB"}, "gpuMemoryUnit"),
         ({"gpuMemoryUnit": 128}, "gpuMemoryUnit"),
         ({"gpuMemoryUnits": "1GiB"}, "gpuMemoryUnits"),
-        ({"configuration.placement": "spread"}, "configuration.placement: the chart has a value of its own"),
+        ({"configuration": {"placement": "spread"}}, "additional properties 'configuration' not allowed"),
+        ({"trust.groups": {"a": ["Not a namespace"]}}, "/trust/groups/a/0"),
+        ({"gangs": None}, "missing property 'gangs'"),
+        ({"gpuTime": None}, "missing property 'gpuTime'"),
+        ({"controller.taintNodes": None}, "at '/controller': missing property 'taintNodes'"),
         ({"placement": "binpak"}, "placement': value must be one of 'binpack', 'spread', 'packing'"),
         ({"gpuTime.policy": "fair"}, "/gpuTime/policy"),
         ({"maxPodsPerGpu": 0}, "maxPodsPerGpu"),
@@ -147,6 +143,103 @@ def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) 
     with pytest.raises(HelmFailed) as refused:
         render(values)
     assert message in str(refused.value)
+
+
+ODD = [
+    *("123", "1e3", "0x1f", "0o17", "1_000", "1:30", "12.5", ".inf", "2026-01-01", "2026-13-45"),
+    *("yes", "on", "n", "true", "null", "~", "=", "<<", "-", "a: b", "a #b", "{}", "'", '"', "\\t", "%s"),
+]
+
+
+def strings(schema: dict[str, Any], path: str = "") -> dict[str, str]:
+    """Return the values that are free text, by their dotted names, with the pattern that each has to match."""
+    found: dict[str, str] = {}
+    for name, each in schema["properties"].items():
+        each = SCHEMA["definitions"][each["$ref"].rpartition("/")[2]] if "$ref" in each else each
+        if "properties" in each:
+            found |= strings(each, f"{path}{name}.")
+        elif each.get("type") == "string":
+            found[f"{path}{name}"] = each.get("pattern", "")
+    return found
+
+
+SCHEMA: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+STRINGS = strings(SCHEMA)
+
+
+def fitted(odd: str, pattern: str) -> str | None:
+    """Return the first of an odd string and a path of it that matches a pattern, None where neither does."""
+    return next((text for text in (odd, f"/{odd}") if re.search(pattern, text)), None)
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_string_stays_a_string_whatever_it_looks_like(odd: str) -> None:
+    """U10: whatever the schema takes gives a configuration that the components take, and strings to Kubernetes."""
+    values = {name: fitted(odd, pattern) for name, pattern in STRINGS.items()}
+    namespaces = [odd] if re.search(SCHEMA["definitions"]["namespace"]["pattern"], odd) else []
+    given = {name: text for name, text in values.items() if text is not None}
+    objects = render(given | {"trust.groups": {odd: namespaces}})
+    found = configuration(objects)
+    assert found.trust.groups == {odd: namespaces}
+    assert found.scheduler_name == given.get("scheduler.name", "gputile-scheduler")
+    (profile,) = scheduler_configuration(objects)["profiles"]
+    assert profile["schedulerName"] == found.scheduler_name
+    specs = pod_specs(objects)
+    assert {spec["priorityClassName"] for spec in specs.values()} == {odd}
+    agent = specs["gputile-agent"]
+    assert agent["runtimeClassName"] == odd
+    assert agent["containers"][0]["image"] == f"{odd}:{odd}"
+    assert {f"--state-dir=/{odd}", f"--cdi-dir=/{odd}"} < set(agent["containers"][0]["args"])
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in agent["volumes"]}
+    assert paths["pod-resources"] == f"/{odd}/pod-resources"
+    assert {paths[name] for name in ("state", "cdi", "driver")} == {f"/{odd}"}
+
+
+@pytest.mark.parametrize(
+    "odd", ["123", "1e3", "0x1f", "2026-01-01", "on", "12345678901234567890123456789012345678901234"]
+)
+def test_release_and_namespace_may_look_like_numbers(odd: str) -> None:
+    objects = render({}, f"--namespace={odd}", release=odd)
+    for each in objects:
+        assert isinstance(each["metadata"]["name"], str)
+        assert each["metadata"].get("namespace", odd) in (odd, "kube-system")
+        assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == odd
+    (text,) = [each["data"]["configuration.yaml"] for each in objects if "configuration.yaml" in each.get("data", {})]
+    users = load_configuration(yaml.safe_load(text)).admission.trusted_users
+    assert all(user.startswith(f"system:serviceaccount:{odd}:") for user in users)
+
+
+def names(values: dict[str, Any], path: str = "") -> list[str]:
+    """Return the dotted names of values, of sections and what is in them."""
+    found = []
+    for name, each in values.items():
+        within = names(each, f"{path}{name}.") if isinstance(each, dict) and name in ("image", *SECTIONS) else []
+        found += [f"{path}{name}", *within]
+    return found
+
+
+SECTIONS = {"extender", *(name for name, each in SCHEMA["properties"].items() if "properties" in each)}
+VALUES = names(yaml.safe_load((CHART / "values.yaml").read_text()))
+
+
+MODES = [(name, mode) for name in VALUES for mode in ("second", "own")[: 1 + name.startswith("scheduler.")]]
+
+
+@pytest.mark.parametrize(("name", "mode"), MODES)
+def test_a_value_that_is_taken_away_is_missed_by_name_or_not_needed(name: str, mode: str) -> None:
+    """U10: `--set x=null` takes a default away; what is left has to run, or the error says what is missing."""
+    values = FULL | {"agent.driverDir": "/opt/driver", "scheduler.mode": mode, name: None}
+    try:
+        objects = render(values)
+    except HelmFailed as error:
+        refusal = str(error)
+    else:
+        assert configuration(objects).unit_mib == 128
+        arguments = [text for spec in pod_specs(objects).values() for c in spec["containers"] for text in c["args"]]
+        assert not [text for text in arguments if text.endswith("=") or "nil" in text or "%!" in text]
+        return
+    needed = name.rpartition(".")[2]
+    assert f"missing property '{needed}'" in refusal or (name == "image.repository" and "build the Docker" in refusal)
 
 
 def test_only_the_agent_is_more_than_restricted_and_says_why() -> None:

@@ -13,7 +13,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{- define "gputile.selector" -}}
 app.kubernetes.io/name: gputile
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
@@ -57,7 +57,7 @@ capabilities: {drop: [ALL]}
 {{- define "gputile.podCommon" -}}
 serviceAccountName: {{ include "gputile.name" .root }}-{{ .component }}
 {{- with .values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}

@@ -6,9 +6,9 @@ kind: KubeSchedulerConfiguration
 leaderElection:
   leaderElect: true
   resourceName: {{ include "gputile.name" . }}-scheduler
-  resourceNamespace: {{ .Release.Namespace }}
+  resourceNamespace: {{ .Release.Namespace | quote }}
 profiles:
-- schedulerName: {{ .Values.scheduler.name }}
+- schedulerName: {{ .Values.scheduler.name | quote }}
 {{- end }}
 # With a sample of the nodes, a pod that fits none of the sample stays pending although it fits elsewhere.
 percentageOfNodesToScore: 100
@@ -31,7 +31,7 @@ extenders:
 
 {{- define "gputile.extenderContainer" -}}
 name: extender
-image: {{ include "gputile.image" . }}
+image: {{ include "gputile.image" . | quote }}
 imagePullPolicy: {{ .Values.image.pullPolicy }}
 args:
 - extender

@@ -12,12 +12,6 @@
 {{- if and .Values.features.batch (not (and .Values.webhook.enabled .Values.controller.enabled)) }}
 {{- fail "features.batch needs webhook.enabled and controller.enabled: the webhook holds the pods of a gang, the controller lets the whole gang go; enable both, or set features.batch=false" }}
 {{- end }}
-{{- $named := list "apiVersion" "kind" "gpuMemoryUnit" "placement" "maxPodsPerGpu" "trust" "features" "schedulerName" "admission" "gangs" "controller" "gpuTime" -}}
-{{- range $key, $_ := .Values.configuration }}
-{{- if has $key $named }}
-{{- fail (printf "configuration.%s: the chart has a value of its own for it; see values.yaml" $key) }}
-{{- end }}
-{{- end }}
 {{- $group := dict -}}
 {{- range $name, $namespaces := .Values.trust.groups }}
 {{- range $namespaces }}
