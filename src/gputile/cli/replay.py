@@ -38,7 +38,9 @@ def replay(
             "--policy", metavar="NAME", help="Any of random, bestfit, fgd, binpack, spread, packing; default: all."
         ),
     ] = None,
-    seed: Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="Default: 42 to 46.")] = None,
+    seed: Annotated[
+        list[int] | None, typer.Option("--seed", min=0, metavar="N", help="0 or more; default: 42 to 46.")
+    ] = None,
     scenario: Annotated[
         Scenario, typer.Option("--scenario", help="Whether pods only arrive, or leave again at the trace's own times.")
     ] = Scenario.ARRIVALS,

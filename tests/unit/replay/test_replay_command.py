@@ -49,6 +49,14 @@ def test_the_table_has_a_line_for_each_policy_and_no_progress_bar_off_a_terminal
     assert result.stderr == ""
 
 
+def test_a_seed_is_zero_or_more(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path)
+    refused = run(trace, "--policy", "random", "--seed", "-1", "--jobs", "1")
+    assert refused.exit_code == 2
+    assert "'--seed'" in refused.stderr
+    assert run(trace, "--policy", "random", "--seed", "0", "--jobs", "1").exit_code == 0
+
+
 def test_processes_find_what_one_finds(tmp_path: Path) -> None:
     trace = write_trace(tmp_path)
     tasks = [Task(trace, "tiny", policy, seed) for policy in ("packing", "random") for seed in (42, 43)]
