@@ -1,14 +1,15 @@
 """One connection of a process in a container: bytes from outside, of which nothing is believed."""
 
 import asyncio
+import select
 from typing import Final, Protocol
 
+from gputile.arbiter.pace import Line
 from gputile.arbiter.protocol import SIZE, Kind, Message, ProtocolError, agree, decode
 from gputile.arbiter.turns import Grant, Instruction
 
 HELLO_WITHIN_S: Final = 5.0
-WINDOW_S: Final = 0.1
-MOST_IN_WINDOW: Final = 200
+MOST_READ: Final = 16 * SIZE  # bytes; what is not handled yet waits in the kernel, where its sender pays for it
 MOST_UNSENT: Final = 16384  # bytes; one that does not read for so long is gone
 
 
@@ -30,46 +31,42 @@ class Desk(Protocol):
         """Tell people of a container that misbehaves, now and then."""
 
 
-class Connection(asyncio.Protocol):
-    """Speaks with the process ``member`` of the container ``allocation``."""
+class Connection(asyncio.BufferedProtocol):
+    """Speaks with the process ``member`` of the container ``allocation``, whose connections all stand in ``line``."""
 
-    def __init__(self, allocation: str, member: int, desk: Desk) -> None:
+    def __init__(self, allocation: str, member: int, desk: Desk, line: Line) -> None:
         self._allocation = allocation
         self._member = member
         self._desk = desk
         self._transport: asyncio.Transport | None = None
-        self._buffer = bytearray()
+        self._line = line
+        self._buffer = bytearray(MOST_READ)
+        self._filled = 0
         self._cards: dict[int, str] = {}
         self._agreed = False
-        self._in_window = 0
-        self._timers: list[asyncio.TimerHandle] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for ``HELLO``."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for mypy: a stream socket
         self._transport = transport
-        self._timers = [asyncio.get_running_loop().call_later(HELLO_WITHIN_S, self._expect_hello)]
+        self._timer = asyncio.get_running_loop().call_later(HELLO_WITHIN_S, self._expect_hello)
 
-    def data_received(self, data: bytes) -> None:
-        """Take in the messages that are whole."""
-        self._buffer += data
-        whole = len(self._buffer) // SIZE
-        messages = [bytes(self._buffer[i * SIZE : (i + 1) * SIZE]) for i in range(whole)]
-        del self._buffer[: whole * SIZE]
-        try:
-            for message in messages:
-                self._take(decode(message))
-        except ProtocolError as error:
-            self._desk.complain(self._allocation, f"a process is not understood: {error}")
-            self.close()
-            return
-        self._count(whole)
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - reads are small, whoever sends much
+        """Return where the next bytes go; there is room, for nothing is read while whole messages wait."""
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take in the messages that are whole, as far as the container's line has room for them."""
+        self._filled += nbytes
+        self._line.read(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         """Take note that the process is gone."""
-        for timer in self._timers:
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._transport = None
+        self._line.leave(self)
         self._desk.gone(self._allocation, self._member)
 
     def tell(self, uuid: str, instruction: Instruction) -> None:
@@ -88,6 +85,56 @@ class Connection(asyncio.Protocol):
         """End the connection, without waiting for what was not sent yet."""
         if self._transport is not None:
             self._transport.abort()
+
+    # -- what the line calls
+
+    @property
+    def whole(self) -> int:
+        """How many whole messages are not handled; none once the connection is to end."""
+        return 0 if self._ending else self._filled // SIZE
+
+    def handle(self, most: int) -> int:
+        """Take in at most so many messages; return how many."""
+        end = min(most, self.whole) * SIZE
+        try:
+            for start in range(0, end, SIZE):
+                if not self._ending:
+                    self._take(decode(bytes(self._buffer[start : start + SIZE])))
+        except ProtocolError as error:
+            self._desk.complain(self._allocation, f"a process is not understood: {error}")
+            self.close()
+        except Exception:
+            self.close()  # else its message would come again and again
+            raise
+        rest = self._buffer[end : self._filled]
+        self._filled = len(rest)
+        self._buffer[: self._filled] = rest  # as long as before: the transport still holds a view of it
+        return end // SIZE
+
+    def pause(self) -> None:
+        """Read no more for the time being."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def end_if_gone(self) -> None:
+        """End the connection if its process has: what that has said before makes no difference any more."""
+        if self._transport is None:
+            return
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket"), 0)
+        if poll.poll(0):
+            self.close()
+
+    # -- inside
+
+    @property
+    def _ending(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
 
     def _take(self, message: Message) -> None:
         kind = message.kind
@@ -115,20 +162,6 @@ class Connection(asyncio.Protocol):
     def _expect_hello(self) -> None:
         if not self._agreed:
             self.close()
-
-    def _count(self, messages: int) -> None:
-        """Read no more for a moment from one that sends too much."""
-        loop = asyncio.get_running_loop()
-        if self._in_window == 0 and messages:
-            self._timers[1:] = [loop.call_later(WINDOW_S, self._next_window)]
-        self._in_window += messages
-        if self._in_window > MOST_IN_WINDOW and self._transport is not None:
-            self._transport.pause_reading()
-
-    def _next_window(self) -> None:
-        if self._in_window > MOST_IN_WINDOW and self._transport is not None:
-            self._transport.resume_reading()
-        self._in_window = 0
 
     def _send(self, message: Message) -> None:
         if self._transport is None or self._transport.is_closing():

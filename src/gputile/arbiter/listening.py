@@ -1,14 +1,72 @@
-"""A container's socket: in the directory that only this container sees."""
+"""A container's socket, in the directory that only this container sees, and who is let in there."""
 
+import asyncio
 import contextlib
+import logging
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from gputile.arbiter.pace import Allowance
 from gputile.arbiter.protocol import SOCKET
 
+log = logging.getLogger(__name__)
+
 _BACKLOG: Final = 64
+MOST_CONNECTIONS: Final = 64
+# As many as may be connected at once, and each of them tries again four times a second: the library does no more.
+CONNECTIONS_AT_ONCE: Final = MOST_CONNECTIONS
+CONNECTIONS_PER_S: Final = 4 * MOST_CONNECTIONS
+SHUT_FOR_S: Final = 0.05
+WITHOUT_RESOURCES_S: Final = 1.0
+
+
+class Entrance:
+    """Hands over those who connect to a listening socket, which it owns, to ``arrive``: one at a time.
+
+    Who connects and hangs up in a loop is let in no more often than ``CONNECTIONS_PER_S``; the others wait in the
+    kernel.
+    """
+
+    def __init__(self, sock: socket.socket, arrive: Callable[[socket.socket], None]) -> None:
+        self._sock = sock
+        self._arrive = arrive
+        self._allowance = Allowance(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._open()
+
+    def close(self) -> None:
+        """Let in nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+
+    def _open(self) -> None:
+        self._loop.add_reader(self._sock, self._accept)
+
+    def _shut(self, seconds: float) -> None:
+        self._loop.remove_reader(self._sock)
+        self._timer = self._loop.call_later(seconds, self._open)
+
+    def _accept(self) -> None:
+        if not self._allowance.left(self._loop.time()):
+            self._shut(SHUT_FOR_S)
+            return
+        try:
+            connected, _ = self._sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            log.error("nobody is let in for a moment: %s", error)
+            self._shut(WITHOUT_RESOURCES_S)
+            return
+        self._allowance.spend(1)
+        connected.setblocking(False)
+        self._arrive(connected)
 
 
 def listen_in(directory: Path) -> socket.socket:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,14 +11,14 @@ from typing import Final
 
 from gputile.arbiter.assignment import Allocation, Assignment
 from gputile.arbiter.connection import Connection
-from gputile.arbiter.listening import listen_in, remove_from
+from gputile.arbiter.listening import MOST_CONNECTIONS, Entrance, listen_in, remove_from
+from gputile.arbiter.pace import Line
 from gputile.arbiter.protocol import Kind, Message, ProtocolError, uuid_fields
 from gputile.arbiter.turns import MS, CardTurns, Instruction
 from gputile.arbiter.usage import Used
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS: Final = 64
 TRY_AGAIN_S: Final = 1.0
 COMPLAIN_EVERY_S: Final = 60.0
 
@@ -26,7 +27,8 @@ COMPLAIN_EVERY_S: Final = 60.0
 class _Container:
     allocation: Allocation
     uuids: dict[tuple[int, int], str]
-    server: asyncio.Server | None = None
+    line: Line
+    entrance: Entrance | None = None
     members: set[int] = field(default_factory=set)
     complain_at: float = 0.0
     waits: bool = False
@@ -44,7 +46,7 @@ class Arbiter:
         self._connections: dict[int, Connection] = {}
         self._last_member = 0
         self._refused: set[str] = set()  # told people of once
-        self._listening = asyncio.Lock()
+        self._arriving: set[asyncio.Task[object]] = set()
 
     async def assign(self, assignment: Assignment) -> None:
         """Serve just the containers of ``assignment``."""
@@ -66,13 +68,9 @@ class Arbiter:
 
     async def listen(self) -> bool:
         """Listen where nobody does yet; return whether that is everywhere."""
-        async with self._listening:
-            return await self._listen()
-
-    async def _listen(self) -> bool:
-        loop, complete = asyncio.get_running_loop(), True
-        for name, container in list(self._containers.items()):
-            if container.server is not None:
+        complete = True
+        for name, container in self._containers.items():
+            if container.entrance is not None:
                 continue
             try:
                 sock = listen_in(Path(name))
@@ -84,13 +82,7 @@ class Arbiter:
                     container.waits = True
                 complete = False
                 continue
-            server = await loop.create_unix_server(partial(self._connect, name), sock=sock)
-            if self._containers.get(name) is not container:  # it has gone meanwhile
-                server.close()
-                if name not in self._containers:
-                    remove_from(Path(name))
-                continue
-            container.server = server
+            container.entrance = Entrance(sock, partial(self._arrive, name))
         return complete
 
     def used(self) -> Used:
@@ -149,13 +141,25 @@ class Arbiter:
 
     # -- inside
 
+    def _arrive(self, name: str, connected: socket.socket) -> None:
+        if self._full(name):
+            connected.close()
+            return
+        loop = asyncio.get_running_loop()
+        made = loop.create_task(loop.connect_accepted_socket(partial(self._connect, name), connected))
+        self._arriving.add(made)
+        made.add_done_callback(self._arriving.discard)
+
+    def _full(self, name: str) -> bool:
+        return name not in self._containers or len(self._containers[name].members) >= MOST_CONNECTIONS
+
     def _connect(self, name: str) -> asyncio.BaseProtocol:
-        container = self._containers.get(name)
-        if container is None or len(container.members) >= MOST_CONNECTIONS:
+        if self._full(name):  # by now
             return _Refusal()
-        self._last_member += 1
-        connection = self._connections[self._last_member] = Connection(name, self._last_member, self)
-        container.members.add(self._last_member)
+        container, member = self._containers[name], self._last_member + 1
+        connection = self._connections[member] = Connection(name, member, self, container.line)
+        self._last_member = member
+        container.members.add(member)
         return connection
 
     def _put(self, allocation: Allocation) -> None:
@@ -166,7 +170,8 @@ class Arbiter:
                 log.error("no turns for %s: %s", allocation.directory, error)
                 self._refused.add(allocation.directory)
             return
-        container = self._containers.setdefault(allocation.directory, _Container(allocation, uuids))
+        new = _Container(allocation, uuids, Line(asyncio.get_running_loop()))
+        container = self._containers.setdefault(allocation.directory, new)
         container.allocation = allocation
         for card in allocation.cards:
             turns = self._cards.setdefault(card.uuid, CardTurns(self.quantum, self._longest_wait))
@@ -175,8 +180,8 @@ class Arbiter:
 
     def _drop(self, name: str) -> None:
         container = self._containers.pop(name)
-        if container.server is not None:
-            container.server.close()
+        if container.entrance is not None:
+            container.entrance.close()
             remove_from(Path(name))
         for member in container.members:
             self._connections[member].close()

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.arbiter.listening import MOST_CONNECTIONS
 from gputile.arbiter.protocol import SIZE, VERSION, Kind, Message, decode, uuid_fields
-from gputile.arbiter.server import MOST_CONNECTIONS
 from tests.integration.arbiter.process import ArbiterProcess
 
 CARD = "GPU-00000000-0000-5117-0000-000000000001"

@@ -1,0 +1,246 @@
+"""One container that floods the arbiter or connects to it in a loop: what the arbiter does for it, and for another."""
+
+import asyncio
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.arbiter.connection import MOST_READ, Connection
+from gputile.arbiter.listening import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
+from gputile.arbiter.pace import MESSAGES_AT_ONCE, MESSAGES_PER_S, Line
+from gputile.arbiter.protocol import SIZE, SOCKET, Kind, Message, decode, uuid_fields
+from gputile.arbiter.server import Arbiter
+from tests.integration.arbiter.process import ArbiterProcess
+
+CARD = "GPU-00000000-0000-5117-0000-000000000001"
+GREETING = Message(Kind.HELLO, a=1, b=1).encode()
+MINE = Message(Kind.CARD, a=uuid_fields(CARD)[0], b=uuid_fields(CARD)[1]).encode()
+WITHIN_S = 60.0
+ROUNDS = 30
+CONNECTIONS = 48
+
+# Sends parts of messages too: what does not fit into the kernel is cut anywhere.
+FLOOD = """
+import select, socket, sys
+from gputile.arbiter.protocol import Kind, Message
+path, number, start = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
+data = Message(Kind.BUSY, turn=1).encode() * 6000
+left = {}
+for _ in range(number):
+    peer = socket.socket(socket.AF_UNIX)
+    peer.connect(path)
+    peer.sendall(start)
+    peer.setblocking(False)
+    left[peer] = data
+print("ready", flush=True)
+while True:
+    for peer in select.select([], list(left), [])[1]:
+        left[peer] = left[peer][peer.send(left[peer]):] or data
+"""
+# Counts how often it was greeted, and in how many seconds.
+LOOP = """
+import socket, sys, threading, time
+path, hello = sys.argv[1], bytes.fromhex(sys.argv[2])
+ended, greeted, begin = threading.Event(), [], time.monotonic()
+def connect():
+    while not ended.is_set():
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.settimeout(60.0)
+            peer.connect(path)
+            try:
+                peer.sendall(hello)
+                if peer.recv(32):
+                    greeted.append(peer)
+            except ConnectionError:
+                pass
+threads = [threading.Thread(target=connect) for _ in range(16)]
+for thread in threads:
+    thread.start()
+print("ready", flush=True)
+sys.stdin.readline()
+ended.set()
+for thread in threads:
+    thread.join()
+print(len(greeted), time.monotonic() - begin)
+"""
+
+
+class Recorder(Arbiter):
+    """An arbiter that counts what it has handled of each container, and knows who has left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.handled: dict[str, list[int]] = {}
+        self.left: list[str] = []
+
+    def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
+        self.handled.setdefault(Path(allocation).name, []).append(message.turn)
+        super().said(allocation, member, uuid, message)
+
+    def gone(self, allocation: str, member: int) -> None:
+        self.left.append(Path(allocation).name)
+        super().gone(allocation, member)
+
+    async def serve(self, directory: Path, *names: str) -> list[Path]:
+        for name in names:
+            (directory / name).mkdir()
+        directories = [str(directory / name) for name in names]
+        await self.assign(Assignment(tuple(Allocation(name, (CardClaim(CARD),)) for name in directories)))
+        return [Path(name) / SOCKET for name in directories]
+
+
+@contextmanager
+def program(text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", text, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def connect(path: Path) -> socket.socket:
+    peer = socket.socket(socket.AF_UNIX)
+    peer.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(peer, str(path))
+    await loop.sock_sendall(peer, GREETING + MINE)
+    await loop.sock_recv(peer, SIZE)
+    return peer
+
+
+async def take_turn(peer: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(peer, Message(Kind.WANT).encode())
+    turn = decode(await loop.sock_recv(peer, SIZE))
+    assert turn.kind is Kind.TURN
+    await loop.sock_sendall(peer, Message(Kind.DONE, turn=turn.turn).encode())
+
+
+def test_a_flood_from_many_connections_gets_no_more_than_its_allowance(tmp_path: Path) -> None:
+    """M5: what is handled of it while another container takes its turns."""
+
+    async def main() -> None:
+        arbiter, loop = Recorder(), asyncio.get_running_loop()
+        bad, good = await arbiter.serve(tmp_path, "bad", "good")
+        begin, worst = loop.time(), 0
+        with program(FLOOD, str(bad), str(CONNECTIONS), (GREETING + MINE).hex()) as flood:
+            assert flood.stdout is not None
+            assert await asyncio.to_thread(flood.stdout.readline)
+            peer, handled = await connect(good), arbiter.handled.setdefault("bad", [])
+            async with asyncio.timeout(WITHIN_S):
+                while len(handled) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110 - what another process does
+                    await asyncio.sleep(0.01)
+                for _ in range(ROUNDS):
+                    before = len(handled)
+                    await take_turn(peer)
+                    worst = max(worst, len(handled) - before)
+                    await asyncio.sleep(0.01)
+            assert len(handled) <= MESSAGES_AT_ONCE + MESSAGES_PER_S * (loop.time() - begin)
+        # A turn takes the loop three rounds, in each of which each connection is read and served once at most,
+        # wherever the machine stands still.
+        assert worst <= 3 * 2 * CONNECTIONS * MOST_READ // SIZE
+        arbiter.close()
+        peer.close()
+
+    asyncio.run(main())
+
+
+def test_one_that_says_too_much_is_heard_to_the_end_and_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        arbiter, loop = Recorder(), asyncio.get_running_loop()
+        (path,) = await arbiter.serve(tmp_path, "one")
+        peer = await connect(path)
+        turns = list(range(1, 5 * MESSAGES_AT_ONCE))
+        said = b"".join(Message(Kind.BUSY, turn=turn).encode() for turn in turns)
+        async with asyncio.timeout(WITHIN_S):
+            for start in range(0, len(said), 1001):
+                await loop.sock_sendall(peer, said[start : start + 1001])
+            while len(arbiter.handled.get("one", [])) < len(turns):  # noqa: ASYNC110 - what the arbiter does
+                await asyncio.sleep(0.01)
+            await take_turn(peer)
+        assert arbiter.handled["one"][: len(turns)] == turns
+        arbiter.close()
+        peer.close()
+
+    asyncio.run(main())
+
+
+def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tmp_path: Path) -> None:
+    """M5: and another container takes its turns meanwhile."""
+    with ArbiterProcess(tmp_path) as arbiter:
+        bad, good = arbiter.assign({name: [CardClaim(CARD)] for name in ("bad", "good")})
+        with program(LOOP, str(bad), GREETING.hex()) as loop, socket.socket(socket.AF_UNIX) as peer:
+            assert loop.stdout is not None
+            assert loop.stdout.readline()
+            peer.settimeout(WITHIN_S)
+            peer.connect(str(good))
+            peer.sendall(GREETING + MINE)
+            peer.recv(SIZE, socket.MSG_WAITALL)
+            for _ in range(ROUNDS):
+                peer.sendall(Message(Kind.WANT).encode())
+                turn = decode(peer.recv(SIZE, socket.MSG_WAITALL))
+                assert turn.kind is Kind.TURN
+                peer.sendall(Message(Kind.DONE, turn=turn.turn).encode())
+                time.sleep(0.02)
+            greeted, seconds = loop.communicate("\n", WITHIN_S)[0].split()
+            assert 0 < int(greeted) <= CONNECTIONS_AT_ONCE + CONNECTIONS_PER_S * float(seconds)
+
+
+def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> None:
+    """M4: though what it said last was never read."""
+
+    async def main() -> None:
+        arbiter, loop = Recorder(), asyncio.get_running_loop()
+        (path,) = await arbiter.serve(tmp_path, "one")
+        here, there = socket.socketpair()
+        line = Line(loop)
+        connection = Connection(str(path.parent), 1, arbiter, line)
+        await loop.connect_accepted_socket(lambda: connection, here)
+        there.sendall(GREETING)
+        assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is Kind.WELCOME
+        connection.pause()
+        there.sendall(MINE * 100)
+        connection.end_if_gone()
+        await asyncio.sleep(0.01)
+        assert arbiter.left == []
+        there.close()
+        await asyncio.sleep(0.01)
+        assert arbiter.left == [], "nobody looks"
+        connection.end_if_gone()
+        assert connection.whole == 0
+        await asyncio.sleep(0.01)
+        assert arbiter.left == ["one"]
+        arbiter.close()
+
+    asyncio.run(main())
+
+
+def test_the_turn_of_a_flood_that_ends_goes_to_another(tmp_path: Path) -> None:
+    """M4"""
+
+    async def main() -> None:
+        arbiter = Recorder()
+        bad, good = await arbiter.serve(tmp_path, "bad", "good")
+        with program(FLOOD, str(bad), "2", (GREETING + MINE + Message(Kind.WANT).encode()).hex()) as flood:
+            assert flood.stdout is not None
+            assert await asyncio.to_thread(flood.stdout.readline)
+            async with asyncio.timeout(WITHIN_S):
+                while len(arbiter.handled.get("bad", [])) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        peer = await connect(good)
+        async with asyncio.timeout(WITHIN_S):
+            await take_turn(peer)
+            while len(arbiter.left) < 2:  # noqa: ASYNC110 - what the arbiter does
+                await asyncio.sleep(0.01)
+        arbiter.close()
+        peer.close()
+
+    asyncio.run(main())
