@@ -25,8 +25,11 @@
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *, size_t *))                                 \
     X(cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream))                             \
     X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (CUmemoryPool, int, void *))           \
+    X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (CUmemoryPool, int, void *))           \
     X(cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemoryPool, size_t))                            \
     X(cuDeviceGetMemPool, "cuDeviceGetMemPool", (CUmemoryPool *, CUdevice))                  \
+    X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (CUmemoryPool *, CUdevice))    \
+    X(cuDeviceSetMemPool, "cuDeviceSetMemPool", (CUdevice, CUmemoryPool))                    \
     X(cuDeviceGetGraphMemAttribute, "cuDeviceGetGraphMemAttribute", (CUdevice, int, void *)) \
     X(cuDeviceGraphMemTrim, "cuDeviceGraphMemTrim", (CUdevice))                              \
     X(cuDevicePrimaryCtxGetState, "cuDevicePrimaryCtxGetState", (CUdevice, unsigned *, int *)) \

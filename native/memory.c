@@ -93,11 +93,13 @@ GPUTILE_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
 
 GPUTILE_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     RELEASE(GPUTILE_LINEAR, pointer, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync, pointer, stream))
+    gputile_pools_freed();
     return result;
 }
 
 GPUTILE_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
     RELEASE(GPUTILE_LINEAR, pointer, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync_ptsz, pointer, stream))
+    gputile_pools_freed();
     return result;
 }
 

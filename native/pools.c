@@ -16,6 +16,8 @@ struct gputile_pool {
     int card; /* -1: of the host's memory */
     uint64_t counted, grain; /* grain: a pool grows by a multiple of it */
     uint64_t expected;       /* what it holds after the request in progress, if it grows by no more than that */
+    bool made;               /* by this process, which may destroy it */
+    bool doomed;             /* destroyed by the program, and still in use */
     struct gputile_pool *next;
 };
 
@@ -24,6 +26,9 @@ enum { STREAM_GRAIN = 32 << 20, GRAPH_GRAIN = 2 << 20, MOST_GRAIN = 1 << 30 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct gputile_pool *pools;
+static int doomed;
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle);
 
 static CUresult attribute(const struct gputile_pool *pool, bool reserved, uint64_t *value) {
     *value = 0;
@@ -50,6 +55,32 @@ static uint64_t settle(struct gputile_pool *pool) {
     return reserved;
 }
 
+static void forget(struct gputile_pool **at) {
+    struct gputile_pool *pool = *at;
+    __atomic_store_n(at, pool->next, __ATOMIC_RELEASE);
+    if (pool->card >= 0) gputile_give_back(pool->card, pool->counted);
+    if (pool->doomed) __atomic_fetch_sub(&doomed, 1, __ATOMIC_RELAXED);
+    free(pool);
+}
+
+/* A doomed pool that holds nothing any more is destroyed in earnest. */
+static bool is_over(const struct gputile_pool *pool, uint64_t reserved) {
+    return pool->doomed && !reserved && CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, pool->handle) == CUDA_SUCCESS;
+}
+
+enum { EVERY_CARD = -1 };
+
+/* Settle the pools of a card; `shrinking`: they give up first what they can. */
+static void sweep(int card, bool shrinking) {
+    for (struct gputile_pool **at = &pools; *at;) {
+        struct gputile_pool *pool = *at;
+        bool asked = pool->card >= 0 && (card == EVERY_CARD || pool->card == card);
+        if (asked && (shrinking || pool->doomed)) shrink(pool);
+        if (asked && is_over(pool, settle(pool))) forget(at);
+        else at = &pool->next;
+    }
+}
+
 static bool grow(struct gputile_pool *pool, uint64_t bytes) {
     uint64_t reserved = settle(pool), used;
     if (attribute(pool, false, &used) != CUDA_SUCCESS) used = reserved;
@@ -67,8 +98,7 @@ CUresult gputile_pool_enter(struct gputile_pool *pool, uint64_t bytes) {
     if (pool->card < 0) return pthread_mutex_lock(&mutex), CUDA_SUCCESS;
     pthread_mutex_lock(&mutex);
     if (grow(pool, bytes)) return CUDA_SUCCESS;
-    for (struct gputile_pool *each = pools; each; each = each->next)
-        if (each->card == pool->card) shrink(each), settle(each);
+    sweep(pool->card, true);
     if (grow(pool, bytes)) return CUDA_SUCCESS;
     pthread_mutex_unlock(&mutex);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -100,17 +130,21 @@ bool gputile_pool_leave(struct gputile_pool *pool) {
 void gputile_pools_settle(void) {
     if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
     pthread_mutex_lock(&mutex);
-    for (struct gputile_pool *pool = pools; pool; pool = pool->next)
-        if (pool->card >= 0) settle(pool);
+    sweep(EVERY_CARD, false);
     pthread_mutex_unlock(&mutex);
 }
 
-static struct gputile_pool *find(CUmemoryPool handle, CUdevice device, int card) {
+void gputile_pools_freed(void) {
+    if (__atomic_load_n(&doomed, __ATOMIC_RELAXED)) gputile_pools_settle();
+}
+
+static struct gputile_pool *find(CUmemoryPool handle, CUdevice device, int card, bool made) {
     pthread_mutex_lock(&mutex);
     struct gputile_pool *pool = pools;
     while (pool && (pool->handle != handle || (!handle && pool->device != device))) pool = pool->next;
     if (!pool && (pool = calloc(1, sizeof *pool))) {
-        *pool = (struct gputile_pool){handle, device, card, 0, handle ? STREAM_GRAIN : GRAPH_GRAIN, 0, pools};
+        *pool = (struct gputile_pool){
+            .handle = handle, .device = device, .card = card, .made = made, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN, .next = pools};
         __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&mutex);
@@ -119,7 +153,7 @@ static struct gputile_pool *find(CUmemoryPool handle, CUdevice device, int card)
 
 struct gputile_pool *gputile_graph_pool(CUdevice device) {
     int card = gputile_card_of_device(device);
-    return card < 0 ? NULL : find(NULL, device, card);
+    return card < 0 ? NULL : find(NULL, device, card, false);
 }
 
 GPUTILE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *props) {
@@ -132,23 +166,43 @@ GPUTILE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps
         props->location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT && (card = gputile_card_of_device(device)) < 0)
         return CUDA_ERROR_NO_DEVICE;
     CUresult result = CALL_REAL(cuMemPoolCreate, cuMemPoolCreate, made, props);
-    if (result == CUDA_SUCCESS) find(*made, device, card);
+    if (result == CUDA_SUCCESS) find(*made, device, card, true);
+    return result;
+}
+
+/* As the driver does: the pool is the device's current one no more, and keeps no memory for later. */
+static void doom(struct gputile_pool *pool) {
+    const struct gputile_driver *driver = gputile_driver();
+    CUmemoryPool other;
+    uint64_t none = 0;
+    driver->cuMemPoolSetAttribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none);
+    if (driver->cuDeviceGetMemPool(&other, pool->device) == CUDA_SUCCESS && other == pool->handle &&
+        driver->cuDeviceGetDefaultMemPool(&other, pool->device) == CUDA_SUCCESS)
+        driver->cuDeviceSetMemPool(pool->device, other);
+    pool->doomed = true;
+    __atomic_fetch_add(&doomed, 1, __ATOMIC_RELAXED);
+}
+
+/* The driver frees a destroyed pool's memory when it is used no more, and then tells nobody. So the pool is destroyed
+ * only then, and counts until then. */
+static CUresult destroy(CUmemoryPool handle) {
+    struct gputile_pool **at = &pools;
+    while (*at && (*at)->handle != handle) at = &(*at)->next;
+    struct gputile_pool *pool = *at;
+    if (pool && pool->doomed) return CUDA_ERROR_INVALID_VALUE;
+    if (pool && pool->made && pool->card >= 0) {
+        shrink(pool);
+        if (settle(pool)) return doom(pool), CUDA_SUCCESS;
+    }
+    CUresult result = CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, handle);
+    if (result == CUDA_SUCCESS && pool) forget(at);
     return result;
 }
 
 GPUTILE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-    struct gputile_pool *pool = NULL;
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&mutex);
-    CUresult result = CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, handle);
-    if (result == CUDA_SUCCESS)
-        for (struct gputile_pool **at = &pools; *at && !pool; at = &(*at)->next)
-            if ((*at)->handle == handle) {
-                pool = *at;
-                __atomic_store_n(at, pool->next, __ATOMIC_RELEASE);
-                break;
-            }
-    if (pool && pool->card >= 0) gputile_give_back(pool->card, pool->counted);
-    free(pool);
+    CUresult result = destroy(handle);
     pthread_mutex_unlock(&mutex);
     return result;
 }
@@ -174,7 +228,7 @@ static CUresult pool_for(CUmemoryPool handle, CUstream stream, bool per_thread, 
     if (result != CUDA_SUCCESS || is_capturing(stream, per_thread)) return result;
     result = gputile_driver()->cuCtxGetDevice(&device);
     if (result == CUDA_SUCCESS && !handle) result = gputile_driver()->cuDeviceGetMemPool(&handle, device);
-    if (result == CUDA_SUCCESS && !(*pool = find(handle, device, card))) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS && !(*pool = find(handle, device, card, false))) result = CUDA_ERROR_OUT_OF_MEMORY;
     return result;
 }
 
@@ -191,8 +245,7 @@ static CUresult undo(CUdeviceptr pointer, CUstream stream) {
     gputile_driver()->cuMemFreeAsync(pointer, stream);
     gputile_driver()->cuStreamSynchronize(stream);
     pthread_mutex_lock(&mutex);
-    for (struct gputile_pool *pool = pools; pool; pool = pool->next)
-        if (pool->card >= 0) shrink(pool), settle(pool);
+    sweep(EVERY_CARD, true);
     pthread_mutex_unlock(&mutex);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -236,5 +289,6 @@ GPUTILE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
 
 void gputile_pools_in_child(void) {
     pthread_mutex_init(&mutex, NULL);
+    doomed = 0;
     pools = NULL; /* the parent's: a child of a process that uses CUDA has none of it */
 }

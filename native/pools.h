@@ -23,6 +23,9 @@ bool gputile_pool_leave(struct gputile_pool *pool);
 /* Give back what pools have returned to their cards since; cheap where no pool was ever used. */
 void gputile_pools_settle(void);
 
+/* The same after memory was freed without waiting, for pools that were destroyed and are still in use. */
+void gputile_pools_freed(void);
+
 void gputile_pools_in_child(void);
 
 #endif

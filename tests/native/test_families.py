@@ -90,6 +90,45 @@ print(cuda.from_pool(224), cuda.info()[0])
     assert out.splitlines() == ["0 64", "64 0 64", "0 32"]
 
 
+def test_a_destroyed_pool_counts_while_memory_of_it_is_in_use(one_card: Callable[..., Container]) -> None:
+    """M4: cuMemPoolDestroy returns at once, what is in use of the pool stays taken until it is freed."""
+    container = one_card(256)
+    out = container.python("""
+cuda = Cuda()
+def make():
+    pool = c_void_p()
+    assert cuda("cuMemPoolCreate", byref(pool), byref(PoolProps(1, 0, Location(1, 0)))) == OK
+    return pool
+kept = []
+for _ in range(4):
+    pool, pointer = make(), c_uint64()
+    if cuda("cuMemAllocFromPoolAsync", byref(pointer), 192 * MIB, pool, None) == OK: kept.append(pointer)
+    assert cuda("cuMemPoolDestroy", pool) == OK
+print(len(kept), cuda.info()[0])
+print(cuda("cuMemFreeAsync", kept.pop(), None), cuda.info()[0], cuda.linear(256))
+""")
+    assert out.splitlines() == ["1 64", "0 256 0"]
+    assert container.gpus.cards()[0].peak <= 256 << 20
+
+
+def test_a_destroyed_pool_is_current_no_more(one_card: Callable[..., Container]) -> None:
+    """M4: in place of a device's current pool that is destroyed comes the default one, which cannot be destroyed."""
+    out = one_card(256).python("""
+cuda = Cuda()
+pool, default, current, kept = c_void_p(), c_void_p(), c_void_p(), c_uint64(2**64 - 1)
+assert cuda("cuDeviceGetDefaultMemPool", byref(default), 0) == OK
+assert cuda("cuMemPoolCreate", byref(pool), byref(PoolProps(1, 0, Location(1, 0)))) == OK
+assert cuda("cuMemPoolSetAttribute", pool, 4, byref(kept)) == OK
+assert cuda("cuDeviceSetMemPool", 0, pool) == OK
+print(cuda.pooled(64), cuda("cuMemPoolDestroy", pool), cuda("cuMemPoolDestroy", pool))
+old = cuda.last
+cuda("cuDeviceGetMemPool", byref(current), 0)
+print(current.value == default.value, cuda.pooled(32), cuda.info()[0], cuda("cuMemPoolDestroy", default))
+print(cuda("cuMemFree", old), cuda.info()[0], cuda.free_pooled(), cuda.info()[0])
+""")
+    assert out.splitlines() == ["0 0 1", "True 0 160 1", "0 224 0 256"]
+
+
 def test_mappings_hold_physical_memory(one_card: Callable[..., Container]) -> None:
     """M4: memory of cuMemCreate counts until no handle and no mapping refers to it."""
     out = one_card(256).python("""

@@ -4,7 +4,7 @@
 #include "fake.h"
 
 enum kind { LINEAR, PHYSICAL, ARRAY, EXTERNAL, POOLED };
-struct pool { int device; size_t reserved, used; uint64_t threshold; };
+struct pool { int device; size_t reserved, used; uint64_t threshold; bool doomed; };
 struct block {
     uint64_t key;
     enum kind kind;
@@ -55,12 +55,22 @@ static CUresult make(uint64_t *key, enum kind kind, int device, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
+static void trim(struct pool *pool, size_t keep) {
+    size_t left = pool->used > keep ? pool->used : keep;
+    if (pool->reserved > left) give(pool->device, pool->reserved - left), pool->reserved = left;
+}
+/* A destroyed pool is there until nothing of it is in use. */
+static void shrink_doomed(struct pool *pool) {
+    trim(pool, 0);
+    if (!pool->used) free(pool);
+}
+
 static void unreference(struct block **at) {
     struct block *block = *at;
     if (--block->references) return;
     *at = block->next;
-    if (block->kind == POOLED) block->pool->used -= block->bytes;
-    else give(block->device, block->bytes);
+    if (block->kind != POOLED) give(block->device, block->bytes);
+    else if (block->pool->used -= block->bytes, block->pool->doomed) shrink_doomed(block->pool);
     free(block);
 }
 
@@ -114,10 +124,6 @@ CUresult pool_take(CUmemoryPool handle, size_t bytes) {
     pool->reserved += grown, pool->used += bytes;
     return CUDA_SUCCESS;
 }
-static void trim(struct pool *pool, size_t keep) {
-    size_t left = pool->used > keep ? pool->used : keep;
-    if (pool->reserved > left) give(pool->device, pool->reserved - left), pool->reserved = left;
-}
 void trim_pools(int device) {
     pthread_mutex_lock(&fake_mutex);
     trim(current_pool(device), current_pool(device)->threshold);
@@ -152,9 +158,12 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *props)
 }
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     struct pool *pool = (struct pool *)handle;
-    give(pool->device, pool->reserved);
+    if (handle == default_pool(pool->device)) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&fake_mutex);
     if (chosen[pool->device] == pool) chosen[pool->device] = NULL;
-    free(pool);
+    pool->doomed = true;
+    shrink_doomed(pool);
+    pthread_mutex_unlock(&fake_mutex);
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value) {
