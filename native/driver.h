@@ -40,6 +40,7 @@
     X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream))                                \
     X(cuStreamQuery, "cuStreamQuery", (CUstream))                                            \
     X(cuStreamGetCtx, "cuStreamGetCtx", (CUstream, CUcontext *))                             \
+    X(cuStreamGetDevice, "cuStreamGetDevice", (CUstream, CUdevice *))                        \
     X(cuStreamIsCapturing, "cuStreamIsCapturing", (CUstream, int *))                         \
     X(cuEventCreate, "cuEventCreate", (CUevent *, unsigned))                                 \
     X(cuEventRecord, "cuEventRecord", (CUevent, CUstream))                                   \

@@ -5,6 +5,8 @@
 #include "entries.h"
 #include "gate.h"
 #include "holdings.h"
+#include "limits.h"
+#include "places.h"
 #include "pools.h"
 #include "turn.h"
 
@@ -12,36 +14,77 @@
 
 enum { MOST_DEPTH = 16 };
 
-/* What a graph and its children allocate, UINT64_MAX if that cannot be told. */
-static uint64_t asked_by(CUgraph graph, int depth) {
-    const struct gputile_driver *driver = gputile_driver();
-    uint64_t sum = 0;
-    size_t count = 0;
-    if (depth == MOST_DEPTH || driver->cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS) return UINT64_MAX;
-    CUgraphNode *nodes = count ? malloc(count * sizeof *nodes) : NULL;
-    if (count && (!nodes || driver->cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS)) return free(nodes), UINT64_MAX;
-    for (size_t i = 0; i < count && sum != UINT64_MAX; i++) {
-        CUDA_MEM_ALLOC_NODE_PARAMS params;
-        CUgraph child;
-        uint64_t more = 0;
-        int type;
-        if (driver->cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS) sum = UINT64_MAX;
-        else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
-            more = driver->cuGraphMemAllocNodeGetParams(nodes[i], &params) == CUDA_SUCCESS ? params.bytesize : UINT64_MAX;
-        else if (type == CU_GRAPH_NODE_TYPE_GRAPH)
-            more = driver->cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS ? asked_by(child, depth + 1) : UINT64_MAX;
-        if (__builtin_add_overflow(sum, more, &sum)) sum = UINT64_MAX;
-    }
-    free(nodes);
-    return sum;
+struct sums { uint64_t of[GPUTILE_MOST_CARDS]; }; /* bytes by device */
+
+static bool add_to(struct sums *sums, const CUDA_MEM_ALLOC_NODE_PARAMS *node) {
+    CUdevice device = gputile_device_at(&node->poolProps.location);
+    if (gputile_on_host(&node->poolProps.location)) return true;
+    return device >= 0 && device < gputile_device_count() && !__builtin_add_overflow(sums->of[device], node->bytesize, &sums->of[device]);
 }
 
-static CUresult remember(CUresult result, const CUgraphExec *exec, CUgraph graph) {
-    if (result == CUDA_SUCCESS && gputile_driver()->cuGraphMemAllocNodeGetParams) {
-        uint64_t bytes = asked_by(graph, 0);
-        if (bytes) gputile_holding_add((struct gputile_holding){GPUTILE_EXEC, (uintptr_t)*exec, -1, bytes, 0, 1});
+/* Add what a graph and its children allocate; false if that cannot be told. */
+static bool add_asked(CUgraph graph, int depth, struct sums *sums) {
+    const struct gputile_driver *driver = gputile_driver();
+    bool told = true;
+    size_t count = 0;
+    if (depth == MOST_DEPTH || driver->cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS) return false;
+    CUgraphNode *nodes = count ? malloc(count * sizeof *nodes) : NULL;
+    if (count && (!nodes || driver->cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS)) return free(nodes), false;
+    for (size_t i = 0; i < count && told; i++) {
+        CUDA_MEM_ALLOC_NODE_PARAMS params;
+        CUgraph child;
+        int type;
+        if (driver->cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS) told = false;
+        else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            told = driver->cuGraphMemAllocNodeGetParams(nodes[i], &params) == CUDA_SUCCESS && add_to(sums, &params);
+        else if (type == CU_GRAPH_NODE_TYPE_GRAPH)
+            told = driver->cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS && add_asked(child, depth + 1, sums);
     }
+    free(nodes);
+    return told;
+}
+
+/* Where it cannot be told, more than any card has. */
+static struct sums asked_by(CUgraph graph) {
+    struct sums sums = {{0}};
+    if (gputile_driver()->cuGraphMemAllocNodeGetParams && !add_asked(graph, 0, &sums)) sums.of[0] = UINT64_MAX;
+    return sums;
+}
+
+/* A holding for each device on which an executable graph allocates: addresses leave the highest byte free. */
+static uint64_t key_of(CUgraphExec exec, CUdevice device) { return (uintptr_t)exec ^ (uint64_t)device << 56; }
+
+static CUresult remember(CUresult result, const CUgraphExec *exec, CUgraph graph) {
+    if (result != CUDA_SUCCESS) return result;
+    const struct sums sums = asked_by(graph);
+    for (CUdevice device = 0; device < GPUTILE_MOST_CARDS; device++)
+        if (sums.of[device])
+            gputile_holding_add((struct gputile_holding){GPUTILE_EXEC, key_of(*exec, device), -1, sums.of[device], 0, 1});
+    return CUDA_SUCCESS;
+}
+
+/* What a graph takes while it is uploaded or launched, a pool for each device. */
+struct needs {
+    int count;
+    struct gputile_need need[GPUTILE_MOST_CARDS];
+};
+
+static CUresult enter(const struct sums *sums, struct needs *needs) {
+    needs->count = 0;
+    for (CUdevice device = 0; device < GPUTILE_MOST_CARDS; device++) {
+        if (!sums->of[device]) continue;
+        struct gputile_need need = {gputile_graph_pool(device), sums->of[device]};
+        if (!need.pool) return needs->count = 0, CUDA_ERROR_NO_DEVICE;
+        needs->need[needs->count++] = need;
+    }
+    if (!needs->count) return CUDA_SUCCESS;
+    CUresult result = gputile_pools_enter(needs->need, needs->count);
+    if (result != CUDA_SUCCESS) needs->count = 0;
     return result;
+}
+
+static void leave(const struct needs *needs) {
+    if (needs->count) gputile_pools_leave(needs->need, needs->count);
 }
 
 GPUTILE_EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size) {
@@ -57,14 +100,15 @@ GPUTILE_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph g
 }
 
 /* Instantiating may upload the graph, and uploading takes its memory. */
-#define INSTANTIATE(call)                                                                            \
-    CUdevice device = 0;                                                                             \
-    CUresult result = gputile_driver()->cuCtxGetDevice(&device);                                     \
-    uint64_t bytes = params && params->hUploadStream ? asked_by(graph, 0) : 0;                       \
-    struct gputile_pool *pool = result == CUDA_SUCCESS && bytes ? gputile_graph_pool(device) : NULL; \
-    if (pool && (result = gputile_pool_enter(pool, bytes)) != CUDA_SUCCESS) return result;           \
-    result = remember(call, exec, graph);                                                            \
-    if (pool) gputile_pool_leave(pool);                                                              \
+#define INSTANTIATE(call)                                                                          \
+    struct sums sums = {{0}};                                                                      \
+    struct needs needs;                                                                            \
+    if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;                                              \
+    if (params && params->hUploadStream) sums = asked_by(graph);                                   \
+    CUresult result = enter(&sums, &needs);                                                        \
+    if (result != CUDA_SUCCESS) return result;                                                     \
+    result = remember(call, exec, graph);                                                          \
+    leave(&needs);                                                                                 \
     return result;
 
 GPUTILE_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
@@ -77,33 +121,34 @@ GPUTILE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUg
 
 GPUTILE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
     struct gputile_holding taken;
-    gputile_holding_take(GPUTILE_EXEC, (uintptr_t)exec, &taken);
+    for (CUdevice device = 0; device < gputile_device_count(); device++)
+        gputile_holding_take(GPUTILE_EXEC, key_of(exec, device), &taken);
     return CALL_REAL(cuGraphExecDestroy, cuGraphExecDestroy, exec);
 }
 
-/* Wait for the turn, then for room in the graphs' pool; in this order, since a turn may take long to come. */
-static CUresult begin(CUgraphExec exec, CUstream stream, int *card, struct gputile_pool **pool) {
+/* Wait for the turn, then for room in the graphs' pools; in this order, since a turn may take long to come. */
+static CUresult begin(CUgraphExec exec, CUstream stream, int *card, struct needs *needs) {
     struct gputile_holding asked;
-    CUdevice device;
-    *pool = NULL;
+    struct sums sums = {{0}};
+    needs->count = 0;
     CUresult result = gputile_current_card(card);
     if (result != CUDA_SUCCESS) return result;
     gputile_turn_before(*card, stream);
-    if (!gputile_holding_find(GPUTILE_EXEC, (uintptr_t)exec, &asked)) return CUDA_SUCCESS;
-    result = gputile_driver()->cuCtxGetDevice(&device);
-    if (result == CUDA_SUCCESS && (*pool = gputile_graph_pool(device))) result = gputile_pool_enter(*pool, asked.bytes);
+    for (CUdevice device = 0; device < gputile_device_count(); device++)
+        if (gputile_holding_find(GPUTILE_EXEC, key_of(exec, device), &asked)) sums.of[device] = asked.bytes;
+    result = enter(&sums, needs);
     if (result != CUDA_SUCCESS) gputile_turn_after(*card, stream);
     return result;
 }
 
 /* A launch that outgrew its limit by the pool's grain has been submitted: the next one finds no room. */
 #define RUN(stream, call)                                      \
-    struct gputile_pool *pool;                                 \
+    struct needs needs;                                        \
     int card;                                                  \
-    CUresult result = begin(exec, stream, &card, &pool);       \
+    CUresult result = begin(exec, stream, &card, &needs);      \
     if (result != CUDA_SUCCESS) return result;                 \
     result = call;                                             \
-    if (pool) gputile_pool_leave(pool);                        \
+    leave(&needs);                                             \
     gputile_turn_after(card, stream);                          \
     return result;
 

@@ -8,6 +8,7 @@
 #include "entries.h"
 #include "gate.h"
 #include "holdings.h"
+#include "places.h"
 #include "region.h"
 
 struct gputile_pool {
@@ -94,12 +95,19 @@ static bool grow(struct gputile_pool *pool, uint64_t bytes) {
     return true;
 }
 
-CUresult gputile_pool_enter(struct gputile_pool *pool, uint64_t bytes) {
-    if (pool->card < 0) return pthread_mutex_lock(&mutex), CUDA_SUCCESS;
-    pthread_mutex_lock(&mutex);
-    if (grow(pool, bytes)) return CUDA_SUCCESS;
+static bool make_room(const struct gputile_need *need) {
+    struct gputile_pool *pool = need->pool;
+    if (pool->card < 0 || grow(pool, need->bytes)) return true;
     sweep(pool->card, true);
-    if (grow(pool, bytes)) return CUDA_SUCCESS;
+    return grow(pool, need->bytes);
+}
+
+CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
+    int made = 0;
+    pthread_mutex_lock(&mutex);
+    while (made < count && make_room(&need[made])) made++;
+    if (made == count) return CUDA_SUCCESS;
+    sweep(EVERY_CARD, false); /* those before it grow not either */
     pthread_mutex_unlock(&mutex);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -110,19 +118,20 @@ static void learn_grain(struct gputile_pool *pool, uint64_t reserved) {
     if (beyond > pool->grain) pool->grain = beyond < MOST_GRAIN ? beyond : MOST_GRAIN;
 }
 
-bool gputile_pool_leave(struct gputile_pool *pool) {
+static bool count_growth(struct gputile_pool *pool) {
+    uint64_t reserved = pool->card < 0 ? 0 : settle(pool);
+    if (pool->card < 0 || reserved <= pool->counted) return true;
+    learn_grain(pool, reserved); /* it grew by more than its grain */
+    bool within = gputile_reserve(pool->card, reserved - pool->counted) == CUDA_SUCCESS;
+    if (!within) shrink(pool), reserved = settle(pool), within = reserved <= pool->counted;
+    if (!within) gputile_region_force((unsigned)pool->card, reserved - pool->counted);
+    if (reserved > pool->counted) pool->counted = reserved;
+    return within;
+}
+
+bool gputile_pools_leave(const struct gputile_need *need, int count) {
     bool within = true;
-    if (pool->card >= 0) {
-        uint64_t reserved = settle(pool);
-        if (reserved > pool->counted) { /* it grew by more than its grain */
-            learn_grain(pool, reserved);
-            within = gputile_reserve(pool->card, reserved - pool->counted) == CUDA_SUCCESS;
-            if (!within) shrink(pool), reserved = settle(pool);
-            if (!within && reserved <= pool->counted) within = true;
-            else if (!within) gputile_region_force((unsigned)pool->card, reserved - pool->counted);
-            if (reserved > pool->counted) pool->counted = reserved;
-        }
-    }
+    for (int i = 0; i < count; i++) within &= count_growth(need[i].pool);
     pthread_mutex_unlock(&mutex);
     return within;
 }
@@ -138,35 +147,53 @@ void gputile_pools_freed(void) {
     if (__atomic_load_n(&doomed, __ATOMIC_RELAXED)) gputile_pools_settle();
 }
 
-static struct gputile_pool *find(CUmemoryPool handle, CUdevice device, int card, bool made) {
-    pthread_mutex_lock(&mutex);
+static struct gputile_pool *known(CUmemoryPool handle, CUdevice device) {
     struct gputile_pool *pool = pools;
     while (pool && (pool->handle != handle || (!handle && pool->device != device))) pool = pool->next;
-    if (!pool && (pool = calloc(1, sizeof *pool))) {
-        *pool = (struct gputile_pool){
-            .handle = handle, .device = device, .card = card, .made = made, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN, .next = pools};
-        __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
-    }
-    pthread_mutex_unlock(&mutex);
+    return pool;
+}
+
+static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int card) {
+    struct gputile_pool *pool = calloc(1, sizeof *pool);
+    if (!pool) return NULL;
+    *pool = (struct gputile_pool){
+        .handle = handle, .device = device, .card = card, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN, .next = pools};
+    __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
     return pool;
 }
 
 struct gputile_pool *gputile_graph_pool(CUdevice device) {
     int card = gputile_card_of_device(device);
-    return card < 0 ? NULL : find(NULL, device, card, false);
+    if (card < 0) return NULL;
+    pthread_mutex_lock(&mutex);
+    struct gputile_pool *pool = known(NULL, device);
+    if (!pool) pool = add(NULL, device, card);
+    pthread_mutex_unlock(&mutex);
+    return pool;
+}
+
+/* The device and card of a pool there, -1 for the host's; false if that is no card of this container. */
+static bool place_of(const CUmemLocation *location, CUdevice *device, int *card) {
+    *device = gputile_device_at(location);
+    if (*device < 0) *device = location->id; /* managed memory that prefers no place */
+    *card = gputile_on_host(location) ? -1 : gputile_card_of_device(*device);
+    return gputile_on_host(location) || *card >= 0;
 }
 
 GPUTILE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *props) {
-    int card = -1;
+    CUdevice device;
+    int card;
     if (!props) return CUDA_ERROR_INVALID_VALUE;
     if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;
-    CUdevice device = props->location.id;
-    if (props->location.type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) device &= 0xff;
-    if (props->location.type != CU_MEM_LOCATION_TYPE_HOST && props->location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA &&
-        props->location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT && (card = gputile_card_of_device(device)) < 0)
-        return CUDA_ERROR_NO_DEVICE;
+    if (!place_of(&props->location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
+    pthread_mutex_lock(&mutex);
     CUresult result = CALL_REAL(cuMemPoolCreate, cuMemPoolCreate, made, props);
-    if (result == CUDA_SUCCESS) find(*made, device, card, true);
+    if (result == CUDA_SUCCESS) {
+        struct gputile_pool *pool = add(*made, device, card);
+        if (pool) pool->made = true;
+        else CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, *made), result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_unlock(&mutex);
     return result;
 }
 
@@ -219,26 +246,50 @@ static bool is_capturing(CUstream stream, bool per_thread) {
     return gputile_driver()->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-/* What an allocation is made from, and whether there is anything to count: a captured one becomes a graph's node. */
-static CUresult pool_for(CUmemoryPool handle, CUstream stream, bool per_thread, struct gputile_pool **pool) {
-    CUdevice device;
+static CUresult unknown_place(void) {
+    static bool said;
+    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+        gputile_say("memory of a pool is refused, since the driver does not tell on which card the pool is.");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* The pool that an allocation comes from: the one of the handle, else the current one of the device. */
+static CUresult pool_for(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool) {
+    CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
     int card;
-    *pool = NULL;
-    CUresult result = gputile_current_card(&card);
-    if (result != CUDA_SUCCESS || is_capturing(stream, per_thread)) return result;
-    result = gputile_driver()->cuCtxGetDevice(&device);
-    if (result == CUDA_SUCCESS && !handle) result = gputile_driver()->cuDeviceGetMemPool(&handle, device);
-    if (result == CUDA_SUCCESS && !(*pool = find(handle, device, card, false))) result = CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = handle ? CUDA_SUCCESS : gputile_driver()->cuDeviceGetMemPool(&handle, device);
+    if (result != CUDA_SUCCESS) return result;
+    *pool = known(handle, device);
+    if (*pool) return (*pool)->doomed ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if (device < 0 && !gputile_location_of_pool(handle, &location)) return unknown_place();
+    if (!place_of(&location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
+    *pool = add(handle, device, card);
+    return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Find the pool and make room in it. `need->pool` is NULL where there is nothing to count: what is captured becomes a
+ * graph's node. */
+static CUresult begin(CUmemoryPool handle, CUstream stream, bool per_thread, struct gputile_need *need) {
+    CUdevice device = -1;
+    need->pool = NULL;
+    if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;
+    if (!gputile_driver()->cuCtxGetDevice) return CUDA_ERROR_NOT_INITIALIZED;
+    if (is_capturing(stream, per_thread)) return CUDA_SUCCESS;
+    CUresult result = handle ? CUDA_SUCCESS : gputile_device_of_stream(stream, &device);
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&mutex);
+    result = pool_for(handle, device, &need->pool);
+    if (result == CUDA_SUCCESS && !make_room(need)) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) pthread_mutex_unlock(&mutex);
     return result;
 }
 
-#define ALLOCATE(handle, stream, per_thread, call)                                           \
-    struct gputile_pool *counted;                                                            \
-    CUresult result = pool_for(handle, stream, per_thread, &counted);                        \
-    if (result == CUDA_SUCCESS && counted) result = gputile_pool_enter(counted, bytes);      \
-    if (result != CUDA_SUCCESS) return result;                                               \
-    result = call;                                                                           \
-    return counted && !gputile_pool_leave(counted) && result == CUDA_SUCCESS ? undo(*pointer, stream) : result;
+#define ALLOCATE(handle, stream, per_thread, call)                                       \
+    struct gputile_need need = {.bytes = bytes};                                         \
+    CUresult result = begin(handle, stream, per_thread, &need);                          \
+    if (result != CUDA_SUCCESS) return result;                                           \
+    result = call;                                                                       \
+    return need.pool && !gputile_pools_leave(&need, 1) && result == CUDA_SUCCESS ? undo(*pointer, stream) : result;
 
 /* The pool grew over the limit, by more than its grain: the caller gets no memory, the pool gives up what it can. */
 static CUresult undo(CUdeviceptr pointer, CUstream stream) {

@@ -15,10 +15,17 @@ struct gputile_pool;
 /* The pool of a device that its graphs allocate from; NULL if the limits name the device not. */
 struct gputile_pool *gputile_graph_pool(CUdevice device);
 
-/* Make room for `bytes` more in use: reserve what the pool will have to grow by. On success the pools stay locked
- * until gputile_pool_leave, which counts what the pool has really taken; it returns false if that is over the limit. */
-CUresult gputile_pool_enter(struct gputile_pool *pool, uint64_t bytes);
-bool gputile_pool_leave(struct gputile_pool *pool);
+/* What a call may take from a pool. */
+struct gputile_need {
+    struct gputile_pool *pool;
+    uint64_t bytes;
+};
+
+/* Make room for as much more in use: reserve what the pools, each another one, will have to grow by. On success all
+ * pools stay locked until gputile_pools_leave, which counts what these have really taken; it returns false if that is
+ * over the limit. */
+CUresult gputile_pools_enter(const struct gputile_need *need, int count);
+bool gputile_pools_leave(const struct gputile_need *need, int count);
 
 /* Give back what pools have returned to their cards since; cheap where no pool was ever used. */
 void gputile_pools_settle(void);

@@ -4,29 +4,21 @@
 #include "entries.h"
 #include "gate.h"
 #include "holdings.h"
+#include "places.h"
 
 static void unreference(CUmemGenericAllocationHandle handle) {
     struct gputile_holding taken;
     if (gputile_holding_take(GPUTILE_PHYSICAL, handle, &taken)) gputile_give_back(taken.card, taken.bytes);
 }
 
-static bool on_device(const CUmemLocation *location) {
-    return location->type == CU_MEM_LOCATION_TYPE_DEVICE || location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
-}
-
-static bool on_host(const CUmemLocation *location) {
-    return location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
-           location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
-}
-
 GPUTILE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
                                     unsigned long long flags) {
     if (!prop) return CUDA_ERROR_INVALID_VALUE;
     if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;
-    if (on_host(&prop->location)) return CALL_REAL(cuMemCreate, cuMemCreate, handle, bytes, prop, flags);
-    if (!on_device(&prop->location)) return CUDA_ERROR_NOT_SUPPORTED; /* a place this library does not know */
-    int locality = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
-    int card = gputile_card_of_device(locality ? prop->location.id & 0xff : prop->location.id);
+    if (gputile_on_host(&prop->location)) return CALL_REAL(cuMemCreate, cuMemCreate, handle, bytes, prop, flags);
+    CUdevice device = gputile_device_at(&prop->location);
+    if (device < 0) return CUDA_ERROR_NOT_SUPPORTED; /* a place this library does not know */
+    int card = gputile_card_of_device(device);
     if (card < 0) return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = gputile_reserve(card, bytes);
     if (result != CUDA_SUCCESS) return result;

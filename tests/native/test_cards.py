@@ -88,3 +88,103 @@ def test_free_is_never_more_than_the_card_has(tmp_path: Path) -> None:
     assert second.python("cuda = Cuda(); print(cuda.info(), cuda.linear(100), cuda.linear(50))") == "(56, 200) 2 0\n"
     process.kill()
     process.communicate()
+
+
+@pytest.fixture
+def two_cards(tmp_path: Path) -> Container:
+    """512 MiB of a card and 128 of another."""
+    return Container(tmp_path / "allocation", FakeGpus(tmp_path, [1024, 1024]), {0: 512, 1: 128})
+
+
+def test_a_pool_counts_on_its_own_card(two_cards: Container) -> None:
+    """M4: a pool's card is charged whatever context is current, be it a default pool, a current one or one's own."""
+    out = two_cards.python("""
+cuda = Cuda()
+default, made = c_void_p(), c_void_p()
+assert cuda("cuDeviceGetDefaultMemPool", byref(default), 1) == OK
+assert cuda("cuMemPoolCreate", byref(made), byref(PoolProps(1, 0, Location(1, 1)))) == OK
+for pool in (default, made):
+    taken = []
+    while cuda("cuMemAllocFromPoolAsync", byref(pointer := c_uint64()), 32 * MIB, pool, None) == OK:
+        taken.append(pointer)
+    print(len(taken), cuda.info()[0])
+    for pointer in taken: cuda("cuMemFreeAsync", pointer, None)
+    cuda("cuMemPoolTrimTo", pool, 0)
+cuda.use(1)
+print(cuda.info()[0])
+""")
+    assert out.splitlines() == ["4 512", "4 512", "128"]
+    assert two_cards.gpus.cards()[1].peak == 128 << 20
+
+
+@pytest.mark.parametrize("driver", [12000, 13000])
+def test_an_allocation_on_a_stream_counts_on_the_stream_s_card(tmp_path: Path, driver: int) -> None:
+    """M4: cuMemAllocAsync takes the pool that is current on the device of the stream."""
+    gpus = FakeGpus(tmp_path, [1024, 1024], driver_version=driver)
+    out = Container(tmp_path / "allocation", gpus, {0: 512, 1: 128}).python("""
+cuda = Cuda(device=1)
+stream, pointer = cuda.stream(), c_uint64()
+cuda.use(0)
+print(cuda("cuMemAllocAsync", byref(pointer), 256 * MIB, stream))
+print(cuda("cuMemAllocAsync", byref(pointer), 96 * MIB, stream), cuda.info()[0])
+cuda.use(1)
+print(cuda.info()[0])
+""")
+    assert out.splitlines() == ["2", "0 512", "32"]
+    assert [card.peak >> 20 for card in gpus.cards()] == [0, 96]
+
+
+def test_a_graph_counts_on_the_cards_of_its_nodes(two_cards: Container) -> None:
+    """M4: a graph may allocate on several cards; what does not fit on one of them is refused as a whole."""
+    out = two_cards.python("""
+cuda = Cuda()
+def launch(*mib):
+    graph, node = c_void_p(), c_void_p()
+    assert cuda("cuGraphCreate", byref(graph), 0) == OK
+    for device, size in enumerate(mib):
+        asked = AllocNode(PoolProps(1, 0, Location(1, device)), None, 0, size * MIB, 0)
+        assert cuda("cuGraphAddMemAllocNode", byref(node), graph, None, 0, byref(asked)) == OK
+        assert cuda("cuGraphAddMemFreeNode", byref(node), graph, None, 0, c_uint64(asked.pointer)) == OK
+    return cuda.launched(graph)
+def free():
+    left = []
+    for device in (1, 0):
+        cuda.use(device)
+        left.insert(0, cuda.info()[0])
+    return left
+print(launch(64, 130), free())
+print(launch(64, 100), free())
+print(cuda("cuGraphExecDestroy", cuda.last), cuda("cuDeviceGraphMemTrim", 1), free())
+""")
+    assert out.splitlines() == ["2 [512, 128]", "0 [448, 28]", "0 0 [448, 128]"]
+    assert [card.peak >> 20 for card in two_cards.gpus.cards()] == [64, 100]
+
+
+def test_a_captured_allocation_counts_on_its_pool_s_card(two_cards: Container) -> None:
+    """M4: a captured allocation becomes a node with the place of the pool, which is not that of the context."""
+    out = two_cards.python("""
+cuda = Cuda()
+pool, graph, node = c_void_p(), c_void_p(), c_void_p()
+assert cuda("cuDeviceGetDefaultMemPool", byref(pool), 1) == OK
+def launch(mib):
+    stream, pointer = cuda.stream(), c_uint64()
+    assert cuda("cuStreamBeginCapture", stream, 0) == OK
+    assert cuda("cuMemAllocFromPoolAsync", byref(pointer), mib * MIB, pool, stream) == OK
+    assert cuda("cuStreamEndCapture", stream, byref(graph)) == OK
+    assert cuda("cuGraphAddMemFreeNode", byref(node), graph, None, 0, pointer) == OK
+    return cuda.launched(graph)
+print(launch(100), launch(130), cuda.info()[0])
+""")
+    assert out.splitlines() == ["0 2 512"]
+    assert [card.peak >> 20 for card in two_cards.gpus.cards()] == [0, 100]
+
+
+def test_a_pool_of_no_card_is_refused(two_cards: Container) -> None:
+    """M4: memory of a pool that is on no card that the driver tells is refused, and that is said once."""
+    code = """
+cuda = Cuda()
+strange = (ctypes.c_char * 256)()
+print([cuda("cuMemAllocFromPoolAsync", byref(c_uint64()), MIB, byref(strange), None) for _ in range(2)])
+"""
+    assert two_cards.python(code) == "[801, 801]\n"
+    assert two_cards.messages(code).count("on which card the pool is") == 1

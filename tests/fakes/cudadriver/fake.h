@@ -74,11 +74,12 @@ void trim_pools(int device);
 /* work.c */
 uint64_t now_ns(void);
 struct stream *stream_of(CUstream stream);
+int device_of(struct stream *stream);
 void submit(CUstream stream, uint64_t ns, bool kernel);
 void finish(CUstream stream);
 
 /* graph.c */
-CUdeviceptr capture_alloc(struct stream *stream, size_t bytes);
+CUdeviceptr capture_alloc(struct stream *stream, int device, size_t bytes);
 void capture_work(struct stream *stream, uint64_t ns);
 
 #endif

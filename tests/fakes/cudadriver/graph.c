@@ -21,13 +21,13 @@ static CUdeviceptr address(size_t bytes) { return __atomic_fetch_add(&next_addre
 
 static CUresult add_alloc(CUgraphNode *made, struct graph *graph, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
     struct node *node = add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-    if (!node) return CUDA_ERROR_INVALID_VALUE;
+    if (!node || !card_of(params->poolProps.location.id)) return CUDA_ERROR_INVALID_VALUE;
     params->dptr = address(params->bytesize), node->alloc = *params;
     if (made) *made = (CUgraphNode)node;
     return CUDA_SUCCESS;
 }
-CUdeviceptr capture_alloc(struct stream *stream, size_t bytes) {
-    CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, stream->context->device}, .bytesize = bytes};
+CUdeviceptr capture_alloc(struct stream *stream, int device, size_t bytes) {
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device}, .bytesize = bytes};
     add_alloc(NULL, stream->graph, &params);
     return params.dptr;
 }
@@ -83,31 +83,35 @@ EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, C
 EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t n) { return (void)error, (void)log, (void)n, instantiate(exec, graph); }
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) { return free(exec), CUDA_SUCCESS; }
 
-static void sum(struct graph *graph, size_t *allocated, size_t *freed, uint64_t *ns) {
+struct sums { size_t allocated[MOST_CARDS], freed[MOST_CARDS]; uint64_t ns; };
+static void sum(struct graph *graph, struct sums *sums) {
     for (size_t i = 0; i < graph->count; i++) {
         struct node *node = graph->node[i];
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) *allocated += node->alloc.bytesize;
-        else if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) sum(node->child, allocated, freed, ns);
-        else if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) *ns += node->ns;
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) sums->allocated[node->alloc.poolProps.location.id] += node->alloc.bytesize;
+        else if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) sum(node->child, sums);
+        else if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) sums->ns += node->ns;
         else
-            for (size_t j = 0; j < graph->count; j++)
-                if (graph->node[j]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && graph->node[j]->alloc.dptr == node->alloc.dptr)
-                    *freed += graph->node[j]->alloc.bytesize;
+            for (size_t j = 0; j < graph->count; j++) {
+                CUDA_MEM_ALLOC_NODE_PARAMS *alloc = &graph->node[j]->alloc;
+                if (graph->node[j]->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && alloc->dptr == node->alloc.dptr)
+                    sums->freed[alloc->poolProps.location.id] += alloc->bytesize;
+            }
     }
 }
+/* A launch that is refused on one card may have grown another's pool. */
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    size_t allocated = 0, freed = 0;
-    uint64_t ns = 0;
-    int device = current_device();
+    struct sums sums = {0};
     CUresult result = CUDA_SUCCESS;
-    if (device < 0) return CUDA_ERROR_INVALID_CONTEXT;
-    sum(((struct exec *)exec)->graph, &allocated, &freed, &ns);
+    if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
+    sum(((struct exec *)exec)->graph, &sums);
     pthread_mutex_lock(&fake_mutex);
-    size_t need = pools[device].used + allocated;
-    if (need > pools[device].reserved && !(result = take(device, need - pools[device].reserved))) pools[device].reserved = need;
-    if (!result) pools[device].used = need - freed;
+    for (int i = 0; i < MOST_CARDS && !result; i++) {
+        size_t need = pools[i].used + sums.allocated[i];
+        if (need > pools[i].reserved && !(result = take(i, need - pools[i].reserved))) pools[i].reserved = need;
+    }
+    for (int i = 0; i < MOST_CARDS && !result; i++) pools[i].used += sums.allocated[i] - sums.freed[i];
     pthread_mutex_unlock(&fake_mutex);
-    if (!result) submit(stream, ns, true);
+    if (!result) submit(stream, sums.ns, true);
     return result;
 }
 EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return cuGraphLaunch(exec, stream ? stream : CU_STREAM_PER_THREAD); }

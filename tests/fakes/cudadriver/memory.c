@@ -131,7 +131,7 @@ void trim_pools(int device) {
 }
 static CUresult from_pool(CUdeviceptr *p, size_t bytes, struct pool *pool, CUstream stream) {
     if (stream_of(stream) && stream_of(stream)->capturing) {
-        *p = capture_alloc(stream_of(stream), bytes);
+        *p = capture_alloc(stream_of(stream), pool->device, bytes);
         return CUDA_SUCCESS;
     }
     pthread_mutex_lock(&fake_mutex);
@@ -141,7 +141,8 @@ static CUresult from_pool(CUdeviceptr *p, size_t bytes, struct pool *pool, CUstr
     return result;
 }
 EXPORT CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, CUstream stream) {
-    return current_device() < 0 ? CUDA_ERROR_INVALID_CONTEXT : from_pool(p, bytes, current_pool(current_device()), stream);
+    int device = device_of(stream_of(stream));
+    return device < 0 ? CUDA_ERROR_INVALID_CONTEXT : from_pool(p, bytes, current_pool(device), stream);
 }
 EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *p, size_t bytes, CUstream stream) { return cuMemAllocAsync(p, bytes, stream ? stream : CU_STREAM_PER_THREAD); }
 EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, CUmemoryPool pool, CUstream stream) { return from_pool(p, bytes, (struct pool *)pool, stream); }

@@ -32,7 +32,7 @@ struct stream *stream_of(CUstream stream) {
     return stream == CU_STREAM_PER_THREAD ? &own_stream : (struct stream *)stream;
 }
 
-static int device_of(struct stream *stream) {
+int device_of(struct stream *stream) {
     return stream && !stream->per_thread ? stream->context->device : current_device();
 }
 
@@ -97,6 +97,11 @@ EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context) {
     struct stream *stream = stream_of(handle);
     *context = (CUcontext)(stream && !stream->per_thread ? stream->context : current_context());
     return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *device) {
+    if (machine->driver_version < 12080) return CUDA_ERROR_NOT_SUPPORTED;
+    *device = device_of(stream_of(handle));
+    return *device >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags) {
     struct stream *stream = stream_of(handle);
