@@ -166,7 +166,7 @@ GPUTILE_EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     if (result != CUDA_SUCCESS) return result;
     uint64_t bytes = set_aside(limit, value, device), key = context + (uint64_t)limit;
     bool had = gputile_holding_take(GPUTILE_HEAP, key, &before);
-    result = gputile_reserve(card, bytes);
+    result = gputile_reserve_or_trim(card, bytes);
     if (result == CUDA_SUCCESS && (result = CALL_REAL(cuCtxSetLimit, cuCtxSetLimit, limit, value)) != CUDA_SUCCESS)
         gputile_give_back(card, bytes);
     if (result != CUDA_SUCCESS && had) gputile_holding_add(before);

@@ -14,7 +14,7 @@ struct request {
 static CUresult ask(struct request *request, uint64_t bytes) {
     CUresult result = gputile_current(&request->card, &request->context);
     request->bytes = bytes;
-    return result == CUDA_SUCCESS ? gputile_reserve(request->card, bytes) : result;
+    return result == CUDA_SUCCESS ? gputile_reserve_or_trim(request->card, bytes) : result;
 }
 
 static CUresult settle(const struct request *request, CUresult result, enum gputile_kind kind, uint64_t key) {
@@ -77,7 +77,7 @@ GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, 
     result = CALL_REAL(cuMemAllocPitch, cuMemAllocPitch_v2, pointer, pitch, width, height, element);
     if (result != CUDA_SUCCESS || *pitch <= row) return settle(&request, result, GPUTILE_LINEAR, result == CUDA_SUCCESS ? *pointer : 0);
     uint64_t more = gputile_footprint(*pitch * height) - request.bytes;
-    if (gputile_reserve(request.card, more) == CUDA_SUCCESS) {
+    if (gputile_reserve_or_trim(request.card, more) == CUDA_SUCCESS) {
         request.bytes += more;
         return settle(&request, result, GPUTILE_LINEAR, *pointer);
     }

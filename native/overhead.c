@@ -6,6 +6,7 @@
 #include "driver.h"
 #include "gate.h"
 #include "holdings.h"
+#include "pools.h"
 #include "region.h"
 
 static uint64_t charged[GPUTILE_MOST_CARDS]; /* to this process, so far */
@@ -41,7 +42,7 @@ CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t 
         already = __atomic_load_n(&charged[overhead->card], __ATOMIC_RELAXED);
         *bytes = already >= most ? 0 : taken < most - already ? taken : most - already;
     } while (!__atomic_compare_exchange_n(&charged[overhead->card], &already, already + *bytes, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
-    CUresult result = gputile_reserve(overhead->card, *bytes);
+    CUresult result = gputile_reserve_or_trim(overhead->card, *bytes);
     if (result != CUDA_SUCCESS) __atomic_fetch_sub(&charged[overhead->card], *bytes, __ATOMIC_RELAXED);
     return result;
 }

@@ -136,6 +136,16 @@ bool gputile_pools_leave(const struct gputile_need *need, int count) {
     return within;
 }
 
+CUresult gputile_reserve_or_trim(int card, uint64_t bytes) {
+    CUresult result = gputile_reserve(card, bytes);
+    if (result == CUDA_SUCCESS || bytes > gputile_limits()->card[card].bytes || !__atomic_load_n(&pools, __ATOMIC_ACQUIRE))
+        return result;
+    pthread_mutex_lock(&mutex);
+    sweep(card, true);
+    pthread_mutex_unlock(&mutex);
+    return gputile_reserve(card, bytes);
+}
+
 void gputile_pools_settle(void) {
     if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
     pthread_mutex_lock(&mutex);

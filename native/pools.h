@@ -27,6 +27,10 @@ struct gputile_need {
 CUresult gputile_pools_enter(const struct gputile_need *need, int count);
 bool gputile_pools_leave(const struct gputile_need *need, int count);
 
+/* Reserve as gputile_reserve does; where there is no room, the card's pools give up what they hold unused first. Not
+ * between entering pools and leaving them. */
+CUresult gputile_reserve_or_trim(int card, uint64_t bytes);
+
 /* Give back what pools have returned to their cards since; cheap where no pool was ever used. */
 void gputile_pools_settle(void);
 

@@ -5,6 +5,7 @@
 #include "gate.h"
 #include "holdings.h"
 #include "places.h"
+#include "pools.h"
 
 static void unreference(CUmemGenericAllocationHandle handle) {
     struct gputile_holding taken;
@@ -20,7 +21,7 @@ GPUTILE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t
     if (device < 0) return CUDA_ERROR_NOT_SUPPORTED; /* a place this library does not know */
     int card = gputile_card_of_device(device);
     if (card < 0) return CUDA_ERROR_INVALID_DEVICE;
-    CUresult result = gputile_reserve(card, bytes);
+    CUresult result = gputile_reserve_or_trim(card, bytes);
     if (result != CUDA_SUCCESS) return result;
     result = CALL_REAL(cuMemCreate, cuMemCreate, handle, bytes, prop, flags);
     if (result != CUDA_SUCCESS) gputile_give_back(card, bytes);

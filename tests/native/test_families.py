@@ -90,6 +90,34 @@ print(cuda.from_pool(224), cuda.info()[0])
     assert out.splitlines() == ["0 64", "64 0 64", "0 32"]
 
 
+@pytest.mark.parametrize("way", ["linear", "managed", "pitch", "array", "mipmap", "physical", "external", "heap", "graph"])
+def test_what_pools_keep_for_later_is_given_up_before_a_refusal(one_card: Callable[..., Container], way: str) -> None:
+    """M4: memory that pools hold and nobody uses is there for every other way to memory, and for no more than it is."""
+    container = one_card(256)
+    out = container.python(f"""
+cuda = Cuda()
+default, threshold = c_void_p(), c_uint64(2**64 - 1)
+assert cuda("cuDeviceGetDefaultMemPool", byref(default), 0) == OK
+assert cuda("cuMemPoolSetAttribute", default, 4, byref(threshold)) == OK
+print(cuda.pooled(192), cuda("cuMemFreeAsync", cuda.last, None), cuda.graph(32), cuda.info()[0])
+print(cuda.pooled(32), cuda.{way}(220), cuda.info()[0])
+""")
+    first, second = out.splitlines()
+    assert first == "0 0 0 32"
+    assert second.startswith("0 0 ")
+    assert 0 <= int(second.split()[2]) <= 4
+    assert container.gpus.cards()[0].peak <= 256 << 20
+
+
+def test_contexts_and_modules_find_what_pools_keep(one_card: Callable[..., Container]) -> None:
+    """M4: what pools keep for later makes room for a module as well."""
+    out = one_card(256, module_mib=100).python("""
+cuda = Cuda()
+print(cuda.graph(200), cuda.info()[0], cuda("cuModuleLoadData", byref(c_void_p()), b""), cuda.info()[0])
+""")
+    assert out == "0 56 0 156\n"
+
+
 def test_a_destroyed_pool_counts_while_memory_of_it_is_in_use(one_card: Callable[..., Container]) -> None:
     """M4: cuMemPoolDestroy returns at once, what is in use of the pool stays taken until it is freed."""
     container = one_card(256)
