@@ -129,7 +129,7 @@ static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
         if (__builtin_add_overflow(sum, level_bytes(&level), &sum)) return UINT64_MAX;
         if (level.Width > 1) level.Width /= 2;
         if (level.Height > 1) level.Height /= 2;
-        if (level.Depth > 1 && !(d->Flags & CUDA_ARRAY3D_LAYERED)) level.Depth /= 2;
+        if (level.Depth > 1 && !(d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP))) level.Depth /= 2;
     }
     return gputile_footprint(sum);
 }

@@ -90,7 +90,9 @@ print(cuda.from_pool(224), cuda.info()[0])
     assert out.splitlines() == ["0 64", "64 0 64", "0 32"]
 
 
-@pytest.mark.parametrize("way", ["linear", "managed", "pitch", "array", "mipmap", "physical", "external", "heap", "graph"])
+@pytest.mark.parametrize(
+    "way", ["linear", "managed", "pitch", "array", "mipmap", "physical", "external", "heap", "graph"]
+)
 def test_what_pools_keep_for_later_is_given_up_before_a_refusal(one_card: Callable[..., Container], way: str) -> None:
     """M4: memory that pools hold and nobody uses is there for every other way to memory, and for no more than it is."""
     container = one_card(256)
@@ -229,6 +231,22 @@ cuda.use(0)
 print(cuda.info()[0])
 """)
     assert out.splitlines() == ["0 0 0 0 0", "76 0", "246"]
+
+
+@pytest.mark.parametrize(("flags", "depth"), [(0x04, 6), (0x05, 12), (0x01, 6)])
+def test_every_level_has_all_faces_and_layers(one_card: Callable[..., Container], flags: int, depth: int) -> None:
+    """M4: the depth of a cube map is its faces, that of a layered array its layers: neither shrinks with the level."""
+    container = one_card(512)
+    out = container.python(f"""
+cuda = Cuda()
+print(cuda("cuMipmappedArrayCreate", byref(c_void_p()), byref(Array3D(2048, 2048, {depth}, 0x20, 1, {flags})), 12))
+print(cuda.info()[0])
+""")
+    whole = sum(4 * depth << 2 * level for level in range(12))
+    result, left = map(int, out.split())
+    assert result == 0
+    assert 0 <= (512 << 20) - whole - (left << 20) <= 3 << 20
+    assert container.gpus.cards()[0].used == whole
 
 
 def test_an_absurd_size_is_refused(one_card: Callable[..., Container]) -> None:

@@ -272,7 +272,7 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY
         sum += volume(&level);
         if (level.Width > 1) level.Width /= 2;
         if (level.Height > 1) level.Height /= 2;
-        if (level.Depth > 1 && !(d->Flags & CUDA_ARRAY3D_LAYERED)) level.Depth /= 2;
+        if (level.Depth > 1 && !(d->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP))) level.Depth /= 2;
     }
     return make((uint64_t *)array, ARRAY, current_device(), sum);
 }
