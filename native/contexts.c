@@ -75,12 +75,13 @@ GPUTILE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { DESTROY(CALL_REAL(c
 
 /* A device's primary context is made when it is first retained and destroyed when it is last released. */
 enum { MOST_DEVICES = 64 };
-static pthread_mutex_t primary_mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t primary_mutex = PTHREAD_MUTEX_INITIALIZER, limit_mutex = PTHREAD_MUTEX_INITIALIZER;
 static CUcontext primary[MOST_DEVICES];
 static unsigned retained[MOST_DEVICES]; /* by this process */
 
 void gputile_contexts_in_child(void) {
     pthread_mutex_init(&primary_mutex, NULL);
+    pthread_mutex_init(&limit_mutex, NULL);
     memset(primary, 0, sizeof primary), memset(retained, 0, sizeof retained);
 }
 
@@ -156,24 +157,35 @@ static uint64_t set_aside(int limit, size_t value, CUdevice device) {
     return __builtin_mul_overflow(value - DEFAULT_STACK, (uint64_t)processors * (uint64_t)threads, &bytes) ? UINT64_MAX : bytes;
 }
 
+CUresult cuCtxSetLimit(int limit, size_t value);
+
+/* Only the difference is reserved or given back: a new size takes the place of the old one. */
+static CUresult resize(int limit, size_t value, int card, uint64_t bytes, uint64_t context) {
+    struct gputile_holding held = {.bytes = 0};
+    const uint64_t key = context + (uint64_t)limit;
+    bool had = gputile_holding_find(GPUTILE_HEAP, key, &held);
+    uint64_t more = bytes > held.bytes ? bytes - held.bytes : 0;
+    CUresult result = more ? gputile_reserve_or_trim(card, more) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
+    result = CALL_REAL(cuCtxSetLimit, cuCtxSetLimit, limit, value);
+    if (result != CUDA_SUCCESS) return gputile_give_back(card, more), result;
+    if (had && !gputile_holding_take(GPUTILE_HEAP, key, &held)) return gputile_give_back(card, more), result; /* the context is gone */
+    if (held.bytes > bytes) gputile_give_back(card, held.bytes - bytes);
+    if (bytes) gputile_holding_add((struct gputile_holding){GPUTILE_HEAP, key, card, bytes, context, 1});
+    return result;
+}
+
 GPUTILE_EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
-    struct gputile_holding before;
     uint64_t context;
     CUdevice device;
     int card;
     CUresult result = gputile_current(&card, &context);
     if (result == CUDA_SUCCESS) result = gputile_driver()->cuCtxGetDevice(&device);
     if (result != CUDA_SUCCESS) return result;
-    uint64_t bytes = set_aside(limit, value, device), key = context + (uint64_t)limit;
-    bool had = gputile_holding_take(GPUTILE_HEAP, key, &before);
-    result = gputile_reserve_or_trim(card, bytes);
-    if (result == CUDA_SUCCESS && (result = CALL_REAL(cuCtxSetLimit, cuCtxSetLimit, limit, value)) != CUDA_SUCCESS)
-        gputile_give_back(card, bytes);
-    if (result != CUDA_SUCCESS && had) gputile_holding_add(before);
-    if (result != CUDA_SUCCESS) return result;
-    if (had) gputile_give_back(before.card, before.bytes);
-    if (bytes) gputile_holding_add((struct gputile_holding){GPUTILE_HEAP, key, card, bytes, context, 1});
-    return CUDA_SUCCESS;
+    pthread_mutex_lock(&limit_mutex);
+    result = resize(limit, value, card, set_aside(limit, value, device), context);
+    pthread_mutex_unlock(&limit_mutex);
+    return result;
 }
 
 CUresult cuModuleUnload(void *module);

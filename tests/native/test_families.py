@@ -233,6 +233,20 @@ print(cuda.info()[0])
     assert out.splitlines() == ["0 0 0 0 0", "76 0", "246"]
 
 
+def test_a_heap_counts_once_while_it_is_resized(one_card: Callable[..., Container]) -> None:
+    """M4: a larger heap takes the place of the old one, a smaller one gives back, a refused one changes nothing."""
+    out = one_card(256).python("""
+cuda = Cuda()
+print([(cuda.heap(mib), cuda.info()[0]) for mib in (150, 200, 140, 256, 257, 0, 100)])
+""")
+    assert out == "[(0, 106), (0, 56), (0, 116), (0, 0), (2, 0), (0, 256), (0, 156)]\n"
+    out = one_card(1000).python("""
+cuda = Cuda()
+print([(cuda.heap(mib), cuda.info()[0]) for mib in (150, 800, 100, 0)])
+""")
+    assert out == "[(0, 850), (1, 850), (0, 900), (0, 1000)]\n"
+
+
 @pytest.mark.parametrize(("flags", "depth"), [(0x04, 6), (0x05, 12), (0x01, 6)])
 def test_every_level_has_all_faces_and_layers(one_card: Callable[..., Container], flags: int, depth: int) -> None:
     """M4: the depth of a cube map is its faces, that of a layered array its layers: neither shrinks with the level."""

@@ -6,6 +6,7 @@
 #include "fake.h"
 
 enum { MOST_DEPTH = 16 };
+#define MOST_HEAP (768 * FAKE_MIB) /* a larger heap is refused */
 static _Thread_local struct context *stack[MOST_DEPTH];
 static _Thread_local int depth;
 static struct { struct context context; int retained; } primary[MOST_CARDS];
@@ -175,9 +176,10 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     struct context *context = current_context();
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (limit != CU_LIMIT_MALLOC_HEAP_SIZE) return CUDA_SUCCESS;
-    CUresult result = take(context->device, value);
+    if (value > MOST_HEAP) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = value > context->extra ? take(context->device, value - context->extra) : CUDA_SUCCESS;
     if (result) return result;
-    give(context->device, context->extra);
+    if (value < context->extra) give(context->device, context->extra - value);
     context->extra = value;
     return CUDA_SUCCESS;
 }
