@@ -123,7 +123,7 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
 static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
     CUDA_ARRAY3D_DESCRIPTOR level = *d;
     uint64_t sum = 0;
-    /* These get their memory by cuMemMapArrayAsync, from handles that are counted. */
+    /* These have no memory until some is mapped into them, which is refused. */
     if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
     for (unsigned i = 0; i < levels && i < 64; i++) {
         if (__builtin_add_overflow(sum, level_bytes(&level), &sum)) return UINT64_MAX;

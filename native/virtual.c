@@ -62,6 +62,23 @@ GPUTILE_EXPORT CUresult cuMemUnmap(CUdeviceptr start, size_t bytes) {
     return result;
 }
 
+/* A part of a sparse array would keep memory whose handle is released, until another call, or none, takes it out. */
+static CUresult no_part(void) {
+    static bool said;
+    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+        gputile_say("cuMemMapArrayAsync is refused: memory mapped into a sparse array cannot be counted. Arrays without "
+                    "CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING have their memory from the start.");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+GPUTILE_EXPORT CUresult cuMemMapArrayAsync(void *parts, unsigned count, CUstream stream) {
+    return (void)parts, (void)count, (void)stream, no_part();
+}
+
+GPUTILE_EXPORT CUresult cuMemMapArrayAsync_ptsz(void *parts, unsigned count, CUstream stream) {
+    return (void)parts, (void)count, (void)stream, no_part();
+}
+
 GPUTILE_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     CUresult result = CALL_REAL(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, handle, address);
     if (result == CUDA_SUCCESS) gputile_holding_refer(GPUTILE_PHYSICAL, *handle);

@@ -53,6 +53,13 @@ class NodeParams(Structure):
     )  # fmt: skip
 
 
+class ArrayMapping(Structure):
+    _fields_ = (
+        ("type", c_int), ("array", c_void_p), ("part", c_int), ("where", c_uint64 * 4), ("operation", c_int),
+        ("kind", c_int), ("handle", c_uint64), ("offset", c_uint64), ("rest", c_uint * 4),
+    )  # fmt: skip
+
+
 class External(Structure):
     _fields_ = (
         ("type", c_int), ("handle", c_uint64 * 2), ("bytes", c_uint64), ("flags", c_uint), ("reserved", c_uint * 16),
@@ -243,6 +250,6 @@ class Cuda:
 
 __all__ = [
     "DLSYM", "INVALID", "MIB", "NOT_FOUND", "NO_DEVICE", "OK", "OUT_OF_MEMORY", "PER_THREAD", "POINTER", "PROC",
-    "PR_SET_PDEATHSIG", "AllocNode", "AllocationProp", "Array3D", "Cuda", "Location", "PoolProps", "byref", "c_char_p",
-    "c_int", "c_size_t", "c_uint", "c_uint64", "c_void_p", "ctypes", "prctl",
+    "PR_SET_PDEATHSIG", "AllocNode", "AllocationProp", "Array3D", "ArrayMapping", "Cuda", "Location", "PoolProps", "byref",
+    "c_char_p", "c_int", "c_size_t", "c_uint", "c_uint64", "c_void_p", "ctypes", "prctl",
 ]  # fmt: skip

@@ -176,6 +176,25 @@ print(cuda("cuMemRelease", again), cuda.info()[0])
     assert out.splitlines() == ["0 0", "0 0", "128", "0", "0 192", "0 256"]
 
 
+@pytest.mark.parametrize("how", [DLSYM, PROC, PER_THREAD])
+@pytest.mark.parametrize("flag", [0x40, 0x80])
+def test_nothing_is_mapped_into_sparse_arrays(one_card: Callable[..., Container], how: str, flag: int) -> None:
+    """M4: such a mapping would hold memory beyond its handle, unseen; it is refused, and that is said once."""
+    container = one_card(256)
+    code = f"""
+cuda = Cuda({how!r})
+array = c_void_p()
+assert cuda("cuArray3DCreate", byref(array), byref(Array3D(1024, 1024, 0, 0x20, 1, {flag}))) == OK
+for _ in range(3):
+    result = cuda.physical(192)
+    mapping = ArrayMapping(0, array, 0, (c_uint64 * 4)(), 1, 0, cuda.last, 0)
+    print(result, cuda("cuMemMapArrayAsync", byref(mapping), 1, None), cuda("cuMemRelease", cuda.last))
+"""
+    assert container.python(code).splitlines() == ["0 801 0"] * 3
+    assert container.gpus.cards()[0].peak <= 256 << 20
+    assert container.messages(code).count("sparse") == 1
+
+
 def test_host_memory_and_imports_of_its_own_are_not_counted(one_card: Callable[..., Container]) -> None:
     """M4: host memory is not the card's; memory of another process of the container was counted there."""
     out = one_card(256).python("""

@@ -238,6 +238,18 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr p, size_t bytes) {
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuMemSetAccess(CUdeviceptr p, size_t bytes, const void *access, size_t count) { return (void)p, (void)bytes, (void)access, (void)count, CUDA_SUCCESS; }
+/* A mapping into a sparse array holds its memory as long as the process lives: it is never unmapped here. */
+struct array_mapping { int type; uint64_t array; int part; uint64_t where[4]; int operation, kind; uint64_t handle, offset; unsigned rest[4]; };
+EXPORT CUresult cuMemMapArrayAsync(struct array_mapping *list, unsigned count, CUstream stream) {
+    pthread_mutex_lock(&fake_mutex);
+    for (unsigned i = 0; i < count; i++) {
+        struct block *block = *find(list[i].handle);
+        if (block && list[i].operation == 1) block->references++;
+    }
+    pthread_mutex_unlock(&fake_mutex);
+    return (void)stream, CUDA_SUCCESS;
+}
+EXPORT CUresult cuMemMapArrayAsync_ptsz(struct array_mapping *list, unsigned count, CUstream stream) { return cuMemMapArrayAsync(list, count, stream); }
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     pthread_mutex_lock(&fake_mutex);
     struct mapping *mapping = mappings;
