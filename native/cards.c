@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "contexts.h"
 #include "driver.h"
 #include "gate.h"
 
@@ -50,10 +51,10 @@ CUresult gputile_current_card(int *card) {
     return *card < 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult gputile_current(int *card, uint64_t *context) {
+CUresult gputile_current(int *card, uint64_t *owner) {
     CUcontext current = NULL;
     CUresult result = gputile_current_card(card);
     if (result == CUDA_SUCCESS) result = gputile_driver()->cuCtxGetCurrent(&current);
-    *context = (uint64_t)(uintptr_t)current;
+    *owner = gputile_owner_of(current);
     return result;
 }

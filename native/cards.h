@@ -13,7 +13,7 @@ int gputile_card_of_uuid(const char *uuid);
 /* The card of the current context; CUDA_SUCCESS, else what a function that needs it has to answer. */
 CUresult gputile_current_card(int *card);
 
-/* The same, with the context. */
-CUresult gputile_current(int *card, uint64_t *context);
+/* The same, with what stands for the context as the owner of holdings. */
+CUresult gputile_current(int *card, uint64_t *owner);
 
 #endif

@@ -15,17 +15,37 @@
 
 static uint64_t key_of(CUcontext context) { return (uint64_t)(uintptr_t)context; }
 
+uint64_t gputile_owner_of(CUcontext context) {
+    struct gputile_holding held;
+    return gputile_holding_find(GPUTILE_CONTEXT, key_of(context), &held) ? held.owner : key_of(context);
+}
+
+/* No address has the highest bit; the lowest are the limits'. */
+static uint64_t new_owner(void) {
+    static uint64_t last;
+    return (uint64_t)1 << 63 | __atomic_add_fetch(&last, 256, __ATOMIC_RELAXED);
+}
+
+static void add_context(CUcontext context, int card, uint64_t bytes) {
+    gputile_holding_add((struct gputile_holding){GPUTILE_CONTEXT, key_of(context), card, bytes, new_owner(), 1});
+}
+
 CUresult cuCtxDestroy_v2(CUcontext context);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+CUresult cuCtxDetach(CUcontext context);
 
-/* All that a destroyed context held. */
-static void bury(uint64_t context) {
+static void give_back(const struct gputile_holding *taken) {
+    if (!taken->bytes) return;
+    if (taken->kind == GPUTILE_CONTEXT || taken->kind == GPUTILE_MODULE) gputile_overhead_give_back(taken->card, taken->bytes);
+    else gputile_give_back(taken->card, taken->bytes);
+}
+
+/* All that a destroyed context held; its owner was asked for before it was destroyed. */
+static void bury(uint64_t owner) {
     struct gputile_holding taken;
-    if (!context) return;
-    while (gputile_holding_take_of(context, &taken))
-        if (taken.kind == GPUTILE_CONTEXT || taken.kind == GPUTILE_MODULE) gputile_overhead_give_back(taken.card, taken.bytes);
-        else gputile_give_back(taken.card, taken.bytes);
+    if (!owner) return;
+    while (gputile_holding_take_of(owner, &taken)) give_back(&taken);
     gputile_pools_settle();
 }
 
@@ -43,8 +63,7 @@ static CUresult begin(CUdevice device, struct gputile_overhead *overhead) {
     if (result != CUDA_SUCCESS || (result = call) != CUDA_SUCCESS) return result;                          \
     result = gputile_overhead_end(&overhead, &bytes);                                                      \
     if (result != CUDA_SUCCESS) CALL_REAL(cuCtxDestroy, cuCtxDestroy_v2, *context);                        \
-    else if (bytes)                                                                                        \
-        gputile_holding_add((struct gputile_holding){GPUTILE_CONTEXT, key_of(*context), overhead.card, bytes, key_of(*context), 1}); \
+    else add_context(*context, overhead.card, bytes);                                                      \
     return result;
 
 GPUTILE_EXPORT CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device) {
@@ -64,9 +83,10 @@ GPUTILE_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, uns
 }
 
 #define DESTROY(call)                                    \
+    const uint64_t owner = gputile_owner_of(context);    \
     gputile_turn_forget(context);                        \
     const CUresult result = call;                        \
-    if (result == CUDA_SUCCESS) bury(key_of(context));   \
+    if (result == CUDA_SUCCESS) bury(owner);             \
     return result;
 
 GPUTILE_EXPORT CUresult cuCtxDestroy(CUcontext context) { DESTROY(CALL_REAL(cuCtxDestroy, cuCtxDestroy, context)) }
@@ -102,9 +122,10 @@ static CUresult make_primary(CUcontext *context, CUdevice device) {
     if (device < MOST_DEVICES) primary[device] = *context, retained[device]++;
     if (was_active) return CUDA_SUCCESS;
     result = gputile_overhead_end(&overhead, &bytes);
-    if (result != CUDA_SUCCESS) CALL_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, device);
-    else if (bytes)
-        gputile_holding_add((struct gputile_holding){GPUTILE_CONTEXT, key_of(*context), overhead.card, bytes, key_of(*context), 1});
+    if (result != CUDA_SUCCESS) {
+        CALL_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, device);
+        if (device < MOST_DEVICES) retained[device]--;
+    } else add_context(*context, overhead.card, bytes);
     return result;
 }
 
@@ -118,12 +139,13 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice de
 /* A reset destroys what the context held even while others still retain it. */
 #define LET_GO(always, call)                                                                 \
     pthread_mutex_lock(&primary_mutex);                                                      \
-    const bool ours = device >= 0 && device < MOST_DEVICES;                                  \
-    if (ours && (always || retained[device] <= 1)) gputile_turn_forget(primary[device]);     \
+    const bool seen = device >= 0 && device < MOST_DEVICES;                                  \
+    const uint64_t owner = seen ? gputile_owner_of(primary[device]) : 0;                     \
+    if (seen && (always || retained[device] <= 1)) gputile_turn_forget(primary[device]);     \
     CUresult result = call;                                                                  \
-    if (result == CUDA_SUCCESS && ours) retained[device] = always || !retained[device] ? 0 : retained[device] - 1; \
-    if (result == CUDA_SUCCESS && ours && (always || !is_active(device))) { \
-        bury(key_of(primary[device]));                                                       \
+    if (result == CUDA_SUCCESS && seen) retained[device] = always || !retained[device] ? 0 : retained[device] - 1; \
+    if (result == CUDA_SUCCESS && seen && (always || !is_active(device))) {                  \
+        bury(owner);                                                                         \
         primary[device] = NULL;                                                              \
     }                                                                                        \
     pthread_mutex_unlock(&primary_mutex);                                                    \
@@ -143,6 +165,40 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
 
 GPUTILE_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     LET_GO(1, CALL_REAL(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset_v2, device))
+}
+
+/* The device whose primary context this is, -1 for another; `more` users of it have come. */
+static CUdevice device_of_primary(CUcontext context, unsigned more) {
+    CUdevice found = -1;
+    pthread_mutex_lock(&primary_mutex);
+    for (CUdevice device = 0; device < MOST_DEVICES && context; device++)
+        if (primary[device] == context) found = device, retained[device] += more;
+    pthread_mutex_unlock(&primary_mutex);
+    return found;
+}
+
+/* Both are of CUDA 3 and still there: a context is destroyed by the last of its users. */
+GPUTILE_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
+    CUresult result = CALL_REAL(cuCtxAttach, cuCtxAttach, context, flags);
+    if (result == CUDA_SUCCESS && device_of_primary(*context, 1) < 0) gputile_holding_refer(GPUTILE_CONTEXT, key_of(*context));
+    return result;
+}
+
+static CUresult detach_primary(CUcontext context, CUdevice device) {
+    LET_GO(0, CALL_REAL(cuCtxDetach, cuCtxDetach, context))
+}
+
+GPUTILE_EXPORT CUresult cuCtxDetach(CUcontext context) {
+    struct gputile_holding taken;
+    CUdevice device = device_of_primary(context, 0);
+    if (device >= 0) return detach_primary(context, device);
+    bool last = gputile_holding_take(GPUTILE_CONTEXT, key_of(context), &taken);
+    if (last) gputile_turn_forget(context);
+    CUresult result = CALL_REAL(cuCtxDetach, cuCtxDetach, context);
+    if (result != CUDA_SUCCESS && last) taken.references = 1, gputile_holding_add(taken);
+    else if (result != CUDA_SUCCESS) gputile_holding_refer(GPUTILE_CONTEXT, key_of(context));
+    else if (last) give_back(&taken), bury(taken.owner);
+    return result;
 }
 
 /* What a limit of a context lets kernels take later, without a call that could be counted. */

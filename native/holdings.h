@@ -13,8 +13,8 @@ enum gputile_kind {
     GPUTILE_EXTERNAL, /* imported memory; gone with its context */
     GPUTILE_PHYSICAL, /* a handle of cuMemCreate, referred to by handles and mappings */
     GPUTILE_MAPPING,  /* the start of a mapping; its owner is the handle */
-    GPUTILE_CONTEXT,  /* a context: what making it took */
-    GPUTILE_HEAP,     /* what one of its limits sets aside: the context + CUlimit */
+    GPUTILE_CONTEXT,  /* a context: what making it took, often nothing; referred to by who is attached */
+    GPUTILE_HEAP,     /* what one of its limits sets aside: the owner + CUlimit */
     GPUTILE_MODULE,   /* a module or library; gone with its context */
     GPUTILE_EXEC      /* an executable graph: what its allocation nodes ask; nothing is held for it */
 };
@@ -24,7 +24,7 @@ struct gputile_holding {
     uint64_t key;
     int card;
     uint64_t bytes;
-    uint64_t owner; /* the context, or the handle of a mapping; 0: none */
+    uint64_t owner; /* what stands for the context, or the handle of a mapping; 0: none */
     unsigned references;
 };
 

@@ -250,6 +250,6 @@ class Cuda:
 
 __all__ = [
     "DLSYM", "INVALID", "MIB", "NOT_FOUND", "NO_DEVICE", "OK", "OUT_OF_MEMORY", "PER_THREAD", "POINTER", "PROC",
-    "PR_SET_PDEATHSIG", "AllocNode", "AllocationProp", "Array3D", "ArrayMapping", "Cuda", "Location", "PoolProps", "byref",
-    "c_char_p", "c_int", "c_size_t", "c_uint", "c_uint64", "c_void_p", "ctypes", "prctl",
+    "PR_SET_PDEATHSIG", "AllocNode", "AllocationProp", "Array3D", "ArrayMapping", "Cuda", "Location", "PoolProps",
+    "byref", "c_char_p", "c_int", "c_size_t", "c_uint", "c_uint64", "c_void_p", "ctypes", "prctl",
 ]  # fmt: skip

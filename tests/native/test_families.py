@@ -252,6 +252,65 @@ print(cuda.info()[0])
     assert out.splitlines() == ["0 0 0 0 0", "76 0", "246"]
 
 
+def test_a_detached_context_takes_its_memory_along(one_card: Callable[..., Container]) -> None:
+    """M4: cuCtxDetach destroys a context with its last user; one that is not current it refuses."""
+    out = one_card(256, context_mib=10).python("""
+cuda = Cuda(device=None)
+context, other, again = c_void_p(), c_void_p(), c_void_p()
+print(cuda("cuInit", 0), cuda("cuCtxCreate", byref(context), 0, 0), cuda.linear(100), cuda.heap(20))
+print(cuda("cuCtxAttach", byref(again), 0), again.value == context.value, cuda("cuCtxDetach", context), cuda.info()[0])
+print(cuda("cuCtxCreate", byref(other), 0, 0), cuda("cuCtxDetach", context), cuda.info()[0])
+print(cuda("cuCtxDestroy", other), cuda("cuCtxDetach", context))
+cuda.use(0)
+print(cuda.info()[0])
+""")
+    assert out.splitlines() == ["0 0 0 0", "0 True 0 126", "0 201 116", "0 0", "246"]
+
+
+@pytest.mark.parametrize("way", ["cuCtxDestroy", "cuCtxDetach"])
+def test_a_context_where_another_one_was(one_card: Callable[..., Container], way: str) -> None:
+    """M4: a context gets the address of one that another thread destroys: what it holds meanwhile goes on counting."""
+    container = one_card(256, context_mib=10)
+    out = container.python(
+        f"""
+import os, threading, time
+cuda = Cuda(device=None)
+assert cuda("cuInit", 0) == OK
+first, second = c_void_p(), c_void_p()
+def destroy():
+    assert cuda("cuCtxSetCurrent", first) == OK
+    assert cuda({way!r}, first) == OK
+assert cuda("cuCtxCreate", byref(first), 0, 0) == OK
+assert cuda.linear(64) == OK
+assert cuda("cuCtxPopCurrent", None) == OK
+thread = threading.Thread(target=destroy)
+thread.start()
+destroying = os.environ["GPUTILE_FAKE_DESTROYING"]
+while not os.path.exists(destroying): time.sleep(0.001)
+print(cuda("cuCtxCreate", byref(second), 0, 0), second.value == first.value, cuda.linear(100), thread.is_alive())
+del os.environ["GPUTILE_FAKE_DESTROYING"]
+os.unlink(destroying)
+thread.join()
+print(cuda.info()[0], cuda("cuCtxDestroy", second))
+cuda.use(0)
+print(cuda.info()[0])
+""",
+        GPUTILE_FAKE_DESTROYING=str(container.limits.with_name("destroying")),
+    )
+    assert out.splitlines() == ["0 True 0 True", "146 0", "246"]
+
+
+def test_a_refused_destruction_leaves_what_is_counted(one_card: Callable[..., Container]) -> None:
+    """M4: a primary context cannot be destroyed by its handle; what it holds goes on counting."""
+    out = one_card(256, context_mib=10).python("""
+cuda = Cuda()
+context = c_void_p()
+cuda("cuCtxGetCurrent", byref(context))
+print(cuda.linear(100), cuda("cuCtxDestroy", context), cuda.info()[0], cuda.free_linear(), cuda.info()[0])
+""")
+    assert out == "0 201 146 0 246\n"
+
+
 def test_a_heap_counts_once_while_it_is_resized(one_card: Callable[..., Container]) -> None:
     """M4: a larger heap takes the place of the old one, a smaller one gives back, a refused one changes nothing."""
     out = one_card(256).python("""

@@ -1,4 +1,5 @@
 /* Devices, contexts, modules: what takes memory without being asked for any. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,9 @@ static _Thread_local struct context *stack[MOST_DEPTH];
 static _Thread_local int depth;
 static struct { struct context context; int retained; } primary[MOST_CARDS];
 
-void contexts_in_child(void) { memset(primary, 0, sizeof primary), depth = 0; }
+static struct context *spare; /* destroyed ones */
+
+void contexts_in_child(void) { memset(primary, 0, sizeof primary), depth = 0, spare = NULL; }
 
 struct context *current_context(void) { return depth ? stack[depth - 1] : NULL; }
 int current_device(void) { return current_context() ? current_context()->device : -1; }
@@ -77,11 +80,22 @@ void must_live(const struct context *context, const char *call) {
     abort();
 }
 
+/* The next context made is where the last one was destroyed, whichever thread makes it. */
+static struct context *new_context(void) {
+    pthread_mutex_lock(&fake_mutex);
+    struct context *context = spare;
+    if (context) spare = context->spare;
+    pthread_mutex_unlock(&fake_mutex);
+    if (!context) context = malloc(sizeof *context);
+    *context = (struct context){.users = 1};
+    return context;
+}
+
 static CUresult create(CUcontext *made, int device) {
     if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = take(device, card_of(device)->context_bytes);
     if (result) return result;
-    struct context *context = calloc(1, sizeof *context);
+    struct context *context = new_context();
     context->device = device;
     *made = (CUcontext)context;
     if (depth < MOST_DEPTH) stack[depth++] = context;
@@ -96,6 +110,14 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *made, void *params, unsigned flags, CU
     return (void)params, (void)flags, create(made, device);
 }
 
+/* A context is gone before its destroyer has the answer: where a test names a file, until that has come and gone. */
+static void answer_late(void) {
+    const char *file = getenv("GPUTILE_FAKE_DESTROYING");
+    if (!file) return;
+    close(creat(file, 0600));
+    while (access(file, F_OK) == 0) usleep(1000);
+}
+
 EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
     struct context *context = (struct context *)handle;
     if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
@@ -103,7 +125,22 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
     context->gone = true; /* and stays, so that a later use is seen */
     usleep(2000);
     give(context->device, card_of(context->device)->context_bytes + context->extra);
+    pthread_mutex_lock(&fake_mutex);
+    context->spare = spare, spare = context;
+    pthread_mutex_unlock(&fake_mutex);
+    answer_late();
     return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
+    *context = (CUcontext)current_context();
+    if (!*context || flags) return CUDA_ERROR_INVALID_CONTEXT;
+    current_context()->users++;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxDetach(CUcontext handle) {
+    struct context *context = (struct context *)handle;
+    if (!context || context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
+    return --context->users ? CUDA_SUCCESS : cuCtxDestroy_v2(handle);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device) {

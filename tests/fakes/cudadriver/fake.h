@@ -39,7 +39,7 @@ struct machine {
 
 CUresult cuInit(unsigned flags);
 
-struct context { int device; bool primary, gone; size_t extra; };
+struct context { int device, users; bool primary, gone; size_t extra; struct context *spare; };
 struct stream { struct context *context; bool per_thread; uint64_t done_at_ns; int capturing; struct graph *graph; };
 
 extern struct machine *machine;
