@@ -16,6 +16,9 @@ CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuMemAllocManaged(CUdeviceptr *, size_t, unsigned);
 CUresult cuMemFree_v2(CUdeviceptr);
 CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
+CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
+CUresult cuMemPoolDestroy(CUmemoryPool);
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
 CUresult cuStreamSynchronize(CUstream);
 CUresult cuMemCreate(CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long);
@@ -35,13 +38,20 @@ static CUcontext context;
 static int take(struct held *held, unsigned choice, size_t bytes) {
     CUmemAllocationProp prop = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     CUDA_ARRAY_DESCRIPTOR array = {1024, bytes / 4096, 0x20, 1};
+    CUmemPoolProps props = {.allocType = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+    CUmemoryPool pool;
     CUarray made;
-    held->kind = (int)(choice % 5) + 1;
+    held->kind = (int)(choice % 6) + 1;
     switch (held->kind) {
     case 1: return cuMemAlloc_v2(&held->key, bytes);
     case 2: return cuMemAllocManaged(&held->key, bytes, 1);
     case 3: return cuMemAllocAsync(&held->key, bytes, NULL);
     case 4: return cuMemCreate(&held->key, bytes, &prop, 0);
+    case 5: { /* destroyed while it is in use */
+        if (cuMemPoolCreate(&pool, &props)) return CUDA_ERROR_UNKNOWN;
+        int result = cuMemAllocFromPoolAsync(&held->key, bytes, pool, NULL);
+        return cuMemPoolDestroy(pool) ? CUDA_ERROR_UNKNOWN : result;
+    }
     default: {
         int result = cuArrayCreate_v2(&made, &array);
         held->key = (unsigned long long)(uintptr_t)made;
@@ -53,8 +63,9 @@ static int take(struct held *held, unsigned choice, size_t bytes) {
 static void give(struct held *held) {
     if (held->kind == 1 || held->kind == 2) cuMemFree_v2(held->key);
     else if (held->kind == 3) cuMemFreeAsync(held->key, NULL), cuStreamSynchronize(NULL);
+    else if (held->kind == 5) cuMemFreeAsync(held->key, NULL);
     else if (held->kind == 4) cuMemRelease(held->key);
-    else if (held->kind == 5) cuArrayDestroy((CUarray)(uintptr_t)held->key);
+    else if (held->kind == 6) cuArrayDestroy((CUarray)(uintptr_t)held->key);
     held->kind = 0;
 }
 
