@@ -1,5 +1,6 @@
 /* Virtual memory management: physical memory is counted from cuMemCreate until neither a handle nor a mapping refers
- * to it. An imported handle is not counted: who created it has been. */
+ * to it. An imported handle is not counted: who created it has been; and that he exported one is no reference, since
+ * nobody tells when imports end. */
 #include "cards.h"
 #include "entries.h"
 #include "gate.h"
