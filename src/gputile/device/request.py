@@ -26,6 +26,7 @@ from gputile.device.inventory import MOST_CARDS, MOST_MIB
 from gputile.intree.podrequests import cpu_request
 
 PERCENT_STEP = 5
+MOST_PERCENT = 100 * MOST_CARDS  # of one card: beyond it, what pods claim could not be added up any more
 
 
 class RequestError(ValueError):
@@ -129,6 +130,8 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             f"{GPU_MEMORY} counts units of {unit} MiB: {mib // unit} of them on one card are more than any card has"
         )
     percent = effective(parts, lambda part: part.percent) // cards
+    if percent > MOST_PERCENT:
+        raise RequestError(f"{GPU_CORE}: {percent} percent of one card are more than any card has (100)")
     return Request(Shape(kind, cards, mib, percent, trust_group(pod), unit), unit, parts, cpu_request(pod.spec))
 
 

@@ -12,6 +12,8 @@ from gputile.api.wellknown import LEGACY_GPU, WHOLE_GPU
 
 CPU = "cpu"
 PODS = "pods"
+MOST_CPU = 2**30
+"""Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
 _FIRST = {CPU: 0, "memory": 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
 Amounts = dict[str, int]
 
@@ -40,8 +42,14 @@ def pod_requests(spec: PodSpec) -> Amounts:
 
 
 def cpu_request(spec: PodSpec) -> int:
-    """Return the milli-CPU that the pod takes while it runs."""
-    return pod_requests(spec).get(CPU, 0)
+    """Return the milli-CPU that the pod takes while it runs, at most ``MOST_CPU``."""
+    return min(pod_requests(spec).get(CPU, 0), MOST_CPU)
+
+
+def cpu_allocatable(node: Node) -> int | None:
+    """Return the milli-CPU that pods may take of the node, at most ``MOST_CPU``; None where it does not say."""
+    cpu = node_allocatable(node).get(CPU)
+    return min(cpu, MOST_CPU) if cpu is not None else None
 
 
 def container_requests(container: Container) -> Amounts:

@@ -17,19 +17,19 @@ NO_GROUP, MIXED_GROUPS = 0, -1
 class Columns:
     """Arrays of shape [rows, cards] unless said otherwise.
 
-    ``total`` and ``used``: MiB (``used`` is wide enough for whatever annotations claim). ``percent``: percent of
-    compute in use. ``pods``: pods on the card. ``usable``: the card exists and is healthy. ``group``: number of the
-    trust group whose pods are on the card, 0 for none, -1 for several. Of shape [rows]: ``service``, what the node
-    takes (``Service``), ``spread``, whether pods go to the less used card, ``slots``, how many pods a card may
-    hold, ``unit``, its memory unit in MiB, ``grouped``, whether its cards hold one trust group only, ``packed``,
-    whether its cards are chosen by what later pods will want, and ``cpu``, the milli-CPU that pods have left of it
-    (of GPU pods alone unless the policy is packing).
+    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent`` and ``cpu`` are wide
+    enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the card. ``usable``: the card
+    exists and is healthy. ``group``: number of the trust group whose pods are on the card, 0 for none, -1 for several.
+    Of shape [rows]: ``service``, what the node takes (``Service``), ``spread``, whether pods go to the less used card,
+    ``slots``, how many pods a card may hold, ``unit``, its memory unit in MiB, ``grouped``, whether its cards hold one
+    trust group only, ``packed``, whether its cards are chosen by what later pods will want, and ``cpu``, the milli-CPU
+    that pods have left of it (of GPU pods alone unless the policy is packing).
     """
 
     def __init__(self, rows: int = 16, cards: int = 8) -> None:
         self.total: Int32 = np.zeros((rows, cards), np.int32)
         self.used: Int64 = np.zeros((rows, cards), np.int64)
-        self.percent: Int32 = np.zeros((rows, cards), np.int32)
+        self.percent: Int64 = np.zeros((rows, cards), np.int64)
         self.pods: Int32 = np.zeros((rows, cards), np.int32)
         self.group: Int32 = np.zeros((rows, cards), np.int32)
         self.usable: Bool = np.zeros((rows, cards), np.bool_)

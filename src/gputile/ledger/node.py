@@ -9,7 +9,7 @@ from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.wellknown import INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL, MODES, PLACEMENT_LABEL, WHOLE_GPU, Mode
 from gputile.device.advertised import model_labels
 from gputile.device.inventory import Inventory, InventoryError, advertised_units, decode_inventory
-from gputile.intree.podrequests import CPU, node_allocatable
+from gputile.intree.podrequests import cpu_allocatable
 
 PLACEMENTS = ("binpack", "spread", "packing")
 UNKNOWN_CPU = 128_000
@@ -109,6 +109,7 @@ def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
         service = _SERVICE.get(mode, Service.MEMORY)
     elif text is None and mode is Mode.EXCLUSIVE and _advertises_whole_cards(node):
         service = Service.FOREIGN
+    cpu = cpu_allocatable(node)
     isolated = mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS)
     return NodeFacts(
         name=meta.name,
@@ -121,7 +122,7 @@ def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
         slots=configuration.max_pods_per_gpu if isolated else UNLIMITED_PODS,
         grouped=mode is Mode.SHARE,
         problem=problem,
-        cpu=node_allocatable(node).get(CPU, UNKNOWN_CPU),
+        cpu=UNKNOWN_CPU if cpu is None else cpu,
         model=model_labels(inventory.cards).get(MODEL_LABEL, ""),
         configured_unit_mib=configuration.unit_mib,
     )
