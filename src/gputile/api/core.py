@@ -81,11 +81,16 @@ class SchedulingGate(_Object):
 
 
 class PodSpec(_Object):
-    """core/v1 PodSpec. ``affinity`` and the spread constraints are read by the simulator only."""
+    """core/v1 PodSpec. ``affinity`` and the spread constraints are read by the simulator only.
+
+    ``resources`` is for the whole pod (KEP-2837), ``overhead`` what its RuntimeClass takes beside its containers.
+    """
 
     node_name: str = ""
     containers: list[Container] = []
     init_containers: list[Container] = []
+    resources: ResourceRequirements | None = None
+    overhead: ResourceList = {}
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
     topology_spread_constraints: list[TopologySpreadConstraint] = []

@@ -6,15 +6,17 @@ GPU resources count too, as totals of the node: that is all that kube-scheduler 
 import math
 from collections.abc import Mapping
 
-from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList
+from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList, ResourceRequirements
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.wellknown import LEGACY_GPU, WHOLE_GPU
 
 CPU = "cpu"
+MEMORY = "memory"
 PODS = "pods"
+_HUGE_PAGES = "hugepages-"
 MOST_CPU = 2**30
 """Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
-_FIRST = {CPU: 0, "memory": 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
+_FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
 Amounts = dict[str, int]
 
 
@@ -22,7 +24,8 @@ def pod_requests(spec: PodSpec) -> Amounts:
     """Return what the pod takes while it runs: cpu in thousandths, everything else in its own unit, rounded up.
 
     Sidecars keep what they take; an init container runs beside the sidecars started before it; the app containers
-    run beside all sidecars (KEP-753).
+    run beside all sidecars (KEP-753). What is asked for the pod as a whole replaces that (KEP-2837), and the overhead
+    of its RuntimeClass comes on top: ``PodRequests`` of k8s.io/component-helpers.
     """
     sidecars: Amounts = {}
     peak: Amounts = {}
@@ -38,6 +41,9 @@ def pod_requests(spec: PodSpec) -> Amounts:
     for container in spec.containers:
         _add(running, container_requests(container))
     _raise_to(peak, running)
+    if spec.resources is not None:
+        peak |= _pod_level(spec.resources, peak)
+    _add(peak, _amounts(spec.overhead))
     return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
 
 
@@ -57,11 +63,25 @@ def container_requests(container: Container) -> Amounts:
 
     An amount that cannot be read, or is negative, is nothing: such a GPU request is refused when it is decided.
     """
-    amounts = {**container.resources.limits, **container.resources.requests}
-    requests: Amounts = {}
-    for name, quantity in amounts.items():
-        _add(requests, {WHOLE_GPU if name == LEGACY_GPU else name: -_floor(name, quantity, sign=-1)})
-    return requests
+    return _amounts({**container.resources.limits, **container.resources.requests})
+
+
+def is_pod_level(name: str) -> bool:
+    """Return whether a resource can be asked for by the pod as a whole (KEP-2837)."""
+    return name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES)
+
+
+def _pod_level(resources: ResourceRequirements, containers: Amounts) -> Amounts:
+    """Return what the pod asks for as a whole, with the API server's defaults where a request is missing.
+
+    For CPU and memory that is what its containers ask for, and the pod's limit where none of them asks; huge pages
+    cannot be overcommitted, and their request is the limit.
+    """
+    limits, requests = _amounts(resources.limits), _amounts(resources.requests)
+    default = {
+        name: amount for name, amount in limits.items() if name.startswith(_HUGE_PAGES) or name not in containers
+    }
+    return {name: amount for name, amount in (default | requests).items() if is_pod_level(name)}
 
 
 def node_allocatable(node: Node) -> Amounts:
@@ -78,6 +98,14 @@ def insufficient(needs: Mapping[str, int], used: Mapping[str, int], allocatable:
         if amount > allocatable.get(name, 0) - used.get(name, 0):
             return f"Insufficient {name}"
     return None
+
+
+def _amounts(resources: ResourceList) -> Amounts:
+    """Return amounts rounded up; 0 for one that cannot be read, or is negative."""
+    amounts: Amounts = {}
+    for name, quantity in resources.items():
+        _add(amounts, {WHOLE_GPU if name == LEGACY_GPU else name: -_floor(name, quantity, sign=-1)})
+    return amounts
 
 
 def _floor(name: str, quantity: Quantity, sign: int = 1) -> int:

@@ -10,6 +10,7 @@ from gputile.admission.rewrite import rewrite
 from gputile.api.core import Pod, ResourceList
 from gputile.api.quantity import QuantityError, parse_quantity
 from gputile.api.wellknown import GPU_RESOURCES
+from gputile.intree.podrequests import is_pod_level
 from gputile.intree.rules import broken_rule
 from gputile.simulator.manifests import ManifestError, Origin
 
@@ -30,6 +31,10 @@ def admit(origin: Origin, path: str, pod: Pod, notes: list[str]) -> Pod:
             where = f"{prefix}spec.{field}[{i}].resources"
             _check_amounts(origin, f"{where}.limits", container.resources.limits)
             _check_amounts(origin, f"{where}.requests", container.resources.requests)
+    if spec.resources is not None:
+        _check_amounts(origin, f"{prefix}spec.resources.limits", spec.resources.limits, whole_pod=True)
+        _check_amounts(origin, f"{prefix}spec.resources.requests", spec.resources.requests, whole_pod=True)
+    _check_amounts(origin, f"{prefix}spec.overhead", spec.overhead)
     if (broken := broken_rule(spec)) is not None:
         raise origin.error(f"{prefix}spec.{broken[0]}", broken[1])
     return pod
@@ -46,8 +51,11 @@ def _rewritten(origin: Origin, prefix: str, pod: Pod, notes: list[str]) -> Pod:
     return msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(pod)), Pod)
 
 
-def _check_amounts(origin: Origin, path: str, amounts: ResourceList) -> None:
+def _check_amounts(origin: Origin, path: str, amounts: ResourceList, *, whole_pod: bool = False) -> None:
     for name, amount in amounts.items():
+        if whole_pod and not is_pod_level(name):
+            rule = "a pod as a whole asks for cpu, memory and hugepages-* only: set it in a container"
+            raise origin.error(f'{path}["{name[:80]}"]', rule)
         if name in GPU_RESOURCES:
             continue
         try:

@@ -76,6 +76,13 @@ def expression(key, operator, *values):
             "Insufficient aliyun.com/gpu-mem",
         ),
         ("containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: x}}}]", GPUS, None),
+        ("{overhead: {cpu: 500m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}", {"cpu": 1}, None),
+        (
+            "{overhead: {cpu: 501m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}",
+            {"cpu": 1},
+            "Insufficient cpu",
+        ),
+        ("resources: {requests: {cpu: 2}}", {"cpu": 1}, "Insufficient cpu"),
         ("{}", {"pods": 0}, "Too many pods"),
     ],
 )
@@ -123,6 +130,12 @@ def test_operators(operator, values, labels, matches):
         ("tolerations: [{key: k, effect: Is}]", "effect: 'Is'"),
         ("tolerations: [{value: v}]", "must be Exists where there is no key"),
         ("tolerations: [{key: k, operator: Exists, value: v}]", "must be empty"),
+        (
+            "resources: {limits: {nvidia.com/gpu: 1}}",
+            r"spec.resources.limits\[.nvidia.com/gpu.\]: a pod as a whole asks",
+        ),
+        ("resources: {requests: {cpu: x}}", r"spec.resources.requests\[.cpu.\]: 'x' is not a quantity"),
+        ("overhead: {memory: -1}", r"spec.overhead\[.memory.\]: -1 is negative"),
         ("topologySpreadConstraints: [{maxSkew: 0, topologyKey: z}]", "maxSkew: 0 is not 1 or more"),
         ("topologySpreadConstraints: [{topologyKey: ''}]", "topologyKey: must be there"),
         ("topologySpreadConstraints: [{topologyKey: z, whenUnsatisfiable: x}]", "whenUnsatisfiable: 'x'"),
