@@ -46,22 +46,16 @@ def read_given(path: Path | None) -> Given | None:
     """Return the configuration in the file, None where no file is named; leave the program where it is wrong."""
     if path is None:
         return None
-    import yaml
-
     try:
         return _given(path.read_bytes())
     except OSError as error:
         fail(f"configuration {path}: {error.strerror}")
-    except yaml.YAMLError as error:
-        fail(f"configuration {path}: not YAML: {error}")
     except ConfigurationError as error:
         fail(f"configuration {path}: {error}")
 
 
 def installed_configuration(maps: "Iterable[ConfigMap]") -> tuple[Given | None, str]:
     """Return the first configuration in a release's ConfigMaps; None, and why, where there is none that can be read."""
-    import yaml
-
     why = "no ConfigMap of a release is there"
     for each in maps:
         text = each.data.get(CONFIG_MAP_KEY)
@@ -69,7 +63,7 @@ def installed_configuration(maps: "Iterable[ConfigMap]") -> tuple[Given | None, 
             continue
         try:
             return _given(text), ""
-        except (yaml.YAMLError, ConfigurationError) as error:
+        except ConfigurationError as error:
             why = f"ConfigMap {each.metadata.name} cannot be read: {error}"
     return None, why
 
@@ -105,8 +99,8 @@ def assumed(configuration: Configuration, why: str) -> Configuration:
 
 
 def _given(text: str | bytes) -> Given:
-    import yaml
+    from gputile.kube.configfile import parse
 
-    data = yaml.load(text, Loader=yaml.CSafeLoader)
+    data = parse(text)
     configuration = load_configuration(data)
     return Given(configuration, configuration.unit_mib if data and "gpuMemoryUnit" in data else None)

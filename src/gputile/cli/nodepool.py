@@ -114,15 +114,15 @@ def _yaml(file: "File") -> str:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    import yaml
+    from gputile.documents import DocumentError, load_document
 
     if path is None:
         return {}
     try:
-        data = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
+        data = load_document(path.read_bytes())
     except OSError as error:
         fail(f"{path}: {error.strerror}")
-    except yaml.YAMLError as error:
+    except DocumentError as error:
         fail(f"{path}: not YAML: {error}")
     if not isinstance(data, dict):
         fail(f"{path}: this is no description of a node pool")

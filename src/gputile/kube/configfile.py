@@ -4,10 +4,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-
-import yaml
+from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.documents import DocumentError, load_document
 
 log = logging.getLogger(__name__)
 
@@ -21,10 +21,20 @@ def read(path: Path) -> Configuration:
         ConfigurationError: it cannot be read, is no YAML, or is not valid.
     """
     try:
-        return load_configuration(yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader))
+        return load_configuration(parse(path.read_bytes()))
     except OSError as error:
         raise ConfigurationError(error.strerror or str(error)) from error
-    except yaml.YAMLError as error:
+
+
+def parse(content: str | bytes) -> Any:
+    """Return what a configuration's text holds, which is still to be checked.
+
+    Raises:
+        ConfigurationError: it is no YAML.
+    """
+    try:
+        return load_document(content)
+    except DocumentError as error:
         raise ConfigurationError(f"not YAML: {error}") from error
 
 

@@ -2,15 +2,15 @@
 
 import os
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
-import yaml
 
+from gputile.documents import load_document
 from gputile.kube.clientconfig import Cluster, Context, User
 from gputile.kube.credentials import Credentials, FixedCredentials, TokenFileCredentials, basic, bearer
 from gputile.kube.errors import ConfigError
@@ -20,6 +20,7 @@ from gputile.kube.tls import ClusterTls
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 DEFAULT_NAMESPACE = "default"
 T = TypeVar("T")
+_SECTIONS = ("clusters", "contexts", "users")
 _PATHS = {
     "clusters": ("certificate-authority",),
     "users": ("client-certificate", "client-key", "tokenFile"),
@@ -58,7 +59,7 @@ def load_access(
             return _access(_merge(files), context)
         if context is None and "KUBERNETES_SERVICE_HOST" in environ:
             return _in_cluster(Path(service_account), environ)
-    except (msgspec.MsgspecError, yaml.YAMLError, OSError, ValueError) as error:
+    except (msgspec.MsgspecError, OSError, ValueError) as error:
         raise ConfigError(f"cannot use {_named(files)}: {error}") from error
     except KeyError as error:
         raise ConfigError(f"cannot use {_named(files)}: {error} is missing") from error
@@ -82,28 +83,44 @@ def _files(kubeconfig: str | Path | None, environ: Mapping[str, str]) -> list[Pa
 def _merge(files: list[Path]) -> dict[str, Any]:
     merged: dict[str, Any] = {"clusters": {}, "contexts": {}, "users": {}}
     for file in files:
-        document = yaml.safe_load(file.read_text())
+        document = load_document(file.read_bytes())
         if not isinstance(document, dict):
             raise ValueError(f"{file} is no mapping")
         if not merged.get("current-context"):
             merged["current-context"] = document.get("current-context")
-        for section in ("clusters", "contexts", "users"):
-            for entry in document.get(section) or ():
+        for section in _SECTIONS:
+            for entry in _entries(document.get(section), section):
                 merged[section].setdefault(entry["name"], _absolute(section, entry, file.absolute().parent))
-    for section in ("clusters", "contexts", "users"):
+    for section in _SECTIONS:
         merged[section] = list(merged[section].values())
     return merged
 
 
+def _entries(written: Any, section: str) -> Iterator[dict[str, Any]]:
+    """Yield the entries of a section. What is in them is judged when it is used: an entry of no use may be wrong."""
+    if not isinstance(written, list | None):
+        raise ValueError(f"{section} is no list")
+    for entry in written or ():
+        if not isinstance(entry, dict):
+            raise ValueError(f"an entry of {section} is no mapping")
+        if not isinstance(entry["name"], str):
+            raise ValueError(f"a name in {section} is no text")
+        if not isinstance(entry[section[:-1]], dict | None):
+            raise ValueError(f"{section[:-1]} of {entry['name']!r} is no mapping")
+        yield entry
+
+
 def _absolute(section: str, entry: dict[str, Any], directory: Path) -> dict[str, Any]:
-    inner = entry[section[:-1]]
+    """Return an entry whose files are absolute: they are relative to the kubeconfig's place."""
+    inner = dict(entry[section[:-1]] or {})
     for key in _PATHS.get(section, ()):
-        if inner.get(key):
+        if inner.get(key) and isinstance(inner[key], str):
             inner[key] = str(directory / inner[key])
-    command = (inner.get("exec") or {}).get("command", "")
-    if os.sep in command:
-        inner["exec"]["command"] = str(directory / command)
-    return entry
+    plugin = inner.get("exec")
+    command = plugin.get("command") if isinstance(plugin, dict) else None
+    if isinstance(plugin, dict) and isinstance(command, str) and os.sep in command:
+        inner["exec"] = plugin | {"command": str(directory / command)}
+    return entry | {section[:-1]: inner}
 
 
 def _access(document: dict[str, Any], name: str | None) -> Access:

@@ -53,4 +53,5 @@ class ClusterTls:
 
 
 def _decoded(data: str | None) -> str:
-    return base64.b64decode(data or "").decode()
+    # ssl takes ASCII; what is not is a comment beside the certificates, or no certificate
+    return base64.b64decode(data or "").decode("ascii", errors="replace").replace("\ufffd", "?")

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 
 import msgspec
 
-from gputile.simulator.documents import DEEPEST, DocumentError, load_documents
+from gputile.documents import DEEPEST, DocumentError, load_documents
 
 MOST_BYTES = 64 * 1024 * 1024
 SUFFIXES = (".yaml", ".yml", ".json")

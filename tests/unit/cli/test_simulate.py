@@ -132,6 +132,24 @@ def test_the_unit_of_the_configuration_and_of_the_description(
     assert (said if code or command[0] == "simulate" else "16 units of 128 MiB") in result.output
 
 
+NO_CONFIGURATIONS = [
+    ("gpuMemoryUnit: 2026-13-01", "not a memory size"),
+    ("maxPodsPerGpu: !!int x", "not YAML: line 1: 'x' is not a number"),
+    ("gpuMemoryUnit: 64MiB\ngpuMemoryUnit: 1GiB", "the key 'gpuMemoryUnit' is written twice"),
+    ("[" * 100_000, "deeper than 100 levels"),
+]
+
+
+@pytest.mark.parametrize(("text", "why"), NO_CONFIGURATIONS, ids=range(4))
+def test_a_configuration_that_is_none_is_an_error_and_no_crash(tmp_path: Path, text: str, why: str) -> None:
+    """U2."""
+    config = write(tmp_path, "g.yaml", text)
+    arguments = ["simulate", "--cluster", write(tmp_path, "c.yaml", NODE), "--config", config]
+    result = run.invoke(app, arguments)
+    assert result.exit_code == 2
+    assert why in result.stderr
+
+
 def test_the_extender_listens_beyond_loopback_with_tls_only() -> None:
     result = run.invoke(app, ["extender", "--host", "0.0.0.0"])
     assert result.exit_code == 2

@@ -4,6 +4,7 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.main import app
@@ -47,6 +48,15 @@ def test_deploying_then_deployed(server: FakeApiServer, kubeconfig: str) -> None
     ]
     selectors = {request.query.get("labelSelector") for request in server.requests}
     assert "app.kubernetes.io/name=gputile,app.kubernetes.io/instance=gputile" in selectors
+
+
+@pytest.mark.parametrize("text", ["gpuMemoryUnit: 2026-13-01", "maxPodsPerGpu: !!int x", "[" * 100_000], ids=range(3))
+def test_a_configuration_that_cannot_be_read_tells_no_unit(server: FakeApiServer, kubeconfig: str, text: str) -> None:
+    """U11: what is deployed is said all the same."""
+    server.store[CONFIG_MAPS]["gputile"] = {"metadata": {"name": "gputile"}, "data": {"configuration.yaml": text}}
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
+    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])
+    assert (result.exit_code, json.loads(result.stdout)["unitMib"]) == (0, 0)
 
 
 def test_it_waits_for_what_it_is_told_to(server: FakeApiServer, kubeconfig: str) -> None:

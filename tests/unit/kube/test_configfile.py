@@ -1,10 +1,13 @@
 """A configuration file that changes while a component runs (U9, U10)."""
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.kube.configfile import follow, read
@@ -55,6 +58,65 @@ def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Path) -> 
 
     asyncio.run(scenario())
     assert taken[0].unit_mib == 128
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("gpuMemoryUnit: 2026-13-01", "'2026-13-01' is not a memory size"),
+        ("maxPodsPerGpu: !!int x", "not YAML: line 1: 'x' is not a number"),
+        ("a: 2026-02-30", "unknown field `a`"),
+        ("gpuMemoryUnit: !!timestamp x", "gpuMemoryUnit"),
+        ("a: !!python/object:os.system x", "has no meaning"),
+        ("gpuMemoryUnit: 64MiB\ngpuMemoryUnit: 128MiB", "the key 'gpuMemoryUnit' is written twice"),
+        ("gpuMemoryUnit: 64MiB\n---\ngpuMemoryUnit: 128MiB", "several documents"),
+        ("trust: " + "[" * 100_000, "deeper than 100 levels"),
+        ("[" * 100_000, "deeper than 100 levels"),
+        ("gpuMemoryUnit: \x00", "not YAML"),
+    ],
+    ids=range(10),
+)
+def test_whatever_the_file_says_it_is_followed_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, why: str
+) -> None:
+    """U9: nothing that a ConfigMap can hold ends the follower; the error is logged once, and the next change counts."""
+    path, taken = tmp_path / "configuration.yaml", list[Configuration]()
+
+    async def scenario() -> None:
+        write(path, "gpuMemoryUnit: 1GiB")
+        task = asyncio.create_task(follow(path, read(path), taken.append, every=0.001))
+        write(path, text)
+        await until(lambda: why in caplog.text or task.done())
+        await asyncio.sleep(0.02)
+        assert not task.done()
+        assert taken == []
+        write(path, "gpuMemoryUnit: 256MiB")
+        await until(lambda: len(taken) == 1)
+        task.cancel()
+
+    asyncio.run(scenario())
+    assert taken[0].unit_mib == 256
+    assert caplog.text.count("is not taken in") == 1
+
+
+KEYS = st.sampled_from(["gpuMemoryUnit", "maxPodsPerGpu", "trust", "gangs", "placement", "admission", "gpuTime", "x"])
+SCALARS = st.sampled_from(
+    [
+        *("~", "1", "-1", "1e999", "9" * 400, "2026-13-01", "1:99", "0x", "0o9", "08", ".nan", "!!int x", "!!float y"),
+        *("!!timestamp z", "!!binary '='", "!!set {a}", "!!bool 7", "!!null 5", "&a b", "*a", "<<", "{<<: 1}", "[[]]"),
+    ]
+)
+
+
+@given(st.lists(st.tuples(KEYS, SCALARS | st.text(max_size=8)), max_size=4))
+def test_any_file_is_a_configuration_or_an_error_of_it(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, str]]
+) -> None:
+    """U9."""
+    path = tmp_path_factory.getbasetemp() / "any.yaml"
+    path.write_text("\n".join(f"{key}: {value}" for key, value in lines), "utf-8")
+    with contextlib.suppress(ConfigurationError):
+        read(path)
 
 
 def test_no_file_is_followed_where_none_is_given() -> None:

@@ -1,5 +1,6 @@
 import asyncio
 import base64
+import contextlib
 import json
 import stat
 import sys
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputile.kube.credentials import Credential
 from gputile.kube.errors import ConfigError
@@ -115,12 +118,90 @@ def test_the_service_account_is_the_last_resort(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("{", "config"), ("[]", "no mapping"), ("clusters: [{}]", "name"), ("{}", "no current context")],
+    [
+        ("{", "config"),
+        ("[]", "no mapping"),
+        ("clusters: [{}]", "name"),
+        ("{}", "no current context"),
+        ("clusters: 5", "clusters is no list"),
+        ("clusters: {c: {server: s}}", "clusters is no list"),
+        ("clusters: [5]", "an entry of clusters is no mapping"),
+        ("users: [{name: [a], user: {}}]", "a name in users is no text"),
+        ("users: [{name: u, user: 5}]", "user of 'u' is no mapping"),
+        ("clusters: [{name: c}]", "'cluster' is missing"),
+        ("clusters: []\nclusters: []", "'clusters' is written twice"),
+        ("[" * 100_000, "deeper than 100 levels"),
+        ("clusters: " + "[" * 100_000, "deeper than 100 levels"),
+        ("current-context: 2026-13-01", "no context '2026-13-01'"),
+    ],
+    ids=range(14),
 )
 def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, why: str) -> None:
     path = tmp_path / "config"
     path.write_text(content)
     with pytest.raises(ConfigError, match=why):
+        load_access(path, environ={})
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "why"),
+    [
+        (None, {}, "server"),
+        ({"server": 5}, {}, "server"),
+        ({"server": "https://a", "certificate-authority": 5}, {}, "certificate-authority"),
+        ({"server": "https://a", "certificate-authority-data": "w7w="}, {}, "certificate"),
+        ({"server": "https://["}, {}, "Invalid IPv6"),
+        ({"server": "https://a"}, {"exec": 5}, "exec"),
+        ({"server": "https://a"}, {"exec": {"apiVersion": V1, "command": 5}}, "command"),
+        ({"server": "https://a"}, {"client-certificate": ["a"]}, "client-certificate"),
+        ({"server": "https://a"}, {"tokenFile": {}}, "tokenFile"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, cluster: Any, user: Any, why: str) -> None:
+    content = document(user)
+    content["clusters"][0]["cluster"] = cluster
+    with pytest.raises(ConfigError, match=why):
+        load(tmp_path, content)
+    assert load(tmp_path, document({}), "there"), "an entry that is not asked for may be wrong"
+
+
+def test_a_user_without_anything_is_one(tmp_path: Path) -> None:
+    content = document({})
+    content["users"][0]["user"] = None
+    assert credential(load(tmp_path, content)).authorization is None
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from(["", "a", "http://a", "https://[", "/x", "\x00", "ü", V1]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["name", "command", "apiVersion", "env", "extension"]), inner, max_size=3)
+    ),
+    max_leaves=4,
+)
+CLUSTER = ["server", "certificate-authority", "certificate-authority-data", "extensions", "proxy-url"]
+USER = ["token", "tokenFile", "exec", "client-certificate", "client-key", "client-certificate-data", "auth-provider"]
+
+
+@given(
+    VALUES | st.dictionaries(st.sampled_from(CLUSTER), VALUES),
+    VALUES | st.dictionaries(st.sampled_from(USER), VALUES),
+    VALUES | st.dictionaries(st.sampled_from(["cluster", "user", "namespace"]), VALUES | st.sampled_from(["c", "u"])),
+    st.dictionaries(st.sampled_from(["clusters", "users", "contexts", "current-context"]), VALUES, max_size=1),
+)
+def test_any_kubeconfig_can_be_used_or_is_told_off(
+    tmp_path_factory: pytest.TempPathFactory, cluster: Any, user: Any, context: Any, sections: dict[str, Any]
+) -> None:
+    content = document({})
+    content["clusters"][0]["cluster"], content["users"][0]["user"] = cluster, user
+    if context:
+        content["contexts"][0]["context"] = context
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_text(json.dumps(content | sections))
+    with contextlib.suppress(ConfigError):
         load_access(path, environ={})
 
 

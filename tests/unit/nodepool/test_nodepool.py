@@ -410,9 +410,13 @@ def test_options_go_before_the_file(tmp_path: Path) -> None:
     assert "maxSize: 9" in result.stdout
 
 
-@pytest.mark.parametrize("text", ["[", "[]", "way: x"])
-def test_a_file_that_is_no_description_is_an_error(tmp_path: Path, text: str) -> None:
-    (tmp_path / "pool.yaml").write_text(text)
+@pytest.mark.parametrize(
+    "text",
+    ["[", "[]", "way: x", "name: 2026-13-01", "minNodes: !!int x", "way: x\nway: x", "[" * 100_000, b"\xff"],
+    ids=range(8),
+)
+def test_a_file_that_is_no_description_is_an_error(tmp_path: Path, text: str | bytes) -> None:
+    (tmp_path / "pool.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     assert run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml")]).exit_code == 2
     assert run.invoke(app, ["nodepool", "-f", str(tmp_path / "none.yaml")]).exit_code == 2
 

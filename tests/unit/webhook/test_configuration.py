@@ -30,7 +30,18 @@ def test_a_swapped_volume_is_read_again(tmp_path: Path) -> None:
     assert live.current.unit_mib == 128
 
 
-@pytest.mark.parametrize("text", ["gpuMemoryUnit: 1MiB", "gpuMemoryUnit: [", "gpuMemoryUnits: 1GiB", "- a"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "gpuMemoryUnit: 1MiB",
+        "gpuMemoryUnit: [",
+        "gpuMemoryUnits: 1GiB",
+        "- a",
+        "gpuMemoryUnit: 2026-13-01",
+        "[" * 10**5,
+    ],
+    ids=range(6),
+)
 def test_a_mistake_leaves_the_one_before_in_force_and_is_shown(tmp_path: Path, text: str) -> None:
     live = LiveConfiguration(swap(tmp_path, "gpuMemoryUnit: 1GiB"))
     swap(tmp_path, text)

@@ -6,8 +6,9 @@ and an alias counts as large as what it stands for, so that a few lines cannot b
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import yaml
@@ -15,6 +16,7 @@ from yaml import CSafeLoader
 
 DEEPEST = 100
 MOST_VALUES = 5_000_000
+_TOO_DEEP = f"it is nested deeper than {DEEPEST} levels"
 _TAG = "tag:yaml.org,2002:"
 _BOOLS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
 
@@ -38,6 +40,39 @@ def load_documents(text: str) -> Iterator[Any]:
     yield from _load_yaml(text)
 
 
+def load_document(content: str | bytes) -> Any:
+    """Return the value of the one document in ``content``; an empty file is None.
+
+    Raises:
+        DocumentError: as of ``load_documents``, or it is no UTF-8 text, or there are several documents.
+    """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    found = list(islice(load_documents(text), 2))
+    if len(found) > 1:
+        raise DocumentError("it holds several documents, where one is expected")
+    value = found[0] if found else None
+    if _is_deep(value):
+        raise DocumentError(_TOO_DEEP)
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Return whether a value is nested deeper than YAML may be: the parser of JSON bounds nothing."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [each for outer in level if isinstance(outer, dict | list) for each in _inner(outer)]
+        if not level:
+            return False
+    return any(isinstance(each, dict | list) for each in level)
+
+
+def _inner(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
 def _load_json(text: str) -> Any:
     try:
         value = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
@@ -47,7 +82,7 @@ def _load_json(text: str) -> Any:
     except json.JSONDecodeError:
         raise
     except RecursionError:
-        raise DocumentError(f"it is nested deeper than {DEEPEST} levels") from None
+        raise DocumentError(_TOO_DEEP) from None
     except UnicodeEncodeError:
         raise DocumentError("an escape such as \\ud800 without its other half is not text") from None
     except ValueError as error:
@@ -138,7 +173,7 @@ class _Builder:
             if self._needs_key():
                 raise DocumentError("a key must be a string")
             if len(self._stack) == DEEPEST:
-                raise DocumentError(f"it is nested deeper than {DEEPEST} levels")
+                raise DocumentError(_TOO_DEEP)
             self._stack.append(_Frame({} if is_map else [], event.anchor))
         else:
             frame = self._stack.pop()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputile.simulator.documents import DEEPEST, DocumentError, load_documents
+from gputile.documents import DEEPEST, DocumentError, load_document, load_documents
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,48 @@ def test_an_alias_counts_as_what_it_stands_for():
 def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(DocumentError):
         list(load_documents(text))
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b"", None),
+        (b"# nothing\n", None),
+        (b"\xef\xbb\xbfa: 1\n", {"a": 1}),
+        ("a: 1\n...\n", {"a": 1}),
+        ("{a: {b: [1]}}", {"a": {"b": [1]}}),
+        ("[" * DEEPEST + "]" * DEEPEST, None),
+    ],
+)
+def test_one_document(content, value):
+    found = load_document(content)
+    assert value is None or found == value
+
+
+# Each line nests one level on the page, and all of them together many.
+LADDER = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 1000))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: \xff", "not UTF-8 text"),
+        ("a: 1\n---\nb: 2\n", "several documents"),
+        ("[" * 100_000, "deeper than 100 levels"),
+        ("a: " + "[" * 100_000, "deeper than 100 levels"),
+        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "deeper than 100 levels"),
+        ("{'a':" * (DEEPEST + 1) + "1" + "}" * (DEEPEST + 1), "deeper than 100 levels"),
+        (LADDER, "deeper than 100 levels"),
+        ("a: 1\na: 2\n", "line 2: the key 'a' is written twice"),
+    ],
+    ids=range(8),
+)
+def test_what_is_not_one_document(content, message):
+    with pytest.raises(DocumentError, match=message):
+        load_document(content)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_document_or_an_error(content):
+    with contextlib.suppress(DocumentError):
+        load_document(content)
