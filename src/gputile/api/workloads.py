@@ -110,6 +110,7 @@ class RunningPodStatus(_Object):
     reason: str = ""
     message: str = ""
     conditions: list[Condition] = []
+    init_container_statuses: list[ContainerStatus] = []
     container_statuses: list[ContainerStatus] = []
 
 

@@ -99,7 +99,7 @@ def _pod_trouble(pod: RunningPod, events: Sequence[Event]) -> tuple[State, str]:
     name, status = pod.metadata.name, pod.status
     if status.phase == "Failed":
         return State.FAILED, f"pod {name}: {status.reason or 'Failed'}: {status.message or 'its containers have ended'}"
-    for container in status.container_statuses:
+    for container in (*status.init_container_statuses, *status.container_statuses):
         waiting = container.state.waiting
         if waiting is not None and waiting.reason in _HOPELESS:
             ended = container.last_state.terminated

@@ -111,6 +111,7 @@ def test_deploying_while_one_component_is_not_ready(workload: Deployment | Daemo
 
 
 WAITING = {"name": "webhook", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+STARTING = {"name": "webhook", "state": {"waiting": {"reason": "PodInitializing"}}}
 CRASHED = {
     "name": "webhook",
     "state": {"waiting": {"reason": "CrashLoopBackOff"}},
@@ -127,6 +128,13 @@ CRASHED = {
             [],
             State.FAILED,
             "pod p: container webhook: ImagePullBackOff: no such image",
+        ),
+        (
+            [pod(initContainerStatuses=[CRASHED | {"name": "mesh"}], containerStatuses=[STARTING])],
+            [],
+            [],
+            State.FAILED,
+            "pod p: container mesh: CrashLoopBackOff; it ended with exit code 2",
         ),
         (
             [pod(containerStatuses=[CRASHED])],
