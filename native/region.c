@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "limits.h"
@@ -19,7 +18,7 @@
 enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37, F_OFD_SETLKW = 38 };
 #endif
 
-enum { MAGIC = 0x65747067, VERSION = 1, NO_SLOT = -1, HIGHEST_FD = 1000 };
+enum { MAGIC = 0x65747067, VERSION = 1, NO_SLOT = -1 };
 /* Bytes behind the file's end that are only ever locked: one for all slots, then one for each. */
 enum { LOCK_ALL = GPUTILE_REGION_BYTES, LOCK_SLOTS };
 
@@ -167,20 +166,9 @@ static const char *take_slot(void) {
     return "it has no room for one more process";
 }
 
-/* A high number: programs count on low ones, as shells do. */
-static int high(int fd) {
-    struct rlimit most;
-    int from = getrlimit(RLIMIT_NOFILE, &most) == 0 && most.rlim_cur < HIGHEST_FD ? (int)most.rlim_cur - 8 : HIGHEST_FD;
-    int moved = fcntl(fd, F_DUPFD_CLOEXEC, from);
-    if (moved < 0) return fd;
-    close(fd);
-    return moved;
-}
-
 static bool open_file(struct owned *file, const char *path) {
-    int fd = open(path, O_RDWR | O_CLOEXEC);
-    gputile_own(file, fd < 0 ? -1 : high(fd));
-    return fd >= 0;
+    gputile_own(file, open(path, O_RDWR | O_CLOEXEC));
+    return file->fd >= 0;
 }
 
 static void unmap(void) {
@@ -190,7 +178,9 @@ static void unmap(void) {
 }
 
 static const char *map(const char *path) {
-    if (!open_file(&region_file, path) || !open_file(&slot_file, path))
+    /* Before the driver opens its own: of an ending process Linux lets go of the lowest number last, so the slot is
+     * seen as free when the driver's memory is. */
+    if (!open_file(&slot_file, path) || !open_file(&region_file, path))
         return errno == ENOENT ? "it does not exist" : strerror(errno);
     if (lseek(region_file.fd, 0, SEEK_END) < GPUTILE_REGION_BYTES) return "it is too short";
     void *mapped = mmap(NULL, sizeof(struct region), PROT_READ | PROT_WRITE, MAP_SHARED, slot_file.fd, 0);

@@ -192,6 +192,41 @@ input()
     assert container.gpus.cards()[0].peak == 256 * MIB
 
 
+def test_the_last_to_have_a_dead_process_memory(one_card: Maker) -> None:
+    """M4: what a worker keeps of its dead trainer is given to others after the driver has freed it, never before."""
+    container = one_card(256)
+    trainer = """
+from tests.native.client import *
+import os, signal
+cuda = Cuda()
+assert cuda.linear(200) == OK
+child = os.fork()
+if child == 0:
+    signal.pause()
+print("started", flush=True)
+print(child, flush=True)
+input()
+"""
+    next_one = """
+from tests.native.client import *
+cuda = Cuda()
+print("started", flush=True)
+while cuda.linear(200) != OK:
+    pass
+print("done", flush=True)
+"""
+    for _ in range(10):
+        process = started(container.start([sys.executable, "-c", trainer]))
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        process.kill()
+        process.wait()
+        waiting = started(container.start([sys.executable, "-c", next_one]))
+        os.kill(child, signal.SIGKILL)
+        assert waiting.communicate()[0] == "done\n"
+    assert container.gpus.cards()[0].peak == 200 * MIB
+
+
 def test_parents_killed_at_any_moment_lock_nobody_up(one_card: Maker) -> None:
     """M4: a forked child has no part in the locks that its parent takes for a moment."""
     container = one_card(256)
