@@ -165,15 +165,12 @@ print(cuda.info()[0], cuda.linear(150), cuda.info()[0])
     assert out.splitlines() == ["156 0 2", "156 0 6"]
 
 
-def test_a_worker_that_outlives_its_trainer(one_card: Maker) -> None:
-    """M4: a forked child has the driver's descriptors, and with them the memory of its dead parent; one by exec not."""
-    container = one_card(256)
-    code = """
+TRAINER = """
 from tests.native.client import *
 import os, signal, subprocess
 cuda = Cuda()
 assert cuda.linear(200) == OK
-left = subprocess.Popen(["sleep", "60"])
+left = subprocess.Popen(["sleep", "20"])
 child = os.fork()
 if child == 0:
     signal.pause()
@@ -181,11 +178,22 @@ print("started", flush=True)
 print(child, flush=True)
 input()
 """
-    process = started(container.start([sys.executable, "-c", code], PYTHONUNBUFFERED="1"))
+
+
+def worker_of_a_dead_trainer(container: Container) -> int:
+    """Return the process ID of a forked worker whose parent was killed with 200 MiB; a program by exec is left too."""
+    process = started(container.start([sys.executable, "-c", TRAINER], PYTHONUNBUFFERED="1"))
     assert process.stdout is not None
     child = int(process.stdout.readline())
     process.kill()
     process.wait()
+    return child
+
+
+def test_a_worker_that_outlives_its_trainer(one_card: Maker) -> None:
+    """M4: a forked child has the driver's descriptors, and with them the memory of its dead parent; one by exec not."""
+    container = one_card(256)
+    child = worker_of_a_dead_trainer(container)
     assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(57), cuda.linear(56))") == "56 2 0\n"
     os.kill(child, signal.SIGKILL)
     until(lambda: container.python("print(Cuda().info()[0])") == "256\n")
@@ -195,18 +203,6 @@ input()
 def test_the_last_to_have_a_dead_process_memory(one_card: Maker) -> None:
     """M4: what a worker keeps of its dead trainer is given to others after the driver has freed it, never before."""
     container = one_card(256)
-    trainer = """
-from tests.native.client import *
-import os, signal
-cuda = Cuda()
-assert cuda.linear(200) == OK
-child = os.fork()
-if child == 0:
-    signal.pause()
-print("started", flush=True)
-print(child, flush=True)
-input()
-"""
     next_one = """
 from tests.native.client import *
 cuda = Cuda()
@@ -216,11 +212,7 @@ while cuda.linear(200) != OK:
 print("done", flush=True)
 """
     for _ in range(10):
-        process = started(container.start([sys.executable, "-c", trainer]))
-        assert process.stdout is not None
-        child = int(process.stdout.readline())
-        process.kill()
-        process.wait()
+        child = worker_of_a_dead_trainer(container)
         waiting = started(container.start([sys.executable, "-c", next_one]))
         os.kill(child, signal.SIGKILL)
         assert waiting.communicate()[0] == "done\n"
