@@ -75,9 +75,8 @@ class Arbiter:
             try:
                 sock = listen_in(Path(name))
             except OSError as error:
-                if (
-                    not container.waits
-                ):  # the directory comes when the container starts; it is looked for again and again
+                # The directory comes when the container starts; it is looked for again and again.
+                if not container.waits:
                     log.info("no turns yet for %s: %s", name, error)
                     container.waits = True
                 complete = False
