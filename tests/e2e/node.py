@@ -114,10 +114,13 @@ class GpuNode:
                 found[pod.namespace, pod.name, container.name] = {uuid_of[index] for index in by_card(ids)}
         return found
 
-    def disagreements(self, *namespaces: str) -> list[str]:
+    def disagreements(self, *namespaces: str, forgetful: bool = False) -> list[str]:
         """Return the containers of running pods of which environment, kubelet and annotation name other cards.
 
-        An init container is not listed by the kubelet; its environment is compared with the annotation.
+        An init container is not listed by the kubelet; its environment is compared with the annotation. A
+        ``forgetful`` kubelet may list a container without the devices that it was started with, if an Event says so: a
+        kubelet that refuses a pod, some of whose containers run, and is killed before it has told the API server,
+        leaves the pod to the next one without them.
         """
         assigned, wrong = self.assigned(), []
         for pod in self.pods(*namespaces):
@@ -132,17 +135,32 @@ class GpuNode:
                 holds = assigned.get((meta["namespace"], meta["name"], name), set()) if name not in inits else sees
                 limits = json.loads(said[LIMITS])["cards"] if LIMITS in said else []
                 limited = {share["uuid"] for share in limits} if limits else sees
+                if forgetful and not holds and name in self.forgotten(meta["namespace"], meta["uid"]):
+                    holds = sees
                 if not sees == holds == booked.get(name, set()) == limited:
                     key = f"{meta['namespace']}/{meta['name']}/{name}"
                     wrong.append(f"{key}: sees {sees}, holds {holds}, booked {booked.get(name)}, limits {limited}")
         return wrong
 
-    def wait_agreement(self, *namespaces: str, timeout: float = PATIENCE_S) -> None:
+    def forgotten(self, namespace: str, uid: str) -> set[str]:
+        """Return the containers that the kubelet has forgotten, as the Events of a pod say."""
+        found = self.plane.api.get(f"/api/v1/namespaces/{namespace}/events", fieldSelector=f"involvedObject.uid={uid}")
+        told = [event["message"] for event in found["items"] if event["reason"] == "GpuForgotten"]
+        names = [
+            text.removeprefix("the kubelet has forgotten the GPU of ").partition(", which runs")[0] for text in told
+        ]
+        return {each for text in names for each in text.split(", ")}
+
+    def wait_agreement(self, *namespaces: str, timeout: float = PATIENCE_S, forgetful: bool = False) -> None:
         """Wait until the three agree for all containers that run: the ledger is corrected after the fact."""
+
+        def wrong() -> list[str]:
+            return self.disagreements(*namespaces, forgetful=forgetful)
+
         try:
-            self.plane.wait(lambda: not self.disagreements(*namespaces), "agreement", timeout, 0.5)
+            self.plane.wait(lambda: not wrong(), "agreement", timeout, 0.5)
         except TimeoutError as error:
-            raise AssertionError("\n".join(self.disagreements(*namespaces)[:20])) from error
+            raise AssertionError("\n".join(wrong()[:20])) from error
 
 
 @contextmanager

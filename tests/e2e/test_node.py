@@ -1,5 +1,6 @@
 """The agent on a real kubelet, containerd and runc: the right card (B1), its rights, what the node says (V1, C1)."""
 
+import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,9 +11,20 @@ from gputile.agent.publish import CARD_PROBLEM, DRIVER_PROBLEM
 from gputile.agent.setup import MODE_RESOURCES
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.device.inventory import decode_inventory
-from tests.e2e.extender import assert_nothing_over_allocated
-from tests.e2e.node import LIMITS, VISIBLE, GpuNode, booked_cards, gpu_node, probe_pod
+from tests.e2e.extender import assert_nothing_over_allocated, events_of
+from tests.e2e.node import (
+    DONE,
+    LIMITS,
+    VISIBLE,
+    GpuNode,
+    booked_cards,
+    gpu_node,
+    probe_container,
+    probe_pod,
+    probe_pod_of,
+)
 from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.images import PROBE_IMAGE
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +153,56 @@ def test_a_running_container_outlives_kubelet_and_agent(shared: GpuNode, namespa
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert booked_cards(after) == booked_cards(before)
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
+
+
+def test_what_the_kubelet_forgets_is_kept_and_told(shared: GpuNode, namespace: str) -> None:
+    """B1, G1, M4: it does not know any more that a sidecar runs, and asks for the next container of the same size."""
+    sidecar, unready = probe_container("side", {GPU_MEMORY: 3}, sidecar=True), probe_container("unready", {}, once=True)
+    unready |= {"image": "localhost/not-there:1", "imagePullPolicy": "Never"}
+    inits = [sidecar, unready]
+    shared.create(namespace, probe_pod_of("kept", [probe_container("main", {GPU_MEMORY: 3})], initContainers=inits))
+
+    def side_runs() -> bool:
+        return any(DONE in shared.said(pod, "side") for pod in shared.pods(namespace))
+
+    shared.plane.wait(side_runs, "the sidecar to run")
+    (pod,) = shared.pods(namespace)
+    allocation = shared.node.directory / "state" / "allocations" / f"{pod['metadata']['uid']}-side"
+    before = [(allocation / name).stat().st_ino for name in ("limits", "usage")]
+    shared.node.kubelet.kill()
+    (shared.node.device_plugins / "kubelet_internal_checkpoint").unlink()
+    apiserver = shared.plane.processes["kube-apiserver"]
+    apiserver.pause()  # the kubelet hears of no pod before the agent has registered
+    try:
+        shared.node.kubelet.start()
+        shared.plane.wait(lambda: registered(shared, GPU_MEMORY), "the agent to register")
+    finally:
+        apiserver.resume()
+    path = f"/api/v1/namespaces/{namespace}/pods/kept"
+    strategic = {"spec": {"initContainers": [{"name": "unready", "image": PROBE_IMAGE}]}}
+    shared.plane.api.patch(path, strategic, content_type="application/strategic-merge-patch+json")
+    (pod,) = shared.wait_running(1, namespace)
+    said = {name: json.loads(shared.said(pod, name)[LIMITS])["container"] for name in ("side", "main")}
+    assert said == {"side": "side", "main": "main"}
+    assert [(allocation / name).stat().st_ino for name in ("limits", "usage")] == before
+    held = shared.assigned()
+    assert held[namespace, "kept", "side"] == set()
+    assert held[namespace, "kept", "main"] == booked_cards(pod)["main"]
+    shared.plane.wait(lambda: bool(events_of(shared.plane, namespace, "kept", "GpuForgotten")), "the event")
+    (told,) = events_of(shared.plane, namespace, "kept", "GpuForgotten")
+    assert "the GPU of side, " in told
+    assert assert_nothing_over_allocated(shared.plane) >= 1
+    shared.delete_now(namespace, "kept")
+    shared.create(namespace, probe_pod("next", {GPU_MEMORY: 3}))
+    shared.plane.wait(lambda: not allocation.exists(), "the allocation to go with its pod")
+    shared.wait_running(1, namespace)
+    shared.wait_agreement(namespace)
+
+
+def registered(here: GpuNode, resource: str) -> bool:
+    """Return whether the kubelet has written down devices of a resource."""
+    path = here.node.device_plugins / "kubelet_internal_checkpoint"
+    return path.exists() and bool(json.loads(path.read_text())["Data"]["RegisteredDevices"].get(resource))
 
 
 def test_a_sick_card_leaves_and_comes_back(shared: GpuNode, namespace: str) -> None:

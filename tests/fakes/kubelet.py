@@ -30,6 +30,7 @@ QPS, BURST = 100.0, 10  # of the PodResources service
 class Faults:
     """What goes wrong. ``mute``: Register is never answered. ``deaf``: PodResources does not answer.
     ``one_at_a_time``: as newer kubelets, refuses a plugin while another one of its resource is connected.
+    ``held_up``: the name of containers that are not started, as when an image is not there.
     """
 
     ignore_preferences: bool = False
@@ -38,6 +39,7 @@ class Faults:
     register_refused: int = 0
     one_at_a_time: bool = False
     unlimited: bool = False
+    held_up: str = ""
 
 
 @dataclass
@@ -121,7 +123,9 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
 
     def _containers(self, uid: str) -> dict[str, Running]:
         seen = self._known.get(uid)
-        return seen.containers if seen and seen.phase == "Running" else {}
+        if seen is None or seen.phase in ("Failed", "Succeeded"):
+            return {}
+        return {name: each for name, each in seen.containers.items() if each.phase != "init"}
 
     async def kill(self) -> dict[str, Seen]:
         """Stop at once, in whatever is going on; return the pods, whose containers run on."""
@@ -233,8 +237,10 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
             phase = "app"
             if container in pod.spec.init_containers:
                 phase = "sidecar" if container.restart_policy == "Always" else "init"
+            if container.name in seen.containers:
+                continue
             pause = 0.05
-            while not await self._prestart(pod, container):
+            while container.name == self.faults.held_up or not await self._prestart(pod, container):
                 if pod.metadata.uid not in self.pods:
                     return
                 await asyncio.sleep(pause)

@@ -10,7 +10,7 @@ of cards that hold pods it must not share with. Everything else is served as the
 corrected.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -47,9 +47,19 @@ class _Expected:
 
 
 class Admission:
-    """The state of the node's admissions. ``pods`` are the pods bound to this node, by key."""
+    """The state of the node's admissions. ``pods`` are the pods bound to this node, by key.
 
-    def __init__(self, configuration: Configuration, setup: Setup, holdings: Holdings) -> None:
+    ``started`` says whether a container was let start with the allocation directory of this name.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        setup: Setup,
+        holdings: Holdings,
+        started: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._started = started
         self.configuration = configuration
         self.setup = setup
         self.holdings = holdings
@@ -68,7 +78,8 @@ class Admission:
         """Correct what is remembered by what the kubelet lists while it waits for an answer.
 
         It admits nothing meanwhile, so a listed container that has no devices got none, whatever was answered before:
-        the kubelet died before it wrote the answer down, or it was for another pod.
+        the kubelet died before it wrote the answer down, or it was for another pod. One that was let start is another
+        matter: that the kubelet had written down, and has forgotten.
         """
         adopt(listing, self.pods, self.holdings, self.setup, now_ns)
         for holding in self.holdings:
@@ -80,7 +91,7 @@ class Admission:
                 for part in holding.parts
                 if part.container not in listed.containers
                 or listed.ids(part.container, part.resource)
-                or self._runs(holding)
+                or self._ran(holding, part)
             )
             if len(kept) != len(holding.parts):
                 self._keep(holding, kept)
@@ -95,6 +106,35 @@ class Admission:
             and now - expected.at < EXPECTED_FOR_S
         )
 
+    def directories(self) -> set[str]:
+        """Return the names of the allocation directories that containers may have, whatever the kubelet still knows."""
+        own = {
+            directory_name(pod.uid, part.name)
+            for pod in self.pods.values()
+            if pod.alive and pod.request is not None
+            for part in pod.request.containers
+        }
+        return own | {part.directory for holding in self.holdings for part in holding.parts}
+
+    def was_started(self, uid: str, container: str) -> bool:
+        """Return whether a container of the pod was let start: it may run, whatever the kubelet knows of it."""
+        held = self.holdings.get(uid)
+        mounted = {part.directory for part in held.parts if part.container == container} if held else set()
+        return any(self._started(directory) for directory in mounted or {directory_name(uid, container)})
+
+    def _asking(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> Candidate | None:
+        """Return who asks for just these IDs; those of an init container can only be for its own pod."""
+        found = [c for c in self._candidates(listing, resource, len(ids)) if c.known]
+        owners = {
+            holding.uid
+            for holding in self.holdings.holders(resource, ids)
+            if any(
+                p.phase is Phase.INIT and p.resource == resource and not set(ids).isdisjoint(p.ids)
+                for p in holding.parts
+            )
+        }
+        return next((c for c in found if c.pod is not None and c.pod.uid in owners), found[0] if found else None)
+
     # -- the protocol
 
     def preferred(
@@ -107,10 +147,13 @@ class Admission:
         now: float,
     ) -> tuple[str, ...]:
         """Return the IDs that the kubelet should take."""
-        offered, kept = tuple(available), frozenset(must)
+        kept = frozenset(must)
+        free = tuple(device_id for device_id in available if device_id not in kept)
         candidate = next((c for c in self._candidates(listing, resource, size) if c.known), None)
         blank = self._holding(candidate, "", 0)
-        self._release([i for i in offered if i not in kept], resource, listing, blank.uid)
+        self._release(free, resource, listing, blank.uid)
+        in_use = self._in_use(free, resource, blank.uid, candidate.container if candidate else "")
+        offered = (*kept, *(device_id for device_id in free if device_id not in in_use))
 
         def servable(ids: tuple[str, ...]) -> bool:
             try:
@@ -141,6 +184,7 @@ class Admission:
         holding = self._holding(candidate, min(ids, default=""), now_ns)
         self._release(ids, resource, listing, holding.uid)
         before = {i for p in holding.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
+        holding = self._without_forgotten(holding, resource, ids)
         holding, part = self._verified(candidate, holding, resource, ids, reused=before.issuperset(ids))
         self.holdings.put(holding)
         self._last_uid = holding.uid
@@ -178,14 +222,8 @@ class Admission:
 
     def _candidates(self, listing: Listing | None, resource: str, size: int) -> list[Candidate]:
         if listing is None:
-            return unlisted_candidates(self.pods, self.holdings, resource, size)
-        return candidates(listing, self.pods, self.holdings, resource, size, self._last_uid)
-
-    def _asking(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> Candidate | None:
-        """Return who asks for just these IDs; those of an init container can only be for its own pod."""
-        found = [c for c in self._candidates(listing, resource, len(ids)) if c.known]
-        owners = {holding.uid for holding in self.holdings.holders(resource, ids)}
-        return next((c for c in found if c.pod is not None and c.pod.uid in owners), found[0] if found else None)
+            return unlisted_candidates(self.pods, self.holdings, resource, size, self.was_started)
+        return candidates(listing, self.pods, self.holdings, resource, size, self._last_uid, self.was_started)
 
     def _holding(self, candidate: Candidate | None, mark: str, now_ns: int) -> Holding:
         """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""
@@ -215,7 +253,8 @@ class Admission:
     def _release(self, ids: Iterable[str], resource: str, listing: Listing | None, uid: str) -> None:
         """Forget what the kubelet has let go of: it would not offer, or give away, what it still sees as taken.
 
-        Containers that run keep theirs even if the kubelet has forgotten them, as after the loss of its checkpoint.
+        Containers that were let start keep theirs even if the kubelet has forgotten them: it does after the loss of its
+        checkpoint, and where it refuses a pod that another one had started and dies before it has told the API server.
         """
         free = set(ids)
         for holding in self.holdings.holders(resource, free):
@@ -225,13 +264,45 @@ class Admission:
             alive = pod is not None and pod.alive and pod.uid == holding.uid
             if not alive or (listing is not None and holding.key not in listing):
                 self.holdings.drop(holding.uid)
-            elif not self._runs(holding):
-                left = (p for p in holding.parts if p.resource != resource or free.isdisjoint(p.ids))
-                self._keep(holding, tuple(left))
+            else:
+                kept = (
+                    part
+                    for part in holding.parts
+                    if part.resource != resource or free.isdisjoint(part.ids) or self._ran(holding, part)
+                )
+                self._keep(holding, tuple(kept))
 
-    def _runs(self, holding: Holding) -> bool:
+    def _without_forgotten(self, holding: Holding, resource: str, ids: tuple[str, ...]) -> Holding:
+        """Take away what containers of the pod had of ``ids``: the kubelet has forgotten that they run with them.
+
+        Their allocation directories stay as long as the pod. Init containers hand theirs on.
+        """
+        kept = tuple(
+            part
+            for part in holding.parts
+            if part.resource != resource or not self._keeps(part) or set(ids).isdisjoint(part.ids)
+        )
+        return holding if len(kept) == len(holding.parts) else msgspec.structs.replace(holding, parts=kept)
+
+    def _in_use(self, ids: Iterable[str], resource: str, uid: str, container: str) -> set[str]:
+        """Return those of ``ids``, and others, that are no free ones to a container, whatever the kubelet believes."""
+        return {
+            device_id
+            for holding in self.holdings.holders(resource, ids)
+            for part in holding.parts
+            if part.resource == resource and (holding.uid != uid or (part.container != container and self._keeps(part)))
+            for device_id in part.ids
+        }
+
+    def _keeps(self, part: Part) -> bool:
+        return part.phase is not Phase.INIT and self._started(part.directory)
+
+    def _ran(self, holding: Holding, part: Part) -> bool:
+        """Return whether a container runs, or did: its devices were given for good."""
         pod = self.pods.get(holding.key)
-        return pod is not None and pod.uid == holding.uid and pod.pod.status.phase == "Running"
+        if pod is None or pod.uid != holding.uid:
+            return False
+        return pod.pod.status.phase == "Running" or self._started(part.directory)
 
     def _keep(self, holding: Holding, parts: tuple[Part, ...]) -> None:
         if parts:

@@ -81,7 +81,16 @@ class Comparison:
         if synced:
             adopt(listing, admission.pods, holdings, admission.setup, time.time_ns())
         pods, now_ns = admission.pods.values(), time.time_ns()
-        found = reconcile(pods, holdings, listing, admission.setup, now_ns, synced=synced, settled=settled)
+        found = reconcile(
+            pods,
+            holdings,
+            listing,
+            admission.setup,
+            now_ns,
+            synced=synced,
+            settled=settled,
+            started=admission.was_started,
+        )
         conflict = await self._corrector.carry_out(found)
         held = tuple(holdings)
         if not before == held == self._saved:
@@ -91,7 +100,8 @@ class Comparison:
             self._offering.announce()
             self._saved = held
             await self._renew()
-        self._store.keep_only(part.directory for holding in holdings for part in holding.parts)
+        if synced:
+            self._store.keep_only(admission.directories())
         self._metrics.holdings.set(len(holdings))
         # Who is not identified is looked for until it has been long enough.
         self._right = compared if not found and all(holding.identified for holding in holdings) else None

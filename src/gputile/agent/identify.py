@@ -4,20 +4,24 @@ The kubelet admits one pod at a time, and ``List`` shows that pod with container
 other pod has its devices. So the pod is the one that is bound here, asks for GPUs, and lacks them in the list. The
 container is the next in the order of admission (init containers and sidecars in the order of the spec, then the
 others) that asks for just so many IDs of the resource. An init container is not listed: whether it had its turn is
-known from the holdings alone.
+known from the holdings alone. A container that has been started is not meant while one that has not could be: a kubelet
+that has forgotten its devices leaves one alone that runs (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager).
 
 Where more than one pod could be meant, as when a pod was started once without the devices it asked for, the one whose
 admission has begun goes first, then pending pods, then the oldest; what the kubelet does is checked against it
 afterwards in any case.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gputile.agent.holdings import Holdings
 from gputile.agent.listing import ListedPod, Listing
 from gputile.agent.pods import KnownPod
 from gputile.device.request import ContainerRequest, Phase
+
+Started = Callable[[str, str], bool]
+"""Whether the container of a pod, by UID and name, has been let start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,13 @@ class Candidate:
 
 
 def candidates(
-    listing: Listing, pods: Mapping[str, KnownPod], holdings: Holdings, resource: str, size: int, last_uid: str = ""
+    listing: Listing,
+    pods: Mapping[str, KnownPod],
+    holdings: Holdings,
+    resource: str,
+    size: int,
+    last_uid: str = "",
+    started: Started = lambda _uid, _container: False,
 ) -> list[Candidate]:
     """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first.
 
@@ -54,7 +64,7 @@ def candidates(
             if bare:
                 found.append(((2, "", key), Candidate(key, bare, pod if pod and pod.alive else None)))
             continue
-        candidate = _next_container(listed, pod, holdings, resource, size)
+        candidate = _next_container(listed, pod, holdings, resource, size, started)
         if candidate is not None:
             meta, pending = pod.pod.metadata, pod.pod.status.phase in ("", "Pending")
             rank = 0 if candidate.sure and pending else 1
@@ -64,13 +74,19 @@ def candidates(
     return [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
 
 
-def unlisted_candidates(pods: Mapping[str, KnownPod], holdings: Holdings, resource: str, size: int) -> list[Candidate]:
+def unlisted_candidates(
+    pods: Mapping[str, KnownPod],
+    holdings: Holdings,
+    resource: str,
+    size: int,
+    started: Started = lambda _uid, _container: False,
+) -> list[Candidate]:
     """Return who is asking where the kubelet does not answer ``List``, if only one pod lacks just that; else none."""
     found = []
     for key, pod in pods.items():
         if pod.alive and pod.pod.metadata.deletion_timestamp is None and pod.pod.status.phase in ("", "Pending"):
             listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, _held_containers(pod, holdings))
-            candidate = _next_container(listed, pod, holdings, resource, size)
+            candidate = _next_container(listed, pod, holdings, resource, size, started)
             if candidate is not None and candidate.sure:
                 found.append((pod.pod.metadata.creation_timestamp or "", key, candidate))
     ordered = [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:2])]
@@ -85,8 +101,10 @@ def worth_asking(found: list[Candidate]) -> list[str]:
     return [candidate.key for candidate in found if not candidate.sure]
 
 
-def _next_container(listed: ListedPod, pod: KnownPod, holdings: Holdings, resource: str, size: int) -> Candidate | None:
-    """Return the container of ``pod`` that comes next; an init container that had its turn only if nothing else does.
+def _next_container(
+    listed: ListedPod, pod: KnownPod, holdings: Holdings, resource: str, size: int, started: Started
+) -> Candidate | None:
+    """Return the container of ``pod`` that comes next; one that seems to have had its turn only if nothing else does.
 
     Those before a container that has devices had their turn, whatever is remembered of them. The kubelet asks for an
     init container twice if it was killed between the answer and its own checkpoint.
@@ -99,9 +117,10 @@ def _next_container(listed: ListedPod, pod: KnownPod, holdings: Holdings, resour
         remembered = held is not None and held.part(part.name, resource) is not None
         if demand != size or listed.ids(part.name, resource):
             continue
-        if not remembered:
+        ran = started(pod.uid, part.name)
+        if not remembered and not ran:
             return Candidate(listed.key, part.name, pod, part, sure=True)
-        if part.phase is not Phase.INIT:
+        if part.phase is not Phase.INIT and not ran:
             # It was answered before, and the kubelet does not have it: it forgot, or this is another pod of that name.
             return Candidate(listed.key, part.name, pod, part)
         again = again or Candidate(listed.key, part.name, pod, part)

@@ -8,16 +8,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.agent.holdings import Holding, Holdings, stand_in
+from gputile.agent.identify import Started
 from gputile.agent.listing import Listing
 from gputile.agent.pods import KnownPod
 from gputile.agent.rewrite import allocation_of, annotations_of
-from gputile.agent.setup import Setup
+from gputile.agent.setup import MODE_RESOURCES, Setup
 from gputile.api.wellknown import GPUSHARE_ASSIGNED
 from gputile.device.allocation import CardShare
 from gputile.device.request import Phase
 
 Annotations = Mapping[str, str | None]
 UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet's own checkpoint has told whose devices they are
+FORGOTTEN_AFTER_NS = 10 * 10**9  # by then the kubelet lists what it has given, whatever the order of the news
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,12 @@ def reconcile(
     *,
     synced: bool,
     settled: bool,
+    started: Started = lambda _uid, _container: False,
 ) -> list[Correction]:
     """Return what differs.
 
     ``synced`` says that ``pods`` is complete, so that what is missing there is gone; ``settled`` that the kubelet has
-    had time to list its own pods again since it started.
+    had time to list its own pods again since it started; ``started`` which containers were let start.
     """
     known = {pod.uid: pod for pod in pods}
     found: list[Correction] = []
@@ -87,7 +90,7 @@ def reconcile(
         ]
     for pod in known.values():
         if pod.alive and pod.request is not None and setup.booked_by_ledger:
-            found += _judge(pod, holdings.get(pod.uid), listing, setup, now_ns)
+            found += _judge(pod, holdings.get(pod.uid), listing, setup, now_ns, started)
     return found
 
 
@@ -105,9 +108,17 @@ def _gone(holding: Holding, pod: KnownPod | None, listing: Listing) -> bool:
     return pod is not None or (holding.identified and bool(shown))
 
 
-def _judge(pod: KnownPod, holding: Holding | None, listing: Listing, setup: Setup, now_ns: int) -> list[Correction]:
-    if holding is None or not _complete(pod, holding):
-        return _missing(pod, listing)
+def _judge(
+    pod: KnownPod, holding: Holding | None, listing: Listing, setup: Setup, now_ns: int, started: Started
+) -> list[Correction]:
+    recent = holding is not None and now_ns - holding.since_ns < FORGOTTEN_AFTER_NS
+    found: list[Correction] = [] if recent else _forgotten(pod, listing, started)
+    if holding is not None and _complete(pod, holding):
+        return _corrected(pod, holding, setup, now_ns) + found
+    return found or _missing(pod, listing)
+
+
+def _corrected(pod: KnownPod, holding: Holding, setup: Setup, now_ns: int) -> list[Correction]:
     truth = allocation_of(pod, holding, setup, now_ns)
     if truth is None:
         return []
@@ -135,6 +146,31 @@ def _complete(pod: KnownPod, holding: Holding) -> bool:
         for resource in resources
         if part.phase is not Phase.INIT and pod.demand(part, resource)
     )
+
+
+def _forgotten(pod: KnownPod, listing: Listing, started: Started) -> list[Correction]:
+    """Complain of containers that run on with devices that the kubelet has forgotten.
+
+    It has after the loss of its checkpoint, and where one kubelet refuses a pod whose first containers run and dies
+    before it has told the API server, so that the next one takes them as they are (``rejectPod`` in pkg/kubelet).
+    """
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
+        return []
+    names = [
+        part.name
+        for part in pod.request.containers
+        if part.phase is not Phase.INIT
+        and any(pod.demand(part, each) and not listed.ids(part.name, each) for each in MODE_RESOURCES)
+        and started(pod.uid, part.name)
+    ]
+    if not names:
+        return []
+    message = (
+        f"the kubelet has forgotten the GPU of {', '.join(names)}, which runs on with it but cannot be started again: "
+        "delete the pod when it suits you, so that it is admitted anew"
+    )
+    return [Complain(pod, "GpuForgotten", message)]
 
 
 def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:

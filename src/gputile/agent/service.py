@@ -82,7 +82,8 @@ class Agent:
         self._closed_since: float | None = None
         before = self._records.in_force
         setup = starting_setup(eyes.seen, before, configuration.unit_mib)
-        self.admission = Admission(configuration, setup, Holdings(self._records.saved.holdings))
+        holdings = Holdings(self._records.saved.holdings)
+        self.admission = Admission(configuration, setup, holdings, self._store.started)
         cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
         self.kubelet = Kubelet(gateway, lambda call: answer(self.desk, call))
         self.offering = Offering(self.admission, self._records, self.kubelet, self._mps, cdi, places.device_plugins)

@@ -78,6 +78,10 @@ class Store:
             cards = [CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards]
             write_whole(path / LIMITS, encode_limits(cards, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
 
+    def started(self, directory: str) -> bool:
+        """Return whether a container was let start with this allocation: its limits are written just before."""
+        return (self.allocations / directory / LIMITS_FILE).exists()
+
     def write_share(self, directory: str, content: bytes) -> bool:
         """Write what a container keeps to while no arbiter runs; return whether its directory is there."""
         path = self.allocations / directory

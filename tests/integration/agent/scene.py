@@ -95,14 +95,18 @@ class Scene:
         self._tasks: list[asyncio.Task[None]] = []
         self._behind: tuple[Gateway, Claim]
 
-    async def start_kubelet(self) -> None:
+    async def start_kubelet(self, after: str = "") -> None:
+        """Start the next kubelet; it hears of its pods at once, or after a plugin of ``after`` has registered."""
         known = getattr(self, "kubelet", None)
         former: dict[str, Seen] = known.pods if known is not None else {}
         self._seed += 1
         self.kubelet = Kubelet(
             self.places.device_plugins, self.places.pod_resources, self._status, self._seed, self.faults
         )
+        self.kubelet.manager.sources_ready = False
         await self.kubelet.start(former)
+        if after:
+            await self.until(lambda: bool(self.kubelet.manager.healthy.get(after)))
         self.cluster.on_bound = self.kubelet.add
         self.cluster.on_gone = self.kubelet.remove
         self.kubelet.sync([pod for pod in self.cluster.pods.values() if pod.spec.node_name == NODE])

@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from gputile.agent.answer import CONTAINER_DIRECTORY
 from gputile.api.core import Pod
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MODE_LABEL, WHOLE_GPU
 from gputile.device.allocation import decode_allocation, encode_allocation
@@ -183,6 +185,55 @@ def test_a_lost_checkpoint_is_read_from_the_kubelet(short: Path) -> None:
 
     asyncio.run(main("gone"))
     asyncio.run(main("half"))
+
+
+def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_next(short: Path) -> None:
+    """B1, M4: each of two containers of one size keeps its own allocation, and its own count of what it holds.
+
+    A kubelet does forget when another one refuses the pod, since not all of its containers run yet, and dies before it
+    has told the API server.
+    """
+
+    async def main(agent: str) -> None:
+        async with scene(short / agent, "cgpu") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            here.faults.held_up = "main"
+            side = msgspec.structs.replace(container("side", mem=2), restart_policy="Always")
+            here.cluster.create(simple_pod("a", container(mem=2), init=(side,)))
+            uid = here.pod("default/a").metadata.uid
+            await here.until(lambda: uid in here.kubelet.pods and "side" in here.kubelet.pods[uid].containers)
+            before = here.agent.admission.holdings.get(uid)
+            (allocation,) = (
+                path for path in (here.places.state / "allocations").iterdir() if path.name.endswith("side")
+            )
+            usage = allocation / "usage"
+            usage.write_bytes(b"in use")
+            await here.stop_kubelet()
+            kubelets = here.places.device_plugins / "kubelet_internal_checkpoint"
+            known = json.loads(kubelets.read_text())
+            known["Data"]["PodDeviceEntries"] = []
+            kubelets.write_text(json.dumps(known))
+            if agent == "forgets too":
+                await here.stop_agent()
+                (here.places.state / "checkpoint.json").unlink()
+                await here.start_agent()
+            here.faults.held_up = ""
+            await here.start_kubelet(after=GPU_MEMORY)
+            await here.until(lambda: here.pod("default/a").status.phase == "Running", what=here.summary())
+            mounted = {
+                name: Path(each.mounts[CONTAINER_DIRECTORY]).name
+                for name, each in here.kubelet.pods[uid].containers.items()
+            }
+            assert mounted == {"side": f"{uid}-side", "main": f"{uid}-main"}
+            assert usage.read_bytes() == b"in use"
+            now = here.agent.admission.holdings.get(uid)
+            assert before is not None
+            assert now is not None
+            if agent == "remembers":
+                assert now.part("side", GPU_MEMORY) == before.part("side", GPU_MEMORY)
+
+    asyncio.run(main("remembers"))
+    asyncio.run(main("forgets too"))
 
 
 def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -> None:

@@ -85,6 +85,17 @@ def test_a_pod_that_runs_without_devices_does_not_stand_in_the_way() -> None:
     assert candidates(shown, book(bare, new), Holdings(), GPU_MEMORY, 2)[0].key == "default/new"
 
 
+def test_a_container_that_was_started_is_not_meant_while_another_could_be() -> None:
+    """A kubelet that has forgotten a running container's devices leaves it alone, and asks for the next one."""
+    pod = known("a", container("one", mem=2), container("two", mem=2))
+    shown = listing(listed("a", one={}, two={}))
+    for held in (Holdings(), Holdings([holding(pod, Part("one", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001")))])):
+        found = candidates(shown, book(pod), held, GPU_MEMORY, 2, started=lambda uid, name: name == "one")
+        assert [(c.container, c.sure) for c in found] == [("two", True)]
+        (last,) = candidates(shown, book(pod), held, GPU_MEMORY, 2, started=lambda uid, name: True)
+        assert (last.container, last.sure) == ("one", False)
+
+
 def test_a_name_that_was_answered_before_is_worth_asking_about() -> None:
     pod = known("a", container(mem=2))
     held = Holdings([holding(pod, Part("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001")))])

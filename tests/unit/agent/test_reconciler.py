@@ -149,6 +149,37 @@ def test_a_pod_that_runs_without_its_devices_is_complained_of() -> None:
     assert "delete the pod" in found.message
 
 
+def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
+    """Whether or not it is still known which ones they are; not of an init container, which the kubelet never lists."""
+    pod = bound(simple_pod("a", container("one", mem=1), container("two", mem=1), init=(container("init", mem=1),)), 2)
+    listing = shown(("a", {"one": (), "two": ("g2-00001",)}))
+    init, one, two = part("init", "g2-00001", phase=Phase.INIT), part("one", "g2-00000"), part("two", "g2-00001")
+
+    def told(known: KnownPod, parts: tuple[Part, ...], seconds: int, *started: str) -> list[tuple[str, str]]:
+        found = reconcile(
+            [known],
+            Holdings([held(known, *parts)] if parts else []),
+            listing,
+            SHARE,
+            seconds * 10**9,
+            synced=True,
+            settled=True,
+            started=lambda uid, name: name in started,
+        )
+        return [(each.reason, each.message) for each in found if isinstance(each, Complain)]
+
+    for parts in ((init, one, two), (init, two)):
+        ((reason, message),) = told(pod, parts, 11, "init", "one", "two")
+        assert reason == "GpuForgotten"
+        assert "the GPU of one," in message
+        assert told(pod, parts, 1, "init", "one", "two") == []
+        assert told(pod, parts, 11, "init", "two") == []
+    listing = shown(("a", {"one": (), "two": ()}))
+    assert [reason for reason, _ in told(pod, (), 1, "one")] == ["GpuForgotten"]
+    assert [reason for reason, _ in told(pod, (), 1)] == ["GpuMissing"]
+    assert told(bound(pod.pod, 2, phase="Pending"), (), 11, "one") == []
+
+
 def test_ids_under_a_stand_in_are_adopted_by_the_pod_that_has_them() -> None:
     pod = bound(simple_pod("a", container(mem=1), init=(container("init", mem=1),)), 2)
     init = part("init", "g1-00000", phase=Phase.INIT)

@@ -1,0 +1,130 @@
+"""A kubelet forgets who has which devices, and containers run on with them (B1, M4)."""
+
+import msgspec
+import pytest
+
+from gputile.agent.admission import Admission
+from gputile.agent.holdings import Holding, Holdings, Part
+from gputile.agent.ids import encode
+from gputile.agent.listing import ListedPod
+from gputile.agent.pods import KnownPod, known_pod
+from gputile.agent.setup import InForce, Setup
+from gputile.agent.verify import Contradiction
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.wellknown import GPU_MEMORY, WHOLE_GPU, Mode
+from gputile.device.allocation import Chosen, allocate, binding_annotations
+from gputile.device.inventory import Card, Inventory
+from gputile.device.request import Phase, parse_request
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+
+CARDS = tuple(Card(index, f"GPU-{index}", 8192) for index in range(2))
+SIDE, MAIN, OTHER = ("g0-00000", "g0-00001"), ("g0-00002", "g0-00003"), ("g0-00004", "g0-00005")
+
+
+def booked(pod: Pod, card: int) -> KnownPod:
+    request = parse_request(pod, 1024)
+    assert request is not None
+    chosen = (Chosen(CARDS[card], 8),)
+    meta = msgspec.structs.replace(
+        pod.metadata,
+        uid=f"uid-{pod.metadata.name}",
+        annotations=binding_annotations(allocate(request, chosen, "cgpu", 1), chosen),
+    )
+    return known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
+
+
+def admission(mode: Mode, pods: list[KnownPod], holdings: list[Holding], *started: str) -> Admission:
+    setup = Setup(Inventory(CARDS, mode=mode.value, unit_mib=1024), InForce(mode, 1024))
+    found = Admission(Configuration(), setup, Holdings(holdings), frozenset(started).__contains__)
+    found.pods.update({pod.key: pod for pod in pods})
+    return found
+
+
+def two_of_one_size() -> KnownPod:
+    side = msgspec.structs.replace(container("side", mem=2), restart_policy="Always")
+    return booked(simple_pod("a", container(mem=2), init=(side,)), 0)
+
+
+def holding(pod: KnownPod, *parts: Part, mode: Mode = Mode.CGPU) -> Holding:
+    name = pod.pod.metadata.name
+    return Holding(pod.uid, "default", name, 1024, mode.value, "default", 1, parts, {0: "GPU-0"})
+
+
+def part(name: str, ids: tuple[str, ...], phase: Phase = Phase.APP, resource: str = GPU_MEMORY) -> Part:
+    return Part(name, phase, resource, ids, f"uid-a-{name}")
+
+
+def bare(*containers: str) -> dict[str, ListedPod]:
+    return {"default/a": ListedPod("default", "a", {name: {} for name in containers})}
+
+
+def free(cards: tuple[int, ...] = (0,)) -> list[str]:
+    return [encode(index, slot) for index in cards for slot in range(8)]
+
+
+def test_the_next_container_is_not_given_the_ids_of_one_that_runs() -> None:
+    pod = two_of_one_size()
+    node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
+    listing = bare("side", "main")
+    node.settle(listing, 2)
+    ids = node.preferred(GPU_MEMORY, free(), (), 2, listing, 0.0)
+    assert len(ids) == 2
+    assert not set(ids) & set(SIDE)
+    grant, held = node.allocate(GPU_MEMORY, ids, listing, 0.0, 2)
+    assert grant.directory == "uid-a-main"
+    assert {p.container: p.ids for p in held.parts} == {"side": SIDE, "main": ids}
+
+
+def test_one_that_the_kubelet_gives_to_the_next_container_is_the_next_ones() -> None:
+    """What is written before a start is then that of the container that starts, and of no other."""
+    pod = two_of_one_size()
+    node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
+    listing = bare("side", "main")
+    node.allocate(GPU_MEMORY, SIDE, listing, 0.0, 2)
+    assert [directory for directory, _ in node.prestart(GPU_MEMORY, SIDE, listing, 2)] == ["uid-a-main"]
+    assert node.directories() == {"uid-a-side", "uid-a-main"}
+
+
+def test_what_was_answered_and_not_let_start_is_given_again() -> None:
+    pod = two_of_one_size()
+    node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))])
+    listing = bare("side", "main")
+    node.settle(listing, 2)
+    assert len(node.holdings) == 0
+    grant, _ = node.allocate(GPU_MEMORY, OTHER, listing, 0.0, 2)
+    assert grant.directory == "uid-a-side"
+
+
+def test_another_pod_does_not_get_the_ids_of_a_container_that_runs() -> None:
+    pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
+    held = holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))
+    node = admission(Mode.CGPU, [pod, other], [held], "uid-a-side")
+    listing = {**bare("side", "main"), "default/b": ListedPod("default", "b", {"main": {}})}
+    ids = node.preferred(GPU_MEMORY, free(), (), 2, listing, 0.0)
+    assert not set(ids) & set(SIDE)
+    left = node.holdings.get(pod.uid)
+    assert left is not None
+    assert [p.container for p in left.parts] == ["side"]
+
+
+def test_ids_that_are_held_are_refused_to_another_pod_and_not_laid_to_their_holder() -> None:
+    """The kubelet may choose without asking for a preference."""
+    pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
+    held = holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))
+    node = admission(Mode.CGPU, [pod, other], [held], "uid-a-side", "uid-a-main")
+    listing = {**bare("side", "main"), "default/b": ListedPod("default", "b", {"main": {}})}
+    with pytest.raises(Contradiction, match="held by pod default/a already"):
+        node.allocate(GPU_MEMORY, MAIN, listing, 0.0, 2)
+    assert node.holdings.get(pod.uid) == held
+
+
+def test_a_container_that_is_started_again_gets_its_own_card_again() -> None:
+    """After a reboot, say: nothing runs, and the kubelet asks for all of them anew."""
+    pod = booked(simple_pod("a", container(**{WHOLE_GPU: 1})), 1)
+    own = part("main", (encode(1, 0),), resource=WHOLE_GPU)
+    held = msgspec.structs.replace(holding(pod, own, mode=Mode.EXCLUSIVE), cards={1: "GPU-1"})
+    node = admission(Mode.EXCLUSIVE, [pod], [held], "uid-a-main")
+    ids = node.preferred(WHOLE_GPU, [encode(0, 0), encode(1, 0)], (), 1, bare("main"), 0.0)
+    assert ids == (encode(1, 0),)
