@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from gputile.agent.admission import Admission
 from gputile.agent.adopt import adopt
@@ -11,7 +11,7 @@ from gputile.agent.desk import AdmissionDesk
 from gputile.agent.kubelet import Kubelet
 from gputile.agent.metrics import Metrics
 from gputile.agent.offering import Offering
-from gputile.agent.reconciler import reconcile
+from gputile.agent.reconciler import Complain, Correction, reconcile
 from gputile.agent.records import Records
 from gputile.agent.store import Store
 from gputile.agent.turnkeeping import TurnKeeping
@@ -20,6 +20,7 @@ from gputile.api.core import unversioned
 QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
 LIST_WITHIN_S = 2.0
 SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
+LASTS_S = 5.0  # what is complained of has been so for as long: the list and the pods are not of one moment
 
 
 class Comparison:
@@ -53,6 +54,7 @@ class Comparison:
         self._renew = renew
         self._shared: tuple[object, ...] | None = None  # what the shares of time were last worked out from
         self._right: tuple[object, ...] | None = None  # what nothing was wrong with
+        self._since: dict[tuple[str, str], float] = {}  # when a complaint first came up, by UID and message
         self._saved: tuple[object, ...] | None = None  # the holdings that were last written down, and announced
 
     async def round(self, *, synced: bool) -> bool:
@@ -91,7 +93,7 @@ class Comparison:
             settled=settled,
             started=admission.was_started,
         )
-        conflict = await self._corrector.carry_out(found)
+        conflict = await self._corrector.carry_out(self._lasting(found))
         held = tuple(holdings)
         if not before == held == self._saved:
             self._saved = None  # what fails now is done the next time
@@ -106,6 +108,19 @@ class Comparison:
         # Who is not identified is looked for until it has been long enough.
         self._right = compared if not found and all(holding.identified for holding in holdings) else None
         return conflict
+
+    def _lasting(self, found: Iterable[Correction]) -> list[Correction]:
+        """Leave out complaints of what may be over before anybody reads of it."""
+        now, before, self._since = time.monotonic(), self._since, {}
+        lasting: list[Correction] = []
+        for each in found:
+            if isinstance(each, Complain):
+                key = each.pod.uid, each.message
+                self._since[key] = before.get(key, now)
+                if now - self._since[key] < LASTS_S:
+                    continue
+            lasting.append(each)
+        return lasting
 
     def _known(self) -> tuple[object, ...]:
         admission = self._admission

@@ -19,7 +19,6 @@ from gputile.device.request import Phase
 
 Annotations = Mapping[str, str | None]
 UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet's own checkpoint has told whose devices they are
-FORGOTTEN_AFTER_NS = 10 * 10**9  # by then the kubelet lists what it has given, whatever the order of the news
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +110,7 @@ def _gone(holding: Holding, pod: KnownPod | None, listing: Listing) -> bool:
 def _judge(
     pod: KnownPod, holding: Holding | None, listing: Listing, setup: Setup, now_ns: int, started: Started
 ) -> list[Correction]:
-    recent = holding is not None and now_ns - holding.since_ns < FORGOTTEN_AFTER_NS
-    found: list[Correction] = [] if recent else _forgotten(pod, listing, started)
+    found = _forgotten(pod, listing, started)
     if holding is not None and _complete(pod, holding):
         return _corrected(pod, holding, setup, now_ns) + found
     return found or _missing(pod, listing)

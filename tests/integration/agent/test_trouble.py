@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gputile.agent import comparison, service
 from gputile.agent.answer import CONTAINER_DIRECTORY
 from gputile.api.core import Pod
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MODE_LABEL, WHOLE_GPU
@@ -187,14 +188,19 @@ def test_a_lost_checkpoint_is_read_from_the_kubelet(short: Path) -> None:
     asyncio.run(main("half"))
 
 
-def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_next(short: Path) -> None:
+def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_next(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B1, M4: each of two containers of one size keeps its own allocation, and its own count of what it holds.
 
     A kubelet does forget when another one refuses the pod, since not all of its containers run yet, and dies before it
     has told the API server.
     """
 
-    async def main(agent: str) -> None:
+    monkeypatch.setattr(service, "RECONCILE_EVERY_S", 0.2)
+
+    async def main(agent: str, lasts: float) -> None:
+        monkeypatch.setattr(comparison, "LASTS_S", lasts)
         async with scene(short / agent, "cgpu") as here:
             await here.until_offered(GPU_MEMORY, 60)
             here.faults.held_up = "main"
@@ -231,9 +237,16 @@ def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_next(shor
             assert now is not None
             if agent == "remembers":
                 assert now.part("side", GPU_MEMORY) == before.part("side", GPU_MEMORY)
+            if lasts < 1:
+                await here.until(lambda: "GpuForgotten" in {reason for _, reason, _ in here.cluster.events})
+                assert "the GPU of side, " in next(text for _, reason, text in here.cluster.events if "Forg" in reason)
+            else:  # what is over before that is not worth a word
+                await asyncio.sleep(1.0)
+                assert [reason for _, reason, _ in here.cluster.events if "Forg" in reason] == []
 
-    asyncio.run(main("remembers"))
-    asyncio.run(main("forgets too"))
+    asyncio.run(main("remembers", 0.5))
+    asyncio.run(main("forgets too", 0.5))
+    asyncio.run(main("says nothing yet", 60.0))
 
 
 def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -> None:

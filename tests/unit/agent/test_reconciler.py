@@ -155,13 +155,13 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
     listing = shown(("a", {"one": (), "two": ("g2-00001",)}))
     init, one, two = part("init", "g2-00001", phase=Phase.INIT), part("one", "g2-00000"), part("two", "g2-00001")
 
-    def told(known: KnownPod, parts: tuple[Part, ...], seconds: int, *started: str) -> list[tuple[str, str]]:
+    def told(known: KnownPod, parts: tuple[Part, ...], *started: str) -> list[tuple[str, str]]:
         found = reconcile(
             [known],
             Holdings([held(known, *parts)] if parts else []),
             listing,
             SHARE,
-            seconds * 10**9,
+            9,
             synced=True,
             settled=True,
             started=lambda uid, name: name in started,
@@ -169,15 +169,14 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
         return [(each.reason, each.message) for each in found if isinstance(each, Complain)]
 
     for parts in ((init, one, two), (init, two)):
-        ((reason, message),) = told(pod, parts, 11, "init", "one", "two")
+        ((reason, message),) = told(pod, parts, "init", "one", "two")
         assert reason == "GpuForgotten"
         assert "the GPU of one," in message
-        assert told(pod, parts, 1, "init", "one", "two") == []
-        assert told(pod, parts, 11, "init", "two") == []
+        assert told(pod, parts, "init", "two") == []
     listing = shown(("a", {"one": (), "two": ()}))
-    assert [reason for reason, _ in told(pod, (), 1, "one")] == ["GpuForgotten"]
-    assert [reason for reason, _ in told(pod, (), 1)] == ["GpuMissing"]
-    assert told(bound(pod.pod, 2, phase="Pending"), (), 11, "one") == []
+    assert [reason for reason, _ in told(pod, (), "one")] == ["GpuForgotten"]
+    assert [reason for reason, _ in told(pod, ())] == ["GpuMissing"]
+    assert told(bound(pod.pod, 2, phase="Pending"), (), "one") == []
 
 
 def test_ids_under_a_stand_in_are_adopted_by_the_pod_that_has_them() -> None:
