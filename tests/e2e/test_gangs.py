@@ -1,6 +1,8 @@
 """Gangs on a real control plane: whole or not at all, whatever dies in the middle (M13, B5)."""
 
 import random
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gputile.api.wellknown import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, POD_GROUP_LABEL
 from tests.e2e.extender import (
@@ -21,7 +24,7 @@ from tests.e2e.extender import (
     write_cluster,
 )
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, described_nodes, start_controller, start_extender
+from tests.localcluster.gputile import MANAGED, described_nodes, start_controller, start_extender, write_configuration
 
 SETTINGS = {"admission": {"gangs": True}}
 GANGS = 50
@@ -183,6 +186,53 @@ def test_pods_that_come_one_after_the_other_start_when_the_last_is_there(small: 
     small.nodes.set_pod_phase(namespace, "late-0", "Failed")
     create(small, namespace, [member("late", 3, 3)])
     small.wait(lambda: "late-3" in bound(pods_in(small, namespace)), "the successor to start")
+
+
+def test_what_if_knows_the_pod_groups_of_the_cluster(
+    control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
+) -> None:
+    """B4, M13: gputile simulate --from-cluster, by who may list them and by who may not."""
+    plane = control_plane
+    plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, SMALL)))
+    bodies = [pod_body(f"m-{i}", {GPU_MEMORY: HALF}, labels={POD_GROUP_LABEL: "wide"}) for i in range(9)]
+    for body in bodies:
+        body["metadata"]["namespace"] = namespace
+    (tmp_path / "gang.yaml").write_text(yaml.safe_dump_all(bodies), encoding="utf-8")
+    write_configuration(tmp_path / "settings.yaml", SETTINGS)
+
+    def simulate(user: str) -> subprocess.CompletedProcess[str]:
+        command = [Path(sys.executable).with_name("gputile"), "simulate", "--from-cluster"]
+        options = [f"--filename={tmp_path / 'gang.yaml'}", f"--config={tmp_path / 'settings.yaml'}"]
+        access = f"--kubeconfig={plane.kubeconfig(user)}"
+        return subprocess.run([*command, *options, access], capture_output=True, text=True, check=False)
+
+    plane.kubectl("create", "clusterrole", "looker", "--verb=list", "--resource=nodes,pods")
+    plane.kubectl("create", "clusterrolebinding", "looker", "--clusterrole=looker", "--user=looker")
+    try:
+        plane.wait(lambda: simulate("looker").returncode == 3, "the rights to be known")
+        for user in ("admin", "looker"):
+            done = simulate(user)
+            assert (done.returncode, done.stderr) == (3, ""), "there is no such kind, and nobody misses it"
+            assert f"gang wide: PodGroup {namespace}/wide is in none of the files" in done.stdout
+        plane.kubectl("apply", "-f", "-", input=POD_GROUP_KIND)
+        plane.wait(lambda: _has_pod_groups(plane), "the kind to be served")
+        group = {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": "wide"},
+            "spec": {"minMember": 9},
+        }
+        plane.api.post(f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups", group)
+        done = simulate("admin")
+        assert (done.returncode, done.stderr) == (3, "")
+        assert "gang wide: 9 pods that start together wait: there is room for 8" in done.stdout
+        done = simulate("looker")
+        assert done.returncode == 3
+        assert "note: the cluster's PodGroups are not known (GET " in done.stderr
+        assert 'grant verb "list" on resource "podgroups"' in done.stderr
+    finally:
+        plane.kubectl("delete", "clusterrolebinding,clusterrole", "looker")
+        plane.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io", "--ignore-not-found")
 
 
 def test_a_pod_group_says_how_many_start_together(small: ControlPlane, namespace: str) -> None:

@@ -86,6 +86,7 @@ class FakeApiServer:
         self.oldest = 0
         self.gone_as_event = False
         self.token: str | None = None
+        self.refused: dict[str, tuple[int, str]] = {}  # by path: the status and reason of every answer
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self._snapshots: dict[str, tuple[int, list[Object]]] = {}
@@ -208,6 +209,8 @@ class FakeApiServer:
         return None
 
     def _execute(self, request: Request) -> tuple[int, Object]:
+        if request.path in self.refused:
+            raise Refused(*self.refused[request.path])
         if request.method == "GET" and request.path in self.store:
             return 200, self._page(request)
         if request.method == "POST":

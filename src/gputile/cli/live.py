@@ -1,17 +1,21 @@
 """Reading a live cluster once, for commands that look and leave."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gputile.api.core import Node, Pod
+from gputile.api.podgroups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
 from gputile.api.workloads import ConfigMap
 from gputile.cli.configuration import Given, installed_configuration
 from gputile.cli.output import fail
 from gputile.kube.connection import Connection
-from gputile.kube.errors import KubeError
+from gputile.kube.decoding import ObjectDecoder
+from gputile.kube.errors import Forbidden, KubeError, NotFound
 from gputile.kube.kubeconfig import load_access
-from gputile.kube.listing import list_all
+from gputile.kube.listing import list_all, list_pages
+from gputile.simulator.gangs import Groups
+from gputile.simulator.manifests import misfit
 
 UNREACHABLE = 1
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
@@ -19,27 +23,34 @@ INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A cluster's nodes and pods, and the configuration of the gputile in it; ``unknown`` is why that is None."""
+    """A cluster's nodes and pods, and the configuration of the gputile in it; ``unknown`` is why that is None.
+
+    ``groups`` are its PodGroups where they were asked for; ``unlisted`` is why they are not known, "" where they are.
+    """
 
     nodes: list[Node]
     pods: list[Pod]
     given: Given | None
     unknown: str = ""
+    groups: Groups = field(default_factory=Groups)
+    unlisted: str = ""
 
 
-def read_cluster(kubeconfig: Path | None, context: str | None, given: Given | None, installed_in: str) -> Live:
+def read_cluster(
+    kubeconfig: Path | None, context: str | None, given: Given | None, installed_in: str, *, groups: bool = False
+) -> Live:
     """Return what the cluster has; leave the program where it cannot be read.
 
     The configuration is ``given``, else read in the namespace ``installed_in``, where that may be read.
+    ``groups`` asks for PodGroups too.
     """
 
     async def read() -> Live:
         async with Connection(load_access(kubeconfig, context)) as connection:
             nodes = await list_all(connection, "/api/v1/nodes", Node)
             pods = await list_all(connection, "/api/v1/pods", Pod)
-            if given is not None:
-                return Live(nodes, pods, given)
-            return Live(nodes, pods, *await _configuration(connection, installed_in))
+            found = (given, "") if given is not None else await _configuration(connection, installed_in)
+            return Live(nodes, pods, *found, *(await _groups(connection) if groups else ()))
 
     try:
         return asyncio.run(read())
@@ -54,3 +65,32 @@ async def _configuration(connection: Connection, namespace: str) -> tuple[Given 
         return None, str(error)
     found, why = installed_configuration(maps)
     return found, f"namespace {namespace}: {why}" if why else ""
+
+
+async def _groups(connection: Connection) -> tuple[Groups, str]:
+    """Return the PodGroups, none where their kind is not installed; and why they are not known, "" where they are."""
+    try:
+        _, listed = await list_pages(connection, POD_GROUPS_PATH, ObjectDecoder(PodGroup), {})
+    except NotFound:
+        return Groups(), ""
+    except KubeError as error:
+        if isinstance(error, Forbidden) and not await _has_pod_group_api(connection):
+            return Groups(), ""
+        return Groups(), str(error)
+    groups = Groups(absent="is neither in the cluster nor in the files")
+    for group in listed.objects:
+        groups.add(group)
+    for each in listed.unreadable:
+        groups.unreadable[each.namespace, each.name] = ": ".join(filter(None, misfit(each.why)))
+    return groups, ""
+
+
+async def _has_pod_group_api(connection: Connection) -> bool:
+    """Return whether there may be PodGroups: who lacks the right gets a 403 for a kind that is not installed, too."""
+    try:
+        await connection.get(POD_GROUP_API_PATH)
+    except NotFound:
+        return False
+    except KubeError:
+        pass
+    return True

@@ -44,7 +44,10 @@ def simulate(
         ),
     ] = None,
     from_cluster: Annotated[
-        bool, typer.Option("--from-cluster", help="Start from the nodes and pods of the cluster that kubectl talks to.")
+        bool,
+        typer.Option(
+            "--from-cluster", help="Start from the nodes, pods and PodGroups of the cluster that kubectl talks to."
+        ),
     ] = False,
     fit: Annotated[
         list[str] | None,
@@ -90,6 +93,7 @@ def simulate(
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
     that cannot be used.
     """
+    from gputile.simulator.gangs import Groups
     from gputile.simulator.manifests import ManifestError
     from gputile.simulator.scenario import load_pods, load_scenario, unit_in_force
     from gputile.simulator.simulation import Simulation
@@ -99,14 +103,20 @@ def simulate(
     given, unknown = read_given(config), ""
     nodes: list[Node] = []
     pods: list[Pod] = []
+    groups, unlisted = Groups(), ""
     if from_cluster:
         from gputile.cli.live import read_cluster
 
-        live = read_cluster(kubeconfig, context, given, installed_in)
+        live = read_cluster(kubeconfig, context, given, installed_in, groups=True)
         nodes, pods, given, unknown = live.nodes, live.pods, live.given, live.unknown
+        groups, unlisted = live.groups, live.unlisted
     try:
         scenario = load_scenario(
-            cluster or (), files or (), nodes=nodes, configured_mib=given.unit_mib if given is not None else None
+            cluster or (),
+            files or (),
+            nodes=nodes,
+            groups=groups,
+            configured_mib=given.unit_mib if given is not None else None,
         )
         more = load_pods(fit, scenario) if fit else []
     except ManifestError as error:
@@ -116,6 +126,8 @@ def simulate(
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
     if from_cluster and given is None:
         configuration = assumed(configuration, unknown)
+    if unlisted and configuration.admission.gangs:
+        note(f"the cluster's PodGroups are not known ({unlisted}). Assumed: there are none but those of -f FILE")
     scenario.bound += [pod for pod in pods if pod.spec.node_name]
     scenario.waiting += [pod for pod in pods if not pod.spec.node_name]
     configuration = _imagine(scenario, configuration, unit, without_node or (), without_nodes)

@@ -3,32 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import NoReturn
 
-import msgspec
-
-from gputile.api.core import ObjectMeta
+from gputile.api.podgroups import POD_GROUPS_PATH, PodGroup
 from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError, NotFound
 from gputile.kube.reflector import Event, Reflector
 
 log = logging.getLogger(__name__)
 
-PATH: Final = "/apis/scheduling.x-k8s.io/v1alpha1/podgroups"
 LOOK_AGAIN_SECONDS = 30.0
-
-
-class PodGroupSpec(msgspec.Struct, rename="camel", gc=False):
-    """The part of a PodGroup's spec that says how many pods start together."""
-
-    min_member: int = 0
-
-
-class PodGroup(msgspec.Struct, rename="camel", gc=False):
-    """scheduling.x-k8s.io/v1alpha1 PodGroup."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
 
 
 async def watch_pod_groups(
@@ -38,7 +22,7 @@ async def watch_pod_groups(
     complaint = ""
     while True:
         try:
-            await connection.get(PATH, {"limit": "1"})
+            await connection.get(POD_GROUPS_PATH, {"limit": "1"})
             break
         except NotFound:
             pass
@@ -47,5 +31,5 @@ async def watch_pod_groups(
                 complaint = str(error)
                 log.warning("PodGroups cannot be read: %s", error)
         await asyncio.sleep(look_again)
-    await Reflector(connection, PATH, PodGroup, on_event).run()
+    await Reflector(connection, POD_GROUPS_PATH, PodGroup, on_event).run()
     raise AssertionError("a reflector never ends")

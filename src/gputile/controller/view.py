@@ -11,8 +11,8 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.podgroups import PodGroup
 from gputile.api.wellknown import HOLD_ANNOTATION, INVENTORY_ANNOTATION
-from gputile.controller.podgroups import PodGroup
 from gputile.device.gang import GangName, gang_of
 from gputile.device.hold import Hold, encode_hold, hold_of
 from gputile.intree.predicates import Predicates

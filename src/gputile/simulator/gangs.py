@@ -1,30 +1,39 @@
 """Which pods are decided together, and when a gang may start: the controller's rules, for pods that are all there."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-import msgspec
-
-from gputile.api.core import ObjectMeta, Pod
+from gputile.api.core import Pod
+from gputile.api.podgroups import PodGroup
 from gputile.api.wellknown import GANG_GATE
 from gputile.device.gang import GangName, gang_of, labelled_size
 
-POD_GROUP_API = "scheduling.x-k8s.io"
 
-Groups = Mapping[tuple[str, str], int]
-"""The least number of members of PodGroups, by namespace and name."""
+@dataclass(slots=True)
+class Groups:
+    """What is known of PodGroups, by namespace and name.
 
+    ``sizes`` are their least numbers of members, ``unreadable`` says what is wrong with those of the cluster that have
+    none. ``absent`` says of any other where it is not.
+    """
 
-class _PodGroupSpec(msgspec.Struct, rename="camel"):
-    min_member: int = 0
+    sizes: dict[tuple[str, str], int] = field(default_factory=dict)
+    unreadable: dict[tuple[str, str], str] = field(default_factory=dict)
+    absent: str = "is in none of the files"
 
+    def add(self, group: PodGroup) -> None:
+        """Take a PodGroup in place of the one that had its namespace and name."""
+        key = group.metadata.namespace or "default", group.metadata.name
+        self.sizes[key] = group.spec.min_member
+        self.unreadable.pop(key, None)
 
-class PodGroup(msgspec.Struct):
-    """scheduling.x-k8s.io PodGroup of scheduler-plugins."""
-
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: _PodGroupSpec = msgspec.field(default_factory=_PodGroupSpec)
+    def why_unknown(self, gang: GangName) -> str:
+        """Return why nobody knows the size of a gang that names a PodGroup."""
+        wrong = self.unreadable.get((gang.namespace, gang.name))
+        if wrong is not None:
+            return f"the cluster's PodGroup {gang}: {wrong}"
+        return f"PodGroup {gang} {self.absent}, or its spec.minMember is not 1 or more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +83,17 @@ def started(pods: Iterable[Pod]) -> Counter[GangName]:
 def size_of(gang: GangName, pods: Sequence[Pod], groups: Groups) -> int:
     """Return how many pods of a gang start together, 0 where nobody says."""
     if gang.by_object:
-        return max(0, groups.get((gang.namespace, gang.name), 0))
+        return max(0, groups.sizes.get((gang.namespace, gang.name), 0))
     return max(labelled_size(pod) for pod in pods)
 
 
-def incomplete(gang: GangName, size: int, running: int, waiting: int) -> str:
+def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: Groups) -> str:
     """Return why a gang cannot start yet whatever room there is, "" where it can.
 
     ``size`` pods start together; ``running`` have started, and ``waiting`` could.
     """
     if not size:
-        return f"gang {gang.name}: PodGroup {gang} is in none of the files, or its spec.minMember is not 1 or more"
+        return f"gang {gang.name}: {groups.why_unknown(gang)}"
     if waiting < max(1, size - running):
         return f"gang {gang.name}: {running + waiting} of the {size} pods that start together exist"
     return ""

@@ -104,9 +104,13 @@ def decode(origin: Origin, path: str, body: Any, type_: type[T]) -> T:
     try:
         return msgspec.convert(body, type_)
     except (msgspec.ValidationError, RecursionError, OverflowError) as error:
-        rule, _, where = str(error).partition(" - at `$")
-        full = f"{path}{where.rstrip('`')}".lstrip(".")
-        raise origin.error(full, rule) from error
+        raise origin.error(*misfit(str(error), path)) from error
+
+
+def misfit(said: str, path: str = "") -> tuple[str, str]:
+    """Return the field, in an object that stands at ``path``, and the rule it breaks, of what a decoder ``said``."""
+    rule, _, where = said.partition(" - at `$")
+    return f"{path}{where.rstrip('`')}".lstrip("."), rule
 
 
 def check_name(origin: Origin, path: str, name: str) -> str:

@@ -6,11 +6,12 @@ from typing import BinaryIO
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.podgroups import POD_GROUP_API, PodGroup
 from gputile.api.wellknown import DEFAULT_UNIT_MIB
 from gputile.ledger.node import facts_of
 from gputile.simulator.cluster import described_nodes, described_unit, written_node
 from gputile.simulator.description import MOST_NODES
-from gputile.simulator.gangs import POD_GROUP_API, PodGroup
+from gputile.simulator.gangs import Groups
 from gputile.simulator.manifests import Manifest, ManifestError, load_manifests
 from gputile.simulator.workloads import expand
 
@@ -20,16 +21,16 @@ class Scenario:
     """A cluster and what is asked of it.
 
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
-    ``waiting`` are pods that nobody asks about: of them only the places count that are kept for them. ``groups`` are
-    the least members of PodGroups, by namespace and name. ``unit_mib`` is None where no description names a memory
-    unit. ``notes`` are sentences about what was read loosely or left out.
+    ``waiting`` are pods that nobody asks about: of them only the places count that are kept for them. ``groups`` is
+    what is known of PodGroups. ``unit_mib`` is None where no description names a memory unit. ``notes`` are sentences
+    about what was read loosely or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
     bound: list[Pod] = field(default_factory=list)
     pending: list[Pod] = field(default_factory=list)
     waiting: list[Pod] = field(default_factory=list)
-    groups: dict[tuple[str, str], int] = field(default_factory=dict)
+    groups: Groups = field(default_factory=Groups)
     unit_mib: int | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -39,19 +40,21 @@ def load_scenario(
     workloads: Iterable[str] = (),
     *,
     nodes: Sequence[Node] = (),
+    groups: Groups | None = None,
     configured_mib: int | None = None,
     stdin: BinaryIO | None = None,
 ) -> Scenario:
     """Return what the files of ``cluster`` and ``workloads`` hold together, beside ``nodes`` that are known already.
 
-    Nodes and pods may stand in any of the files; "-" is the standard input. ``configured_mib`` is the memory unit of
-    the configuration in MiB, None where none names it: nodes that are described without a unit count in it.
+    Nodes and pods may stand in any of the files; "-" is the standard input. The PodGroups in them are added to
+    ``groups``, in place of those of the same names. ``configured_mib`` is the memory unit of the configuration in MiB,
+    None where none names it: nodes that are described without a unit count in it.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
     """
     loaded = load_manifests((*cluster, *workloads), stdin)
-    scenario = Scenario(nodes=list(nodes), notes=loaded.notes)
+    scenario = Scenario(nodes=list(nodes), groups=groups or Groups(), notes=loaded.notes)
     for manifest in filter(_is_cluster, loaded.manifests):
         _take_unit(manifest, scenario, configured_mib)
     default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes) or DEFAULT_UNIT_MIB
@@ -92,12 +95,11 @@ def unit_in_force(nodes: Iterable[Node]) -> int | None:
 
 
 def _without_groups(manifests: Iterable[Manifest], scenario: Scenario) -> list[Manifest]:
-    """Add the sizes of PodGroups to the scenario; return the other manifests."""
+    """Add PodGroups to the scenario; return the other manifests."""
     rest = []
     for manifest in manifests:
         if manifest.kind == "PodGroup" and manifest.group == POD_GROUP_API:
-            group = manifest.decode(PodGroup)
-            scenario.groups[group.metadata.namespace or "default", group.metadata.name] = group.spec.min_member
+            scenario.groups.add(manifest.decode(PodGroup))
         else:
             rest.append(manifest)
     return rest

@@ -53,7 +53,7 @@ class Simulation:
     ledger: Ledger = field(init=False)
     placer: Placer = field(init=False)
     _predicates: Predicates = field(init=False)
-    _groups: Groups = field(init=False, default_factory=dict)
+    _groups: Groups = field(init=False, default_factory=Groups)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.configuration)
@@ -95,7 +95,7 @@ class Simulation:
     def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[Outcome]:
         """Place the pods of a gang that start together, and as many more of it as there is room for; or none."""
         size = size_of(gang, pods, self._groups)
-        if why := incomplete(gang, size, running, len(pods)):
+        if why := incomplete(gang, size, running, len(pods), self._groups):
             return [Outcome(pod, None, None, why) for pod in pods]
         try:
             members = [candidate(pod, self.ledger) for pod in pods]

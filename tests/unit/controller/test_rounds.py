@@ -6,8 +6,8 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Admission, Configuration
 from gputile.api.core import Node, ObjectMeta, Pod, SchedulingGate
+from gputile.api.podgroups import PodGroup, PodGroupSpec
 from gputile.api.wellknown import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, POD_GROUP_LABEL
-from gputile.controller.podgroups import PodGroup, PodGroupSpec
 from gputile.controller.rounds import Planner, Round
 from gputile.controller.view import View
 from gputile.kube.reflector import Applied, Deleted, Replaced

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.core import ObjectMeta
+from gputile.api.podgroups import PodGroup, PodGroupSpec
+from gputile.simulator.gangs import Groups
 from gputile.simulator.scenario import load_scenario
 from gputile.simulator.simulation import Outcome, Simulation
 from gputile.simulator.whatif import fit_more
@@ -82,6 +85,30 @@ def test_pods_that_are_missing_keep_the_others_waiting(tmp_path: Path) -> None:
     assert found["held"].reason == "it waits behind scheduling gates that others have to remove: x"
     found = outcomes(tmp_path, pods(2, BY_OBJECT))
     assert found["m0"].reason.startswith("gang g: PodGroup default/g is in none of the files")
+
+
+def test_a_pod_group_that_is_known_already_counts_unless_a_file_has_it(tmp_path: Path) -> None:
+    """B4, M13: a file goes before the cluster, also before what cannot be read there."""
+    names = [write(tmp_path, CLUSTER, "cluster"), write(tmp_path, pods(3, BY_OBJECT), "pods")]
+    known = Groups(absent="is nowhere")
+    known.add(PodGroup(ObjectMeta(name="g", namespace="default"), PodGroupSpec(3)))
+    broken = Groups(unreadable={("default", "g"): "spec.minMember: it is odd"}, absent="is nowhere")
+    elsewhere = Groups({("other", "g"): 3}, absent="is nowhere")
+    group, zero = write(tmp_path, GROUP, "group"), write(tmp_path, GROUP.replace("5", "0"), "zero")
+    nowhere = "gang g: PodGroup default/g is nowhere, or its spec.minMember is not 1 or more"
+    lacking = "gang g: 3 of the 5 pods that start together exist"
+    for groups, more, why in (
+        (known, [], "gang g: 3 pods that start together; binpack: GPU 0 (10240 MiB)"),
+        (broken, [], "gang g: the cluster's PodGroup default/g: spec.minMember: it is odd"),
+        (elsewhere, [], nowhere),
+        (known, [group], lacking),
+        (broken, [group], lacking),
+        (elsewhere, [zero], nowhere),
+        (broken, [zero], nowhere),
+    ):
+        scenario = load_scenario(names[:1], [*names[1:], *more], groups=groups)
+        found = list(Simulation(Configuration(admission=Admission(gangs=True))).run(scenario, lambda: 1))
+        assert found[0].reason == why
 
 
 def test_pods_of_the_gang_that_run_count_as_started(tmp_path: Path) -> None:
