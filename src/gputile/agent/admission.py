@@ -91,6 +91,7 @@ class Admission:
                 for part in holding.parts
                 if part.container not in listed.containers
                 or listed.ids(part.container, part.resource)
+                or any(ids.issuperset(part.ids) for _, resource, ids in listed.parts() if resource == part.resource)
                 or self._ran(holding, part)
             )
             if len(kept) != len(holding.parts):
@@ -152,7 +153,7 @@ class Admission:
         candidate = next((c for c in self._candidates(listing, resource, size) if c.known), None)
         blank = self._holding(candidate, "", 0)
         self._release(free, resource, listing, blank.uid)
-        in_use = self._in_use(free, resource, blank.uid, candidate.container if candidate else "")
+        in_use = self._in_use(free, resource, blank.uid, candidate)
         offered = (*kept, *(device_id for device_id in free if device_id not in in_use))
 
         def servable(ids: tuple[str, ...]) -> bool:
@@ -184,7 +185,8 @@ class Admission:
         holding = self._holding(candidate, min(ids, default=""), now_ns)
         self._release(ids, resource, listing, holding.uid)
         before = {i for p in holding.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
-        holding = self._without_forgotten(holding, resource, ids)
+        if not _is_init(candidate):
+            holding = self._without_forgotten(holding, resource, ids)
         holding, part = self._verified(candidate, holding, resource, ids, reused=before.issuperset(ids))
         self.holdings.put(holding)
         self._last_uid = holding.uid
@@ -242,7 +244,7 @@ class Admission:
         container, pod, asked = (candidate.container, candidate.pod, candidate.part) if candidate else ("", None, None)
         phase = asked.phase if asked else Phase.APP
         try:
-            part = Part(container, phase, resource, ids, directory_name(holding.uid, container))
+            part = Part(container, phase, resource, ids, _directory(holding, container))
             holding = with_part(holding, part, self.setup)
         except DeviceIdError as error:
             raise Contradiction(str(error)) from error
@@ -284,13 +286,19 @@ class Admission:
         )
         return holding if len(kept) == len(holding.parts) else msgspec.structs.replace(holding, parts=kept)
 
-    def _in_use(self, ids: Iterable[str], resource: str, uid: str, container: str) -> set[str]:
-        """Return those of ``ids``, and others, that are no free ones to a container, whatever the kubelet believes."""
+    def _in_use(self, ids: Iterable[str], resource: str, uid: str, candidate: Candidate | None) -> set[str]:
+        """Return those of ``ids``, and others, that are no free ones to a container, whatever the kubelet believes.
+
+        An init container may have what others of its pod have: they take it over, or it does not run again.
+        """
+        own = candidate.container if candidate else ""
+        apart = not _is_init(candidate)
         return {
             device_id
             for holding in self.holdings.holders(resource, ids)
             for part in holding.parts
-            if part.resource == resource and (holding.uid != uid or (part.container != container and self._keeps(part)))
+            if part.resource == resource
+            and (holding.uid != uid or (apart and part.container != own and self._keeps(part)))
             for device_id in part.ids
         }
 
@@ -333,3 +341,20 @@ class Admission:
             unit_mib=holding.unit_mib,
             cards=shares,
         )
+
+
+def _is_init(candidate: Candidate | None) -> bool:
+    return candidate is not None and candidate.part is not None and candidate.part.phase is Phase.INIT
+
+
+def _directory(holding: Holding, container: str) -> str:
+    """Return the directory of a container's allocation: one for both of its resources, and no other container's.
+
+    A container may have mounted what was answered in the name of another one of its pod.
+    """
+    own = next((part.directory for part in holding.parts if part.container == container and part.directory), "")
+    others = {part.directory for part in holding.parts if part.container != container}
+    name = own or directory_name(holding.uid, container)
+    while name in others:
+        name += ".1"  # no name of a container has a dot
+    return name

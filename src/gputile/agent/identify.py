@@ -59,7 +59,7 @@ def candidates(
     found: list[tuple[tuple[object, ...], Candidate]] = []
     for key, listed in listing.items():
         pod = pods.get(key)
-        bare = next((name for name in listed.containers if not listed.ids(name, resource)), "")
+        bare = _first_bare(listed, resource)
         if pod is None or not pod.alive or (pod.request is None and pod.problem):
             if bare:
                 found.append(((2, "", key), Candidate(key, bare, pod if pod and pod.alive else None)))
@@ -124,8 +124,19 @@ def _next_container(
             # It was answered before, and the kubelet does not have it: it forgot, or this is another pod of that name.
             return Candidate(listed.key, part.name, pod, part)
         again = again or Candidate(listed.key, part.name, pod, part)
-    lacking = not listed.containers or any(not resources for resources in listed.containers.values())
-    return again if lacking else None
+    lacking = any(
+        pod.demand(part, resource) and not listed.ids(part.name, resource)
+        for part in parts
+        if part.phase is not Phase.INIT
+    )
+    return again if lacking or not listed.containers else None
+
+
+def _first_bare(listed: ListedPod, resource: str) -> str:
+    """Return the first container without IDs after the last one that has some: those before it had their turn."""
+    names = list(listed.containers)
+    reached = max((place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0)
+    return next(iter(names[reached:]), "")
 
 
 def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:

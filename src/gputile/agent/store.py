@@ -24,6 +24,10 @@ from gputile.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, enco
 
 log = logging.getLogger(__name__)
 
+BOOT_FILE = "boot"
+"""In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 
 class Store:
     """Files under one directory on the host, which no pod but the agent can write."""
@@ -32,6 +36,7 @@ class Store:
         self.directory = directory
         self._file = directory / "checkpoint.json"
         self._claim = claim
+        self._boot = _boot_id()
         self.allocations = directory / "allocations"
         self.allocations.mkdir(parents=True, exist_ok=True, mode=0o755)
 
@@ -74,13 +79,18 @@ class Store:
         path = self.prepare(directory)
         write_whole(path / USAGE, bytes(USAGE_BYTES), 0o666)
         write_whole(path / LIMITS_FILE, limits.encode())
+        write_whole(path / BOOT_FILE, self._boot.encode())
         if Mode(limits.mode) in ISOLATED:
             cards = [CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards]
             write_whole(path / LIMITS, encode_limits(cards, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
 
     def started(self, directory: str) -> bool:
-        """Return whether a container was let start with this allocation: its limits are written just before."""
-        return (self.allocations / directory / LIMITS_FILE).exists()
+        """Return whether a container was let start with this allocation since the machine did: it may run."""
+        path = self.allocations / directory
+        try:
+            return (path / BOOT_FILE).read_text() == self._boot
+        except FileNotFoundError:  # of an agent that wrote no such file
+            return (path / LIMITS_FILE).exists()
 
     def write_share(self, directory: str, content: bytes) -> bool:
         """Write what a container keeps to while no arbiter runs; return whether its directory is there."""
@@ -96,3 +106,10 @@ class Store:
         for path in self.allocations.iterdir():
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:  # a sandbox that hides it: then all is taken for one boot
+        return ""

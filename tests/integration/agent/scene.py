@@ -14,9 +14,10 @@ from gputile.agent.desk import MPS_DIRECTORY
 from gputile.agent.mps import MpsDaemons
 from gputile.agent.service import Agent
 from gputile.agent.surroundings import Places
+from gputile.agent.verify import SHARED_RESOURCES
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.api.wellknown import MODE_LABEL
+from gputile.api.wellknown import MODE_LABEL, Mode
 from gputile.device.allocation import AllocationError, decode_allocation
 from gputile.device.health import Health
 from gputile.gateway.claim import Claim
@@ -177,16 +178,24 @@ class Scene:
             await asyncio.sleep(0.02)
 
     async def until_offered(self, resource: str, amount: int) -> None:
-        await self.until(
-            lambda: self.kubelet.manager.allocatable().get(resource) == amount,
-            what=f"{resource} is {self.kubelet.manager.allocatable()}, not {amount}",
-        )
+        def offered() -> bool:
+            found = self.kubelet.manager.allocatable()
+            both = self.agent.admission.setup.mode is Mode.CORE_MEM and resource in SHARED_RESOURCES and amount > 0
+            return found.get(resource) == amount and (not both or all(found.get(each) for each in SHARED_RESOURCES))
+
+        try:
+            await self.until(offered)
+        except AssertionError as error:
+            raise AssertionError(f"{resource} is {self.kubelet.manager.allocatable()}, not {amount}") from error
 
     async def until_running(self, count: int, within: float = 90.0) -> None:
         def running() -> int:
             return sum(pod.status.phase == "Running" for pod in self.cluster.pods.values())
 
-        await self.until(lambda: running() == count, within, f"{count} pods should run: {self.summary()}")
+        try:
+            await self.until(lambda: running() == count, within)
+        except AssertionError as error:
+            raise AssertionError(f"{count} pods should run: {self.summary()}") from error
 
     def summary(self) -> str:
         stuck = {pod.key: pod.status.phase for pod in self.cluster.pods.values() if pod.status.phase != "Running"}

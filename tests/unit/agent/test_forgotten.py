@@ -1,21 +1,26 @@
 """A kubelet forgets who has which devices, and containers run on with them (B1, M4)."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from gputile.agent.admission import Admission
+from gputile.agent.answer import Limits
 from gputile.agent.holdings import Holding, Holdings, Part
 from gputile.agent.ids import encode
 from gputile.agent.listing import ListedPod
 from gputile.agent.pods import KnownPod, known_pod
 from gputile.agent.setup import InForce, Setup
+from gputile.agent.store import BOOT_FILE, Store
 from gputile.agent.verify import Contradiction
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.api.wellknown import GPU_MEMORY, WHOLE_GPU, Mode
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.device.allocation import Chosen, allocate, binding_annotations
 from gputile.device.inventory import Card, Inventory
 from gputile.device.request import Phase, parse_request
+from gputile.gateway.claim import Claim
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
@@ -128,3 +133,84 @@ def test_a_container_that_is_started_again_gets_its_own_card_again() -> None:
     node = admission(Mode.EXCLUSIVE, [pod], [held], "uid-a-main")
     ids = node.preferred(WHOLE_GPU, [encode(0, 0), encode(1, 0)], (), 1, bare("main"), 0.0)
     assert ids == (encode(1, 0),)
+
+
+def test_both_resources_of_a_container_that_is_started_again_come_from_its_card() -> None:
+    """The list shows the first one's IDs already when the second one is asked for."""
+    pod = booked(simple_pod("a", container(mem=2, core=10)), 1)
+    mem, core = (encode(1, 0), encode(1, 1)), tuple(encode(1, slot) for slot in range(10))
+    own = [
+        Part("main", Phase.APP, GPU_MEMORY, mem, "uid-a-main"),
+        Part("main", Phase.APP, GPU_CORE, core, "uid-a-main"),
+    ]
+    held = msgspec.structs.replace(holding(pod, *own, mode=Mode.CORE_MEM), cards={1: "GPU-1"})
+    node = admission(Mode.CORE_MEM, [pod], [held], "uid-a-main")
+    shown: dict[str, frozenset[str]] = {}
+    for resource, size, slots in ((GPU_MEMORY, 2, 8), (GPU_CORE, 10, 100)):
+        listing = {"default/a": ListedPod("default", "a", {"main": dict(shown)})}
+        node.settle(listing, 2)
+        offered = [encode(index, slot) for index in (0, 1) for slot in range(slots)]
+        ids = node.preferred(resource, offered, (), size, listing, 0.0)
+        grant, _ = node.allocate(resource, ids, listing, 0.0, 2)
+        assert grant.environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+        assert grant.directory == "uid-a-main"
+        shown[resource] = frozenset(ids)
+
+
+def test_an_init_container_may_have_what_the_container_after_it_runs_with() -> None:
+    """It is over, does not run again and is asked for all the same: a card has no room for both."""
+    pod = booked(simple_pod("a", container(mem=8), init=(container("init", mem=8),)), 0)
+    every = tuple(free())
+    node = admission(Mode.CGPU, [pod], [holding(pod, part("main", every))], "uid-a-main")
+    listing = bare("main")
+    ids = node.preferred(GPU_MEMORY, free((0, 1)), (), 8, listing, 0.0)
+    assert ids == every
+    _, held = node.allocate(GPU_MEMORY, ids, listing, 0.0, 2)
+    assert {p.container: p.directory for p in held.parts} == {"init": "uid-a-init", "main": "uid-a-main"}
+
+
+def test_no_two_containers_have_one_directory() -> None:
+    """Whichever was taken for the other, and however the kubelet's list corrects it afterwards."""
+    pod = two_of_one_size()
+    held = holding(pod, part("side", SIDE, Phase.SIDECAR))
+    node = admission(Mode.CGPU, [pod], [held], "uid-a-side")
+    first, _ = node.allocate(GPU_MEMORY, MAIN, bare("side", "main"), 0.0, 2)
+    listing = {"default/a": ListedPod("default", "a", {"side": {GPU_MEMORY: frozenset(MAIN)}, "main": {}})}
+    node.settle(listing, 2)
+    second, _ = node.allocate(GPU_MEMORY, OTHER, listing, 0.0, 2)
+    assert first.directory != second.directory
+    for ids, directory in ((MAIN, first.directory), (OTHER, second.directory)):
+        ((written, limits),) = node.prestart(GPU_MEMORY, ids, listing, 2)
+        assert (written, limits.container) == (directory, "side" if ids == MAIN else "main")
+
+
+def test_a_pod_that_nobody_knows_has_a_directory_for_each_container() -> None:
+    """A static pod before its mirror: its first container asks for no GPU, which only the list's order can tell."""
+    node = admission(Mode.CGPU, [], [])
+    ids: dict[str, frozenset[str]] = {}
+    directories = []
+    for name, given in (("one", MAIN), ("two", OTHER)):
+        shown = {each: {GPU_MEMORY: ids[each]} if each in ids else {} for each in ("proxy", "one", "two")}
+        listing = {"default/a": ListedPod("default", "a", shown)}
+        node.settle(listing, 2)
+        grant, _ = node.allocate(GPU_MEMORY, given, listing, 0.0, 2)
+        directories.append(grant.directory)
+        ids[name] = frozenset(given)
+    assert len(set(directories)) == 2
+    (held,) = node.holdings
+    assert sorted(p.ids for p in held.parts) == [MAIN, OTHER]
+
+
+def test_what_was_let_start_before_the_machine_did_does_not_run(tmp_path: Path) -> None:
+    claim = Claim(tmp_path / "owner", "me")
+    claim.take()
+    store = Store(tmp_path, claim)
+    limits = Limits("default", "a", "uid-a", "main", "share", 1024, ())
+    assert not store.started("uid-a-main")
+    store.write_limits("uid-a-main", limits)
+    assert store.started("uid-a-main")
+    boot = store.allocations / "uid-a-main" / BOOT_FILE
+    boot.write_text("another boot")
+    assert not store.started("uid-a-main")
+    boot.unlink()  # written by an agent that did not know of boots
+    assert store.started("uid-a-main")
