@@ -90,7 +90,7 @@ def test_what_is_allowed_but_the_agent_fits_the_strictest_pod_security(cluster: 
     installation.install({"webhook.replicas": 1, "policies.enabled": False})
     try:
         for component, count in (("scheduler", 2), ("controller", 2), ("webhook", 1)):
-            cluster.wait(lambda c=component, n=count: len(installation.pods_of(c)) == n, component, 60)  # type: ignore[misc]
+            cluster.wait(lambda c=component, n=count: len(installation.pods_of(c)) == n, component)  # type: ignore[misc]
 
         def agent() -> dict[str, Any]:
             answer = status(installation, "-o", "json")
@@ -120,7 +120,7 @@ def test_deploying_then_deployed(installed: Installation) -> None:
     for component in ("agent", "controller", "scheduler", "webhook"):
         for pod in installed.pods_of(component):
             report_ready(installed, pod)
-    answer = status(installed, "--wait", "60")
+    answer = status(installed, "--wait", "120")
     assert answer.returncode == 0, answer.stdout
     assert answer.stdout.startswith("gputile: Deployed\n")
     assert [line.split()[:4] for line in answer.stdout.splitlines() if line.startswith("t4 ")] == [
@@ -247,7 +247,7 @@ def test_an_agent_writes_on_its_own_node_only(installed: Installation, namespace
         body = pod_body(f"on-{node}", {"cpu": 1}, nodeName=node)
         plane.api.post(f"/api/v1/namespaces/{namespace}/pods", body)
     trusted = ssl.create_default_context(cafile=plane.ca)
-    with httpx.Client(base_url=plane.url, verify=trusted, headers=headers, trust_env=False) as agent:
+    with httpx.Client(base_url=plane.url, verify=trusted, headers=headers, trust_env=False, timeout=30.0) as agent:
         assert agent.get("/api/v1/nodes?fieldSelector=metadata.name%3Dt4").status_code == 200
         assert agent.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dt4").status_code == 200
         assert agent.patch("/api/v1/nodes/t4/status", json=patch).status_code == 200

@@ -35,7 +35,7 @@ def test_the_active_extender_is_killed_in_the_middle_of_500_pods(
     control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, CLUSTER)))
     first, first_url = start_extender(control_plane, "first", lease_seconds=3)
     second, second_url = start_extender(control_plane, "second", lease_seconds=3)
-    options = {"bind": True, "preempt": True, "managed_resources": MANAGED, "lease_seconds": 12}
+    options = {"bind": True, "preempt": True, "managed_resources": MANAGED, "lease_seconds": 24}
     with first, second:
         leader = control_plane.start_scheduler(first_url, name="scheduler-first", **options)  # type: ignore[arg-type]
         standby = control_plane.start_scheduler(second_url, name="scheduler-second", **options)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def test_the_active_extender_is_killed_in_the_middle_of_500_pods(
                 leader.kill()
                 at_the_kill = _count(control_plane, namespace)
                 creating.result()
-            control_plane.wait(lambda: _count(control_plane, namespace) == PODS, "all pods to be bound", interval=0.5)
+            control_plane.wait(lambda: _count(control_plane, namespace) == PODS, "all pods to be bound", 240.0, 0.5)
             assert at_the_kill < PODS, "the kill came too late to prove anything"
             assert assert_nothing_over_allocated(control_plane) == PODS
             _ledgers_agree(control_plane, second_url)

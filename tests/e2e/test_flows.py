@@ -46,7 +46,7 @@ def installed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFact
     installation.install({})
     try:
         for component in ("scheduler", "webhook", "controller"):
-            control_plane.wait(lambda c=component: bool(installation.pods_of(c)), f"the pods of {component}", 60)  # type: ignore[misc]
+            control_plane.wait(lambda c=component: bool(installation.pods_of(c)), f"the pods of {component}")  # type: ignore[misc]
         installation.run_scheduler()
         installation.run_controller()
         installation.run_webhook()

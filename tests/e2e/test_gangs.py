@@ -111,7 +111,8 @@ def test_50_gangs_on_room_for_60_percent_with_everybody_killed_in_turn(
             control_plane.wait(
                 lambda: settled(control_plane, namespace, halves),
                 "whole gangs to use all the room they can",
-                interval=0.3,
+                300.0,
+                0.3,
             )
             assert_nothing_over_allocated(control_plane)
             counts = by_gang(control_plane, namespace)

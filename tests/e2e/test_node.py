@@ -189,7 +189,7 @@ def test_what_the_kubelet_forgets_is_kept_and_told(shared: GpuNode, namespace: s
     assert held[namespace, "kept", "side"] == set()
     assert held[namespace, "kept", "main"] == booked_cards(pod)["main"]
     shared.plane.wait(lambda: bool(events_of(shared.plane, namespace, "kept", "GpuForgotten")), "the event")
-    (told,) = events_of(shared.plane, namespace, "kept", "GpuForgotten")
+    (told,) = set(events_of(shared.plane, namespace, "kept", "GpuForgotten"))
     assert "the GPU of side, " in told
     assert assert_nothing_over_allocated(shared.plane) >= 1
     shared.delete_now(namespace, "kept")

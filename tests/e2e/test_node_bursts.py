@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gputile.api.wellknown import GPU_COUNT_LABEL, GPU_MEMORY, MODE_LABEL
+from gputile.gateway.relay import AWAY_FOR_S
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import GpuNode, gpu_node, probe_container, probe_pod_of, runs, told
 from tests.localcluster.controlplane import ControlPlane
@@ -21,6 +22,7 @@ NAMESPACES = ("burst-0", "burst-1", "burst-2", "burst-3")
 SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}
 ITS_OWN_WORDS = "FAILED_PRECONDITION", "FailedPrecondition"
 NOBODY_ANSWERED = "no healthy devices", "code = Unavailable", "code = Canceled", "previously allocated devices"
+NO_AGENT = "the agent of this node does not run"
 ENOUGH_S = 500  # on two cores that others use too
 
 
@@ -33,8 +35,8 @@ def crowded(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iter
         try:
             yield here
         finally:
-            for pod in here.pods(*NAMESPACES):
-                here.delete_now(pod["metadata"]["namespace"], pod["metadata"]["name"])
+            for name in NAMESPACES:
+                control_plane.nodes.delete_all_pods_now(name)
 
 
 def random_pod(choice: random.Random, name: str, *, equal: bool) -> dict[str, Any]:
@@ -84,11 +86,17 @@ def wait_for_agent(here: GpuNode) -> None:
     here.plane.wait(here.agent.is_ready, "an agent")
 
 
-def harass(here: GpuNode, choice: random.Random, deeds: Sequence[Callable[[GpuNode], None]]) -> None:
-    """Do these deeds at random times."""
+def harass(here: GpuNode, choice: random.Random, deeds: Sequence[Callable[[GpuNode], None]]) -> float:
+    """Do these deeds at random times; return for how many seconds at most no agent was there."""
+    longest, killed = 0.0, 0.0
     for deed in deeds:
         time.sleep(choice.uniform(0.3, 3.0))
+        if deed is kill_agent:
+            killed = killed or time.monotonic()
         deed(here)
+        if deed is wait_for_agent:
+            longest, killed = max(longest, time.monotonic() - killed), 0.0
+    return longest
 
 
 EVERYTHING = (kill_agent, restart_kubelet, restart_all, kill_agent, restart_all, restart_kubelet)
@@ -119,7 +127,7 @@ def test_many_pods_at_once(crowded: GpuNode, count: int, deeds: Sequence[Callabl
     begun = time.monotonic()
     for (namespace, _), body in bodies.items():
         crowded.create(namespace, body)
-    harass(crowded, choice, deeds)
+    away = harass(crowded, choice, deeds)
     failures: list[str] = []
     there = 0
     while there < count:
@@ -135,5 +143,6 @@ def test_many_pods_at_once(crowded: GpuNode, count: int, deeds: Sequence[Callabl
     assert {text for text in failures if not any(word in text for word in NOBODY_ANSWERED)} == set()
     assert assert_nothing_over_allocated(crowded.plane) == count
     if restart_kubelet not in deeds:
-        assert failures == []
-    crowded.clear(*NAMESPACES, timeout=180.0)
+        # Calls wait for so long, as docs/agent.md says; where all agents together need longer, pods do fail.
+        assert [text for text in failures if away < AWAY_FOR_S or NO_AGENT not in text] == []
+    crowded.clear(*NAMESPACES, timeout=300.0)

@@ -20,6 +20,7 @@ from tests.e2e.webhook import (
     RunningWebhook,
     installed,
     kubectl_create,
+    manifest_of,
     pod,
     refusal,
     verdict,
@@ -322,7 +323,7 @@ def test_each_line_holds_without_the_other(
     assert "ValidatingAdmissionPolicy" in refusal(api, "PATCH", f"{path}/there", forged, "application/merge-patch+json")
     for body, rule in forms:
         assert f"[{rule}]" in verdict(api, namespace, body)
-    text = (EXAMPLES / "webhook.yaml").read_text(encoding="utf-8").replace("port: 443", f"port: {webhook.port}")
+    text = manifest_of(webhook.port)
     control_plane.kubectl("apply", "-f", "-", input=text)
     control_plane.processes["webhook"].kill()
     webhook.start()

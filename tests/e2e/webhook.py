@@ -69,6 +69,12 @@ class RunningWebhook:
         return next((float(line.split()[-1]) for line in text.splitlines() if line.startswith(f"{name} ")), 0.0)
 
 
+def manifest_of(port: int) -> str:
+    """Return the example's configurations for a webhook on a port of this machine, which may be slow."""
+    text = (EXAMPLES / "webhook.yaml").read_text(encoding="utf-8")
+    return text.replace("port: 443", f"port: {port}").replace("timeoutSeconds: 5", "timeoutSeconds: 30")
+
+
 @contextmanager
 def installed(plane: ControlPlane, *, policies: bool = True) -> Iterator[RunningWebhook]:
     """Install the example manifests and run the webhook that they point at; remove them at the end.
@@ -85,7 +91,7 @@ def installed(plane: ControlPlane, *, policies: bool = True) -> Iterator[Running
         "metadata": {"name": "gputile-webhook", "namespace": "gputile"},
         "spec": {"type": "ExternalName", "externalName": "localhost"},
     }
-    text = (EXAMPLES / "webhook.yaml").read_text(encoding="utf-8").replace("port: 443", f"port: {webhook.port}")
+    text = manifest_of(webhook.port)
     plane.kubectl("apply", "-f", "-", input=yaml.safe_dump(service))
     plane.kubectl("apply", "-f", "-", input=text)
     try:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.localcluster.images import PAUSE_IMAGE
-from tests.localcluster.processes import ProcessFailed
+from tests.localcluster.processes import PATIENCE_S, ProcessFailed
 from tests.localcluster.withoutseccomp import write_wrapper
 
 SOCKET = "containerd.sock"
@@ -54,7 +54,10 @@ def containerd_command(programs: Mapping[str, Path], directory: Path) -> list[st
 
 def containerd_answers(programs: Mapping[str, Path], directory: Path) -> bool:
     """Return whether containerd serves."""
-    return _ctr(programs, directory, "version").returncode == 0
+    try:
+        return _ctr(programs, directory, "version").returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def import_images(programs: Mapping[str, Path], directory: Path, archive: Path) -> None:
@@ -70,4 +73,4 @@ def import_images(programs: Mapping[str, Path], directory: Path, archive: Path) 
 
 def _ctr(programs: Mapping[str, Path], directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(programs["ctr"]), f"--address={directory / SOCKET}", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)

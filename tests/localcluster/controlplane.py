@@ -91,6 +91,7 @@ class ControlPlane:
             service_account_key=self.service_account_key,
         )
         self.start_process("kube-controller-manager", [*controller, *self._extra["kube-controller-manager"]])
+        self.wait(lambda: bool(self.api.get("/api/v1/namespaces/default")), "the namespace default")
         self._create_service_account("default")
         self.nodes = SimulatedNodes(self.api)
 

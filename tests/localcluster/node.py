@@ -22,12 +22,11 @@ from tests.localcluster.nodeaddress import add_address, remove_address
 from tests.localcluster.nodecgroups import make_cgroups, remove_cgroups
 from tests.localcluster.nodekubelet import STATIC_PODS, kubelet_command
 from tests.localcluster.ports import free_ports
-from tests.localcluster.processes import Process
+from tests.localcluster.processes import PATIENCE_S, Process
 from tests.localcluster.scratch import Scratch
 from tests.localcluster.toolchain import ComponentMissing
 
 PREFIX = "gputile-node-"
-READY_WITHIN_S = 60.0
 
 
 class RealNode:
@@ -129,7 +128,7 @@ class RealNode:
             kubeconfig=self.plane.kubeconfig(f"system:node:{self.name}", ["system:nodes"]),
         )
         self.kubelet = self._run("kubelet", [*inside, *command])
-        self.kubelet.wait_ready(self.is_ready, READY_WITHIN_S, interval=0.1)
+        self.kubelet.wait_ready(self.is_ready, PATIENCE_S, interval=0.1)
         # The controller-manager removes the taint of a new node some time after it is ready.
         patch = {"metadata": {"labels": self._labels}, "spec": {"taints": None}}
         self.plane.api.patch(f"/api/v1/nodes/{self.name}", patch)
