@@ -123,19 +123,6 @@ class Admission:
         mounted = {part.directory for part in held.parts if part.container == container} if held else set()
         return any(self._started(directory) for directory in mounted or {directory_name(uid, container)})
 
-    def _asking(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> Candidate | None:
-        """Return who asks for just these IDs; those of an init container can only be for its own pod."""
-        found = [c for c in self._candidates(listing, resource, len(ids)) if c.known]
-        owners = {
-            holding.uid
-            for holding in self.holdings.holders(resource, ids)
-            if any(
-                p.phase is Phase.INIT and p.resource == resource and not set(ids).isdisjoint(p.ids)
-                for p in holding.parts
-            )
-        }
-        return next((c for c in found if c.pod is not None and c.pod.uid in owners), found[0] if found else None)
-
     # -- the protocol
 
     def preferred(
@@ -226,6 +213,19 @@ class Admission:
         if listing is None:
             return unlisted_candidates(self.pods, self.holdings, resource, size, self.was_started)
         return candidates(listing, self.pods, self.holdings, resource, size, self._last_uid, self.was_started)
+
+    def _asking(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> Candidate | None:
+        """Return who asks for just these IDs; those of an init container can only be for its own pod."""
+        found = [c for c in self._candidates(listing, resource, len(ids)) if c.known]
+        owners = {
+            holding.uid
+            for holding in self.holdings.holders(resource, ids)
+            if any(
+                p.phase is Phase.INIT and p.resource == resource and not set(ids).isdisjoint(p.ids)
+                for p in holding.parts
+            )
+        }
+        return next((c for c in found if c.pod is not None and c.pod.uid in owners), found[0] if found else None)
 
     def _holding(self, candidate: Candidate | None, mark: str, now_ns: int) -> Holding:
         """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""

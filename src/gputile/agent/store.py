@@ -89,7 +89,7 @@ class Store:
         path = self.allocations / directory
         try:
             return (path / BOOT_FILE).read_text() == self._boot
-        except FileNotFoundError:  # of an agent that wrote no such file
+        except OSError:  # of an agent that wrote no such file
             return (path / LIMITS_FILE).exists()
 
     def write_share(self, directory: str, content: bytes) -> bool:
