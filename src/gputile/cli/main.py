@@ -17,12 +17,13 @@ from gputile.cli.simulate import simulate
 from gputile.cli.status import status
 from gputile.cli.webhook import webhook
 
+_HELP = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
     name="gputile",
     help="Share the GPUs of a Kubernetes cluster.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_HELP,
 )
 
 
@@ -61,4 +62,6 @@ def main() -> None:
 
 def kubectl_inspect_cgpu() -> None:
     """Run ``kubectl inspect cgpu``, which kubectl finds by the name of this program, ``kubectl-inspect-cgpu``."""
-    typer.run(inspect)
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP)
+    alone.command()(inspect)
+    alone()

@@ -157,6 +157,12 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
         scenario = load_scenario((), files, nodes=[empty_node(pool)])
     except ManifestError as error:
         fail(str(error))
+    if len(scenario.nodes) > 1:
+        fail("--pod: the files describe nodes too; leave these out: the pods are judged on an empty node of the pool")
+    for text in scenario.notes:
+        note(text)
+    if not scenario.pending:
+        fail("--pod: no file has a pod to be placed")
     found = []
     for waiting in scenario.pending:
         # a gate is nothing that a node could lack

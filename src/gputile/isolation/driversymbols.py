@@ -19,7 +19,7 @@ _FUNCTION: Final = re.compile(r"cu[A-Z]\w+")
 
 
 class NotADriver(ValueError):
-    """The file is not a 64-bit ELF library."""
+    """The file is not a 64-bit ELF library with functions of the CUDA driver."""
 
 
 def functions(driver: Path) -> list[str]:
@@ -29,9 +29,14 @@ def functions(driver: Path) -> list[str]:
         NotADriver: it is no such file.
     """
     try:
-        return sorted({name for name in _exported(driver.read_bytes()) if _FUNCTION.fullmatch(name)})
+        found = sorted({name for name in _exported(driver.read_bytes()) if _FUNCTION.fullmatch(name)})
+    except OSError as error:
+        raise NotADriver(f"{driver} cannot be read: {error.strerror or error}") from error
     except (struct.error, UnicodeDecodeError, ValueError) as error:
         raise NotADriver(f"{driver} is not a 64-bit ELF library: {error}") from error
+    if not found:
+        raise NotADriver(f"{driver} exports no function of the CUDA driver: name the driver's libcuda.so.1")
+    return found
 
 
 def unknown(driver: Path) -> list[str]:

@@ -6,6 +6,7 @@ that binds hundreds of pods a second shares its core with them.
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -210,7 +211,14 @@ def _named(request: _Request) -> Iterator[None]:
     what = f"{request.method} {request.target}"
     try:
         yield
-    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
+    except aiohttp.ClientConnectorCertificateError as error:
+        cause = error.certificate_error
+        raise ConnectionFailed(f"{what}: no connection to {error.host}:{error.port}: {cause}") from error
+    except aiohttp.ClientConnectorError as error:
+        number, said = error.os_error.errno or 0, error.os_error.strerror or str(error.os_error)
+        reason = os.strerror(number) if number > 0 else said  # asyncio says "Connect call failed", whatever it was
+        raise ConnectionFailed(f"{what}: no connection to {error.host}:{error.port}: {reason}") from error
+    except (aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as error:
         raise ConnectionFailed(f"{what}: no connection: {error}") from error
     except TimeoutError as error:
         raise AnswerLost(f"{what}: no complete answer within {request.within:g} s") from error

@@ -122,7 +122,10 @@ class ObjectDecoder(Generic[T]):
         try:
             raw = self._raw_list.decode(body)
         except msgspec.MsgspecError as error:
-            raise BadAnswer(f"the API server's list cannot be read: {error}") from error
+            start = body[:60].decode(errors="replace")
+            raise BadAnswer(
+                f"the answer is no list of an API server ({error}; it begins {start!r}): is the server one?"
+            ) from error
         objects: list[T] = []
         unreadable: list[Unreadable] = []
         for item in raw.items or ():

@@ -131,6 +131,7 @@ def _access(document: dict[str, Any], name: str | None) -> Access:
     cluster = _entry(document, "clusters", context.cluster, Cluster)
     user = _entry(document, "users", context.user, User) if context.user else User()
     server = cluster.server.rstrip("/")
+    _check_server(server, context.cluster)
     return Access(
         server=server,
         credentials=_credentials(cluster, user),
@@ -138,6 +139,16 @@ def _access(document: dict[str, Any], name: str | None) -> Access:
         tls_server_name=cluster.tls_server_name or None,
         proxy=cluster.proxy_url or _environment_proxy(server),
     )
+
+
+def _check_server(server: str, cluster: str) -> None:
+    try:
+        url = urlsplit(server)
+        usable = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+    except ValueError:  # a port out of range, a bracket that is not closed
+        usable = False
+    if not usable:
+        raise ValueError(f"server of cluster {cluster!r} is {server!r}, not a URL such as https://HOST:PORT")
 
 
 def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:

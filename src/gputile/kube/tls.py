@@ -54,4 +54,5 @@ class ClusterTls:
 
 def _decoded(data: str | None) -> str:
     # ssl takes ASCII; what is not is a comment beside the certificates, or no certificate
-    return base64.b64decode(data or "").decode("ascii", errors="replace").replace("\ufffd", "?")
+    unwrapped = "".join((data or "").split())
+    return base64.b64decode(unwrapped, validate=True).decode("ascii", errors="replace").replace("\ufffd", "?")

@@ -149,14 +149,14 @@ def _sequence(path: Path, seed: int) -> Int64 | None:
     """Return the line of a seed: the seed, then its integers."""
     if not path.is_file():
         return None
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            head, _, tail = line.partition(",")
-            if head.strip() == str(seed):
-                try:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                head, _, tail = line.partition(",")
+                if head.strip() == str(seed):
                     return np.array(tail.split(","), np.int64)
-                except ValueError as error:
-                    raise TraceError(f"{path}: seed {seed}: {error}") from None
+    except (OSError, ValueError, OverflowError) as error:  # a text that is not UTF-8 is a ValueError too
+        raise TraceError(f"{path}: seed {seed}: {error}") from None
     return None
 
 
@@ -172,11 +172,14 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
                 raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")
             yield from reader
 
-    return list(read())
+    try:
+        return list(read())
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"{path}: it cannot be read as CSV: {error}") from None
 
 
 def _integers(rows: list[dict[str, str]], column: str, path: Path) -> Int64:
     try:
         return np.array([int(row[column]) for row in rows], np.int64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TraceError(f"{path}: column {column} should hold integers") from None

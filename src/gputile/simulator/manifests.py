@@ -88,8 +88,12 @@ def load_manifests(paths: Iterable[str], stdin: BinaryIO | None = None) -> Loade
     Raises:
         ManifestError: a file cannot be read, or an object in it is not one.
     """
-    loaded = Loaded()
-    for path in paths:
+    named, loaded = list(paths), Loaded()
+    if "" in named:
+        raise ManifestError("a file's name is empty; name a file, a directory, or - for the standard input")
+    if named.count("-") > 1:
+        raise ManifestError("the standard input is named twice, and can be read once")
+    for path in named:
         for file, data in _files(path, stdin):
             _read(file, data, loaded)
     return loaded

@@ -65,9 +65,12 @@ def load_scenario(
         )
     expansion = expand(_without_groups(rest, scenario), scenario.nodes)
     scenario.notes += expansion.notes
+    known = {node.metadata.name for node in scenario.nodes}
     for pod in expansion.pods:
         if pod.spec.node_name:
             scenario.bound.append(pod)
+            if pod.spec.node_name not in known and not pod.finished:
+                scenario.notes.append(f"pod {pod.key} counts nowhere: there is no node {pod.spec.node_name}")
         elif not pod.finished:
             scenario.pending.append(pod)
     return scenario

@@ -93,6 +93,17 @@ def test_input_that_cannot_be_used_is_exit_code_2(tmp_path: Path, cluster: str, 
     assert result.stdout == ""
 
 
+def test_a_pod_on_a_node_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """A mistyped node would make its load vanish without a word."""
+    bound = (
+        POD % 1 + "---\n" + (POD % 1).replace("name: p}", "name: q}").replace("{containers", "{nodeName: m, containers")
+    )
+    files = ["--cluster", write(tmp_path, "c.yaml", NODE), "-f", write(tmp_path, "p.yaml", bound)]
+    result = run.invoke(app, ["simulate", *files])
+    assert result.exit_code == 0
+    assert "note: pod default/q counts nowhere: there is no node m" in result.stderr
+
+
 def test_a_missing_file_and_a_missing_cluster() -> None:
     assert run.invoke(app, ["simulate", "--cluster", "/nonexistent.yaml"]).exit_code == 2
     result = run.invoke(app, ["simulate"])

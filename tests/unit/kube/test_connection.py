@@ -84,7 +84,10 @@ def test_a_refused_connection_has_executed_nothing() -> None:
             with pytest.raises(errors.ConnectionFailed) as raised:
                 await connection.post(BINDING, b"{}")
             assert not raised.value.may_have_been_executed
-            with pytest.raises(errors.ConnectionFailed):
+            address = access.server.removeprefix("http://")
+            with pytest.raises(
+                errors.ConnectionFailed, match=f"^GET {PODS}: no connection to {address}: Connection refused$"
+            ):
                 await connection.get(PODS)
 
     asyncio.run(main())

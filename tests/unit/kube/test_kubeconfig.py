@@ -150,7 +150,11 @@ def test_what_is_wrong_with_a_kubeconfig_is_said(tmp_path: Path, content: str, w
         ({"server": 5}, {}, "server"),
         ({"server": "https://a", "certificate-authority": 5}, {}, "certificate-authority"),
         ({"server": "https://a", "certificate-authority-data": "w7w="}, {}, "certificate"),
-        ({"server": "https://["}, {}, "Invalid IPv6"),
+        *(
+            ({"server": server}, {}, "not a URL such as https://HOST:PORT")
+            for server in ("", "https://[", "https://a:99999", "https://a:0", "https://a:b", "ftp://a", "a:6443", "//a")
+        ),
+        ({"server": "https://a", "certificate-authority-data": "%%%"}, {}, "base64"),
         ({"server": "https://a"}, {"exec": 5}, "exec"),
         ({"server": "https://a"}, {"exec": {"apiVersion": V1, "command": 5}}, "command"),
         ({"server": "https://a"}, {"client-certificate": ["a"]}, "client-certificate"),

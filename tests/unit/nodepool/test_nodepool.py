@@ -251,6 +251,30 @@ def test_a_pod_that_the_pool_can_never_hold_is_named(tmp_path: Path) -> None:
         assert result.stdout.startswith("#!/bin/sh")
 
 
+NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
+JOB = "apiVersion: v1\nkind: Job\nmetadata: {name: wants}\n"
+PLACED = "apiVersion: v1\nkind: Pod\nmetadata: {name: wants}\nspec: {nodeName: n, containers: [{name: c}]}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (POD.format(units=1) + "---\n" + NODE, "the files describe nodes too; leave these out"),
+        (JOB, "no file has a pod to be placed"),
+        ("", "no file has a pod to be placed"),
+        (PLACED, "no file has a pod to be placed"),
+    ],
+)
+def test_pods_that_nobody_judged_do_not_pass_as_fitting(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
+    (tmp_path / "pod.yaml").write_text(text)
+    result = run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml"), "--pod", str(tmp_path / "pod.yaml")])
+    assert result.exit_code == 2, result.output
+    assert why in result.stderr
+    assert result.stdout == ""
+    assert ("Job" in result.stderr) == (text is JOB), "what was left out is told"
+
+
 def test_a_scheduling_gate_is_nothing_that_the_pool_lacks(tmp_path: Path) -> None:
     """U8: what waits for somebody else's leave now runs there later."""
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))

@@ -69,6 +69,27 @@ def test_a_directory_without_a_trace_says_what_it_should_hold(tmp_path: Path) ->
     assert "openb_node_list_gpu_node.csv" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("openb_node_list_gpu_node.csv", b"\xff\xfe"),
+        ("openb_pod_list_tiny.csv", b"\xff\xfe"),
+        (
+            "openb_pod_list_tiny.csv",
+            b"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + b"a" * 200_000 + b",1,1,1,1,\n",
+        ),
+        ("openb_node_list_gpu_node.csv", b"sn,cpu_milli,memory_mib,gpu,model\nn1," + b"9" * 23 + b",1000,2,T4\n"),
+        ("arrivals/openb_pod_list_tiny.seq.csv", b"42,\xff\n"),
+        ("arrivals/openb_pod_list_tiny.seq.csv", b"42," + b"9" * 23 + b"\n"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_named(tmp_path: Path, file: str, content: bytes) -> None:
+    write_trace(tmp_path)
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(TraceError, match=file):
+        read_arrivals(tmp_path, read_nodes(tmp_path), read_workload(tmp_path, "tiny"), 42)
+
+
 def test_the_command_prints_each_replay_as_json(tmp_path: Path) -> None:
     trace = write_trace(tmp_path)
     arguments = ["replay", "--trace", str(trace), "--policy", "binpack", "--seed", "42", "-o", "json"]

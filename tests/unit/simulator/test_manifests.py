@@ -52,6 +52,9 @@ def test_directories_and_standard_input(tmp_path):
     for name in ("b.yml", "a.yaml", "c.json", "ignored.txt"):
         write(tmp_path, f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}}}', name)
     (tmp_path / "below.yaml").mkdir()
+    for twice, why in ((["-", "-"], "named twice"), ([""], "a file's name is empty")):
+        with pytest.raises(ManifestError, match=why):
+            load_manifests(twice, io.BytesIO(b""))
     loaded = load_manifests([str(tmp_path), "-"], io.BytesIO(b"apiVersion: v1\nkind: Pod\nmetadata: {name: z}\n"))
     assert [m.body["metadata"]["name"] for m in loaded.manifests] == ["a.yaml", "b.yml", "c.json", "z"]
     assert loaded.manifests[-1].origin.file == "standard input"
