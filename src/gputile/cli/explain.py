@@ -57,7 +57,7 @@ def explain(
     It is decided anew, as of now, with the very code that schedules live. Nothing is changed.
 
     Exit code: 0 when the pod has its place or fits somewhere, 3 when it fits nowhere, 2 for input that cannot be used
-    (a pod that does not exist).
+    (a pod that does not exist), 1 when the cluster does not answer.
     """
     from gputile.device.request import RequestError
     from gputile.simulator.explanation import Subject, refused_for_good

@@ -11,7 +11,7 @@ from gputile.cli.configuration import Given, installed_configuration
 from gputile.cli.output import fail
 from gputile.kube.connection import Connection
 from gputile.kube.decoding import ObjectDecoder
-from gputile.kube.errors import Forbidden, KubeError, NotFound
+from gputile.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from gputile.kube.kubeconfig import load_access
 from gputile.kube.listing import list_all, list_pages
 from gputile.simulator.gangs import Groups
@@ -54,6 +54,8 @@ def read_cluster(
 
     try:
         return asyncio.run(read())
+    except ConfigError as error:
+        fail(f"cannot read the cluster: {error}")
     except KubeError as error:
         fail(f"cannot read the cluster: {error}", UNREACHABLE)
 

@@ -91,7 +91,7 @@ def simulate(
     Prints each decision with its reason, then the table of kubectl inspect cgpu. Nothing is sent to any cluster.
 
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
-    that cannot be used.
+    that cannot be used, 1 when the cluster does not answer.
     """
     from gputile.simulator.gangs import Groups
     from gputile.simulator.manifests import ManifestError

@@ -55,7 +55,7 @@ def _read(kubeconfig: Path | None, context: str | None, namespace: str, release:
     from gputile.cli.configuration import installed_configuration
     from gputile.cli.live import INSTALLED, UNREACHABLE
     from gputile.kube.connection import Connection
-    from gputile.kube.errors import KubeError
+    from gputile.kube.errors import ConfigError, KubeError
     from gputile.kube.kubeconfig import load_access
     from gputile.kube.listing import list_all
     from gputile.views.status import assess
@@ -82,5 +82,7 @@ def _read(kubeconfig: Path | None, context: str | None, namespace: str, release:
 
     try:
         return asyncio.run(read())
+    except ConfigError as error:
+        fail(f"cannot read the cluster: {error}")
     except KubeError as error:
         fail(f"cannot read the cluster: {error}", UNREACHABLE)

@@ -1,6 +1,6 @@
 """Reads ``kind: NodePool``, what people type to describe a GPU node pool, and names every mistake at once."""
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -24,11 +24,21 @@ def load_nodepool(data: Any) -> NodePool:
     try:
         pool = msgspec.convert(data, NodePool)
     except msgspec.ValidationError as error:
-        raise DescriptionError(str(error)) from error
+        raise DescriptionError(_with_valid_values(str(error))) from error
     problems = _problems(pool) or list(meaning_problems(pool))
     if problems:
         raise DescriptionError("; ".join(problems))
     return pool
+
+
+def _with_valid_values(said: str) -> str:
+    """Return what the decoder said, with the values of a field that has a few only."""
+    for field in msgspec.structs.fields(NodePool):
+        kinds = field.type, *get_args(field.type)
+        valid = [value for kind in kinds for value in get_args(kind) if isinstance(value, str)]
+        if valid and said.endswith(f"at `$.{field.encode_name}`"):
+            return f"{said}; valid: {', '.join(valid)}"
+    return said
 
 
 def _problems(pool: NodePool) -> list[str]:

@@ -68,7 +68,21 @@ def test_it_waits_for_what_it_is_told_to(server: FakeApiServer, kubeconfig: str)
     assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "gputile: Deployed")
 
 
+CONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c}}]
+clusters: [{name: c, cluster: {server: "SERVER"}}]
+"""
+
+
 def test_an_unreachable_cluster_is_no_status(tmp_path: Path) -> None:
     result = run.invoke(app, ["status", "--kubeconfig", str(tmp_path / "none")])
-    assert result.exit_code == 1
+    assert result.exit_code == 2, "a kubeconfig that is not there is input that cannot be used"
     assert "cannot read the cluster" in result.stderr
+    refusing = tmp_path / "refusing"
+    refusing.write_text(CONFIG.replace("SERVER", "http://127.0.0.1:1"))
+    result = run.invoke(app, ["status", "--kubeconfig", str(refusing)])
+    assert result.exit_code == 1
+    assert "no connection to 127.0.0.1:1: Connection refused" in result.stderr

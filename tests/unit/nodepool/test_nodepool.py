@@ -251,6 +251,12 @@ def test_a_pod_that_the_pool_can_never_hold_is_named(tmp_path: Path) -> None:
         assert result.stdout.startswith("#!/bin/sh")
 
 
+def test_a_field_of_few_values_names_them() -> None:
+    for field, valid in (("provider", "eks, aks, gke"), ("placement", "binpack, spread"), ("kind", "NodePool")):
+        with pytest.raises(DescriptionError, match=rf"{field}`; valid: {valid}$"):
+            load_nodepool(described("eks", "accelerated-image") | {field: "azure"})
+
+
 NODE = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
 JOB = "apiVersion: v1\nkind: Job\nmetadata: {name: wants}\n"
 PLACED = "apiVersion: v1\nkind: Pod\nmetadata: {name: wants}\nspec: {nodeName: n, containers: [{name: c}]}\n"
