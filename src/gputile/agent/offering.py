@@ -48,6 +48,7 @@ class Offering:
         self._directory = device_plugins
         self._resources: tuple[str, ...] = ()
         self._mixed = True
+        self._unsaved = False
 
     @property
     def mps_problem(self) -> str:
@@ -96,8 +97,10 @@ class Offering:
             log.info("mode %s, unit %d MiB in force", setup.mode.value, setup.in_force.unit_mib)
             if self._cdi is not None:
                 self._cdi.refresh(seen.machine)
-            self.save()
             self.announce()
+            self._unsaved = True
+        if self._unsaved:
+            self._save_or_later()
 
     def allocated(self) -> None:
         """Take note that pods got devices."""
@@ -115,6 +118,13 @@ class Offering:
     def save(self) -> None:
         """Write the checkpoint."""
         self._records.save(self.admission, self._in_force, self._resources)
+
+    def _save_or_later(self) -> None:
+        try:
+            self.save()
+            self._unsaved = False
+        except OSError as error:  # a disk that is full keeps no news from the kubelet
+            log.error("the checkpoint cannot be written, and is tried again: %s", error)
 
     def _planned(self, seen: Observation, labels: Mapping[str, str], *, free: bool) -> Plan:
         admission = self.admission

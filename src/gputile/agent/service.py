@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 SYNC_WITHIN_S = 2.0  # how long registration waits for the API server's pods; admission asks for single ones later
 RECONCILE_EVERY_S = 10.0
 RECONCILE_APART_S = 0.3
+ROUND_WITHIN_S = 40.0  # the gateway ends an agent that has asked it nothing for 90 s
 AGAIN_S = 1.0  # after a pod has changed while it was being corrected
 PROBE_STEP_S = 5.0
 TELL_EVERY_S = 60.0
@@ -224,7 +225,9 @@ class Agent:
     async def _compare(self) -> None:
         self._beat = time.monotonic()
         await self._reconcile.wait(RECONCILE_EVERY_S)
-        if await self._comparison.round(synced=self._synced.is_set()):
+        async with asyncio.timeout(ROUND_WITHIN_S):
+            again = await self._comparison.round(synced=self._synced.is_set())
+        if again:
             asyncio.get_running_loop().call_later(AGAIN_S, self._reconcile.wish)
         await asyncio.sleep(RECONCILE_APART_S)
 

@@ -175,7 +175,7 @@ class Registrar:
             self._failures = 0
             return
         self._failures += 1
-        pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._failures - 1))
+        pause = pause_after(self._failures)
         self._next_try = now + pause
         resource, problem = next(iter(failed.items()))
         log.warning("the kubelet does not take %s: %s; again in %s s", resource, problem, pause)
@@ -193,6 +193,11 @@ class Registrar:
             self._since[plugin.resource] = asyncio.get_running_loop().time()
             log.info("registered %s", plugin.resource)
         return ""
+
+
+def pause_after(failures: int) -> float:
+    """Return for how many seconds to wait after so many failures in a row, which may go on for days."""
+    return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(failures - 1, 30))
 
 
 def _is_socket(name: str) -> bool:

@@ -27,7 +27,13 @@ async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
     loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
     while True:
         begin = loop.time()
-        status = await _run(command, gateway)
+        try:
+            status = await _run(command, gateway)
+        except OSError as error:  # no process or descriptor left, say: that passes, and the kubelet's calls wait
+            if not gateway.in_charge:
+                raise
+            log.error("no agent can be started now: %s", error)
+            status = 1
         if status == 0 or not gateway.in_charge:
             return status
         pause = FIRST_PAUSE_S if loop.time() - begin > STEADY_AFTER_S else min(2 * pause, LONGEST_PAUSE_S)

@@ -15,6 +15,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.wellknown import MODE_LABEL, Mode
 from gputile.device.health import Health
 from gputile.kube.decoding import Applied, Deleted, Event
 from gputile.nvml.monitor import Observation
@@ -80,6 +81,9 @@ class ProcessScene(Scene):
 
     api: ClusterApi
     process: asyncio.subprocess.Process | None = None
+
+    def mode(self) -> Mode:
+        return Mode(self.cluster.node.metadata.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value))
 
     async def start_agent(self) -> None:
         directory = self.places.state.parent

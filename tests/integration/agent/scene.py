@@ -177,10 +177,14 @@ class Scene:
             assert asyncio.get_running_loop().time() < deadline, what or "it did not come true"
             await asyncio.sleep(0.02)
 
+    def mode(self) -> Mode:
+        """Return the mode that is in force."""
+        return self.agent.admission.setup.mode
+
     async def until_offered(self, resource: str, amount: int) -> None:
         def offered() -> bool:
             found = self.kubelet.manager.allocatable()
-            both = self.agent.admission.setup.mode is Mode.CORE_MEM and resource in SHARED_RESOURCES and amount > 0
+            both = self.mode() is Mode.CORE_MEM and resource in SHARED_RESOURCES and amount > 0
             return found.get(resource) == amount and (not both or all(found.get(each) for each in SHARED_RESOURCES))
 
         try:

@@ -422,3 +422,47 @@ def test_a_checkpoint_that_cannot_be_written_is_written_later(short: Path) -> No
             await here.until(lambda: uid not in checkpoint.read_text())
 
     asyncio.run(main())
+
+
+def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -> None:
+    """B6: a sick card leaves all the same, and what was not written down is written later."""
+
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            checkpoint = here.places.state / "checkpoint.json"
+            in_the_way = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
+            in_the_way.mkdir()
+            before = checkpoint.stat().st_ino if checkpoint.exists() else 0
+            well = here.eyes.seen
+            sick = Health({"GPU-0": Condition(healthy=False, reason="XID 79")})
+            here.eyes.seen, here.eyes.changed = Observation(well.machine, sick), True
+            await here.until_offered(GPU_MEMORY, 45)
+            in_the_way.rmdir()
+            here.cluster.label(**{"some/label": "that changes"})
+            await here.until(lambda: checkpoint.exists() and checkpoint.stat().st_ino != before)
+
+    asyncio.run(main())
+
+
+def test_a_round_that_takes_for_ever_is_given_up(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway ends an agent that asks it nothing for 90 s, however well it is."""
+    monkeypatch.setattr(service, "RECONCILE_EVERY_S", 0.1)
+    monkeypatch.setattr(service, "ROUND_WITHIN_S", 0.2)
+
+    async def main() -> None:
+        async with scene(short, "share") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            begun = 0
+
+            async def slow(**_: object) -> bool:
+                nonlocal begun
+                begun += 1
+                await asyncio.Event().wait()
+                return False
+
+            here.agent._comparison.round = slow  # type: ignore[method-assign]
+            here.agent._reconcile.wish()
+            await here.until(lambda: begun > 2)
+
+    asyncio.run(main())

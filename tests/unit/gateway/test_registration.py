@@ -5,7 +5,7 @@ from pathlib import Path
 
 import grpc
 
-from gputile.gateway.registration import Registrar
+from gputile.gateway.registration import FIRST_PAUSE_S, LONGEST_PAUSE_S, Registrar, pause_after
 from gputile.gateway.sockets import answers
 
 RESOURCE = "aliyun.com/gpu-mem"
@@ -42,3 +42,8 @@ def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp_path:
         await registrar.let_go()
 
     asyncio.run(main())
+
+
+def test_the_pause_after_days_of_failures_is_the_longest() -> None:
+    assert [pause_after(failures) for failures in (1, 2)] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S]
+    assert {pause_after(failures) for failures in (50, 1025, 10**9)} == {LONGEST_PAUSE_S}

@@ -6,10 +6,12 @@ import errno
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gputile.gateway.__main__ import serve
+from gputile.gateway.supervision import keep_agent
 
 ORPHANS = """
 import os, time
@@ -49,3 +51,27 @@ def test_a_gateway_that_cannot_start_its_agent_says_so(
     )
     assert asyncio.run(serve(arguments)) == 1
     assert "no agent can be run" in caplog.text
+
+
+def test_an_agent_that_cannot_be_started_for_a_moment_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G1: the kubelet's calls wait for the next one, and the gateway that keeps them stays."""
+
+    class Serving:
+        in_charge = True
+
+        async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+
+    start, tries = asyncio.create_subprocess_exec, 0
+
+    async def refused_once(*command: Any, **options: Any) -> asyncio.subprocess.Process:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return await start(*command, **options)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refused_once)
+    assert asyncio.run(keep_agent([sys.executable, "-c", ""], Serving())) == 0  # type: ignore[arg-type]
+    assert tries == 2
