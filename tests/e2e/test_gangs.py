@@ -217,13 +217,7 @@ def test_what_if_knows_the_pod_groups_of_the_cluster(
             assert f"gang wide: PodGroup {namespace}/wide is in none of the files" in done.stdout
         plane.kubectl("apply", "-f", "-", input=POD_GROUP_KIND)
         plane.wait(lambda: _has_pod_groups(plane), "the kind to be served")
-        group = {
-            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
-            "kind": "PodGroup",
-            "metadata": {"name": "wide"},
-            "spec": {"minMember": 9},
-        }
-        plane.api.post(f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups", group)
+        _create_pod_group(plane, namespace, "wide", 9)
         done = simulate("admin")
         assert (done.returncode, done.stderr) == (3, "")
         assert "gang wide: 9 pods that start together wait: there is room for 8" in done.stdout
@@ -241,17 +235,11 @@ def test_a_pod_group_says_how_many_start_together(small: ControlPlane, namespace
     small.kubectl("apply", "-f", "-", input=POD_GROUP_KIND)
     try:
         small.wait(lambda: _has_pod_groups(small), "the kind to be served")
-        group = {
-            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
-            "kind": "PodGroup",
-            "metadata": {"name": "job"},
-            "spec": {"minMember": 3},
-        }
         for i in range(2):
             body = member("job", 1, i)
             body["metadata"]["labels"] = {POD_GROUP_LABEL: "job"}
             create(small, namespace, [body])
-        small.api.post(f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups", group)
+        _create_pod_group(small, namespace, "job", 3)
         small.wait(
             lambda: any("2 of the 3" in m for m in events_of(small, namespace, "job-0", "GangIncomplete")), "2 of 3"
         )
@@ -261,6 +249,16 @@ def test_a_pod_group_says_how_many_start_together(small: ControlPlane, namespace
         small.wait(lambda: len(bound(pods_in(small, namespace))) == 3, "the gang to start")
     finally:
         small.kubectl("delete", "crd", "podgroups.scheduling.x-k8s.io", "--wait=false")
+
+
+def _create_pod_group(plane: ControlPlane, namespace: str, name: str, size: int) -> None:
+    group = {
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+        "kind": "PodGroup",
+        "metadata": {"name": name},
+        "spec": {"minMember": size},
+    }
+    plane.api.post(f"/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{namespace}/podgroups", group)
 
 
 def _has_pod_groups(plane: ControlPlane) -> bool:

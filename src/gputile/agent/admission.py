@@ -282,7 +282,7 @@ class Admission:
         kept = tuple(
             part
             for part in holding.parts
-            if part.resource != resource or not self._keeps(part) or set(ids).isdisjoint(part.ids)
+            if part.resource != resource or not self._started_to_stay(part) or set(ids).isdisjoint(part.ids)
         )
         return holding if len(kept) == len(holding.parts) else msgspec.structs.replace(holding, parts=kept)
 
@@ -298,11 +298,12 @@ class Admission:
             for holding in self.holdings.holders(resource, ids)
             for part in holding.parts
             if part.resource == resource
-            and (holding.uid != uid or (apart and part.container != own and self._keeps(part)))
+            and (holding.uid != uid or (apart and part.container != own and self._started_to_stay(part)))
             for device_id in part.ids
         }
 
-    def _keeps(self, part: Part) -> bool:
+    def _started_to_stay(self, part: Part) -> bool:
+        """Return whether a container was let start that hands its devices on to no other of its pod."""
         return part.phase is not Phase.INIT and self._started(part.directory)
 
     def _ran(self, holding: Holding, part: Part) -> bool:

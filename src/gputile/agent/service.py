@@ -225,8 +225,11 @@ class Agent:
     async def _compare(self) -> None:
         self._beat = time.monotonic()
         await self._reconcile.wait(RECONCILE_EVERY_S)
-        async with asyncio.timeout(ROUND_WITHIN_S):
-            again = await self._comparison.round(synced=self._synced.is_set())
+        try:
+            async with asyncio.timeout(ROUND_WITHIN_S):
+                again = await self._comparison.round(synced=self._synced.is_set())
+        except TimeoutError as error:
+            raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error
         if again:
             asyncio.get_running_loop().call_later(AGAIN_S, self._reconcile.wish)
         await asyncio.sleep(RECONCILE_APART_S)
