@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= python3
 STAMP := $(VENV)/.installed
+PARTS ?= stateful
+MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e bench cluster lock clean
+.PHONY: help demo test quick lint types imports unit e2e soak bench cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -43,6 +45,9 @@ unit: $(STAMP) ## the tests of single parts
 
 e2e: $(STAMP) ## the tests on a real control plane
 	@$(BIN)/python -m pytest tests/e2e
+
+soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PARTS says which (stateful)
+	@for part in $(PARTS); do $(BIN)/python -m tests.soak $$part --minutes $(MINUTES) || exit 1; done
 
 bench: $(STAMP) ## the benchmarks, as ratios within one run
 	@$(BIN)/python -m benchmarks

@@ -1,0 +1,36 @@
+"""The soak itself: a failure ends it, and says how to see it again."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.soak.stateful import soak
+
+FAILS_AT_TIMES = """
+from hypothesis import given, strategies as st
+
+
+@given(st.integers())
+def test_small(number):
+    assert number < 1000
+"""
+
+
+def test_a_round_that_fails_ends_the_soak_and_tells_how_to_see_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "test_numbers.py"
+    file.write_text(FAILS_AT_TIMES)
+    assert soak([file], minutes=0) == 1
+    said = capsys.readouterr().out
+    assert "round 1, minute 0 of 0: test_numbers, seed " in said
+    assert "number=1000" in said
+    seed = said.partition("seed ")[2].partition(",")[0]
+    assert said.rstrip().endswith(f"{file} --hypothesis-seed={seed}")
+
+
+def test_rounds_that_pass_go_on_until_the_time_is_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "test_nothing.py"
+    file.write_text("def test_nothing():\n    pass\n")
+    assert soak([file], minutes=0) == 0
+    assert capsys.readouterr().out.endswith("rounds that passed: 1\n")
