@@ -5,13 +5,14 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
-from benchmarks import admission, core, http, node, packing, start, throughput
+from benchmarks import admission, core, http, loop_holds, node, packing, start, throughput
 from benchmarks.report import Result, as_json, as_table
 
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     admission.NAME: admission.run,
     core.NAME: core.run,
     http.NAME: http.run,
+    loop_holds.NAME: loop_holds.run,
     node.NAME: node.run,
     packing.NAME: packing.run,
     start.NAME: start.run,

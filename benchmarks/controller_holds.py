@@ -1,0 +1,228 @@
+"""The controller's handlers: news of pods and nodes, whole lists, and rounds of planning."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from benchmarks.clusters import filled, gpu_node, gpu_pod
+from benchmarks.loopmeter import Case, LoopMeter
+from gputile.api.affinity import Affinity
+from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.core import Node, ObjectReference, Pod, SchedulingGate
+from gputile.api.wellknown import (
+    ALLOCATION_ANNOTATION,
+    GANG_GATE,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    GPU_MEMORY,
+    HOLD_ANNOTATION,
+)
+from gputile.controller.gangkeeper import GangKeeper
+from gputile.controller.rounds import Planner
+from gputile.controller.view import View
+from gputile.device.allocation import encode_allocation
+from gputile.kube.reflector import Applied, Deleted, Replaced
+
+NODES, PODS, GANGS, LARGE = 5_000, 50_000, 1_000, 2_000
+ALL_UNITS = 8 * 15
+NOW = 1_900_000_000 * 10**9
+Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
+
+
+def cases() -> Iterator[Case]:
+    """Yield the controller's handlers, each on a cluster of its own that has the same objects."""
+    nodes = [_node(number) for number in range(NODES)]
+    pods = list(_bound_pods())
+
+    def case(what: str, drive: Drive) -> Case:
+        async def run(meter: LoopMeter) -> None:
+            await drive(Bench(nodes, pods), meter)
+
+        return Case(f"controller: {what}", run)
+
+    yield case(f"a list of {NODES} nodes and {PODS} pods", _lists)
+    yield case("a pod changes, ends, and is gone", _pod_events)
+    yield case("a node changes, goes, and comes, then a round", _node_events)
+    yield case(f"a gang of {LARGE} pods is planned and written", _one_large)
+    yield case(f"a gang of {LARGE} that differ in a label", _one_large_of_many)
+    yield case(f"a gang of {LARGE} pods that repel each other", _one_large_that_repels)
+    yield case(f"{GANGS} gangs that fit", _many_that_fit)
+    yield case(f"{GANGS} gangs without room", _many_without_room)
+
+
+class Bench:
+    """A view of the cluster, and who plans in it."""
+
+    def __init__(self, nodes: list[Node], pods: list[Pod]) -> None:
+        self.nodes, self.pods = nodes, pods
+        self.view = View(Configuration(admission=Admission(gangs=True)))
+        self._plans = 0
+        planner = Planner(self.view, self._new_plan)
+        self.keeper = GangKeeper(self.view, planner, _Server(), lambda: True, lambda: NOW)
+
+    def _new_plan(self) -> str:
+        self._plans += 1
+        return str(self._plans)
+
+    async def list(self) -> None:
+        """Take the lists that a service begins with, and make one round on them."""
+        self.view.take_nodes(Replaced(self.nodes))
+        self.view.take_pods(Replaced(self.pods))
+        await self.keeper.run_round()
+
+
+class _Server:
+    """The API server: it stores everything."""
+
+    async def hold(self, pod: Pod, text: str | None) -> Pod:
+        annotations = {key: value for key, value in pod.metadata.annotations.items() if key != HOLD_ANNOTATION}
+        annotations |= {HOLD_ANNOTATION: text} if text is not None else {}
+        return _newer(pod, annotations=annotations)
+
+    async def ungate(self, pod: Pod) -> Pod:
+        return msgspec.structs.replace(_newer(pod), spec=msgspec.structs.replace(pod.spec, scheduling_gates=()))
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        raise AssertionError(f"no write of {namespace}/{name} has failed")
+
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
+        pass
+
+
+async def _lists(bench: Bench, meter: LoopMeter) -> None:
+    with meter.watching():
+        await _begun(bench.list)
+
+
+async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+
+    async def news() -> None:
+        for pod in bench.pods[:100]:
+            ended = msgspec.structs.replace(pod.status, phase="Succeeded")
+            bench.view.take_pods(Applied(_newer(pod)))
+            bench.view.take_pods(Applied(msgspec.structs.replace(_newer(pod), status=ended)))
+            bench.view.take_pods(Deleted(pod))
+
+    with meter.watching():
+        await _begun(news)
+
+
+async def _node_events(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    _gang(bench, "waiting", 2, ALL_UNITS)
+    cordoned = bench.nodes[0]
+    cordoned = msgspec.structs.replace(cordoned, spec=msgspec.structs.replace(cordoned.spec, unschedulable=True))
+    with meter.watching():
+        for event in (Applied(cordoned), Deleted(cordoned), Applied(bench.nodes[0])):
+            bench.view.take_nodes(event)
+            await _begun(bench.keeper.run_round)
+
+
+async def _one_large(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    _gang(bench, "large", LARGE, 1)
+    await _rounds(bench, meter)
+
+
+async def _one_large_of_many(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    _gang(bench, "large", LARGE, 1, numbered=True)
+    await _rounds(bench, meter)
+
+
+async def _one_large_that_repels(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    _gang(bench, "large", LARGE, 1, affinity=_REPELS)
+    await _rounds(bench, meter)
+
+
+async def _many_that_fit(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    for number in range(GANGS):
+        _gang(bench, f"g{number}", 2, 1)
+    await _rounds(bench, meter)
+
+
+async def _many_without_room(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    for number in range(GANGS):
+        _gang(bench, f"g{number}", 2, ALL_UNITS)
+    await _rounds(bench, meter)
+
+
+async def _rounds(bench: Bench, meter: LoopMeter) -> None:
+    """Plan and write; remove the gates; find that there is nothing to do."""
+    with meter.watching():
+        for _ in range(3):
+            await _begun(bench.keeper.run_round)
+
+
+async def _begun(work: Callable[[], Awaitable[object]]) -> None:
+    """Have ``work`` begin in a callback of its own, so that the meter sees all of it."""
+    await asyncio.sleep(0)
+    await work()
+    await asyncio.sleep(0)
+
+
+_REPELS = msgspec.convert(
+    {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"labelSelector": {"matchLabels": {"app": "none"}}, "topologyKey": "kubernetes.io/hostname"}
+            ]
+        }
+    },
+    type=Affinity,
+)
+
+
+def _gang(
+    bench: Bench, name: str, size: int, units: int, *, numbered: bool = False, affinity: Affinity | None = None
+) -> None:
+    for number in range(size):
+        pod = gpu_pod(number, units)
+        labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: str(size)}
+        labels |= {"index": str(number)} if numbered else {}
+        meta = msgspec.structs.replace(
+            pod.metadata,
+            name=f"{name}-{number}",
+            uid=f"{name}-{number}",
+            labels=labels,
+            resource_version="1",
+            creation_timestamp="2030-03-17T17:46:40Z",
+        )
+        spec = msgspec.structs.replace(pod.spec, scheduling_gates=(SchedulingGate(name=GANG_GATE),), affinity=affinity)
+        bench.view.take_pods(Applied(msgspec.structs.replace(pod, metadata=meta, spec=spec)))
+
+
+def _node(number: int) -> Node:
+    node = gpu_node(number)
+    labels = node.metadata.labels | {"kubernetes.io/hostname": node.metadata.name}
+    amounts = {"cpu": "64", "memory": "256Gi", "pods": "110", GPU_MEMORY: str(ALL_UNITS)}
+    return msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(node.metadata, labels=labels),
+        status=msgspec.structs.replace(node.status, allocatable=amounts),
+    )
+
+
+def _bound_pods() -> Iterator[Pod]:
+    placer, _ = filled(NODES, PODS)
+    for number, booking in enumerate(placer.ledger.bookings()):
+        if booking.allocation is None:
+            continue
+        pod = gpu_pod(number, booking.asked_mib // 1024)
+        annotations = {ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)}
+        meta = msgspec.structs.replace(pod.metadata, uid=booking.uid, annotations=annotations, resource_version="1")
+        spec = msgspec.structs.replace(pod.spec, node_name=booking.node)
+        yield msgspec.structs.replace(pod, metadata=meta, spec=spec)
+
+
+def _newer(pod: Pod, **changes: Any) -> Pod:
+    version = str(int(pod.metadata.resource_version) + 1)
+    return msgspec.structs.replace(
+        pod, metadata=msgspec.structs.replace(pod.metadata, resource_version=version, **changes)
+    )
