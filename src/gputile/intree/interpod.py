@@ -133,12 +133,16 @@ def _spread_check(
 ) -> Check:
     key, namespace = constraint.topology_key, pod.metadata.namespace
     selector = _with_keys(constraint.label_selector, constraint.match_label_keys, "In", pod.metadata.labels)
+    # As countPodsMatchSelector of kube-scheduler's podtopologyspread: pods that are being deleted do not count, and an
+    # empty selector counts nobody, although it selects the pod itself.
+    counting = None if selector == LabelSelector() else selector
     keys = [c.topology_key for c in hard_spread(pod)]
     counted = {node.metadata.name for node in nodes if _counts(pod, constraint, keys, node)}
     counts = Counter({node.metadata.labels[key]: 0 for node in nodes if node.metadata.name in counted})
     for p in placed:
-        if p.node.metadata.name in counted and p.pod.metadata.namespace == namespace:
-            counts[p.node.metadata.labels[key]] += selects(selector, p.pod.metadata.labels)
+        meta = p.pod.metadata
+        if p.node.metadata.name in counted and meta.namespace == namespace and not meta.deletion_timestamp:
+            counts[p.node.metadata.labels[key]] += selects(counting, meta.labels)
     least = min(counts.values(), default=0)
     if constraint.min_domains is not None and len(counts) < constraint.min_domains:
         least = 0

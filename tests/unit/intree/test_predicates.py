@@ -307,6 +307,27 @@ def test_topology_spread(zones, on, more, open_):
     assert set(found) <= texts
 
 
+def test_spread_does_not_count_pods_that_are_going():
+    """kube-scheduler's countPodsMatchSelector leaves them out; affinity and resources count them until they are gone."""
+    going = pod(name="q", labels={"app": "x"})
+    going.metadata.deletion_timestamp = "2030-01-01T00:00:00Z"
+    nodes = [node(f"n{i}", {"zone": zone}, pods=1) for i, zone in enumerate("ab")]
+    assert answers(nodes, [(going, "n0")], pod(spread(), labels={"app": "x"})) == ["Too many pods", None]
+    nodes = zone_nodes("a", "b")
+    assert answers(nodes, [(going, "n0")], pod(spread(), labels={"app": "x"})) == [None, None]
+    apart = pod(inter_pod("podAntiAffinity"), labels={"app": "y"})
+    assert answers(nodes, [(going, "n0")], apart) == ["node(s) didn't match pod anti-affinity rules", None]
+
+
+def test_spread_by_an_empty_selector_counts_nobody_but_the_pod_itself():
+    """countPodsMatchSelector again: an empty selector, which selects every pod elsewhere, counts none here."""
+    nodes, placed = zone_nodes("a", "b"), [(pod(name=f"q{i}", labels={"rev": "1"}), "n0") for i in range(3)]
+    everybody = spread().replace("{matchLabels: {app: x}}", "{}")
+    assert answers(nodes, placed, pod(everybody)) == [None, None]
+    keyed = everybody.replace("labelSelector", "matchLabelKeys: [rev], labelSelector")
+    assert answers(nodes, placed, pod(keyed, labels={"rev": "1"}))[0] is not None
+
+
 def test_spread_counts_only_nodes_that_the_pod_could_use():
     nodes = [node("n0", {"zone": "a", "ok": "1"}), node("n1", {"zone": "b"})]
     placed = [(pod(name="q", labels={"app": "x"}), "n0")]
