@@ -1,11 +1,13 @@
 """What the in-tree scheduler checks of a pod against the pods that are placed: affinity, anti-affinity, spread.
 
-The reasons are in kube-scheduler's own words. A question is prepared once for a pod, then asked of each node.
+The reasons are in kube-scheduler's own words. A check is prepared once for a pod: it counts pods by topology domain, is
+told of each pod that comes or goes, and is then asked of each node.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
@@ -18,7 +20,6 @@ SPREAD = "node(s) didn't match pod topology spread constraints"
 SPREAD_LABEL = f"{SPREAD} (missing required label)"
 
 Labels = Mapping[str, str]
-Check = Callable[[Labels], str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,22 +30,29 @@ class Placed:
     node: Node
 
 
-def interpod_checks(
-    pod: Pod, placed: Sequence[Placed], repelling: Iterable[Placed], nodes: Sequence[Node]
-) -> list[Check]:
-    """Return the checks that ``pod`` calls for, each from a node's labels to a reason or None.
+class Check(Protocol):
+    """One rule of a pod about others."""
 
-    ``repelling`` are those of ``placed`` that have anti-affinity terms.
-    """
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came (1), or went (-1)."""
+
+    def reason(self, labels: Labels) -> str | None:
+        """Return why the pod may not go to a node with these labels, None where it may."""
+
+
+def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
+    """Return the checks that ``pod`` calls for; they have counted nobody yet."""
     affinity = pod.spec.affinity
-    checks = [_spread_check(pod, c, placed, nodes) for c in hard_spread(pod)]
-    existing = _existing_anti_affinity(pod, repelling)
-    if existing:
-        checks.append(lambda labels: EXISTING_ANTI_AFFINITY if any(labels.get(k) == v for k, v in existing) else None)
+    checks: list[Check] = []
+    constraints = hard_spread(pod)
+    if constraints:
+        known = list(nodes)
+        checks += [_Spread(pod, constraint, known) for constraint in constraints]
+    checks.append(_ExistingAntiAffinity(pod))
     if affinity is not None and affinity.pod_anti_affinity is not None:
-        checks += [_anti_affinity_check(pod, term, placed) for term in affinity.pod_anti_affinity.required]
+        checks += [_AntiAffinity(pod, term) for term in affinity.pod_anti_affinity.required]
     if affinity is not None and affinity.pod_affinity is not None and affinity.pod_affinity.required:
-        checks.append(_affinity_check(pod, affinity.pod_affinity.required, placed))
+        checks.append(_Affinity(pod, affinity.pod_affinity.required))
     return checks
 
 
@@ -53,10 +61,25 @@ def hard_spread(pod: Pod) -> list[TopologySpreadConstraint]:
     return [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
 
 
-def repels(pod: Pod) -> bool:
-    """Return whether the pod has anti-affinity terms, which hold against pods that come later too."""
+def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
+    """Return the anti-affinity terms that must hold; they hold against pods that come later too."""
     affinity = pod.spec.affinity
-    return affinity is not None and affinity.pod_anti_affinity is not None and bool(affinity.pod_anti_affinity.required)
+    return (
+        affinity.pod_anti_affinity.required if affinity is not None and affinity.pod_anti_affinity is not None else ()
+    )
+
+
+def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
+    """Return the affinity terms that must hold."""
+    affinity = pod.spec.affinity
+    return affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else ()
+
+
+def looks_at_pods(pod: Pod) -> bool:
+    """Return whether the pod has rules about others."""
+    return bool(pod.spec.topology_spread_constraints and hard_spread(pod)) or bool(
+        anti_affinity_terms(pod) or affinity_terms(pod)
+    )
 
 
 def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
@@ -86,74 +109,119 @@ def _with_keys(
     return LabelSelector(match_labels=selector.match_labels, match_expressions=selector.match_expressions + extra)
 
 
-def _domains(pod: Pod, term: PodAffinityTerm, placed: Iterable[Placed]) -> set[str]:
-    """Return the values of the term's topology key where a pod runs that the term speaks of."""
-    return {
-        p.node.metadata.labels[term.topology_key]
-        for p in placed
-        if term.topology_key in p.node.metadata.labels and term_matches(term, pod, p.pod)
-    }
+class _AntiAffinity:
+    """No pod that the term speaks of is in the node's domain."""
+
+    def __init__(self, pod: Pod, term: PodAffinityTerm) -> None:
+        self._pod = pod
+        self._term = term
+        self._taken: Counter[str] = Counter()
+
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came or went."""
+        domain = placed.node.metadata.labels.get(self._term.topology_key)
+        if domain is not None and term_matches(self._term, self._pod, placed.pod):
+            self._taken[domain] += sign
+
+    def reason(self, labels: Labels) -> str | None:
+        """Return why not."""
+        domain = labels.get(self._term.topology_key)
+        return ANTI_AFFINITY if domain is not None and self._taken[domain] else None
 
 
-def _anti_affinity_check(pod: Pod, term: PodAffinityTerm, placed: Sequence[Placed]) -> Check:
-    taken = _domains(pod, term, placed)
-    return lambda labels: ANTI_AFFINITY if labels.get(term.topology_key) in taken else None
+class _ExistingAntiAffinity:
+    """No pod in one of the node's domains keeps the pod out."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._pod = pod
+        self._closed: Counter[tuple[str, str]] = Counter()
+
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came or went."""
+        for term in anti_affinity_terms(placed.pod):
+            value = placed.node.metadata.labels.get(term.topology_key)
+            if value is not None and term_matches(term, placed.pod, self._pod):
+                domain = (term.topology_key, value)
+                self._closed[domain] += sign
+                if not self._closed[domain]:
+                    del self._closed[domain]
+
+    def reason(self, labels: Labels) -> str | None:
+        """Return why not."""
+        closed = self._closed
+        if len(closed) <= len(labels):
+            return EXISTING_ANTI_AFFINITY if any(labels.get(key) == value for key, value in closed) else None
+        return EXISTING_ANTI_AFFINITY if any(label in closed for label in labels.items()) else None
 
 
-def _existing_anti_affinity(pod: Pod, repelling: Iterable[Placed]) -> set[tuple[str, str]]:
-    """Return the topology domains that pods placed before keep ``pod`` out of."""
-    closed: set[tuple[str, str]] = set()
-    for other in repelling:
-        affinity = other.pod.spec.affinity
-        for term in affinity.pod_anti_affinity.required if affinity and affinity.pod_anti_affinity else ():
-            value = other.node.metadata.labels.get(term.topology_key)
-            if value is not None and (term.topology_key, value) not in closed and term_matches(term, other.pod, pod):
-                closed.add((term.topology_key, value))
-    return closed
+class _Affinity:
+    """Each term has a pod in the node's domain; the first pod of a group that seeks itself is let in."""
 
+    def __init__(self, pod: Pod, terms: tuple[PodAffinityTerm, ...]) -> None:
+        self._pod = pod
+        self._terms = terms
+        self._domains: list[Counter[str]] = [Counter() for _ in terms]
+        self._seeks_itself = all(term_matches(term, pod, pod) for term in terms)
 
-def _affinity_check(pod: Pod, terms: tuple[PodAffinityTerm, ...], placed: Sequence[Placed]) -> Check:
-    """Check that each term has a pod in the node's domain; the first pod of a group that seeks itself is let in."""
-    together = [p for p in placed if all(term_matches(term, pod, p.pod) for term in terms)]
-    domains = [_domains(pod, term, together) for term in terms]
-    first = not any(domains) and all(term_matches(term, pod, pod) for term in terms)
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came or went."""
+        if not all(term_matches(term, self._pod, placed.pod) for term in self._terms):
+            return
+        for term, domains in zip(self._terms, self._domains, strict=True):
+            value = placed.node.metadata.labels.get(term.topology_key)
+            if value is not None:
+                domains[value] += sign
+                if not domains[value]:
+                    del domains[value]
 
-    def check(labels: Labels) -> str | None:
-        if any(term.topology_key not in labels for term in terms):
+    def reason(self, labels: Labels) -> str | None:
+        """Return why not."""
+        if any(term.topology_key not in labels for term in self._terms):
             return AFFINITY
-        if first or all(labels[t.topology_key] in known for t, known in zip(terms, domains, strict=True)):
+        if self._seeks_itself and not any(self._domains):
             return None
-        return AFFINITY
+        pairs = zip(self._terms, self._domains, strict=True)
+        return None if all(labels[term.topology_key] in known for term, known in pairs) else AFFINITY
 
-    return check
 
+class _Spread:
+    """The node's domain has not too many more of the pods than the emptiest one.
 
-def _spread_check(
-    pod: Pod, constraint: TopologySpreadConstraint, placed: Sequence[Placed], nodes: Sequence[Node]
-) -> Check:
-    key, namespace = constraint.topology_key, pod.metadata.namespace
-    selector = _with_keys(constraint.label_selector, constraint.match_label_keys, "In", pod.metadata.labels)
-    # As countPodsMatchSelector of kube-scheduler's podtopologyspread: pods that are being deleted do not count, and an
-    # empty selector counts nobody, although it selects the pod itself.
-    counting = None if selector == LabelSelector() else selector
-    keys = [c.topology_key for c in hard_spread(pod)]
-    counted = {node.metadata.name for node in nodes if _counts(pod, constraint, keys, node)}
-    counts = Counter({node.metadata.labels[key]: 0 for node in nodes if node.metadata.name in counted})
-    for p in placed:
-        meta = p.pod.metadata
-        if p.node.metadata.name in counted and meta.namespace == namespace and not meta.deletion_timestamp:
-            counts[p.node.metadata.labels[key]] += selects(counting, meta.labels)
-    least = min(counts.values(), default=0)
-    if constraint.min_domains is not None and len(counts) < constraint.min_domains:
-        least = 0
-    own = int(selects(selector, pod.metadata.labels))
+    As countPodsMatchSelector of kube-scheduler's podtopologyspread: pods that are being deleted do not count, and an
+    empty selector counts nobody, although it selects the pod itself.
+    """
 
-    def check(labels: Labels) -> str | None:
-        if key not in labels:
+    def __init__(self, pod: Pod, constraint: TopologySpreadConstraint, nodes: Sequence[Node]) -> None:
+        selector = _with_keys(constraint.label_selector, constraint.match_label_keys, "In", pod.metadata.labels)
+        keys = [c.topology_key for c in hard_spread(pod)]
+        self._constraint = constraint
+        self._namespace = pod.metadata.namespace
+        self._counting = None if selector == LabelSelector() else selector
+        self._own = int(selects(selector, pod.metadata.labels))
+        counted = [node for node in nodes if _counts(pod, constraint, keys, node)]
+        self._nodes = {node.metadata.name for node in counted}
+        self._counts = {node.metadata.labels[constraint.topology_key]: 0 for node in counted}
+        self._least: int | None = None
+
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came or went."""
+        meta = placed.pod.metadata
+        if placed.node.metadata.name not in self._nodes or meta.namespace != self._namespace or meta.deletion_timestamp:
+            return
+        if selects(self._counting, meta.labels):
+            self._counts[placed.node.metadata.labels[self._constraint.topology_key]] += sign
+            self._least = None
+
+    def reason(self, labels: Labels) -> str | None:
+        """Return why not."""
+        domain = labels.get(self._constraint.topology_key)
+        if domain is None:
             return SPREAD_LABEL
-        return SPREAD if counts[labels[key]] + own - least > constraint.max_skew else None
-
-    return check
+        if self._least is None:
+            few = self._constraint.min_domains is not None and len(self._counts) < self._constraint.min_domains
+            self._least = 0 if few else min(self._counts.values(), default=0)
+        skew = self._counts.get(domain, 0) + self._own - self._least
+        return SPREAD if skew > self._constraint.max_skew else None
 
 
 def _counts(pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str], node: Node) -> bool:

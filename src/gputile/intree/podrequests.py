@@ -5,6 +5,7 @@ GPU resources count too, as totals of the node: that is all that kube-scheduler 
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 
 from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList, ResourceRequirements
 from gputile.api.quantity import QuantityError, parse_quantity
@@ -108,6 +109,7 @@ def _amounts(resources: ResourceList) -> Amounts:
     return amounts
 
 
+@lru_cache(maxsize=4096)
 def _floor(name: str, quantity: Quantity, sign: int = 1) -> int:
     """Return ``sign`` times the amount, rounded down; 0 for one that is not a quantity, or negative."""
     try:

@@ -1,27 +1,24 @@
 """What kube-scheduler itself would check before and beside the GPU decision, so that a what-if tells the truth.
 
-Volumes, host ports and resource claims are not looked at.
+Volumes, host ports and resource claims are not looked at. What was answered once is kept, and only what has changed
+since is looked at again: by spec for what concerns a node alone, by pod for what concerns other pods.
 """
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gputile.api.core import Node, Pod, PodSpec
-from gputile.intree.interpod import Placed, hard_spread, interpod_checks, repels
-from gputile.intree.nodefit import avoided_taints, preferred_weight, static_reasons
+from gputile.intree.interpod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
+from gputile.intree.nodefit import avoided_taints, preferred_weight, static_reason, static_reasons
 from gputile.intree.podrequests import PODS, Amounts, insufficient, node_allocatable, pod_requests
 
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
-_MOST_TEMPLATES = 1024
-
-
-@dataclass(slots=True)
-class _Template:
-    """What is the same for all pods of one spec: its needs, and the static reason per node position."""
-
-    spec: PodSpec
-    needs: Amounts
-    reasons: list[str | None]
+_MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 50 MB
+_FEWEST_TEMPLATES = 16
+_MOST_QUESTIONS = 32
+_MOVES_KEPT = 4096  # so far back is told what has changed; who fell behind further begins anew
+_A_STEP = 256  # pods that are counted before others are let in
 
 
 @dataclass(slots=True)
@@ -33,49 +30,110 @@ class _Load:
     used: Amounts = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class _Template:
+    """What is the same for all pods of one spec: its needs, and the reason per node, as of a position in the log."""
+
+    spec: PodSpec
+    needs: Amounts
+    static: dict[str, str | None]
+    reasons: dict[str, str | None]
+    position: int
+
+
+@dataclass(slots=True)
+class _Question:
+    """What a pod's rules about others have counted, as of a position in the log."""
+
+    pod: Pod
+    checks: list[Check]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Guest:
+    """A pod that is counted on a node, whether the node is known or not."""
+
+    pod: Pod
+    node: str
+    needs: Amounts
+
+
 class Predicates:
     """The in-tree scheduler's view of a cluster: place pods in it, and ask where another may go."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes = list(nodes)
-        self._loads = [_Load(node, node_allocatable(node)) for node in nodes]
-        self._position = {node.metadata.name: i for i, node in enumerate(nodes)}
-        self._placed: dict[str, Placed] = {}
-        self._repelling: dict[str, Placed] = {}
-        self._templates: dict[int, _Template] = {}
+        self._loads = {node.metadata.name: _Load(node, node_allocatable(node)) for node in nodes}
+        self._guests: dict[str, _Guest] = {}
+        self._on_node: dict[str, dict[str, _Guest]] = {}
+        self._repelling: dict[str, _Guest] = {}
+        self._templates: OrderedDict[int, _Template] = OrderedDict()
+        self._questions: OrderedDict[int, _Question] = OrderedDict()
+        self._moves: list[tuple[str, Placed | None, int]] = []  # which node, who, and whether it came or went
+        self._base = 0
+
+    # -- facts
+
+    def put_node(self, node: Node) -> None:
+        """Count a node, in place of the one of its name; pods that were placed on it count there."""
+        name = node.metadata.name
+        load = self._loads[name] = _Load(node, node_allocatable(node))
+        for guest in self._on_node.get(name, {}).values():
+            _count(load, guest.needs, 1)
+        self._node_changed(name)
+
+    def drop_node(self, name: str) -> None:
+        """Count a node no longer; its pods count again when it comes back."""
+        if self._loads.pop(name, None) is not None:
+            self._node_changed(name)
 
     def place(self, pod: Pod, node_name: str) -> None:
-        """Count ``pod`` as running on the node, under its UID. An unknown node or a finished pod counts nothing."""
-        position = self._position.get(node_name)
-        if position is None or pod.finished or pod.metadata.uid in self._placed:
+        """Count ``pod`` as running on the node, under its UID. A finished pod, or one that is placed, counts nothing.
+
+        On an unknown node it counts nothing until the node comes.
+        """
+        uid = pod.metadata.uid
+        if pod.finished or uid in self._guests:
             return
-        load = self._loads[position]
-        _count(load, pod, 1)
-        self._placed[pod.metadata.uid] = Placed(pod, load.node)
-        if repels(pod):
-            self._repelling[pod.metadata.uid] = self._placed[pod.metadata.uid]
+        guest = self._guests[uid] = _Guest(pod, node_name, pod_requests(pod.spec))
+        self._on_node.setdefault(node_name, {})[uid] = guest
+        if anti_affinity_terms(pod):
+            self._repelling[uid] = guest
+        self._moved(guest, 1)
 
     def remove(self, uid: str) -> str:
         """Count a pod no longer; return the node that it was on, "" for none."""
-        placed = self._placed.pop(uid, None)
+        guest = self._guests.pop(uid, None)
+        if guest is None:
+            return ""
         self._repelling.pop(uid, None)
-        if placed is not None:
-            _count(self._loads[self._position[placed.node.metadata.name]], placed.pod, -1)
-        return placed.node.metadata.name if placed is not None else ""
+        others = self._on_node[guest.node]
+        del others[uid]
+        if not others:
+            del self._on_node[guest.node]
+        self._moved(guest, -1)
+        return guest.node
+
+    # -- questions
+
+    def prepare(self, pod: Pod) -> Generator[None, None, None]:
+        """Count, in steps, what the answers for ``pod`` need; nothing may change before the last step."""
+        self._template(pod.spec)
+        yield
+        if self._repelling or looks_at_pods(pod):
+            yield from self._counted(pod)
 
     def reasons(self, pod: Pod) -> dict[str, str | None]:
         """Return for each node, in order, why the pod may not go there; None where it may."""
-        template = self._template(pod.spec)
-        checks = []
-        if self._repelling or hard_spread(pod) or _looks_at_pods(pod.spec):
-            checks = interpod_checks(pod, list(self._placed.values()), self._repelling.values(), self._nodes)
-        answers: dict[str, str | None] = {}
-        for load, static in zip(self._loads, template.reasons, strict=True):
-            reason = static or insufficient(template.needs, load.used, load.allocatable)
-            if reason is None and checks:
-                found = (check(load.node.metadata.labels) for check in checks)
-                reason = next((text for text in found if text is not None), None)
-            answers[load.node.metadata.name] = reason
+        answers = dict(self._template(pod.spec).reasons)
+        if not self._repelling and not looks_at_pods(pod):
+            return answers
+        checks = self._checks(pod)
+        for name, reason in answers.items():
+            if reason is None:
+                labels = self._loads[name].node.metadata.labels
+                found = (check.reason(labels) for check in checks)
+                answers[name] = next((text for text in found if text is not None), None)
         return answers
 
     def scores(self, pod: Pod, node_names: Sequence[str]) -> dict[str, int]:
@@ -83,7 +141,7 @@ class Predicates:
 
         Each part is stretched to 0..100 over the nodes asked, as kube-scheduler does, and weighted as it does.
         """
-        nodes = [self._loads[self._position[name]].node for name in node_names]
+        nodes = [self._loads[name].node for name in node_names]
         wanted = [preferred_weight(pod.spec, node) for node in nodes]
         avoided = [avoided_taints(pod.spec, node) for node in nodes]
         most_wanted, most_avoided = max(wanted, default=0) or 1, max(avoided, default=0) or 1
@@ -92,21 +150,107 @@ class Predicates:
             for name, want, avoid in zip(node_names, wanted, avoided, strict=True)
         }
 
+    def repelling(self) -> Iterable[Pod]:
+        """Return the pods whose anti-affinity holds against pods that come later."""
+        return (guest.pod for guest in self._repelling.values())
+
+    def count_of(self, pod: Pod, name: str) -> int:
+        """Return how many pods like this one a node has CPU, memory and other counted resources for, at most."""
+        load = self._loads.get(name)
+        if load is None:
+            return 0
+        free = [load.allocatable.get(PODS, 0) - load.used.get(PODS, 0)]
+        for resource, amount in self._template(pod.spec).needs.items():
+            free.append((load.allocatable.get(resource, 0) - load.used.get(resource, 0)) // amount)
+        return max(0, min(free))
+
+    # -- within
+
+    def _moved(self, guest: _Guest, sign: int) -> None:
+        load = self._loads.get(guest.node)
+        if load is None:
+            return
+        _count(load, guest.needs, sign)
+        self._log(guest.node, Placed(guest.pod, load.node), sign)
+
+    def _node_changed(self, name: str) -> None:
+        self._questions.clear()
+        self._log(name, None, 0)
+
+    def _log(self, name: str, placed: Placed | None, sign: int) -> None:
+        self._moves.append((name, placed, sign))
+        if len(self._moves) >= 2 * _MOVES_KEPT:
+            self._base += _MOVES_KEPT
+            del self._moves[:_MOVES_KEPT]
+
     def _template(self, spec: PodSpec) -> _Template:
+        """Return what is known of a spec, brought up to date."""
+        now = self._base + len(self._moves)
         template = self._templates.get(id(spec))
-        if template is None:
-            if len(self._templates) == _MOST_TEMPLATES:
-                self._templates.clear()
-            template = _Template(spec, pod_requests(spec), static_reasons(spec, self._nodes))
-            self._templates[id(spec)] = template
+        if template is None or template.position < self._base:
+            nodes = [load.node for load in self._loads.values()]
+            static = dict(zip(self._loads, static_reasons(spec, nodes), strict=True))
+            template = self._templates[id(spec)] = _Template(spec, pod_requests(spec), static, {}, now)
+            for name in self._loads:
+                self._judge(template, name)
+            if len(self._templates) > max(_FEWEST_TEMPLATES, _MOST_ANSWERS // max(1, len(self._loads))):
+                self._templates.popitem(last=False)
+        elif template.position != now:
+            moves = self._moves[template.position - self._base :]
+            for name in {name for name, placed, _ in moves if placed is None}:
+                template.static.pop(name, None)
+            for name in dict.fromkeys(name for name, _, _ in moves):
+                self._judge(template, name)
+            template.position = now
+        self._templates.move_to_end(id(spec))
         return template
 
+    def _judge(self, template: _Template, name: str) -> None:
+        load = self._loads.get(name)
+        if load is None:
+            template.static.pop(name, None)
+            template.reasons.pop(name, None)
+            return
+        if name not in template.static:
+            template.static[name] = static_reason(template.spec, load.node)
+        reason = template.static[name]
+        template.reasons[name] = reason or insufficient(template.needs, load.used, load.allocatable)
 
-def _count(load: _Load, pod: Pod, sign: int) -> None:
-    for name, amount in (*pod_requests(pod.spec).items(), (PODS, 1)):
+    def _checks(self, pod: Pod) -> list[Check]:
+        """Return the checks of a pod, with everybody counted who is placed now."""
+        question = self._questions.get(id(pod))
+        if question is None or question.position < self._base:
+            for _ in self._counted(pod):
+                pass
+            question = self._questions[id(pod)]
+        self._questions.move_to_end(id(pod))
+        for _, placed, sign in self._moves[question.position - self._base :]:
+            if placed is not None:
+                for check in question.checks:
+                    check.count(placed, sign)
+        question.position = self._base + len(self._moves)
+        return question.checks
+
+    def _counted(self, pod: Pod) -> Generator[None, None, None]:
+        """Prepare the checks of a pod, in steps."""
+        known = self._questions.get(id(pod))
+        if known is not None and known.position >= self._base:
+            return
+        checks = interpod_checks(pod, (load.node for load in self._loads.values()))
+        guests = list((self._guests if looks_at_pods(pod) else self._repelling).values())
+        position = self._base + len(self._moves)
+        for i, guest in enumerate(guests):
+            if i % _A_STEP == 0:
+                yield
+            load = self._loads.get(guest.node)
+            if load is not None:
+                for check in checks:
+                    check.count(Placed(guest.pod, load.node), 1)
+        self._questions[id(pod)] = _Question(pod, checks, position)
+        if len(self._questions) > _MOST_QUESTIONS:
+            self._questions.popitem(last=False)
+
+
+def _count(load: _Load, needs: Amounts, sign: int) -> None:
+    for name, amount in (*needs.items(), (PODS, 1)):
         load.used[name] = load.used.get(name, 0) + sign * amount
-
-
-def _looks_at_pods(spec: PodSpec) -> bool:
-    affinity = spec.affinity
-    return affinity is not None and (affinity.pod_affinity is not None or affinity.pod_anti_affinity is not None)

@@ -308,7 +308,7 @@ def test_topology_spread(zones, on, more, open_):
 
 
 def test_spread_does_not_count_pods_that_are_going():
-    """kube-scheduler's countPodsMatchSelector leaves them out; affinity and resources count them until they are gone."""
+    """kube-scheduler's countPodsMatchSelector leaves them out; affinity and resources count them."""
     going = pod(name="q", labels={"app": "x"})
     going.metadata.deletion_timestamp = "2030-01-01T00:00:00Z"
     nodes = [node(f"n{i}", {"zone": zone}, pods=1) for i, zone in enumerate("ab")]
