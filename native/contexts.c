@@ -1,4 +1,5 @@
 /* Contexts and modules: what the driver takes for them is measured and counted, and goes with them. */
+#define _GNU_SOURCE
 #include "contexts.h"
 
 #include "cards.h"
@@ -95,13 +96,14 @@ GPUTILE_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) { DESTROY(CALL_REAL(c
 
 /* A device's primary context is made when it is first retained and destroyed when it is last released. */
 enum { MOST_DEVICES = 64 };
-static pthread_mutex_t primary_mutex = PTHREAD_MUTEX_INITIALIZER, limit_mutex = PTHREAD_MUTEX_INITIALIZER;
+/* Recursive, since the driver is called with them held: a profiler's callback may come back here in the same thread. */
+static pthread_mutex_t primary_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static pthread_mutex_t limit_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static CUcontext primary[MOST_DEVICES];
 static unsigned retained[MOST_DEVICES]; /* by this process */
 
 void gputile_contexts_in_child(void) {
-    pthread_mutex_init(&primary_mutex, NULL);
-    pthread_mutex_init(&limit_mutex, NULL);
+    primary_mutex = limit_mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     memset(primary, 0, sizeof primary), memset(retained, 0, sizeof retained);
 }
 

@@ -1,5 +1,7 @@
+#define _GNU_SOURCE
 #include "entries.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,6 +38,21 @@ static char missing; /* its address stands for a function that the loaded driver
 static void *real[GPUTILE_ENTRIES];
 
 void *gputile_driver_symbol(const char *symbol) { return gputile_elf_symbol("libcuda.so", symbol); }
+
+static void *loader_function(const char *name) {
+    void *found = gputile_elf_symbol("libc.so", name);
+    return found ? found : gputile_elf_symbol("libdl.so", name); /* there until glibc 2.34 */
+}
+
+void gputile_pin_driver(void) {
+    static int pinned;
+    if (__atomic_load_n(&pinned, __ATOMIC_RELAXED) || !gputile_driver_symbol("cuInit")) return;
+    void *(*open_library)(const char *, int) = loader_function("dlopen");
+    char *(*last_error)(void) = loader_function("dlerror");
+    __atomic_store_n(&pinned, 1, __ATOMIC_RELAXED);
+    /* An error stays for the next dlerror, where the program would take it for its own. */
+    if (open_library && !open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) && last_error) last_error();
+}
 
 void *gputile_real(enum gputile_entry entry) {
     void *found = __atomic_load_n(&real[entry], __ATOMIC_RELAXED);

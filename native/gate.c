@@ -103,5 +103,6 @@ bool gputile_admit(void) {
 const struct gputile_limits *gputile_limits(void) { return &limits; }
 
 GPUTILE_EXPORT CUresult cuInit(unsigned flags) {
+    gputile_pin_driver();
     return gputile_admit() ? CALL_REAL(cuInit, cuInit, flags) : CUDA_ERROR_NO_DEVICE;
 }

@@ -31,6 +31,7 @@ static void *answer(const char **name) {
     if (!strncmp(*name, "nvml", 4)) return gputile_nvml_hook(*name);
     if (!gputile_is_driver_name(*name)) return NULL;
     void *hook = gputile_hook_of_symbol(*name);
+    if (hook) gputile_pin_driver();
     if (!hook && !gputile_knows(*name) && gputile_driver_symbol(*name)) {
         say_refused(*name);
         *name = refused; /* which dlsym does not find either, so that dlerror has something to say */
@@ -91,36 +92,77 @@ TRAMPOLINE_AARCH64(dlvsym, 1)
 #error "gputile's library is for x86-64 and 64-bit Arm"
 #endif
 
-enum { NO_SUCH_SYMBOL = 1 }; /* CUdriverProcAddressQueryResult */
+enum { NO_SUCH_SYMBOL = 1, VERSION_NOT_SUFFICIENT = 2 }; /* CUdriverProcAddressQueryResult */
+
+static CUresult refuse(const char *name, void **function, int *status, int why) {
+    say_refused(name);
+    *function = NULL;
+    if (status) *status = why;
+    return CUDA_ERROR_NOT_FOUND;
+}
 
 static CUresult take_over(const char *name, void **function, int version, cuuint64_t flags, int *status) {
     void *hook = gputile_hook_of_answer(name, *function, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
     if (hook) *function = hook;
     if (hook || gputile_knows(name)) return CUDA_SUCCESS;
-    say_refused(name);
-    *function = NULL;
-    if (status) *status = NO_SUCH_SYMBOL;
-    return CUDA_ERROR_NOT_FOUND;
+    return refuse(name, function, status, NO_SUCH_SYMBOL);
 }
 
-/* No newer form of a function than this library knows: its parameters could be others. */
 static int at_most_known(int version) { return version < GPUTILE_KNOWN_CUDA ? version : GPUTILE_KNOWN_CUDA; }
 
+CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags);
+CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, int *status);
+CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status);
+
+/* The driver's cuGetProcAddress, in one of its forms. */
+typedef CUresult (*ask_driver)(const char *name, void **function, int version, cuuint64_t flags, int *status);
+
+static CUresult ask_1(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    (void)status;
+    return CALL_REAL(cuGetProcAddress, cuGetProcAddress, name, function, version, flags);
+}
+
+static CUresult ask_2(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    return CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2, name, function, version, flags, status);
+}
+
+static CUresult ask_2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    return CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2_ptsz, name, function, version, flags, status);
+}
+
+/* A form of a function that is newer than this library has other parameters. Who asks for it gets neither it, since
+ * nobody knows what it takes, nor an older one, which would be called with the new parameters. */
+static CUresult look_up(ask_driver ask, const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    void *newest;
+    int ignored, known = at_most_known(version);
+    gputile_pin_driver();
+    CUresult result = ask(name, function, version, flags, status);
+    if (result != CUDA_SUCCESS || !*function) return result;
+    if (known != version) {
+        newest = *function;
+        if (ask(name, function, known, flags, &ignored) != CUDA_SUCCESS || *function != newest)
+            return refuse(name, function, status, VERSION_NOT_SUFFICIENT);
+    }
+    return take_over(name, function, known, flags, status);
+}
+
 GPUTILE_EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags) {
-    version = at_most_known(version);
-    CUresult result = CALL_REAL(cuGetProcAddress, cuGetProcAddress, name, function, version, flags);
-    return result == CUDA_SUCCESS && *function ? take_over(name, function, version, flags, NULL) : result;
+    return look_up(ask_1, name, function, version, flags, NULL);
 }
 
 GPUTILE_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, int *status) {
-    version = at_most_known(version);
-    CUresult result = CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2, name, function, version, flags, status);
-    return result == CUDA_SUCCESS && *function ? take_over(name, function, version, flags, status) : result;
+    return look_up(ask_2, name, function, version, flags, status);
 }
 
 GPUTILE_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status) {
-    version = at_most_known(version);
-    CUresult result = CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2_ptsz, name, function, version, flags, status);
-    flags |= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-    return result == CUDA_SUCCESS && *function ? take_over(name, function, version, flags, status) : result;
+    return look_up(ask_2_ptsz, name, function, version, flags | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status);
+}
+
+/* A CUDA runtime that is newer than this library says that the driver is too old, as it does for an old driver. */
+GPUTILE_EXPORT CUresult cuDriverGetVersion(int *version) {
+    if (!version) return CUDA_ERROR_INVALID_VALUE;
+    gputile_pin_driver();
+    CUresult result = CALL_REAL(cuDriverGetVersion, cuDriverGetVersion, version);
+    if (result == CUDA_SUCCESS) *version = at_most_known(*version);
+    return result;
 }

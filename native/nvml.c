@@ -43,9 +43,23 @@ GPUTILE_EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *me
     return NVML_SUCCESS;
 }
 
+static int version_by(const char *symbol, int *version) {
+    int (*ask)(int *) = real(symbol);
+    int result = ask ? ask(version) : NVML_UNINITIALIZED;
+    if (result == NVML_SUCCESS && *version > GPUTILE_KNOWN_CUDA) *version = GPUTILE_KNOWN_CUDA;
+    return result;
+}
+
+/* As cuDriverGetVersion has it. */
+GPUTILE_EXPORT int nvmlSystemGetCudaDriverVersion(int *version) { return version_by(__func__, version); }
+
+GPUTILE_EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version) { return version_by(__func__, version); }
+
 void *gputile_nvml_hook(const char *symbol) {
     if (!strcmp(symbol, "nvmlDeviceGetMemoryInfo")) return real(symbol) ? (void *)nvmlDeviceGetMemoryInfo : NULL;
     if (!strcmp(symbol, "nvmlDeviceGetMemoryInfo_v2")) return real(symbol) ? (void *)nvmlDeviceGetMemoryInfo_v2 : NULL;
+    if (!strcmp(symbol, "nvmlSystemGetCudaDriverVersion")) return real(symbol) ? (void *)nvmlSystemGetCudaDriverVersion : NULL;
+    if (!strcmp(symbol, "nvmlSystemGetCudaDriverVersion_v2")) return real(symbol) ? (void *)nvmlSystemGetCudaDriverVersion_v2 : NULL;
     return NULL;
 }
 

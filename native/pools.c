@@ -1,3 +1,4 @@
+#define _GNU_SOURCE
 #include "pools.h"
 
 #include <pthread.h>
@@ -25,11 +26,24 @@ struct gputile_pool {
 /* Stream-ordered pools take 32 MiB at least from the card; a larger step of another driver is learnt when it is seen. */
 enum { STREAM_GRAIN = 32 << 20, GRAPH_GRAIN = 2 << 20, MOST_GRAIN = 1 << 30 };
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+/* Recursive: while the driver is called with the lock held, a profiler's callback may come back here in the same thread.
+ * `depth` says how often this thread is inside. Who comes back takes no pool out of the list that others walk. */
+static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static int depth;
 static struct gputile_pool *pools;
 static int doomed;
 
 CUresult cuMemPoolDestroy(CUmemoryPool handle);
+
+static void lock(void) {
+    pthread_mutex_lock(&mutex);
+    depth++;
+}
+
+static void unlock(void) {
+    depth--;
+    pthread_mutex_unlock(&mutex);
+}
 
 static CUresult attribute(const struct gputile_pool *pool, bool reserved, uint64_t *value) {
     *value = 0;
@@ -73,6 +87,7 @@ enum { EVERY_CARD = -1 };
 
 /* Settle the pools of a card; `shrinking`: they give up first what they can. */
 static void sweep(int card, bool shrinking) {
+    if (depth > 1) return; /* whoever is further out sees to it */
     for (struct gputile_pool **at = &pools; *at;) {
         struct gputile_pool *pool = *at;
         bool asked = pool->card >= 0 && (card == EVERY_CARD || pool->card == card);
@@ -104,11 +119,11 @@ static bool make_room(const struct gputile_need *need) {
 
 CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
     int made = 0;
-    pthread_mutex_lock(&mutex);
+    lock();
     while (made < count && make_room(&need[made])) made++;
     if (made == count) return CUDA_SUCCESS;
     sweep(EVERY_CARD, false); /* those before it grow not either */
-    pthread_mutex_unlock(&mutex);
+    unlock();
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -132,7 +147,7 @@ static bool count_growth(struct gputile_pool *pool) {
 bool gputile_pools_leave(const struct gputile_need *need, int count) {
     bool within = true;
     for (int i = 0; i < count; i++) within &= count_growth(need[i].pool);
-    pthread_mutex_unlock(&mutex);
+    unlock();
     return within;
 }
 
@@ -140,17 +155,17 @@ CUresult gputile_reserve_or_trim(int card, uint64_t bytes) {
     CUresult result = gputile_reserve(card, bytes);
     if (result == CUDA_SUCCESS || bytes > gputile_limits()->card[card].bytes || !__atomic_load_n(&pools, __ATOMIC_ACQUIRE))
         return result;
-    pthread_mutex_lock(&mutex);
+    lock();
     sweep(card, true);
-    pthread_mutex_unlock(&mutex);
+    unlock();
     return gputile_reserve(card, bytes);
 }
 
 void gputile_pools_settle(void) {
     if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
-    pthread_mutex_lock(&mutex);
+    lock();
     sweep(EVERY_CARD, false);
-    pthread_mutex_unlock(&mutex);
+    unlock();
 }
 
 void gputile_pools_freed(void) {
@@ -167,18 +182,20 @@ static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int card) 
     struct gputile_pool *pool = calloc(1, sizeof *pool);
     if (!pool) return NULL;
     *pool = (struct gputile_pool){
-        .handle = handle, .device = device, .card = card, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN, .next = pools};
-    __atomic_store_n(&pools, pool, __ATOMIC_RELEASE);
+        .handle = handle, .device = device, .card = card, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN};
+    struct gputile_pool **end = &pools; /* behind those that others, further out, stand at */
+    while (*end) end = &(*end)->next;
+    __atomic_store_n(end, pool, __ATOMIC_RELEASE);
     return pool;
 }
 
 struct gputile_pool *gputile_graph_pool(CUdevice device) {
     int card = gputile_card_of_device(device);
     if (card < 0) return NULL;
-    pthread_mutex_lock(&mutex);
+    lock();
     struct gputile_pool *pool = known(NULL, device);
     if (!pool) pool = add(NULL, device, card);
-    pthread_mutex_unlock(&mutex);
+    unlock();
     return pool;
 }
 
@@ -196,14 +213,14 @@ GPUTILE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps
     if (!props) return CUDA_ERROR_INVALID_VALUE;
     if (!gputile_open()) return CUDA_ERROR_NO_DEVICE;
     if (!place_of(&props->location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
-    pthread_mutex_lock(&mutex);
+    lock();
     CUresult result = CALL_REAL(cuMemPoolCreate, cuMemPoolCreate, made, props);
     if (result == CUDA_SUCCESS) {
         struct gputile_pool *pool = add(*made, device, card);
         if (pool) pool->made = true;
         else CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, *made), result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&mutex);
+    unlock();
     return result;
 }
 
@@ -229,7 +246,7 @@ static CUresult destroy(CUmemoryPool handle) {
     if (pool && pool->doomed) return CUDA_ERROR_INVALID_VALUE;
     if (pool && pool->made && pool->card >= 0) {
         shrink(pool);
-        if (settle(pool)) return doom(pool), CUDA_SUCCESS;
+        if (settle(pool) || depth > 1) return doom(pool), CUDA_SUCCESS;
     }
     CUresult result = CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, handle);
     if (result == CUDA_SUCCESS && pool) forget(at);
@@ -238,9 +255,9 @@ static CUresult destroy(CUmemoryPool handle) {
 
 GPUTILE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&mutex);
+    lock();
     CUresult result = destroy(handle);
-    pthread_mutex_unlock(&mutex);
+    unlock();
     return result;
 }
 
@@ -287,10 +304,10 @@ static CUresult begin(CUmemoryPool handle, CUstream stream, bool per_thread, str
     if (is_capturing(stream, per_thread)) return CUDA_SUCCESS;
     CUresult result = handle ? CUDA_SUCCESS : gputile_device_of_stream(stream, &device);
     if (result != CUDA_SUCCESS) return result;
-    pthread_mutex_lock(&mutex);
+    lock();
     result = pool_for(handle, device, &need->pool);
     if (result == CUDA_SUCCESS && !make_room(need)) result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_SUCCESS) pthread_mutex_unlock(&mutex);
+    if (result != CUDA_SUCCESS) unlock();
     return result;
 }
 
@@ -305,9 +322,9 @@ static CUresult begin(CUmemoryPool handle, CUstream stream, bool per_thread, str
 static CUresult undo(CUdeviceptr pointer, CUstream stream) {
     gputile_driver()->cuMemFreeAsync(pointer, stream);
     gputile_driver()->cuStreamSynchronize(stream);
-    pthread_mutex_lock(&mutex);
+    lock();
     sweep(EVERY_CARD, true);
-    pthread_mutex_unlock(&mutex);
+    unlock();
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -349,7 +366,7 @@ GPUTILE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
 }
 
 void gputile_pools_in_child(void) {
-    pthread_mutex_init(&mutex, NULL);
-    doomed = 0;
+    mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    depth = 0, doomed = 0;
     pools = NULL; /* the parent's: a child of a process that uses CUDA has none of it */
 }

@@ -21,6 +21,8 @@ EXPORT int nvmlInit_v2(void) {
     return OK;
 }
 EXPORT int nvmlInitWithFlags(unsigned flags) { return (void)flags, nvmlInit_v2(); }
+EXPORT int nvmlSystemGetCudaDriverVersion(int *version) { return *version = (int)shared->driver_version, OK; }
+EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDriverVersion(version); }
 EXPORT int nvmlShutdown(void) { return OK; }
 EXPORT const char *nvmlErrorString(int error) { return error == OK ? "Success" : "Error"; }
 EXPORT int nvmlDeviceGetCount_v2(unsigned *count) { return *count = shared->cards, OK; }

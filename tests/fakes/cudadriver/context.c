@@ -144,6 +144,7 @@ EXPORT CUresult cuCtxDetach(CUcontext handle) {
 }
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device) {
+    announce("cuDevicePrimaryCtxRetain");
     if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&fake_mutex);
@@ -210,6 +211,7 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
 }
 
 EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
+    announce("cuCtxSetLimit");
     struct context *context = current_context();
     if (!context) return CUDA_ERROR_INVALID_CONTEXT;
     if (limit != CU_LIMIT_MALLOC_HEAP_SIZE) return CUDA_SUCCESS;

@@ -5,6 +5,8 @@
 #include <string.h>
 #include "fake.h"
 
+CUresult cuMemAllocQuantum(CUdeviceptr *pointer, size_t bytes);
+
 /* What has more than one form: {name, since, symbol}; the last row not above the asked version counts. */
 static const struct { const char *name; int since; const char *symbol; } forms[] = {
     {"cuCtxCreate", 3020, "cuCtxCreate_v2"}, {"cuCtxCreate", 11040, "cuCtxCreate_v3"}, {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
@@ -15,6 +17,18 @@ static const struct { const char *name; int since; const char *symbol; } forms[]
     {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"}, {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
     {"cuMemAlloc", 14000, "cuMemAllocQuantum"},
 };
+
+static void (*subscriber)(const char *call);
+static _Thread_local bool announcing;
+
+EXPORT void fakeSubscribe(void (*callback)(const char *call)) { subscriber = callback; }
+
+void announce(const char *call) {
+    if (!subscriber || announcing) return;
+    announcing = true;
+    subscriber(call);
+    announcing = false;
+}
 
 static void *own(const char *symbol) {
     static void *self;
@@ -28,7 +42,7 @@ static void *look(const char *name, int version, cuuint64_t flags) {
     const char *symbol = NULL;
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
         if (!strcmp(forms[i].name, name) && forms[i].since <= version) symbol = forms[i].symbol;
-    if (!strcmp(name, "cuMemAlloc") && version < 14000) symbol = NULL;
+    if (symbol && !strcmp(symbol, "cuMemAllocQuantum")) return (void *)cuMemAllocQuantum; /* dlsym may be another's */
     if (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM)
         for (int i = 0; i < 4; i++) {
             snprintf(text, sizeof text, "%s%s%s", name, i / 2 ? "_v2" : "", i % 2 ? "_ptds" : "_ptsz");

@@ -59,6 +59,9 @@ void give(int device, size_t bytes);
 size_t used_on(int device);
 void account_work(int device, uint64_t ns, bool kernel);
 
+/* As a profiler has it (CUPTI): who subscribes is called at the beginning of some of the driver's functions. */
+void announce(const char *call);
+
 /* context.c */
 struct context *current_context(void);
 /* Abort if a context that is destroyed, or about to be, is used: the real driver leaves open what happens then. */

@@ -141,6 +141,7 @@ static CUresult from_pool(CUdeviceptr *p, size_t bytes, struct pool *pool, CUstr
     return result;
 }
 EXPORT CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, CUstream stream) {
+    announce("cuMemAllocAsync");
     int device = device_of(stream_of(stream));
     return device < 0 ? CUDA_ERROR_INVALID_CONTEXT : from_pool(p, bytes, current_pool(device), stream);
 }
@@ -152,12 +153,14 @@ EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *p, size_t bytes, CUmem
 EXPORT CUresult cuMemFreeAsync(CUdeviceptr p, CUstream stream) { return (void)stream, drop(p); }
 EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr p, CUstream stream) { return (void)stream, drop(p); }
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *props) {
+    announce("cuMemPoolCreate");
     struct pool *pool = calloc(1, sizeof *pool);
     pool->device = props->location.id;
     *made = (CUmemoryPool)pool;
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+    announce("cuMemPoolDestroy");
     struct pool *pool = (struct pool *)handle;
     if (handle == default_pool(pool->device)) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fake_mutex);
@@ -180,6 +183,7 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *va
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    announce("cuMemPoolTrimTo");
     pthread_mutex_lock(&fake_mutex);
     trim((struct pool *)pool, keep);
     pthread_mutex_unlock(&fake_mutex);
