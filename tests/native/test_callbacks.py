@@ -32,7 +32,8 @@ def called_back(name):
     inner.append("begun")
     results = [cuda.info()[1], cuda("cuCtxSynchronize"), cuda.pooled(64), cuda.last is not None]
     pool = c_void_p()
-    results += [cuda("cuMemPoolCreate", byref(pool), byref(PoolProps(1, 0, Location(1, 0)))), cuda("cuMemPoolDestroy", pool)]
+    results += [cuda("cuMemPoolCreate", byref(pool), byref(PoolProps(1, 0, Location(1, 0))))]
+    results += [cuda("cuMemPoolDestroy", pool)]
     results += [cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0), cuda("cuDevicePrimaryCtxRelease", 0)]
     results += [cuda.linear(1024), cuda.pooled(1024)]
     inner[:] = results

@@ -54,7 +54,8 @@ for name in (b"cuGetProcAddress", b"cuGetProcAddress_v2"):
 def test_newer_forms_of_functions_are_refused(one_card: Callable[..., Container], version: int) -> None:
     """M4: a driver of tomorrow has a cuMemAlloc of version 14000, with parameters that nobody knows yet.
 
-    It is not handed out, and neither is the form of today: who asks for the new one would call it with other parameters.
+    It is not handed out, and neither is the form of today: who asks for the new one would call it with other
+    parameters.
     """
     code = f"""
 cuda = Cuda()
@@ -72,7 +73,7 @@ for get in (cuda.library.cuGetProcAddress, cuda.library.cuGetProcAddress_v2):
 
 @pytest.mark.parametrize(("driver", "shown"), [(12080, 12080), (13050, 13050), (14000, 13050)])
 def test_the_driver_is_no_newer_than_what_is_known(one_card: Callable[..., Container], driver: int, shown: int) -> None:
-    """M4: a CUDA runtime that is newer says that the driver is too old, instead of calling what nobody has looked at."""
+    """M4: a CUDA runtime that is newer says that the driver is too old, instead of calling what nobody looked at."""
     out = one_card(256, driver_version=driver).python("""
 import pynvml
 cuda, version, pointer = Cuda(), c_int(), c_void_p()
