@@ -281,7 +281,8 @@ def more_memory_than_asked(s: Scene) -> str:
 
 def cover_the_limits(s: Scene) -> str:
     volumes = [{"name": "v", "emptyDir": {}}]
-    for path in ("/etc/gputile/allocation", "/etc//gputile", "/etc/ld.so.preload"):
+    direct = ("/etc/gputile/allocation", "/etc//gputile", "/etc/ld.so.preload", "/etc/ld-nix.so.preload")
+    for path in (*direct, "/tmp/../etc/gputile", "/x/../etc/ld.so.preload", "etc/gputile", "/etc"):
         body = pod("x", {MEM: 1}, container={"volumeMounts": [{"name": "v", "mountPath": path}]}, volumes=volumes)
         _by(s.create(body), "mount")
     return REFUSED
@@ -307,7 +308,9 @@ def namespaces_of_the_node(s: Scene) -> str:
 def cards_by_host_path(s: Scene) -> str:
     for path in ("/dev/nvidia0", "/dev//./nvidiactl", "/var/lib/gputile"):
         _by(s.create(pod("x", volumes=[{"name": "v", "hostPath": {"path": path}}])), "host-path")
-    for path in ("/", "/dev", "/dev/char/195:0", "/proc/1/root/dev", "/var/lib/kubelet/device-plugins"):
+    runtimes = ("/var/run/containerd/containerd.sock", "/run/runc", "/var/run/docker.sock", "/etc/kubernetes")
+    others = ("/", "/dev", "/dev/char/195:0", "/proc/1/root/dev", "/sys", "/var/lib/kubelet/device-plugins")
+    for path in (*others, *runtimes):
         _by(s.create(pod("x", {MEM: 1}, volumes=[{"name": "v", "hostPath": {"path": path}}])), "host-path")
     return REFUSED
 

@@ -24,15 +24,55 @@ ENVIRONMENT: Final = (
 )
 ENVIRONMENT_PREFIX: Final = "GPUTILE_"
 HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show no card
-CAPABILITIES: Final = ("ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")  # they undo what the container is limited by
+# They undo what the container is limited by; capabilities(7): BPF detaches device rules of a cgroup, DAC_READ_SEARCH
+# opens the node's files by their handles.
+CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
 
 # Where cards, their daemons and their limits are on a node: nobody's hostPath.
 CARD_PATHS: Final = ("/dev/nvidia", "/var/lib/gputile", "/tmp/nvidia-mps", "/run/nvidia/mps")  # noqa: S108 - a name to refuse
-# Other ways to the same on a node, kept from pods that hold a GPU.
-NODE_PATHS: Final = ("/dev/char", "/etc/cdi", "/proc", "/run/cdi", "/run/containerd", "/run/crio", "/var/lib/kubelet")
+# Other ways to the same on a node, kept from pods that hold a GPU: devices, what the kernel lets one change, and what
+# starts containers (sockets, state and configuration of runtimes and kubelets, static pods, systemd).
+NODE_PATHS: Final = (
+    "/dev/char",
+    "/dev/dri",
+    "/dev/mem",
+    "/dev/vfio",
+    "/etc/cdi",
+    "/etc/containerd",
+    "/etc/crio",
+    "/etc/docker",
+    "/etc/kubernetes",
+    "/etc/nvidia-container-runtime",
+    "/etc/rancher",
+    "/etc/systemd",
+    "/proc",
+    "/run/cdi",
+    "/run/containerd",
+    "/run/cri-dockerd.sock",
+    "/run/crio",
+    "/run/crun",
+    "/run/dbus",
+    "/run/docker",
+    "/run/docker.sock",
+    "/run/k3s",
+    "/run/nvidia",
+    "/run/podman",
+    "/run/runc",
+    "/run/systemd",
+    "/sys",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/docker",
+    "/var/lib/kubelet",
+    "/var/lib/rancher",
+)
 # Where the container toolkit reads wishes, and gputile writes limits, in a container.
-WISH_PATHS: Final = ("/run/nvidia-container-devices",)
-LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld.so.preload")
+WISHES: Final = "nvidia-container-devices"
+WISH_PATHS: Final = (f"/run/{WISHES}",)
+# gputile's limits and library, and the lists by which loaders find it: ld.so(8), and that of Nix.
+LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.preload")
+# The sockets of MPS's control daemon, which keeps the limits in mode mps.
+DAEMON_PATHS: Final = ("/tmp/nvidia-mps",)  # noqa: S108 - a name to refuse
 
 _OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABEL}=allowed"
 
@@ -50,9 +90,17 @@ def broken_access(pod: PodView, *, gpu: bool) -> Iterator[Refusal]:
 
 
 def plain_path(path: str) -> str:
-    """Return a path as the node would resolve it without its links: no "//", no "/./"; /var/run is /run."""
+    """Return a path as the node would resolve it without its links: no "//", no "/./"; /var/run is /run.
+
+    ".." stays: where it leads depends on links, so that no path with it can be judged (see ``climbs``).
+    """
     plain = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
+
+
+def climbs(path: str) -> bool:
+    """Return whether a path goes up by ".."; the API server refuses that in all paths but those of mounts."""
+    return ".." in path.split("/")
 
 
 def _environment(pod: PodView) -> Iterator[Refusal]:
@@ -74,7 +122,7 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[Refusal]:
         if volume.host_path is None:
             continue
         path = plain_path(volume.host_path.path)
-        if _leads_to_cards(path) or (gpu and _leads_to_the_node(path)):
+        if climbs(path) or _leads_to_cards(path) or (gpu and _leads_to_the_node(path)):
             yield Refusal(
                 Rule.HOST_PATH,
                 f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to cards or their limits: "
@@ -97,16 +145,32 @@ def _within(path: str, directory: str) -> bool:
 
 
 def _mounts(pod: PodView, gpu: bool) -> Iterator[Refusal]:
-    protected = (*WISH_PATHS, *LIMIT_PATHS) if gpu else WISH_PATHS
     for where, container in pod.containers():
-        for mount in container.volume_mounts:
-            path = plain_path(mount.mount_path)
-            if any(_within(path, each) for each in protected):
-                yield Refusal(
-                    Rule.MOUNT,
-                    f"{where}.volumeMounts[{mount.name}].mountPath: {mount.mount_path} is where a container's cards "
-                    f"and limits are written: mount the volume elsewhere, {_OWNER}",
-                )
+        mounts = [(f"volumeMounts[{mount.name}].mountPath", mount.mount_path) for mount in container.volume_mounts]
+        mounts += [(f"volumeDevices[{each.name}].devicePath", each.device_path) for each in container.volume_devices]
+        for field, path in mounts:
+            why = _hides(path, gpu)
+            if why:
+                yield Refusal(Rule.MOUNT, f"{where}.{field}: {path} {why}, {_OWNER}")
+
+
+def _hides(path: str, gpu: bool) -> str:
+    """Return why nothing may be mounted at a path in a container, with the remedy; "" where something may.
+
+    A volume at a directory that contains limits hides nothing at first, as runtimes mount what lies deeper later. But
+    another container with the same volume can then remove the names on which the limits are mounted.
+    """
+    elsewhere = "where a container's cards and limits are written: mount the volume elsewhere"
+    if climbs(path):
+        if gpu or WISHES in path.split("/"):
+            return "goes up by '..', and where that leads depends on links: write the path without it"
+        return ""
+    plain = plain_path(path)
+    if any(_within(plain, each) for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))):
+        return f"is {elsewhere}"
+    if gpu and any(_within(each, plain) for each in LIMIT_PATHS):
+        return f"holds the place {elsewhere}"
+    return ""
 
 
 def _device_annotations(pod: PodView) -> Iterator[Refusal]:

@@ -40,6 +40,13 @@ class VolumeMount(_Part):
     mount_path: str = ""
 
 
+class VolumeDevice(_Part):
+    """core/v1 VolumeDevice: a block volume."""
+
+    name: str = ""
+    device_path: str = ""
+
+
 class ContainerView(_Part):
     """core/v1 Container and EphemeralContainer."""
 
@@ -47,6 +54,7 @@ class ContainerView(_Part):
     env: list[EnvVar] = []
     security_context: SecurityContext | None = None
     volume_mounts: list[VolumeMount] = []
+    volume_devices: list[VolumeDevice] = []
 
 
 class HostPath(_Part):

@@ -81,11 +81,13 @@ def test_the_ways_to_a_card_are_the_same_everywhere() -> None:
     environment = variable(policy, "environment")
     assert environment >= {*access.ENVIRONMENT, access.ENVIRONMENT_PREFIX, *access.HARMLESS}
     assert {name for name in environment if name.isupper()} == {*access.ENVIRONMENT, access.ENVIRONMENT_PREFIX}
-    paths = {name for name in variable(policy, "hostPaths") if name.startswith("/") and name != "/"}
-    assert paths == {*access.CARD_PATHS, *access.NODE_PATHS}
+    assert variable(policy, "cardPaths") == set(access.CARD_PATHS)
+    assert variable(policy, "nodePaths") == set(access.NODE_PATHS)
+    assert {name for name in variable(policy, "hostPaths") if name.startswith("/d")} == {access.CARD_PATHS[0]}
     assert {name for name in variable(policy, "privileged") if name.isupper()} == {*access.CAPABILITIES, "CAP_"}
     mounts = {name.rstrip("/") for name in variable(policy, "mounts") if name.startswith("/") and name != "/"}
-    assert mounts == {*access.LIMIT_PATHS, *access.WISH_PATHS, *(f"/var{path}" for path in access.WISH_PATHS)}
+    wishes = {*access.WISH_PATHS, *(f"/var{path}" for path in access.WISH_PATHS)}
+    assert mounts == {*access.LIMIT_PATHS, *access.DAEMON_PATHS, *wishes}
     assert variable(policy, "gpu") - {"0"} == set(GPU_RESOURCES)
 
 

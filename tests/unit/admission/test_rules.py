@@ -30,6 +30,10 @@ def mount(path: str) -> Json:
     return {"volumeMounts": [{"name": "v", "mountPath": path}]}
 
 
+def block(path: str) -> Json:
+    return {"volumeDevices": [{"name": "v", "devicePath": path}]}
+
+
 def secure(**context: Any) -> Json:
     return {"securityContext": context}
 
@@ -74,6 +78,7 @@ REFUSED = {
     "limits": (pod(GPU, container=env("GPUTILE_LIMITS", value="/x")), ["environment"]),
     "privileged": (pod(GPU, container=secure(privileged=True)), ["privileged"]),
     "sys_admin": (pod(GPU, container=secure(capabilities={"add": ["SYS_ADMIN"]})), ["privileged"]),
+    "open by handle": (pod(GPU, container=secure(capabilities={"add": ["DAC_READ_SEARCH"]})), ["privileged"]),
     "cap_sys_admin": (pod(GPU, container=secure(capabilities={"add": ["cap_sys_admin"]})), ["privileged"]),
     "host pid": (pod(GPU, hostPID=True), ["host-namespace"]),
     "host ipc": (pod(GPU, hostIPC=True), ["host-namespace"]),
@@ -88,8 +93,25 @@ REFUSED = {
     "dev by number": (pod(GPU, volumes=host("/dev/char/195:0")), ["host-path"]),
     "proc": (pod(GPU, volumes=host("/proc/1/root")), ["host-path"]),
     "plugins": (pod(GPU, volumes=host("/var/lib/kubelet/device-plugins")), ["host-path"]),
+    "what starts containers": (pod(GPU, volumes=host("/var/run/runc")), ["host-path"]),
+    "docker": (pod(GPU, volumes=host("/var/run/docker.sock")), ["host-path"]),
+    "static pods": (pod(GPU, volumes=host("/etc/kubernetes/manifests")), ["host-path"]),
+    "sys": (pod(GPU, volumes=host("/sys")), ["host-path"]),
+    "a part of sys": (pod(GPU, volumes=host("/sys/fs/cgroup")), ["host-path"]),
+    "another way up to a card": (pod(volumes=host("/x/../dev/nvidia0")), ["host-path"]),
     "limits' place": (pod(GPU, container=mount("/etc/gputile/allocation")), ["mount"]),
     "preload": (pod(GPU, container=mount("/etc/ld.so.preload")), ["mount"]),
+    "preload of Nix": (pod(GPU, container=mount("/etc/ld-nix.so.preload")), ["mount"]),
+    "up to the limits": (pod(GPU, container=mount("/tmp/../etc/gputile")), ["mount"]),
+    "up to the preload": (pod(GPU, container=mount("/x/../etc/ld.so.preload")), ["mount"]),
+    "beyond the root": (pod(GPU, container=mount("../../etc/./gputile/")), ["mount"]),
+    "relative": (pod(GPU, container=mount("etc//gputile")), ["mount"]),
+    "all of etc": (pod(GPU, container=mount("/etc")), ["mount"]),
+    "all": (pod(GPU, container=mount("/.")), ["mount"]),
+    "pipes of mps": (pod(GPU, container=mount("/tmp/nvidia-mps/")), ["mount"]),
+    "a block device": (pod(GPU, container=block("/etc/ld.so.preload")), ["mount"]),
+    "limits of an init container": (pod(GPU, initContainers=[{"name": "i", **mount("/etc")}]), ["mount"]),
+    "up to wished devices": (pod(container=mount("/var/x/../run/nvidia-container-devices/all")), ["mount"]),
     "wished devices": (pod(container=mount("/var/run/nvidia-container-devices/all")), ["mount"]),
     "cdi": (pod(meta={"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}), ["device-annotation"]),
     "past the scheduler": (pod(GPU, nodeName="n"), ["node-name"]),
@@ -110,6 +132,15 @@ LET_THROUGH = {
     "not the agent's": pod(volumes=host("/var/lib/gputiles")),
     "dropped": pod(GPU, container=secure(privileged=False, capabilities={"drop": ["ALL"], "add": ["NET_ADMIN"]})),
     "plain, by hand": pod(nodeName="n"),
+    "below etc": pod(GPU, container=mount("/etc/gputiles")),
+    "tmp and run": pod(
+        GPU,
+        container={"volumeMounts": [{"name": "v", "mountPath": "/tmp"}, {"name": "w", "mountPath": "/var/run"}]},
+    ),
+    "plain, up": pod(container=mount("/x/../etc/gputile")),
+    "plain runtime": pod(volumes=host("/run/containerd")),
+    "data": pod(GPU, volumes=host("/mnt/data")),
+    "shared memory": pod(GPU, volumes=host("/dev/shm")),
 }
 
 
@@ -264,7 +295,8 @@ def test_an_ephemeral_container_gets_no_further_than_the_others() -> None:
     assert broken_change(escape, old, sub="ephemeralcontainers") == ["environment"]
     assert broken_change(escape, escape, sub="ephemeralcontainers") == []
     assert broken_change(debugged(**secure(privileged=True)), old, sub="ephemeralcontainers") == ["privileged"]
-    assert broken_change(debugged(**mount("/etc/gputile")), old, sub="ephemeralcontainers") == ["mount"]
+    for path in ("/etc/gputile", "/x/../etc/gputile", "/etc"):
+        assert broken_change(debugged(**mount(path)), old, sub="ephemeralcontainers") == ["mount"]
 
 
 def test_a_pod_from_before_the_rules_can_still_be_changed_and_end() -> None:

@@ -1,0 +1,104 @@
+"""The rules about paths in CEL, evaluated by the real API server, and those in Python: one verdict on every path."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from gputile.admission.access import CARD_PATHS, DAEMON_PATHS, LIMIT_PATHS, NODE_PATHS, WISH_PATHS, broken_access
+from gputile.admission.podview import PodView
+from tests.e2e.webhook import EXAMPLES, Json, pod, verdict
+from tests.localcluster.controlplane import ControlPlane
+
+MEM = "aliyun.com/gpu-mem"
+RUNS = 60
+
+PROTECTED = (*CARD_PATHS, *NODE_PATHS, *LIMIT_PATHS, *DAEMON_PATHS, *WISH_PATHS)
+PARTS = st.sampled_from(
+    sorted({part for path in PROTECTED for part in path.split("/") if part} | {"", ".", "..", "x", "nvidia0", "var"})
+)
+# What is protected, with its parents and children, in every spelling, and what only looks like it.
+PATHS = st.one_of(
+    st.builds(
+        lambda path, cut, before, after: before + "/".join(path.split("/")[: cut or None]) + after,
+        st.sampled_from(PROTECTED),
+        st.integers(-2, 0),
+        st.sampled_from(["", "/", "/./", "//", "/x/..", "/var", "/x", "../"]),
+        st.sampled_from(["", "/", "/.", "//x", "/..", "x", "0", "/x/.."]),
+    ),
+    st.lists(PARTS, min_size=1, max_size=5).map("/".join),
+    st.lists(PARTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts)),
+).filter(bool)
+
+
+@pytest.fixture(scope="module")
+def policies(control_plane: ControlPlane) -> Iterator[ControlPlane]:
+    manifest = str(EXAMPLES / "policies.yaml")
+    control_plane.kubectl("apply", "-f", manifest)
+    probe = pod("in-force", container={"env": [{"name": "GPUTILE_LIMITS", "value": "x"}]})
+    control_plane.wait(lambda: "gputile" in verdict(control_plane.api, "default", probe), "the policies")
+    yield control_plane
+    control_plane.kubectl("delete", "-f", manifest)
+    control_plane.wait(lambda: not verdict(control_plane.api, "default", probe), "the policies to be gone")
+
+
+def with_paths(gpu: bool, init: bool, hosts: list[str], mounts: list[str], devices: list[str]) -> Json:
+    """Return a pod with these paths; a name says which is which."""
+    volumes: list[Json] = [{"name": f"h{i}", "hostPath": {"path": path}} for i, path in enumerate(hosts)]
+    volumes += [{"name": f"m{i}", "emptyDir": {}} for i in range(len(mounts))]
+    volumes += [{"name": f"d{i}", "persistentVolumeClaim": {"claimName": f"d{i}"}} for i in range(len(devices))]
+    fields = {
+        "volumeMounts": [{"name": f"m{i}", "mountPath": path} for i, path in enumerate(mounts)],
+        "volumeDevices": [{"name": f"d{i}", "devicePath": path} for i, path in enumerate(devices)],
+    }
+    limits: Any = {MEM: 1} if gpu else None
+    if not init:
+        return pod("p", limits, container=fields, volumes=volumes)
+    first = {"name": "first", "image": "registry.example.com/x:1", **fields}
+    return pod("p", limits, initContainers=[first], volumes=volumes)
+
+
+def by_python(body: Json) -> set[str]:
+    """Return the fields that the rules in Python refuse."""
+    gpu = "resources" in body["spec"]["containers"][0]
+    refusals = broken_access(msgspec.convert(body, PodView), gpu=gpu)
+    return {refusal.text.split(": ")[0] for refusal in refusals}
+
+
+def by_cel(said: str, body: Json) -> set[str]:
+    """Return the fields that the API server's answer names; all else that it may find wrong is no verdict."""
+    assert not said or "gputile: " in said, said
+    container = body["spec"].get("initContainers", body["spec"]["containers"])[0]
+    where = f"spec.{'initContainers' if 'initContainers' in body['spec'] else 'containers'}[{container['name']}]"
+    fields = [f"spec.volumes[{volume['name']}].hostPath.path" for volume in body["spec"]["volumes"]]
+    fields += [f"{where}.volumeMounts[{mount['name']}].mountPath" for mount in container["volumeMounts"]]
+    fields += [f"{where}.volumeDevices[{device['name']}].devicePath" for device in container["volumeDevices"]]
+    return {field for field in fields if field in said}
+
+
+@settings(max_examples=RUNS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@example(gpu=True, init=False, hosts=["/var/run/runc", "/sys"], mounts=["/tmp/../etc/gputile", "/etc"], devices=["/"])
+@given(
+    gpu=st.booleans(),
+    init=st.booleans(),
+    # the API server itself refuses ".." in these two, before it evaluates policies
+    hosts=st.lists(PATHS.filter(lambda path: ".." not in path), max_size=12),
+    mounts=st.lists(PATHS, max_size=12, unique=True),
+    devices=st.lists(PATHS.filter(lambda path: ".." not in path), max_size=4, unique=True),
+)
+def test_cel_and_python_refuse_the_same_paths(
+    policies: ControlPlane, gpu: bool, init: bool, hosts: list[str], mounts: list[str], devices: list[str]
+) -> None:
+    """B2: each line holds alone, so a path that passes one of the two has passed."""
+    devices = [path for path in devices if path not in mounts]
+    body = with_paths(gpu, init, hosts, mounts, devices)
+    assert by_cel(verdict(policies.api, "default", body), body) == by_python(body)
+
+
+@pytest.mark.parametrize("field", ["hosts", "devices"])
+def test_the_api_server_takes_no_way_up_but_in_mounts(policies: ControlPlane, field: str) -> None:
+    paths = {"hosts": [], "mounts": [], "devices": [], field: ["/x/../etc/gputile"]}
+    assert "'..'" in verdict(policies.api, "default", with_paths(True, False, **paths))
