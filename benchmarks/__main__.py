@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
-from benchmarks import admission, core, http, loop_holds, node, packing, start, throughput
+from benchmarks import admission, core, http, loop_holds, node, packing, start, throughput, turns
 from benchmarks.report import Result, as_json, as_table
 
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     packing.NAME: packing.run,
     start.NAME: start.run,
     throughput.NAME: throughput.run,
+    turns.NAME: turns.run,
 }
 
 

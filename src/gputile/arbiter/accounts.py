@@ -30,7 +30,11 @@ class Bucket:
 
 @dataclass(slots=True)
 class Account:
-    """One container on one card. ``virtual`` is the time it has had, by its weight."""
+    """One container on one card. ``virtual`` is the time it has had, by its weight.
+
+    ``waiting`` are its processes that wait, the first that came first. ``tied``: its turns here begin with those on
+    other cards; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here.
+    """
 
     name: str
     share: Share
@@ -40,8 +44,16 @@ class Account:
     used: int = 0
     last_active: int | None = None
     waits_since: int | None = None
-    waiting: set[int] = field(default_factory=set)
+    waiting: dict[int, None] = field(default_factory=dict)
     late: dict[int, int] = field(default_factory=dict)
+    tied: bool = False
+    asks: bool = False
+    had_all_at: int | None = None
+
+    @property
+    def wants(self) -> bool:
+        """Whether the container wants this card, for itself or together with others."""
+        return bool(self.waiting) or self.asks
 
     @property
     def capped(self) -> bool:

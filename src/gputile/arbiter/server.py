@@ -1,4 +1,4 @@
-"""The arbiter: a socket for each container, a ``CardTurns`` for each card, and the clock."""
+"""The arbiter: a socket for each container, the turns on all cards, and the clock."""
 
 import asyncio
 import logging
@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Final
 
 from gputile.arbiter.assignment import Allocation, Assignment
+from gputile.arbiter.cards import NodeTurns, Said
 from gputile.arbiter.connection import Connection
 from gputile.arbiter.listening import MOST_CONNECTIONS, Entrance, listen_in, remove_from
 from gputile.arbiter.pace import Line
 from gputile.arbiter.protocol import Kind, Message, ProtocolError, uuid_fields
-from gputile.arbiter.turns import MS, CardTurns, Instruction
+from gputile.arbiter.turns import MS
 from gputile.arbiter.usage import Used
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,8 @@ class Arbiter:
 
     def __init__(self) -> None:
         self.quantum = Assignment().quantum_ms * MS
-        self._longest_wait = Assignment().longest_wait_ms * MS
+        self._turns = NodeTurns(self.quantum, Assignment().longest_wait_ms * MS)
         self._containers: dict[str, _Container] = {}
-        self._cards: dict[str, CardTurns] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connections: dict[int, Connection] = {}
         self._last_member = 0
@@ -50,9 +50,8 @@ class Arbiter:
 
     async def assign(self, assignment: Assignment) -> None:
         """Serve just the containers of ``assignment``."""
-        self.quantum, self._longest_wait = assignment.quantum_ms * MS, assignment.longest_wait_ms * MS
-        for turns in self._cards.values():
-            turns.configure(self.quantum, self._longest_wait)
+        self.quantum = assignment.quantum_ms * MS
+        self._turns.configure(self.quantum, assignment.longest_wait_ms * MS)
         wanted = {allocation.directory: allocation for allocation in assignment.allocations}
         for name in list(self._containers):
             before = {card.uuid for card in self._containers[name].allocation.cards}
@@ -61,8 +60,8 @@ class Arbiter:
         self._refused &= wanted.keys()
         for allocation in wanted.values():
             self._put(allocation)
-        for uuid in self._cards.keys() - {card.uuid for a in wanted.values() for card in a.cards}:
-            del self._cards[uuid]
+        for uuid in self._turns.cards - {card.uuid for a in wanted.values() for card in a.cards}:
+            self._turns.drop(uuid)
             self._set_timer(uuid, None)
         await self.listen()
 
@@ -87,7 +86,7 @@ class Arbiter:
     def used(self) -> Used:
         """Return how long each container has had each of its cards."""
         return {
-            name: {uuid: max(0, self._cards[uuid].used(name)) for uuid in container.uuids.values()}
+            name: {uuid: max(0, self._turns.used(uuid, name)) for uuid in container.uuids.values()}
             for name, container in self._containers.items()
         }
 
@@ -105,20 +104,20 @@ class Arbiter:
 
     def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
         """Take in what a member says of a card."""
-        turns, now = self._cards.get(uuid), time.monotonic_ns()
-        if turns is None:
+        turns, now = self._turns, time.monotonic_ns()
+        if uuid not in turns.cards:
             return
         match message.kind:
-            case Kind.WANT if turns.waits(member):
+            case Kind.WANT if turns.waits(uuid, member):
                 self._connections[member].acknowledge(message.card)
-                found = turns.tick(now)
+                found = turns.tick(uuid, now)
             case Kind.WANT:
-                found = turns.want(allocation, member, now)
+                found = turns.want(uuid, allocation, member, now)
             case Kind.BUSY:
-                found = turns.busy(member, message.turn, now)
+                found = turns.busy(uuid, member, message.turn, now)
             case _:
-                found = turns.done(member, message.turn, message.a, message.b == 1, now)
-        self._follow(uuid, found, now)
+                found = turns.done(uuid, member, message.turn, message.a, message.b == 1, now)
+        self._follow(found, now)
 
     def gone(self, allocation: str, member: int) -> None:
         """Take note that a connection has ended."""
@@ -129,7 +128,7 @@ class Arbiter:
         container.members.discard(member)
         for uuid in container.uuids.values():
             now = time.monotonic_ns()
-            self._follow(uuid, self._cards[uuid].leave(member, now), now)
+            self._follow(self._turns.leave(uuid, member, now), now)
 
     def complain(self, allocation: str, text: str) -> None:
         """Tell people of a container that misbehaves, once a minute: it must not fill the log."""
@@ -173,9 +172,8 @@ class Arbiter:
         container = self._containers.setdefault(allocation.directory, new)
         container.allocation = allocation
         for card in allocation.cards:
-            turns = self._cards.setdefault(card.uuid, CardTurns(self.quantum, self._longest_wait))
             now = time.monotonic_ns()
-            self._follow(card.uuid, turns.put(allocation.directory, card.share, now), now)
+            self._follow(self._turns.put(card.uuid, allocation.directory, card.share, now), now)
 
     def _drop(self, name: str) -> None:
         container = self._containers.pop(name)
@@ -186,14 +184,15 @@ class Arbiter:
             self._connections[member].close()
         for uuid in container.uuids.values():
             now = time.monotonic_ns()
-            self._follow(uuid, self._cards[uuid].remove(name, now), now)
+            self._follow(self._turns.remove(uuid, name, now), now)
 
-    def _follow(self, uuid: str, instructions: list[Instruction], now: int) -> None:
-        for instruction in instructions:
+    def _follow(self, said: Said, now: int) -> None:
+        for uuid, instruction in said:
             connection = self._connections.get(instruction.member)
             if connection is not None:
                 connection.tell(uuid, instruction)
-        self._set_timer(uuid, self._cards[uuid].wake_at(now), now)
+        for uuid, at in self._turns.touched(now).items():
+            self._set_timer(uuid, at, now)
 
     def _set_timer(self, uuid: str, at: int | None, now: int = 0) -> None:
         timer = self._timers.pop(uuid, None)
@@ -205,7 +204,7 @@ class Arbiter:
 
     def _tick(self, uuid: str) -> None:
         now = time.monotonic_ns()
-        self._follow(uuid, self._cards[uuid].tick(now), now)
+        self._follow(self._turns.tick(uuid, now), now)
 
 
 class _Refusal(asyncio.Protocol):

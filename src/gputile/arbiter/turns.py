@@ -18,6 +18,11 @@ KEPT_AWAY: Final = 100 * MS  # a container that was away for so long gets no cre
 LEAST_PART: Final = 4  # of a turn a quarter is charged, even if the card did nothing: it was kept from others
 MOST_OWED: Final = 1000 * MS
 MOST_OVERRUN: Final = 500 * MS
+MOST_HOLDERS: Final = 64  # processes of a container that have its turn at once; others of its wait for the next
+SPARE_PART: Final = 6  # a card is kept idle for the sake of other cards for a sixth of a quantum at most
+
+Rank = tuple[int, int, int, int, str]
+"""Whose turn is next: the least goes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +58,20 @@ class _Turn:
     used: int = 0  # the most that a member that has given the turn back saw the card work
     contended: int = 0  # for how long others waited meanwhile
     unbounded: bool = False  # it began without an end: work was submitted far ahead, while nobody else was about
+    settled: int = 0  # how long the card worked for those who had given it back before nobody was left
+    kept_until: int = 0  # nobody has it at the moment, and it stays the account's until then
 
 
 class CardTurns:
-    """The turns on one card. ``longest_wait`` is after how long a waiting container goes before all others."""
+    """The turns on one card. ``longest_wait`` is after how long a waiting container goes before all others.
 
-    def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
+    ``starts``: it says itself who is next; else turns begin with ``begin``, by somebody who sees several cards.
+    """
+
+    def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS, *, starts: bool = True) -> None:
         self.quantum = quantum
         self.longest_wait = longest_wait
+        self._starts = starts
         self.accounts: dict[Hashable, Account] = {}
         self._members: dict[int, Account] = {}
         self._turn: _Turn | None = None
@@ -140,7 +151,10 @@ class CardTurns:
             if again:
                 self._wait(account, member, now)
             if not turn.holders:
-                self._end(now)
+                turn.settled, turn.used = turn.settled + turn.used, 0
+                turn.kept_until = now + self.spare if account.tied else now
+                if turn.kept_until == now:
+                    self._end(now)
         elif member in account.late:
             self._settle_late(account, member, now)
             if again:
@@ -155,18 +169,20 @@ class CardTurns:
         said: list[Instruction] = []
         if self._turn is not None:
             said += self._look_after(self._turn, now)
-        if self._turn is None:
-            said += self._start_next(now)
+        if self._turn is None and self._starts:
+            said += self.start(now)
         return said
 
     def wake_at(self, now: int) -> int | None:
         """Return when ``tick`` is due if nothing happens before, None if never."""
         due: list[int] = []
         turn = self._turn
-        if turn is not None and turn.end is not None:
+        if turn is not None and not turn.holders:
+            due.append(turn.kept_until)
+        elif turn is not None and turn.end is not None:
             due.append(self._lost_at(turn, turn.end))
         else:
-            eligible = (self._eligible_at(a) for a in self.accounts.values() if self._competes(a))
+            eligible = (self.eligible_at(a) for a in self.accounts.values() if self._competes(a))
             due += [at for at in eligible if at > now]
         if self._lingers is not None:
             due.append(self._lingers[1])
@@ -181,6 +197,69 @@ class CardTurns:
     def holder(self) -> str | None:
         """The name of the container whose turn it is."""
         return self._turn.account.name if self._turn is not None else None
+
+    # -- for one who sees several cards
+
+    @property
+    def spare(self) -> int:
+        """For how long the card may be kept idle for the sake of others."""
+        return self.quantum // SPARE_PART
+
+    @property
+    def owner(self) -> Account | None:
+        """Whose turn it is, though perhaps none of its processes has it at the moment."""
+        return self._turn.account if self._turn is not None else None
+
+    @property
+    def since(self) -> int | None:
+        """When the turn began, None if there is none."""
+        return self._turn.since if self._turn is not None else None
+
+    def held_up(self, now: int) -> bool:
+        """Return whether somebody has the card for half a quantum longer than the turn was to last."""
+        turn = self._turn
+        return turn is not None and turn.end is not None and bool(turn.holders) and now >= turn.end + self.quantum // 2
+
+    @property
+    def end(self) -> int | None:
+        """When the turn is over; None: not before somebody else wants the card, or there is none."""
+        return self._turn.end if self._turn is not None else None
+
+    def free_at(self, now: int) -> int:
+        """Return when the card can be expected to be free: past its end a turn goes on for as long as it has so far."""
+        turn = self._turn
+        if turn is None:
+            return now
+        if turn.end is None:
+            return now + self.quantum
+        over = now - turn.end
+        return now + over if over >= self.spare else max(now, turn.end)
+
+    def end_by(self, end: int, now: int) -> list[Instruction]:
+        """Give a turn without end one."""
+        turn = self._turn
+        if turn is None or turn.end is not None:
+            return []
+        turn.end, turn.sign = max(now, end), max(turn.sign, now)
+        return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
+
+    def take_away(self, now: int) -> None:
+        """End a turn though its holders still keep the card; they are charged for that when they give it back."""
+        if self._turn is not None:
+            self._bring_up_to(now)
+            self._lose(self._turn, now)
+
+    def release(self, now: int) -> None:
+        """End a turn that none of its account's processes has."""
+        if self._turn is not None and not self._turn.holders:
+            self._bring_up_to(now)
+            self._end(now)
+
+    def lingering(self, now: int) -> tuple[Account, int] | None:
+        """Return for whom the card is kept free for a moment after its turn, and until when."""
+        if self._lingers is not None and (now >= self._lingers[1] or self._lingers[0].waiting):
+            self._lingers = None
+        return self._lingers
 
     # -- accounting
 
@@ -197,7 +276,7 @@ class CardTurns:
             turn.contended += contended
             turn.account.last_active = now
             turn.charged_until = max(until, turn.charged_until)
-        active = [a.virtual for a in self.accounts.values() if a.waiting or (turn and turn.account is a)]
+        active = [a.virtual for a in self.accounts.values() if a.wants or (turn and turn.account is a)]
         self._virtual = max(self._virtual, min(active, default=self._virtual))
 
     def _wait(self, account: Account, member: int, now: int) -> None:
@@ -210,14 +289,14 @@ class CardTurns:
             most = most_virtual(MOST_OWED, account.share)
             account.virtual = min(max(account.virtual, self._virtual - most), self._virtual + most)
         account.last_active = now
-        account.waiting.add(member)
+        account.waiting[member] = None
 
     def _left(self, member: int, now: int) -> None:
         self._bring_up_to(now)
         account = self._members.pop(member, None)
         if account is None:
             return
-        account.waiting.discard(member)
+        account.waiting.pop(member, None)
         if not account.waiting:
             account.waits_since = None
         if member in account.late:
@@ -249,12 +328,15 @@ class CardTurns:
         if turn is None:
             return
         lasted = turn.charged_until - turn.since
-        too_much = lasted - min(lasted, max(turn.used, lasted // LEAST_PART))
+        too_much = lasted - min(lasted, max(turn.settled + turn.used, lasted // LEAST_PART))
         turn.account.charge(-too_much, -min(too_much, turn.contended))
         if turn.unbounded:
             self._pardon(turn.account)
+        if turn.account.waiting:  # more than may have a turn at once
+            turn.account.waits_since = now
         if turn.end is not None and now >= turn.end:
             self._lingers = (turn.account, now + LINGER)
+            turn.account.had_all_at = now
 
     # -- the turn there is
 
@@ -267,20 +349,26 @@ class CardTurns:
             said += [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
         if turn.end is None or now < turn.end:
             length = 0 if turn.end is None else turn.end - now
-            for member in sorted(account.waiting):
+            for member in list(account.waiting)[: MOST_HOLDERS - len(turn.holders)]:
+                del account.waiting[member]
                 turn.holders.add(member)
                 said.append(Grant(member, turn.number, length))
-            account.waiting.clear()
             account.waits_since = None
-        elif now >= self._lost_at(turn, turn.end):
-            for member in turn.holders:
-                account.late[member] = now
-                if turn.unbounded:
-                    self._pardoned.add(member)
-            turn.used = now - turn.since
-            self._end(now)
-            self._lingers = None
+        if not turn.holders:
+            if now >= turn.kept_until or (turn.end is not None and now >= turn.end):
+                self._end(now)
+        elif turn.end is not None and now >= self._lost_at(turn, turn.end):
+            self._lose(turn, now)
         return said
+
+    def _lose(self, turn: _Turn, now: int) -> None:
+        for member in turn.holders:
+            turn.account.late[member] = now
+            if turn.unbounded:
+                self._pardoned.add(member)
+        turn.used = now - turn.since
+        self._end(now)
+        self._lingers = None
 
     def _lost_at(self, turn: _Turn, end: int) -> int:
         """Return when holders lose a turn that ended at ``end``, if nothing more is heard of them."""
@@ -289,33 +377,49 @@ class CardTurns:
     # -- the next one
 
     def _competes(self, account: Account) -> bool:
-        return bool(account.waiting) and not (self._turn is not None and self._turn.account is account)
+        return account.wants and not (self._turn is not None and self._turn.account is account)
 
     def _others_wait(self, account: Account, now: int) -> bool:
-        return any(
-            self._competes(a) and self._eligible_at(a) <= now for a in self.accounts.values() if a is not account
-        )
+        return any(self._competes(a) and self.eligible_at(a) <= now for a in self.accounts.values() if a is not account)
 
-    def _eligible_at(self, account: Account) -> int:
+    def eligible_at(self, account: Account) -> int:
+        """Return when an account has enough of its ceiling for a turn."""
         return account.ceiling.full_enough_at(self.quantum // 2) if account.capped else 0
 
-    def _start_next(self, now: int) -> list[Instruction]:
-        ready = [a for a in self.accounts.values() if a.waiting and self._eligible_at(a) <= now]
-        if self._linger(ready, now) or not ready:
+    def start(self, now: int) -> list[Instruction]:
+        """Begin the turn of the one that is next, if the card is free and somebody may have it."""
+        ready = [a for a in self.accounts.values() if a.waiting and self.eligible_at(a) <= now]
+        if self._turn is not None or self._linger(ready, now) or not ready:
             return []
-        account = min(ready, key=lambda a: self._rank(a, now))
-        end = None
-        if account.capped or not self._calm(account, now):
-            length = min(self.quantum, account.ceiling.level) if account.capped else self.quantum
-            end = now + length
+        account = min(ready, key=lambda a: self.rank(a, now))
+        return self._begin(account, self.length(account, now), now)
+
+    def begin(self, name: Hashable, length: int, now: int) -> list[Instruction]:
+        """Begin a turn of a container on the free card, for ``length``, 0: until somebody else wants it.
+
+        Where none of its processes waits, the turn is kept for one that comes in a moment.
+        """
+        return self._begin(self.accounts[name], length, now) if self._turn is None else []
+
+    def _begin(self, account: Account, length: int, now: int) -> list[Instruction]:
         self._last_number = self._last_number % 0xFFFFFFFF + 1
+        end = now + length if length else None
         self._turn = _Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
+        self._turn.kept_until = now + (self.quantum if account.late else self.spare)
         self._lingers = None
         return self._look_after(self._turn, now)
 
+    def length(self, account: Account, now: int) -> int:
+        """Return how long the next turn of an account lasts; 0: until somebody else wants the card."""
+        if account.capped:
+            return min(self.quantum, account.ceiling.level)
+        return 0 if self._calm(account, now) else self.quantum
+
     def _calm(self, account: Account, now: int) -> bool:
         """Return whether nobody but ``account`` is about: one with a turn without end submits far ahead of the card."""
-        others = (a for a in self.accounts.values() if a is not account)
+        others = [a for a in self.accounts.values() if a is not account]
+        if any(a.asks for a in others):
+            return False
         return not any(a.waiting or a.late or now - a.last_active < CALM for a in others if a.last_active is not None)
 
     def _linger(self, ready: list[Account], now: int) -> bool:
@@ -324,14 +428,19 @@ class CardTurns:
             return False
         account, until = self._lingers
         known = any(a is account for a in self.accounts.values())
-        if now >= until or account.waiting or not known or self._eligible_at(account) > now:
+        if now >= until or account.waiting or not known or self.eligible_at(account) > now:
             self._lingers = None
             return False
-        return all(self._rank(account, now) < self._rank(other, now) for other in ready)
+        return all(self.rank(account, now) < self.rank(other, now) for other in ready)
 
-    def _rank(self, account: Account, now: int) -> tuple[int, int, int, int, str]:
-        since = now if account.waits_since is None else max(account.waits_since, self._eligible_at(account))
+    def lag(self, account: Account) -> int:
+        """Return how much more an account has had, for its weight, than the one of those about that has had least."""
+        return account.virtual - self._virtual
+
+    def rank(self, account: Account, now: int) -> Rank:
+        """Return when it is an account's turn, among those on this card: the least first."""
+        since = now if account.waits_since is None else max(account.waits_since, self.eligible_at(account))
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, account.name)
         owed = account.share.floor > 0 and account.floor.level > 0
-        return (1, 0 if owed else 1, -account.share.priority, account.virtual, account.name)
+        return (1, 0 if owed else 1, -account.share.priority, self.lag(account), account.name)

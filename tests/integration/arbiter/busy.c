@@ -2,6 +2,7 @@
  *
  * busy SOCKET SECONDS KERNEL_NS STYLE THREADS [PAUSE_US]: prints "ready", then on its end how long its kernels took.
  * STYLE: "async" submits ahead, "sync" waits for each kernel, "alone" is async without the client. SOCKET "" is none.
+ * "joint": each kernel is one over all threads' cards. A part that is submitted keeps its card until all others are.
  * SIGTERM ends it early. At SIGUSR1 it loses all pipes and sockets to the file that the environment variable LOST names.
  * The cards' UUIDs are in the environment variable UUIDS, separated by commas; thread i uses card i modulo their number.
  */
@@ -33,6 +34,8 @@ static const char *style;
 static uint64_t kernel_ns, end_ns;
 static useconds_t pause_us;
 static uint64_t launched;
+static pthread_barrier_t all;
+static int goes_on, joint;
 
 const struct gputile_driver *gputile_driver(void) {
     static struct gputile_driver driver;
@@ -68,6 +71,14 @@ static void end_now(int number) {
     __atomic_store_n(&end_ns, 0, __ATOMIC_RELAXED);
 }
 
+static int go_on(int first) {
+    if (!joint) return now() < __atomic_load_n(&end_ns, __ATOMIC_RELAXED);
+    pthread_barrier_wait(&all);
+    if (first) goes_on = now() < __atomic_load_n(&end_ns, __ATOMIC_RELAXED);
+    pthread_barrier_wait(&all);
+    return goes_on;
+}
+
 static void *work(void *argument) {
     int card = (int)((size_t)argument % cards);
     int with_client = strcmp(style, "alone") != 0;
@@ -80,13 +91,14 @@ static void *work(void *argument) {
     if (cuDevicePrimaryCtxRetain(&context, card) || gputile_driver()->cuCtxSetCurrent(context)) exit(3);
     cuStreamCreate(&stream, 0);
     gputile_driver()->cuEventCreate(&behind[0], 0), gputile_driver()->cuEventCreate(&behind[1], 0);
-    while (now() < __atomic_load_n(&end_ns, __ATOMIC_RELAXED)) {
+    while (go_on(argument == NULL)) {
         if (with_client) gputile_turn_before(card, stream);
+        if (joint) pthread_barrier_wait(&all);
         cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
         if (with_client) gputile_turn_after(card, stream);
         count++;
         __atomic_add_fetch(&launched, 1, __ATOMIC_RELAXED);
-        if (!strcmp(style, "sync")) gputile_driver()->cuStreamSynchronize(stream);
+        if (joint || !strcmp(style, "sync")) gputile_driver()->cuStreamSynchronize(stream);
         if (pause_us) usleep(pause_us);
         /* A real driver's queue is full at some depth. */
         if (count % AHEAD == 0) {
@@ -105,6 +117,8 @@ int main(int count, char **argument) {
     for (char *word = strtok(getenv("UUIDS"), ","); word; word = strtok(NULL, ",")) uuids[cards++] = word;
     style = argument[4], kernel_ns = strtoull(argument[3], NULL, 10);
     int threads = atoi(argument[5]);
+    joint = !strcmp(style, "joint");
+    pthread_barrier_init(&all, NULL, (unsigned)threads);
     pause_us = count > 6 ? (useconds_t)atoi(argument[6]) : 0;
     if (getenv("LOST")) signal(SIGUSR1, lose_descriptors);
     if (gputile_turn_start(argument[1], cards, uuids)) return 2;

@@ -280,6 +280,27 @@ def test_two_cards_are_apart(stack: ExitStack, arbiter: ArbiterProcess, tmp_path
     assert keeps_to(processes[0], 0.2)
 
 
+def test_kernels_over_two_cards(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
+    """M5, G4: two containers whose kernels need both cards, and one on the first alone: a third of that for each."""
+    gpus = FakeGpus(tmp_path, mib=(16384, 16384))
+    both, one = [CardClaim(uuid) for uuid in gpus.uuids], [CardClaim(gpus.uuids[0])]
+    paths = arbiter.assign({"x": both, "y": both, "z": one})
+    x, y = (
+        stack.enter_context(Busy(gpus, path, 600.0, 5_000_000, "joint", threads=2, cards=(0, 1))) for path in paths[:2]
+    )
+    z = stack.enter_context(Busy(gpus, paths[2], 600.0, 5_000_000, "sync"))
+    for process in (x, y, z):
+        process.begin()
+    measure([x, y, z], 2 * SECOND)
+    parts: list[list[float]] = []
+    for _ in range(MOST_ROUNDS):
+        got = measure([x, y, z], 2 * SECOND, settle_ns=0)
+        parts.append([round(part / sum(got), 3) for part in got])
+        if all(abs(part - 1 / 3) < CLOSE for part in parts[-1]):
+            return
+    raise AssertionError(parts)
+
+
 def test_a_lone_container_gets_what_it_gets_without_the_library(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus
 ) -> None:
