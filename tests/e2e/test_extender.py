@@ -1,5 +1,6 @@
 """The extender on a real kube-scheduler: cards, reasons, models (U1 to U4, U7, M1, M9, C2, T2, T3, B1, B9, V2)."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -18,6 +19,11 @@ from gputile.api.wellknown import (
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
+from gputile.extender.apiserver import ApiServerCluster
+from gputile.kube.connection import Connection
+from gputile.kube.errors import Conflict
+from gputile.kube.kubeconfig import load_access
+from gputile.scheduling.decision import Decision
 from tests.documents import document_yaml
 from tests.e2e.extender import (
     assert_nothing_over_allocated,
@@ -30,7 +36,14 @@ from tests.e2e.extender import (
     write_cluster,
 )
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import MANAGED, WEIGHT, described_nodes, start_extender
+from tests.localcluster.gputile import (
+    MANAGED,
+    SERVICE_ACCOUNT,
+    SERVICE_ACCOUNT_GROUPS,
+    WEIGHT,
+    described_nodes,
+    start_extender,
+)
 
 CLUSTER = """
 gpuMemoryUnit: 128MiB
@@ -256,6 +269,36 @@ def test_what_if_starts_from_the_live_cluster(cluster: ControlPlane, namespace: 
     assert decision["node"] == "t4"
     assert [(gpu["index"], gpu["units"], gpu["mib"]) for gpu in decision["gpus"]] == [(1, 30, 3840)]
     assert set(bound(pods_in(cluster, namespace))) == {"there"}
+
+
+def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlPlane, namespace: str) -> None:
+    """However late the API server comes to it; with no more rights than the extender has (B1)."""
+    body = pod_body("late", {GPU_MEMORY: 1}, schedulerName="nobody")
+    created = cluster.api.post(f"/api/v1/namespaces/{namespace}/pods", body)
+    first, uid = created["metadata"]["resourceVersion"], created["metadata"]["uid"]
+    access = load_access(cluster.kubeconfig(SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS))
+
+    async def work() -> None:
+        async with Connection(access) as connection:
+            real = ApiServerCluster(connection, lambda: True)
+            decision = Decision("t4", (), None)
+            late = decision.binding(namespace, "late", uid, first)
+            fenced = await real.fence(namespace, "late")
+            assert fenced is not None
+            assert fenced.metadata.resource_version != first
+            with pytest.raises(Conflict):
+                await real.bind(late)
+            found = await real.pod(namespace, "late")
+            assert found is not None
+            assert found.spec.node_name == ""
+            assert "late" in [pod.metadata.name for pod in await real.unbound()]
+            await real.bind(decision.binding(namespace, "late", uid, found.metadata.resource_version))
+            bound_since = await real.fence(namespace, "late")
+            assert bound_since is not None
+            assert bound_since.spec.node_name == "t4"
+            assert "late" not in [pod.metadata.name for pod in await real.unbound()]
+
+    asyncio.run(work())
 
 
 def test_sigterm_ends_the_extender_in_order(cluster: ControlPlane) -> None:

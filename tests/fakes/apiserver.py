@@ -99,8 +99,9 @@ class FakeApiServer:
         """Create or replace an object, with a new version."""
         self.version += 1
         name = obj["metadata"]["name"]
-        stored = {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(self.version)}}
         objects = self.store.setdefault(collection, {})
+        uid = objects[name]["metadata"]["uid"] if name in objects else f"uid-{self.version}"
+        stored = {**obj, "metadata": {"uid": uid, **obj["metadata"], "resourceVersion": str(self.version)}}
         self._log("MODIFIED" if name in objects else "ADDED", collection, stored)
         objects[name] = stored
         return stored

@@ -197,12 +197,17 @@ class ObjectReference(_Object):
 
 
 class BindingMeta(_Object):
-    """The metadata of a Binding. The API server checks ``uid`` and merges ``annotations`` into the pod."""
+    """The metadata of a Binding. The API server merges ``annotations`` into the pod.
+
+    It checks ``uid`` and, where it is not empty, ``resource_version``: a Binding for a version that the pod has no more
+    is never executed (kubernetes/pkg/registry/core/pod/storage, BindingREST.Create).
+    """
 
     name: str
     namespace: str
     uid: str
     annotations: dict[str, str]
+    resource_version: str = ""
 
 
 class Binding(_Object):

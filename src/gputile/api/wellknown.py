@@ -39,6 +39,7 @@ GANG_GATE: Final = "gputile.io/gang"  # gputile; scheduling gate of a pod whose 
 ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # pod: the ledger entry, see device.allocation
 MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # pod: the unit that its gpu-mem counts in
 HOLD_ANNOTATION: Final = "gputile.io/hold"  # pod of a gang: the cards kept for it until it is bound, see device.hold
+FENCE_ANNOTATION: Final = "gputile.io/fence"  # unbound pod: written so that Bindings sent before cannot be executed
 WAKE_ANNOTATION: Final = "gputile.io/wake"  # node: touched to make kube-scheduler try refused pods again
 MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # pod in mode mps: 1 to 100
 TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # node: its GPU taint was set by the controller, which may remove it

@@ -18,11 +18,11 @@ class Leadership:
         self._lease = lease
         self._refresh = refresh
         self._begun = begun
-        self._seen_as_of: int | None = None  # the Lease's transitions when everything before them had been seen
+        self._seen_as_of: tuple[str, int] | None = None  # the Lease's term that all before it has been seen in
 
     def active(self) -> bool:
         """Return whether this replica may act now."""
-        return self._lease.valid() and self._seen_as_of == self._lease.transitions
+        return self._lease.valid() and self._seen_as_of == self._lease.term
 
     @property
     def holder(self) -> str:
@@ -46,15 +46,15 @@ class Leadership:
                 log.warning("the Lease is lost", extra={"holder": self._lease.holder})
             self._seen_as_of = None
             return
-        if self._seen_as_of != self._lease.transitions:
-            transitions = self._lease.transitions
-            log.info("taking over", extra={"lease_transitions": transitions})
+        if self._seen_as_of != self._lease.term:
+            term = self._lease.term
+            log.info("taking over", extra={"lease_transitions": term[1]})
             renewing = asyncio.create_task(self._renew_until_done())
             try:
                 await self._refresh()
             finally:
                 renewing.cancel()
-            self._seen_as_of = transitions
+            self._seen_as_of = term
             self._begun()
         elif lapsed:
             self._begun()  # what came while nobody might act was passed over

@@ -1,20 +1,23 @@
 """The bind verb: choose the cards, take them in the ledger, send the Binding, and never lose track of it.
 
 Between the choice and the ledger's entry nothing is awaited, so two binds never see the same cards free. A Binding
-whose answer was lost may or may not have been executed: its cards stay taken until the pod itself tells, or until
-the API server can no longer execute it. Meanwhile the pod is offered its own node only.
+whose answer was lost may or may not have been executed: its cards stay taken until that is known. It is for one
+resourceVersion of its pod; so one write to the pod that leaves it unbound makes it impossible for good (``fence``),
+and the answer to that write tells which of both it is. Meanwhile the pod is offered its own node only.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from gputile.api.core import Binding, Pod
+from gputile.api.core import Pod
 from gputile.api.wellknown import ALLOCATION_ANNOTATION
 from gputile.device.request import Request
 from gputile.extender.cluster import Cluster
-from gputile.kube.errors import Conflict, KubeError, NotFound
+from gputile.extender.fence import ANSWER_LOST_FOR_GOOD_S
+from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
+from gputile.ledger.booking import Booking
 from gputile.ledger.events import Assumed, Forgotten, PodApplied, PodDeleted, TimePassed
 from gputile.placement.fit import Refusal
 from gputile.scheduling.claim import claim
@@ -23,9 +26,8 @@ from gputile.scheduling.placer import Placer
 
 log = logging.getLogger(__name__)
 
-# The API server gives up on a request after 60 s (--request-timeout); what it has not executed by then, it never will.
-ANSWER_LOST_FOR_GOOD_S = 75.0
 CONFIRMATION_S = 10.0
+_VERSIONS = 4  # of a pod that others write to all the time a Binding is tried for so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,16 @@ class BindError(Exception):
     """The pod was not bound, or nobody knows yet; the text goes to kube-scheduler, which tries again."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unsettled:
+    """A Binding whose answer was lost: for which version of the pod, and when (monotonic, seconds)."""
+
+    pod: Pod
+    decision: Decision
+    version: str
+    lost_at: float
+
+
 class Binder:
     """Sends Bindings, one at a time for each pod, any number at a time for different pods."""
 
@@ -49,7 +61,8 @@ class Binder:
         self._cluster = cluster
         self._clock = clock
         self._under_way: dict[str, asyncio.Task[Decision | None]] = {}
-        self._unsettled: dict[str, Decision] = {}  # by UID: Bindings whose answer was lost
+        # By UID. There is at most one for each pod that holds cards here and is not bound yet.
+        self._unsettled: dict[str, _Unsettled] = {}
 
     async def bind(self, pod: Pod, request: Request | None, node: str) -> Decision | None:
         """Bind ``pod`` to ``node``, and return the decision; None where there was nothing to decide.
@@ -73,123 +86,171 @@ class Binder:
         if not task.cancelled():
             task.exception()  # seen here even if the caller went away
 
-    async def drain(self) -> None:
-        """Wait for the Bindings that are under way."""
+    async def conclude(self) -> bool:
+        """Wait for the Bindings that are under way, and settle those without an answer; return whether all are."""
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
+        await self._settle_all()
+        return not self._unsettled
 
     async def _bind(self, pod: Pod, request: Request | None, node: str) -> Decision | None:
         meta = pod.metadata
+        if meta.uid in self._unsettled and await self._settle(self._unsettled[meta.uid], node):
+            return None
         if request is None:
-            plain = Decision(node, (), None)
-            await self._send(pod, plain.binding(meta.namespace, meta.name, meta.uid), plain)
+            await self._send(pod, Decision(node, (), None))
             return None
         held = self._ledger.booking(meta.uid)
-        if held is None or held.tentative:
-            decision = claim(self._placer, pod, request, node, self._clock.unix_ns())
-            if isinstance(decision, Refusal):
-                raise BindError(f"node {node}: {decision.text}")
-            booking = decision.booking(pod, request.shape.trust_group, self._clock.monotonic())
-            if booking is not None:
-                self._ledger.apply(Assumed(booking))
-        elif held.node != node:
-            raise BindError(f"pod {pod.key} has cards of node {held.node}: an earlier Binding is not settled yet")
-        elif meta.uid in self._unsettled and held.assumed_at is not None:
-            # The same cards again, since the earlier Binding may still be executed; the wait for it starts anew.
-            decision = self._unsettled[meta.uid]
-            self._ledger.apply(Forgotten(meta.uid))
-            self._ledger.apply(Assumed(replace(held, assumed_at=self._clock.monotonic())))
-        else:
+        if held is not None and not held.tentative:
+            if held.node != node:
+                raise BindError(f"pod {pod.key} has cards of node {held.node} already")
             return None  # bound to this very node already
-        await self._send(pod, decision.binding(meta.namespace, meta.name, meta.uid), decision)
+        decision = claim(self._placer, pod, request, node, self._clock.unix_ns())
+        if isinstance(decision, Refusal):
+            raise BindError(f"node {node}: {decision.text}")
+        booking = decision.booking(pod, request.shape.trust_group, self._clock.monotonic())
+        if booking is not None:
+            self._ledger.apply(Assumed(booking))
+        await self._send(pod, decision)
         return decision
 
-    async def _send(self, pod: Pod, binding: Binding, decision: Decision) -> None:
-        """Send the Binding; on return the pod is bound as decided, else BindError is raised."""
-        uid = pod.metadata.uid
+    async def _send(self, pod: Pod, decision: Decision) -> None:
+        """Send the Binding; on return the pod is bound as decided, else BindError is raised.
+
+        kube-scheduler's view of the pod may be older than the pod. Then it is read, and the Binding sent again for the
+        version that it has.
+        """
+        meta, version, error = pod.metadata, pod.metadata.resource_version, None
+        for _ in range(_VERSIONS):
+            if version:
+                error = await self._try(pod, decision, version)
+                if error is None:
+                    return
+            current = await self._after_conflict(pod, decision, version, error)
+            if current is None:
+                return
+            if current == version:
+                break
+            version = current
+        self._ledger.apply(Forgotten(meta.uid))
+        raise BindError(f"the Binding of pod {pod.key} met a conflict: {error}") from error
+
+    async def _try(self, pod: Pod, decision: Decision, version: str) -> Conflict | None:
+        """Send the Binding for one version of the pod; return the conflict that it met, None where the pod is bound."""
+        meta = pod.metadata
         try:
-            await self._cluster.bind(binding)
+            await self._cluster.bind(decision.binding(meta.namespace, meta.name, meta.uid, version))
         except Conflict as error:
-            await self._after_conflict(pod, decision, error)
+            return error
         except NotFound as error:
-            self._tell(uid, None)
+            self._ledger.apply(PodDeleted(meta.uid))
             raise BindError(f"pod {pod.key} is gone") from error
         except KubeError as error:
             if not error.may_have_been_executed:
-                if uid not in self._unsettled:
-                    self._ledger.apply(Forgotten(uid))
+                self._ledger.apply(Forgotten(meta.uid))
                 raise BindError(f"the Binding of pod {pod.key} was refused: {error}") from error
-            self._unsettled[uid] = decision
+            lost = _Unsettled(pod, decision, version, self._clock.monotonic())
+            self._unsettled[meta.uid] = lost
             log.warning("the answer to a Binding was lost", extra={"pod": pod.key, "node": decision.node})
-            found = await self._look(pod, error)
-            if not _bound_as(found, decision):
+            if not await self._settle(lost, decision.node):
                 raise BindError(f"the answer to the Binding of pod {pod.key} was lost: {error}") from error
-        self._unsettled.pop(uid, None)
+        return None
 
-    async def _after_conflict(self, pod: Pod, decision: Decision, error: Conflict) -> None:
-        """A 409: the pod is bound already, be it by an earlier Binding of ours, or may not be bound now."""
-        uid, earlier = pod.metadata.uid, pod.metadata.uid in self._unsettled
-        self._unsettled[uid] = decision
-        found = await self._look(pod, error)
-        if _bound_as(found, decision):
-            return
-        if found is not None and not found.spec.node_name and not earlier:
-            self._unsettled.pop(uid, None)
-            self._ledger.apply(Forgotten(uid))
-        raise BindError(f"the Binding of pod {pod.key} met a conflict: {error}") from error
+    async def _after_conflict(self, pod: Pod, decision: Decision, version: str, why: Conflict | None) -> str | None:
+        """Return the version of a pod that is still to be bound, None where it is bound as decided.
 
-    async def _look(self, pod: Pod, why: KubeError) -> Pod | None:
-        """Read the pod from the API server and tell the ledger; None where it is gone.
-
-        Raises:
-            BindError: it cannot be read, so that nobody knows yet; what was assumed stays.
+        A 409 says that the pod is bound already, has another version or may not be bound now.
         """
         uid = pod.metadata.uid
         before = self._ledger.booking(uid)
         try:
             found = await self._cluster.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError as error:
-            raise BindError(f"whether pod {pod.key} is bound is not known yet: {why}; then: {error}") from error
-        # What the watch has said of the pod meanwhile may be newer than this answer, and is not said again.
-        if before is not None and self._ledger.booking(uid) is before:
-            self._tell(uid, found)
-        return found if found is not None and found.metadata.uid == pod.metadata.uid else None
+            self._unsettled[uid] = _Unsettled(pod, decision, version, self._clock.monotonic())
+            raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}; then: {error}") from error
+        if found is not None and found.metadata.uid == uid and not found.spec.node_name:
+            if not found.metadata.deletion_timestamp:
+                return found.metadata.resource_version
+            self._ledger.apply(Forgotten(uid))
+            raise BindError(f"pod {pod.key} is being deleted") from why
+        self._tell(uid, found, before)
+        if not _bound_as(found, uid, decision):
+            raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}") from why
+        return None
 
-    def _tell(self, uid: str, found: Pod | None) -> None:
+    async def _settle(self, lost: _Unsettled, node: str) -> bool:
+        """Find out what became of a Binding, and make it impossible if nothing did; return if it bound to ``node``.
+
+        Raises:
+            BindError: nobody knows yet; what was assumed stays.
+        """
+        meta = lost.pod.metadata
+        before = self._ledger.booking(meta.uid)
+        try:
+            found = await self._cluster.fence(meta.namespace, meta.name)
+        except ApiError as error:
+            found = await self._outwaited(lost, error)
+        except KubeError as error:
+            raise BindError(f"whether pod {lost.pod.key} is bound is not known yet: {error}") from error
+        if self._unsettled.get(meta.uid) is not lost:
+            return False  # settled by another call meanwhile: the ledger has it
+        if found is not None and found.metadata.uid == meta.uid and not found.spec.node_name:
+            if found.metadata.resource_version == lost.version and not self._long_ago(lost):
+                raise BindError(f"whether pod {lost.pod.key} is bound is not known yet: it cannot be written to")
+            self._ledger.apply(Forgotten(meta.uid))
+        else:
+            self._tell(meta.uid, found, before)
+        del self._unsettled[meta.uid]
+        return _bound_as(found, meta.uid, lost.decision) and lost.decision.node == node
+
+    async def _outwaited(self, lost: _Unsettled, refused: ApiError) -> Pod | None:
+        """Return a pod that may not be written to, once its version or the time tells what became of its Binding."""
+        try:
+            return await self._cluster.pod(lost.pod.metadata.namespace, lost.pod.metadata.name)
+        except KubeError as error:
+            raise BindError(f"whether pod {lost.pod.key} is bound is not known yet: {refused}; {error}") from error
+
+    def _long_ago(self, lost: _Unsettled) -> bool:
+        return self._clock.monotonic() - lost.lost_at >= ANSWER_LOST_FOR_GOOD_S
+
+    def _tell(self, uid: str, found: Pod | None, before: Booking | None) -> None:
+        """Take to the ledger what was read of a pod; ``before`` is what the ledger had of it when the read began.
+
+        What the watch has said of the pod meanwhile may be newer than what was read, and is not said again.
+        """
         if found is None or found.metadata.uid != uid:
             self._ledger.apply(PodDeleted(uid))
-            self._unsettled.pop(uid, None)
-        else:
+        elif before is not None and self._ledger.booking(uid) is before:
             self._ledger.apply(PodApplied(found))
 
     async def settle(self) -> None:
         """End holds, and look after Bindings that no watch has confirmed in time; to be called every few seconds."""
         self._ledger.apply(TimePassed(self._clock.unix_ns()))
-        now = self._clock.monotonic()
-        assumed = {b.uid for b in self._ledger.overdue(now, 0.0)}
-        for uid in self._unsettled.keys() - assumed - self._under_way.keys():
-            del self._unsettled[uid]
-        for booking in self._ledger.overdue(now, CONFIRMATION_S):
-            if booking.uid in self._under_way or booking.assumed_at is None:
+        await self._settle_all()
+        for booking in self._ledger.overdue(self._clock.monotonic(), CONFIRMATION_S):
+            if booking.uid in self._under_way or booking.uid in self._unsettled:
                 continue
             try:
                 found = await self._cluster.pod(booking.namespace, booking.name)
             except KubeError as error:
-                log.warning("a Binding cannot be settled yet", extra={"pod": booking.key, "why": str(error)})
+                log.warning("a Binding cannot be confirmed yet", extra={"pod": booking.key, "why": str(error)})
                 continue
-            if booking.uid in self._under_way or self._ledger.booking(booking.uid) is not booking:
+            if booking.uid not in self._under_way:
+                self._tell(booking.uid, found, booking)
+
+    async def _settle_all(self) -> None:
+        for uid, lost in list(self._unsettled.items()):
+            if uid in self._under_way:
                 continue
-            self._tell(booking.uid, found)
-            bound = found is not None and found.spec.node_name
-            if not bound and now - booking.assumed_at >= ANSWER_LOST_FOR_GOOD_S:
-                log.warning("a Binding was never executed", extra={"pod": booking.key, "node": booking.node})
-                self._unsettled.pop(booking.uid, None)
-                self._ledger.apply(Forgotten(booking.uid))
+            try:
+                await self._settle(lost, lost.decision.node)
+            except BindError as error:
+                log.warning("a Binding cannot be settled yet", extra={"pod": lost.pod.key, "why": str(error)})
 
 
-def _bound_as(pod: Pod | None, decision: Decision) -> bool:
-    """Return whether the pod carries the decision's node and allocation."""
-    if pod is None:
+def _bound_as(pod: Pod | None, uid: str, decision: Decision) -> bool:
+    """Return whether it is the pod with this UID, and carries the decision's node and allocation."""
+    if pod is None or pod.metadata.uid != uid:
         return False
     written = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
     return pod.spec.node_name == decision.node and written == decision.annotations().get(ALLOCATION_ANNOTATION)

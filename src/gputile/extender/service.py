@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,11 +18,12 @@ from starlette.types import Receive, Scope, Send
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectReference, Pod
 from gputile.api.wellknown import EXTENDER_LEASE
-from gputile.extender.activity import Activity
+from gputile.extender.activity import Activity, Alone
 from gputile.extender.apiserver import BIND_SECONDS, ApiServerCluster
 from gputile.extender.app import create_app
 from gputile.extender.binder import Binder, Clock
 from gputile.extender.feed import Feed
+from gputile.extender.fence import fence_off
 from gputile.extender.metrics import Metrics
 from gputile.extender.pricing import Pricing
 from gputile.extender.readiness import NotReady
@@ -88,13 +89,15 @@ class Extender:
         namespace = settings.lease_namespace or connection.namespace
         tenancy = Tenancy(settings.identity, settings.lease_seconds or 1.0, settings.lease_seconds / 3 or 0.5)
         lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, tenancy, within=max(1.0, settings.lease_seconds / 3))
-        self._activity = Activity(lease, self._refresh, time.monotonic) if settings.lease_seconds else None
-        cluster = ApiServerCluster(connection, self._activity.active if self._activity else lambda: True)
+        self._activity: Activity | Alone = (
+            Activity(lease, self._take_over, time.monotonic) if settings.lease_seconds else Alone(self._take_over)
+        )
+        self._cluster = ApiServerCluster(connection, self._activity.active)
         placer = Placer(self.ledger)
         self._pricing = Pricing(placer)
-        self.binder = Binder(placer, cluster, Clock(time.monotonic, time.time_ns))
+        self.binder = Binder(placer, self._cluster, Clock(time.monotonic, time.time_ns))
         self.app: Starlette = create_app(
-            Verbs(placer, self.binder, cluster, self._notify, self._wake.refused),
+            Verbs(placer, self.binder, self._cluster, self._notify, self._wake.refused),
             self.metrics,
             admit=self._admit,
             ready=self.not_ready,
@@ -110,10 +113,11 @@ class Extender:
         why = self.not_ready()
         if why:
             raise NotReady(why)
-        if self._activity is not None:
-            await self._activity.admit()
+        await self._activity.admit()
 
-    async def _refresh(self) -> None:
+    async def _take_over(self, fence: bool) -> None:
+        if fence:
+            await fence_off(self._cluster, self.ledger.configuration, time.monotonic)
         await asyncio.gather(self._pods.relist(), self._nodes.relist())
 
     def _notify(self, notice: Notice) -> None:
@@ -127,8 +131,7 @@ class Extender:
     def _describe(self) -> None:
         gauge, ledger = self.metrics.gauge, self.ledger
         gauge("gputile_extender_synced", "1 once pods and nodes are listed.", lambda: not self.not_ready())
-        active: Callable[[], bool] = self._activity.active if self._activity else lambda: True
-        gauge("gputile_extender_active", "1 while this replica may decide.", active)
+        gauge("gputile_extender_active", "1 while this replica may decide.", self._activity.active)
         gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
         gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
         gauge("gputile_ledger_unconfirmed", "Bindings not confirmed.", lambda: len(ledger.overdue(time.monotonic(), 0)))
@@ -142,8 +145,7 @@ class Extender:
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._settle(), self._wake.run(), self._pricing.run()]
-        if self._activity is not None:
-            work.append(self._activity.keep(self._settings.lease_seconds / 3))
+        work.append(self._activity.keep(self._settings.lease_seconds / 3))
         if self._events is not None:
             work.append(self._events.run())
         async with asyncio.TaskGroup() as group:
@@ -151,11 +153,10 @@ class Extender:
             try:
                 yield
             finally:
-                await self.binder.drain()
+                settled = await self.binder.conclude()
                 for task in tasks:
                     task.cancel()
-        if self._activity is not None:
-            await self._activity.release()
+        await self._activity.end(settled=settled)
 
     async def _settle(self) -> None:
         while True:

@@ -71,9 +71,18 @@ class LeaseHolder:
         return self._tenancy.record.holder if self._tenancy.record else ""
 
     @property
-    def transitions(self) -> int:
-        """How often the lease has changed hands, as of when it was last read or written."""
-        return self._tenancy.record.transitions if self._tenancy.record else 0
+    def term(self) -> tuple[str, int]:
+        """The lease's UID and how often it has changed hands, as of when it was last read or written.
+
+        Nobody else has held it while that is the same: one that was deleted and made again has another UID.
+        """
+        record = self._tenancy.record
+        return (record.uid, record.transitions) if record else ("", 0)
+
+    @property
+    def vacated(self) -> bool:
+        """Whether the one before had released the lease when this replica took it."""
+        return self._tenancy.vacated
 
     def valid(self) -> bool:
         """Return whether this replica is the active one, now."""
@@ -90,6 +99,8 @@ class LeaseHolder:
 
     async def acquire(self) -> bool:
         """Read the lease, take it if it is free, expired or this replica's own; return whether it is held.
+
+        A lease that is not there is made, and can be taken when its duration is over: see ``tenancy``.
 
         Raises:
             KubeError: it cannot be read or written. The claim stands until ``valid_until`` all the same.
@@ -117,7 +128,7 @@ class LeaseHolder:
             self._tenancy.give_up()
             record = self._tenancy.record
             if record and record.holder == self._tenancy.identity:
-                nobody = Record(record.resource_version, "", 1.0, record.transitions)
+                nobody = Record(record.resource_version, "", 1.0, record.transitions, record.uid)
                 try:
                     stored = await self._write(Step.RENEW, nobody)
                 except Conflict:
@@ -175,6 +186,7 @@ def _record(answer: bytes) -> Record:
     spec = lease.spec
     return Record(
         resource_version=lease.metadata.resource_version,
+        uid=lease.metadata.uid,
         holder=spec.holder_identity or "",
         duration=float(spec.lease_duration_seconds or 0),
         transitions=spec.lease_transitions or 0,

@@ -4,6 +4,9 @@ A replica never compares a time written by another machine with its own clock. I
 for how long a record has not changed, and takes the lease over once that is longer than the record's own duration. The
 holder counts from the moment before it sent its last successful renewal, which is earlier than anybody can have seen
 it. So while clocks run at the same rate no two replicas believe that they hold the lease, however long requests take.
+
+A lease that is not there may have been deleted while somebody held it, who still believes so for the lease's duration.
+So it is created for nobody, and then taken as if its holder had died. For that all replicas need the same duration.
 """
 
 import math
@@ -11,16 +14,22 @@ from dataclasses import dataclass
 from enum import Enum
 
 NEVER = -math.inf
+NOBODY_YET = "nobody yet: the Lease was made anew"
+"""The holder of a lease that was just created; no process has a name like this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What the API server has of a lease: ``holder``, "" for nobody, and the ``duration`` in seconds, 0 for unsaid."""
+    """What the API server has of a lease: ``holder``, "" for nobody, and the ``duration`` in seconds, 0 for unsaid.
+
+    ``uid`` tells it from one of the same name that was deleted.
+    """
 
     resource_version: str
     holder: str
     duration: float
     transitions: int = 0
+    uid: str = ""
 
 
 class Step(Enum):
@@ -38,6 +47,8 @@ class Tenancy:
     ``identity`` must be unlike that of any other process that runs at the same time; a process that starts again under
     the same one resumes its lease at once. ``margin`` is how many seconds before the end the claim is given up, for
     clocks that do not run at quite the same rate and for decisions already on their way.
+
+    ``vacated`` says whether the one before had released the lease when this replica took it: it had nothing under way.
     """
 
     def __init__(self, identity: str, duration: float, margin: float) -> None:
@@ -50,6 +61,7 @@ class Tenancy:
         self.margin = margin
         self.valid_until = NEVER
         self.record: Record | None = None
+        self.vacated = False
         self._seen_at = NEVER
 
     def valid(self, now: float) -> bool:
@@ -82,15 +94,19 @@ class Tenancy:
     def wanted(self) -> Record:
         """Return the record to write, on the condition that the version in it is still the current one."""
         if self.record is None:
-            return Record("", self.identity, self.duration)
+            return Record("", NOBODY_YET, self.duration)
         changed_hands = self.record.holder != self.identity
         transitions = self.record.transitions + changed_hands
-        return Record(self.record.resource_version, self.identity, self.duration, transitions)
+        return Record(self.record.resource_version, self.identity, self.duration, transitions, self.record.uid)
 
     def written(self, record: Record, started: float, now: float) -> None:
         """Take note that this replica's ``record`` was stored, by a request sent no earlier than ``started``."""
+        before = self.record
         self.seen(record, now)
-        self.valid_until = started + self.duration - self.margin
+        if record.holder == self.identity:
+            if before is not None and before.holder != self.identity:
+                self.vacated = not before.holder
+            self.valid_until = started + self.duration - self.margin
 
     def give_up(self) -> None:
         """Stop believing in the claim, as one does before releasing the lease."""

@@ -22,16 +22,29 @@ class Fate(Enum):
 
 
 class ModelCluster:
-    """Pods as the API server holds them. ``fates`` tells what happens to each bind, ``readable`` to each read."""
+    """Pods as the API server holds them. ``next_fate`` tells what happens to each bind, ``readable`` to each read.
+
+    ``writable`` tells whether pods can be written to, ``forbidden`` whether writing to them is refused.
+    """
 
     def __init__(self, next_fate: Callable[[], Fate]) -> None:
         self.pods: dict[tuple[str, str], Pod] = {}
         self.late: list[Binding] = []
+        self.sent: list[Binding] = []
         self.readable = True
+        self.writable = True
+        self.forbidden = False
+        self.version = 100
         self.next_fate = next_fate
 
     def add(self, pod: Pod) -> None:
         self.pods[pod.metadata.namespace, pod.metadata.name] = pod
+        self.touch(pod)
+
+    def touch(self, pod: Pod) -> None:
+        """Give a pod another version, as every write does."""
+        self.version += 1
+        pod.metadata.resource_version = str(self.version)
 
     def execute(self, binding: Binding) -> None:
         """Do what the API server does with a Binding (pods/binding, BindingREST.Create)."""
@@ -41,10 +54,13 @@ class ModelCluster:
             raise NotFound(404, "NotFound", "no such pod")
         if pod.metadata.uid != meta.uid:
             raise Conflict(409, "Conflict", "the UID in the precondition does not match")
+        if meta.resource_version not in ("", pod.metadata.resource_version):
+            raise Conflict(409, "Conflict", "the ResourceVersion in the precondition does not match")
         if pod.spec.node_name or pod.metadata.deletion_timestamp:
             raise Conflict(409, "Conflict", "already assigned, or being deleted")
         pod.spec.node_name = binding.target.name
         pod.metadata.annotations = pod.metadata.annotations | meta.annotations
+        self.touch(pod)
 
     def execute_late(self) -> None:
         """Execute what was still under way when its answer was given up."""
@@ -55,6 +71,7 @@ class ModelCluster:
 
     async def bind(self, binding: Binding) -> None:
         fate = self.next_fate()
+        self.sent.append(binding)
         if fate is Fate.REFUSED:
             raise Forbidden(403, "Forbidden", "pods/binding")
         if fate is Fate.UNREACHABLE:
@@ -72,3 +89,18 @@ class ModelCluster:
         if not self.readable:
             raise AnswerLost("timed out")
         return copy.deepcopy(self.pods.get((namespace, name)))
+
+    async def fence(self, namespace: str, name: str) -> Pod | None:
+        if self.forbidden:
+            raise Forbidden(403, "Forbidden", "pods/status")
+        if not self.writable:
+            raise AnswerLost("timed out")
+        pod = self.pods.get((namespace, name))
+        if pod is not None:
+            self.touch(pod)
+        return copy.deepcopy(pod)
+
+    async def unbound(self) -> list[Pod]:
+        if not self.readable:
+            raise AnswerLost("timed out")
+        return [copy.deepcopy(pod) for pod in self.pods.values() if not pod.spec.node_name]

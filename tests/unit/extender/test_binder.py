@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -35,8 +35,8 @@ class Bench:
 
     def create(self, name: str, units: int = 5, uid: str = "") -> Pod:
         pod = gpu_pod(name, units, uid=uid)
-        self.cluster.add(copy.deepcopy(pod))
-        return pod
+        self.cluster.add(pod)
+        return copy.deepcopy(pod)
 
     async def bind(self, pod: Pod, node: str) -> bool:
         try:
@@ -93,11 +93,46 @@ def test_a_certain_failure_frees_the_cards_at_once(fate: Fate) -> None:
     run(scenario())
 
 
-def test_an_unknown_outcome_keeps_the_cards_until_it_cannot_be_executed_any_more() -> None:
+def test_a_lost_binding_is_made_impossible_at_once() -> None:
+    """One write to the pod tells that it is unbound and moves its version on: what is on its way is for no version."""
+
     async def scenario() -> None:
-        bench = Bench(Fate.LOST_NEVER)
+        bench = Bench(Fate.LOST_LATE, Fate.OK)
+        assert not await bench.bind(bench.create("p", 15), "a")
+        assert bench.used() == {"a": 0, "b": 0}
+        assert await bench.bind(bench.create("q", 15), "a")
+        bench.cluster.execute_late()
+        assert bench.cluster.pods["default", "p"].spec.node_name == ""
+
+    run(scenario())
+
+
+def test_an_unknown_outcome_keeps_the_cards_for_as_long_as_nobody_can_write_to_the_pod() -> None:
+    async def scenario() -> None:
+        bench = Bench(Fate.LOST_LATE)
+        bench.cluster.writable = False
         assert not await bench.bind(bench.create("p"), "a")
         bench.watch()  # shows the pod unbound: that may be old news
+        for _ in range(3):
+            await bench.binder.settle()
+            assert bench.used() == {"a": 5, "b": 0}
+            bench.now += ANSWER_LOST_FOR_GOOD_S + 1
+        assert not await bench.binder.conclude()
+        bench.cluster.writable = True
+        await bench.binder.settle()
+        bench.cluster.execute_late()
+        assert bench.used() == {"a": 0, "b": 0}
+        assert bench.cluster.pods["default", "p"].spec.node_name == ""
+        assert await bench.binder.conclude()
+
+    run(scenario())
+
+
+def test_where_writing_is_forbidden_the_api_server_is_given_its_time() -> None:
+    async def scenario() -> None:
+        bench = Bench(Fate.LOST_NEVER)
+        bench.cluster.forbidden = True
+        assert not await bench.bind(bench.create("p"), "a")
         await bench.binder.settle()
         assert bench.used() == {"a": 5, "b": 0}
         bench.now += ANSWER_LOST_FOR_GOOD_S + 1
@@ -107,29 +142,66 @@ def test_an_unknown_outcome_keeps_the_cards_until_it_cannot_be_executed_any_more
     run(scenario())
 
 
-def test_while_unsettled_the_pod_gets_the_same_cards_of_the_same_node_only() -> None:
+def test_where_writing_is_forbidden_the_write_of_somebody_else_will_do() -> None:
+    async def scenario() -> None:
+        bench = Bench(Fate.LOST_LATE)
+        bench.cluster.forbidden = True
+        assert not await bench.bind(bench.create("p"), "a")
+        bench.cluster.touch(bench.cluster.pods["default", "p"])  # as kube-scheduler writes why it failed
+        await bench.binder.settle()
+        bench.cluster.execute_late()
+        assert bench.used() == {"a": 0, "b": 0}
+        assert bench.cluster.pods["default", "p"].spec.node_name == ""
+
+    run(scenario())
+
+
+def test_while_unsettled_the_pod_keeps_its_cards_and_is_bound_once() -> None:
     async def scenario() -> None:
         bench = Bench(Fate.LOST_LATE, Fate.OK)
         pod = bench.create("p")
+        bench.cluster.writable = False
         assert not await bench.bind(pod, "a")
         assert not await bench.bind(pod, "b")
         bench.cluster.execute_late()
-        assert await bench.bind(pod, "a")  # a 409 from our own earlier Binding is a success
+        bench.cluster.writable = True
+        assert await bench.bind(pod, "a")  # our own earlier Binding is a success
+        assert bench.used() == {"a": 5, "b": 0}
+        assert len(bench.cluster.sent) == 1
+
+    run(scenario())
+
+
+def test_a_stale_view_of_the_pod_costs_one_more_try() -> None:
+    """kube-scheduler may have asked about a version of the pod that is not the latest."""
+
+    async def scenario() -> None:
+        bench = Bench(Fate.OK, Fate.OK)
+        pod = bench.create("p")
+        bench.cluster.touch(bench.cluster.pods["default", "p"])
+        assert await bench.bind(pod, "a")
+        assert [each.metadata.resource_version for each in bench.cluster.sent] == ["101", "102"]
         assert bench.used() == {"a": 5, "b": 0}
 
     run(scenario())
 
 
-def test_the_late_binding_lands_after_a_second_attempt_was_refused() -> None:
+def test_a_pod_that_is_written_to_all_the_time_is_tried_a_few_times_only() -> None:
     async def scenario() -> None:
-        bench = Bench(Fate.LOST_LATE, Fate.REFUSED)
+        bench = Bench(*[Fate.OK] * 50)
         pod = bench.create("p")
+        read = bench.cluster.pod
+
+        async def busy(namespace: str, name: str) -> Pod | None:
+            found = await read(namespace, name)
+            bench.cluster.touch(bench.cluster.pods[namespace, name])
+            return found
+
+        bench.cluster.pod = busy  # type: ignore[method-assign]
+        bench.cluster.touch(bench.cluster.pods["default", "p"])
         assert not await bench.bind(pod, "a")
-        assert not await bench.bind(pod, "a")
-        assert bench.used()["a"] == 5  # the first may still be executed
-        bench.cluster.execute_late()
-        bench.watch()
-        assert bench.used() == {"a": 5, "b": 0}
+        assert len(bench.cluster.sent) < 10
+        assert bench.used() == {"a": 0, "b": 0}
 
     run(scenario())
 
@@ -162,7 +234,7 @@ def test_a_caller_that_goes_away_stops_nothing() -> None:
         task = asyncio.create_task(bench.bind(bench.create("p"), "a"))
         await asyncio.sleep(0)
         task.cancel()
-        await bench.binder.drain()
+        await bench.binder.conclude()
         assert bench.cluster.pods["default", "p"].spec.node_name == "a"
 
     run(scenario())
@@ -179,7 +251,10 @@ def test_binds_that_race_for_the_last_room_do_not_both_get_it() -> None:
 
 
 _steps = st.lists(
-    st.tuples(st.sampled_from(["bind", "watch", "settle", "late", "delete", "blind", "wait"]), st.integers(0, 7)),
+    st.tuples(
+        st.sampled_from(["bind", "watch", "settle", "late", "delete", "blind", "mute", "forbid", "wait"]),
+        st.integers(0, 7),
+    ),
     max_size=60,
 )
 
@@ -206,11 +281,15 @@ def test_whatever_goes_wrong_the_ledger_ends_equal_to_the_pods(steps: list[tuple
                 bench.ledger.apply(PodDeleted(f"uid-p{number}"))
             elif step == "blind":
                 bench.cluster.readable = not bench.cluster.readable
+            elif step == "mute":
+                bench.cluster.writable = not bench.cluster.writable
+            elif step == "forbid":
+                bench.cluster.forbidden = not bench.cluster.forbidden
             elif step == "wait":
                 bench.cluster.execute_late()  # the API server's own time-out is shorter than ours
                 bench.now += ANSWER_LOST_FOR_GOOD_S / 2
             _never_over_allocated(bench)
-        bench.cluster.readable = True
+        bench.cluster.readable = bench.cluster.writable = True
         bench.cluster.execute_late()
         bench.now += ANSWER_LOST_FOR_GOOD_S + 1
         bench.watch()
@@ -239,16 +318,19 @@ def _holdings(ledger: Ledger) -> dict[str, Any]:
 
 
 def overtaken(bench: Bench, meanwhile: Callable[[Pod], None]) -> None:
-    """Let the watch say something newer while the answer to a read is on its way."""
-    read = bench.cluster.pod
+    """Let the watch say something newer while the answer to a read, or to a fence, is on its way."""
 
-    async def pod(namespace: str, name: str) -> Pod | None:
-        found = copy.deepcopy(await read(namespace, name))
-        meanwhile(bench.cluster.pods[namespace, name])
-        await asyncio.sleep(0)
-        return found
+    def delayed(ask: Callable[[str, str], Awaitable[Pod | None]]) -> Callable[[str, str], Awaitable[Pod | None]]:
+        async def answer(namespace: str, name: str) -> Pod | None:
+            found = copy.deepcopy(await ask(namespace, name))
+            meanwhile(bench.cluster.pods[namespace, name])
+            await asyncio.sleep(0)
+            return found
 
-    bench.cluster.pod = pod  # type: ignore[method-assign]
+        return answer
+
+    bench.cluster.pod = delayed(bench.cluster.pod)  # type: ignore[method-assign,assignment]
+    bench.cluster.fence = delayed(bench.cluster.fence)  # type: ignore[method-assign,assignment]
 
 
 def test_a_pod_that_is_deleted_while_it_is_read_holds_nothing() -> None:

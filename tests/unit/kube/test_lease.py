@@ -29,16 +29,20 @@ class Scene:
         return spec
 
 
-def on_stage(work: Callable[[Scene], Awaitable[None]]) -> None:
+def on_stage(work: Callable[[Scene], Awaitable[None]], *, there: bool = True) -> None:
+    """Play ``work``; ``there``: with a Lease that nobody has held yet."""
+
     async def main() -> None:
         server = FakeApiServer()
+        if there:
+            server.put(LEASES, {"metadata": {"name": "active"}, "spec": {}})
         async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
             await work(Scene(server, connection))
 
     asyncio.run(main())
 
 
-def test_a_lease_is_created_renewed_released_and_taken() -> None:
+def test_a_lease_is_taken_renewed_released_and_taken_by_another() -> None:
     async def work(scene: Scene) -> None:
         first, second = scene.replica("first"), scene.replica("second")
         assert not first.valid()
@@ -55,7 +59,8 @@ def test_a_lease_is_created_renewed_released_and_taken() -> None:
         assert scene.spec["holderIdentity"] == ""
         assert await second.acquire()
         assert scene.spec["holderIdentity"] == "second"
-        assert scene.spec["leaseTransitions"] == 1
+        assert scene.spec["leaseTransitions"] == 2
+        assert second.vacated
         assert not await first.renew()
 
     on_stage(work)
@@ -121,13 +126,49 @@ def test_a_lease_lost_to_another_is_not_renewed_and_not_released() -> None:
     on_stage(work)
 
 
+def test_a_lease_that_is_not_there_is_created_for_nobody_and_taken_when_its_time_is_over() -> None:
+    """It may have been deleted: its holder does not know that for as long as what it had lasts."""
+
+    async def work(scene: Scene) -> None:
+        first = scene.replica("first")
+        assert not await first.acquire()
+        assert scene.spec["leaseDurationSeconds"] == 15
+        scene.time = 14.9
+        assert not await first.acquire()
+        assert not await scene.replica("first").acquire(), "nor by one that starts again under the same name"
+        scene.time = 15.0
+        assert await first.acquire()
+        assert not first.vacated
+
+    on_stage(work, there=False)
+
+
+def test_a_deleted_lease_is_not_renewed_and_its_successor_is_another_term() -> None:
+    async def work(scene: Scene) -> None:
+        first = scene.replica("first")
+        assert await first.acquire()
+        term = first.term
+        scene.server.delete(LEASES, "active")
+        scene.time = 1.0
+        assert not await first.renew()
+        assert not first.valid()
+        scene.time = 16.0
+        assert await first.acquire()
+        assert first.term[0] != term[0]
+        assert first.term[1] == term[1]
+
+    on_stage(work)
+
+
 def test_two_that_create_at_once_agree_on_one() -> None:
     async def work(scene: Scene) -> None:
         replicas = [scene.replica(f"r{i}") for i in range(4)]
-        held = await asyncio.gather(*(replica.acquire() for replica in replicas))
-        assert sum(held) == 1
+        for _ in range(2):
+            held = await asyncio.gather(*(replica.acquire() for replica in replicas))
+            assert sum(held) == (scene.time > 0)
+            scene.time += 15
 
-    on_stage(work)
+    on_stage(work, there=False)
 
 
 def test_refusals_and_nonsense_are_raised() -> None:
@@ -139,4 +180,4 @@ def test_refusals_and_nonsense_are_raised() -> None:
         with pytest.raises(BadAnswer):
             await scene.replica("first").observe()
 
-    on_stage(work)
+    on_stage(work, there=False)

@@ -116,6 +116,41 @@ Leases.TestCase.settings = settings(max_examples=300, stateful_step_count=60, de
 TestLeases = Leases.TestCase
 
 
+class DeletedLeases(Leases):
+    """Somebody deletes the lease now and then. Only with one duration for all can a replica know how long to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.replicas = [Tenancy(f"r{i}", 5, 0) for i in range(len(OFFSETS))]
+
+    @rule()
+    def delete(self) -> None:
+        self.stored = None
+
+
+DeletedLeases.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+TestDeletedLeases = DeletedLeases.TestCase
+
+
+@pytest.mark.parametrize(("holder", "vacated"), [("", True), ("them", False), ("me", False)])
+def test_who_takes_a_lease_knows_whether_it_was_released(holder: str, vacated: bool) -> None:
+    """Under the own name it is what the process before this one left behind."""
+    mine = Tenancy("me", 15, 3)
+    mine.seen(Record("1", holder, 5.0, uid="u"), 0.0)
+    assert mine.next_step(5.0) is not Step.WAIT
+    for now in (5.0, 6.0):
+        mine.written(replace(mine.wanted(), resource_version=str(now)), now, now)
+        assert mine.vacated is vacated
+
+
+def test_what_was_just_created_belongs_to_nobody() -> None:
+    mine = Tenancy("me", 15, 3)
+    mine.written(replace(mine.wanted(), resource_version="1"), 100.0, 104.0)
+    assert not mine.valid(104.0)
+    assert mine.next_step(118.9) is Step.WAIT
+    assert mine.next_step(119.0) is Step.TAKE
+
+
 def test_an_expired_holder_is_replaced_after_its_own_duration_on_my_clock() -> None:
     mine = Tenancy("me", 15, 3)
     theirs = Record("1", "them", 10.0, transitions=4)
@@ -132,6 +167,8 @@ def test_an_expired_holder_is_replaced_after_its_own_duration_on_my_clock() -> N
 def test_a_claim_counts_from_before_its_request() -> None:
     mine = Tenancy("me", 15, 3)
     assert mine.next_step(0.0) is Step.CREATE
+    mine.seen(Record("0", "", 0.0), 99.0)
+    assert mine.next_step(99.0) is Step.TAKE
     mine.written(replace(mine.wanted(), resource_version="1"), 100.0, 104.0)
     assert mine.valid_until == 112.0
     assert mine.valid(111.9)

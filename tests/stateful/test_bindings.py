@@ -1,0 +1,191 @@
+"""No card is ever given away twice, whatever becomes of Bindings and of the extenders that sent them (B1).
+
+Bindings get lost, are executed and not answered, or are executed at any later time: by an API server that stood still,
+from a socket that somebody else's proxy kept. Meanwhile extenders are killed, follow one another with another
+configuration, or lose the Lease without knowing it. What counts is what the API server has in the end.
+"""
+
+import asyncio
+import contextlib
+import copy
+from collections import Counter
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Binding, Pod
+from gputile.api.wellknown import ALLOCATION_ANNOTATION
+from gputile.device.allocation import decode_allocation
+from gputile.device.request import parse_request
+from gputile.extender.apiserver import NoLongerActive
+from gputile.extender.binder import Binder, BindError, Clock
+from gputile.extender.fence import fence_off
+from gputile.kube.errors import KubeError
+from gputile.ledger.events import NodeApplied, PodApplied, PodDeleted, PodsReplaced
+from gputile.ledger.ledger import Ledger
+from gputile.scheduling.placer import Placer
+from tests.unit.extender.builders import gpu_node, gpu_pod
+from tests.unit.extender.cluster import Fate, ModelCluster
+
+CARD_MIB = 15 * 1024
+PODS = 8
+STEPS = (
+    *("bind",) * 6,
+    *("watch", "settle", "late", "touch", "delete", "blind", "mute", "change", "kill", "die", "die", "zombie"),
+)
+FATES = (*Fate, *(Fate.LOST_LATE,) * 6)
+
+
+class View:
+    """The API server as one extender reaches it: without the Lease it sends nothing."""
+
+    def __init__(self, cluster: ModelCluster) -> None:
+        self.cluster = cluster
+        self.active = True
+        self.pod, self.fence, self.unbound = cluster.pod, cluster.fence, cluster.unbound
+
+    async def bind(self, binding: Binding) -> None:
+        if not self.active:
+            raise NoLongerActive("the Lease was lost")
+        await self.cluster.bind(binding)
+
+
+class Extender:
+    """A ledger and a binder; ``begin`` is what one does that takes the Lease."""
+
+    def __init__(self, cluster: ModelCluster) -> None:
+        self.view = View(cluster)
+        self.ready = False
+        self.ledger = Ledger(Configuration())
+        for name in "ab":
+            self.ledger.apply(NodeApplied(gpu_node(name)))
+        self.binder = Binder(Placer(self.ledger), self.view, Clock(lambda: 0.0, lambda: 1))
+
+    async def begin(self, fence: bool) -> None:
+        async def never(_: float) -> None:
+            raise TimeoutError
+
+        try:
+            if fence:
+                await fence_off(self.view, self.ledger.configuration, lambda: 0.0, never)
+        except (KubeError, TimeoutError):
+            return  # asked again, it tries again
+        self.ledger.apply(PodsReplaced([copy.deepcopy(pod) for pod in self.view.cluster.pods.values()]))
+        self.ready = True
+
+
+class World:
+    """One API server, the extender that is active, and those that were."""
+
+    def __init__(self, fates: list[Fate]) -> None:
+        script = iter(fates)
+        self.cluster = ModelCluster(lambda: next(script, Fate.OK))
+        self.seen: dict[str, Pod] = {}
+        for i in range(PODS):
+            pod = gpu_pod(f"p{i}", 8 + i % 8)
+            self.cluster.add(pod)
+            self.seen[pod.metadata.name] = copy.deepcopy(pod)  # as kube-scheduler knows it
+        self.former: list[Extender] = []
+        self.active = Extender(self.cluster)
+
+    async def bind(self, extender: Extender, number: int) -> None:
+        if not extender.ready:
+            await extender.begin(fence=True)
+        pod = self.seen.get(f"p{number}")
+        if pod is None or not extender.ready:
+            return
+        with contextlib.suppress(BindError):
+            await extender.binder.bind(copy.deepcopy(pod), parse_request(pod, 1024), "ab"[number % 2])
+
+    async def succeed(self, *, orderly: bool) -> None:
+        """Let another one be the active extender. One that ends in order says so, if all is settled."""
+        settled = orderly and self.active.ready and await self.active.binder.conclude()
+        self.active.view.active = False
+        self.former.append(self.active)
+        self.active = Extender(self.cluster)
+        if settled:
+            await self.active.begin(fence=False)
+
+    async def do(self, step: str, number: int) -> None:
+        key = ("default", f"p{number}")
+        pod = self.cluster.pods.get(key)
+        match step:
+            case "bind":
+                await self.bind(self.active, number)
+            case "zombie" if self.former:
+                await self.bind(self.former[number % len(self.former)], number)
+            case "watch" if pod is not None:
+                self.seen[pod.metadata.name] = copy.deepcopy(pod)
+                self.active.ledger.apply(PodApplied(copy.deepcopy(pod)))
+            case "settle":
+                await self.active.binder.settle()
+            case "late":
+                self.cluster.execute_late()
+            case "touch" if pod is not None:
+                self.cluster.touch(pod)
+            case "delete" if pod is not None:
+                del self.cluster.pods[key]
+                self.active.ledger.apply(PodDeleted(pod.metadata.uid))
+            case "blind":
+                self.cluster.readable = not self.cluster.readable
+            case "mute":
+                self.cluster.writable = not self.cluster.writable
+            case "change":
+                await self.succeed(orderly=True)
+            case "kill":
+                await self.succeed(orderly=False)
+            case "die":  # in the middle of a Binding
+                writable, self.cluster.writable = self.cluster.writable, False
+                fate, self.cluster.next_fate = self.cluster.next_fate, lambda: Fate.LOST_LATE
+                await self.bind(self.active, number)
+                self.cluster.writable, self.cluster.next_fate = writable, fate
+                await self.succeed(orderly=False)
+
+    def no_card_is_given_away_twice(self) -> None:
+        held: Counter[str] = Counter()
+        for pod in self.cluster.pods.values():
+            if pod.spec.node_name:
+                for share in decode_allocation(pod.metadata.annotations[ALLOCATION_ANNOTATION]).cards:
+                    held[share.uuid] += share.mib
+        assert all(mib <= CARD_MIB for mib in held.values()), held
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, PODS - 1)), max_size=60),
+    st.lists(st.sampled_from(FATES), max_size=30),
+)
+def test_no_card_is_given_away_twice(steps: list[tuple[str, int]], fates: list[Fate]) -> None:
+    async def scenario() -> None:
+        world = World(fates)
+        for step, number in steps:
+            await world.do(step, number)
+            world.no_card_is_given_away_twice()
+        world.cluster.execute_late()
+        world.no_card_is_given_away_twice()
+
+    asyncio.run(scenario())
+
+
+def test_all_is_settled_once_the_api_server_answers() -> None:
+    """A configuration changes while a Binding has no answer; then the API server executes it (the card has room)."""
+
+    async def scenario(orderly: bool) -> None:
+        world = World([Fate.LOST_LATE])
+        world.cluster.writable = False
+        await world.active.begin(fence=False)
+        await world.bind(world.active, 7)
+        await world.succeed(orderly=orderly)
+        await world.bind(world.active, 5)
+        assert not world.active.ready, "it may not decide before the Binding of the one before is out of the world"
+        world.cluster.writable = True
+        for number in (5, 3, 1):
+            await world.bind(world.active, number)
+        world.cluster.execute_late()
+        world.no_card_is_given_away_twice()
+        bound = {pod.metadata.name for pod in world.cluster.pods.values() if pod.spec.node_name}
+        assert bound == {"p5", "p3"}
+
+    for orderly in (True, False):
+        asyncio.run(scenario(orderly))
