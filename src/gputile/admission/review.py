@@ -9,7 +9,7 @@ import msgspec
 
 from gputile.admission.access import broken_access
 from gputile.admission.amounts import broken_amounts
-from gputile.admission.asking import asks_for_gpu
+from gputile.admission.asking import asks_for_gpu, is_decided
 from gputile.admission.completion import assign, gate, stamp
 from gputile.admission.forgery import count_changed, forged_on_binding, forged_on_create, forged_on_update
 from gputile.admission.patch import Operation
@@ -19,8 +19,10 @@ from gputile.admission.rewrite import rewrite
 from gputile.admission.shares import broken_shares
 from gputile.admission.waiting import broken_wait
 from gputile.api.admission import AdmissionRequest
+from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.core import Pod
 
+DEFAULT_TIME: Final = GpuTime()
 MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; on the API server's copy of a static pod
 NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
 
@@ -40,7 +42,8 @@ class Policy:
 
     ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs`` is whether
     gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach cards past the ledger.
-    ``scheduler`` gets the pods that name none, "" for the cluster's own.
+    ``scheduler`` gets the pods that name none, "" for the cluster's own. ``time`` is how GPU time is shared: who may
+    have which weight.
     """
 
     unit_mib: int
@@ -48,6 +51,7 @@ class Policy:
     gangs: bool = False
     unsafe_access: bool = False
     scheduler: str = ""
+    time: GpuTime = DEFAULT_TIME
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def mutate(request: AdmissionRequest, policy: Policy) -> Verdict:
     if _is_mirror(pod, request):
         return ALLOWED
     rewriting = rewrite(pod)
-    if asks_for_gpu(pod):
+    if is_decided(pod):
         stamp(pod, policy.unit_mib, rewriting)
         assign(pod, policy.scheduler, rewriting)
         if policy.gangs:
@@ -94,7 +98,9 @@ def validate(request: AdmissionRequest, policy: Policy) -> Verdict:
     user = request.user_info.username
     if request.operation == "CREATE" and request.kind.kind == "Binding":
         binding = _decoded(request.object, _VIEW)
-        return Verdict(refusals=tuple(forged_on_binding(binding.metadata.annotations, user, policy.trusted)))
+        refusals = forged_on_binding(binding.metadata.annotations, user, policy.trusted)
+        refusals += broken_shares(binding.metadata.annotations, policy.time.most_weight(request.namespace))
+        return Verdict(refusals=tuple(refusals))
     if not _is_pod(request):
         return _not_asked(request)
     if request.operation == "CREATE" and not request.sub_resource:
@@ -111,7 +117,7 @@ def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Policy) 
     if _is_mirror(pod, request):
         return refusals
     refusals += broken_amounts(pod, policy.unit_mib)
-    refusals += broken_shares(pod.metadata.annotations)
+    refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:
         refusals += islice(broken_access(view, gpu=asks_for_gpu(pod)), MOST_FOUND)
     return refusals
@@ -126,7 +132,7 @@ def _broken_change(request: AdmissionRequest, policy: Policy) -> list[Refusal]:
         refusals += count_changed(old.metadata.labels, new.metadata.labels)
     if policy.gangs:
         refusals += broken_wait(old, new, user, policy.trusted)
-    refusals += broken_shares(_added(old, new).metadata.annotations)
+    refusals += broken_shares(_added(old, new).metadata.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:
         gpu = asks_for_gpu(_decoded(request.object, _POD))
         refusals += islice(broken_access(_added(old, new), gpu=gpu), MOST_FOUND)

@@ -1,23 +1,22 @@
 """The annotations by which a pod says how it shares a card: what is not valid is refused, not ignored (G4, M7)."""
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
 
 from gputile.admission.refusal import Refusal, Rule
 from gputile.api.gputime import parse_active_threads, parse_weight
 from gputile.api.wellknown import MPS_THREADS_ANNOTATION, TIME_WEIGHT_ANNOTATION
 
-_PARSERS: Final[Mapping[str, Callable[[str], int]]] = {
-    TIME_WEIGHT_ANNOTATION: parse_weight,
-    MPS_THREADS_ANNOTATION: parse_active_threads,
-}
 _LONGEST = 20
 
 
-def broken_shares(annotations: Mapping[str, str]) -> list[Refusal]:
-    """Return the annotations whose value is not valid."""
+def broken_shares(annotations: Mapping[str, str], most_weight: int) -> list[Refusal]:
+    """Return the annotations whose value is not valid; ``most_weight`` is what pods of the namespace may have."""
     found = []
-    for key, parse in _PARSERS.items():
+    parsers = {
+        TIME_WEIGHT_ANNOTATION: lambda text: parse_weight(text, most_weight),
+        MPS_THREADS_ANNOTATION: parse_active_threads,
+    }
+    for key, parse in parsers.items():
         try:
             parse(annotations.get(key, "1")[:_LONGEST])
         except ValueError as error:

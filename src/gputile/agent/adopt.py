@@ -14,7 +14,8 @@ from gputile.agent.holdings import Holding, Holdings, Part
 from gputile.agent.ids import DeviceIdError, by_card
 from gputile.agent.listing import ListedPod, Listing
 from gputile.agent.pods import KnownPod
-from gputile.agent.setup import MIG_PREFIX, MODE_RESOURCES, Setup
+from gputile.agent.setup import MODE_RESOURCES, Setup
+from gputile.api.wellknown import MIG_PREFIX
 from gputile.device.request import Phase
 
 

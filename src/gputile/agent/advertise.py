@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 from gputile.agent.holdings import Holdings
 from gputile.agent.ids import encode
-from gputile.agent.setup import MIG_PREFIX, Setup
+from gputile.agent.setup import Setup
 from gputile.agent.slots import free_slots, free_units
-from gputile.api.wellknown import GPU_CORE, GPU_MEMORY
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MIG_PREFIX
 from gputile.device.advertised import CORE_PERCENT
 from gputile.device.inventory import Card
 

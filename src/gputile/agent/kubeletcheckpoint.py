@@ -16,7 +16,8 @@ from gputile.agent.answer import CONTAINER_DIRECTORY, directory_name
 from gputile.agent.holdings import Holding, Part
 from gputile.agent.ids import DeviceIdError
 from gputile.agent.pods import KnownPod
-from gputile.agent.setup import MIG_PREFIX, MODE_RESOURCES, Setup
+from gputile.agent.setup import MODE_RESOURCES, Setup
+from gputile.api.wellknown import MIG_PREFIX
 from gputile.device.request import Phase
 from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 

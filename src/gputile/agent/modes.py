@@ -14,11 +14,12 @@ from gputile.agent.setup import InForce, Sharing
 from gputile.agent.slots import UnitError, check_unit
 from gputile.api.config.v1alpha1 import Features
 from gputile.api.core import NodeCondition
-from gputile.api.wellknown import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
+from gputile.api.wellknown import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENTS, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.device.inventory import Card
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.
 MODE_PENDING: Final = "gputile.io/ModePending"
+PLACEMENT_REFUSED: Final = "gputile.io/PlacementRefused"
 UNIT_REFUSED: Final = "gputile.io/MemoryUnitRefused"
 MOST_REPLICAS = 64
 EVERYTHING: Final = Features()
@@ -100,6 +101,16 @@ def asked_for(labels: Mapping[str, str]) -> InForce:
             raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
         replicas = int(text)
     return InForce(Mode(mode), 0, sharing, replicas)
+
+
+def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
+    """Return whether the node's label names a way of placement; schedulers go by the configuration where not (M9)."""
+    placement = labels.get(PLACEMENT_LABEL)
+    if placement is not None and placement not in PLACEMENTS:
+        text = f"the label {PLACEMENT_LABEL} is {placement!r} and counts for nothing; valid are {', '.join(PLACEMENTS)}"
+        return _condition(PLACEMENT_REFUSED, "InvalidLabel", text)
+    text = "the node's label names a way of placement, or there is none"
+    return _condition(PLACEMENT_REFUSED, "Valid", text, bad=False)
 
 
 def _disabled(mode: Mode, features: Features) -> str:

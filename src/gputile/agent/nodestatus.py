@@ -6,6 +6,7 @@ from typing import Final
 from gputile.agent.cluster import Cluster
 from gputile.agent.foreign import foreign_condition
 from gputile.agent.labels import node_labels
+from gputile.agent.modes import placement_condition
 from gputile.agent.offer import mig_condition, mps_condition
 from gputile.agent.offering import Offering
 from gputile.agent.publish import Wanted, gpu_conditions, node_patch
@@ -31,6 +32,7 @@ def wanted_status(offering: Offering, seen: Observation) -> Wanted:
             mig_condition(seen.machine, in_force),
             mps_condition(in_force, offering.mps_problem),
             time_condition(offering.admission.labels),
+            placement_condition(offering.admission.labels),
         ),
     )
 

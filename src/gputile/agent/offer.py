@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from gputile.agent.setup import MIG_PREFIX, InForce, Instance, Setup, Sharing
+from gputile.agent.setup import InForce, Instance, Setup, Sharing
 from gputile.api.core import NodeCondition
-from gputile.api.wellknown import SHARING_LABEL, Mode
+from gputile.api.wellknown import MIG_PREFIX, SHARING_LABEL, Mode
 from gputile.device.health import Health
 from gputile.device.inventory import Inventory
 from gputile.nvml.probe import Mig, ProbedMachine, inventory_of

@@ -2,7 +2,7 @@
 
 from gputile.agent.holdings import Holding, cards_of
 from gputile.agent.pods import KnownPod
-from gputile.agent.setup import MIG_PREFIX, Setup
+from gputile.agent.setup import Setup
 from gputile.api.wellknown import (
     ACK_ALLOCATION,
     GPUSHARE_ASSIGNED,
@@ -11,6 +11,7 @@ from gputile.api.wellknown import (
     GPUSHARE_INDEX,
     GPUSHARE_POD,
     MEMORY_UNIT_ANNOTATION,
+    MIG_PREFIX,
 )
 from gputile.device.allocation import Allocation, CardShare, Chosen, binding_annotations
 from gputile.device.inventory import advertised_units

@@ -11,11 +11,10 @@ from enum import StrEnum
 from typing import Final
 
 from gputile.agent.ids import encode
-from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.device.advertised import resources_for_mode
 from gputile.device.inventory import Card, Inventory
 
-MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA's device plugin, strategy "mixed"
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
 
 

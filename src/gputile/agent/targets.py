@@ -12,11 +12,11 @@ from gputile.agent.holdings import Holding, Holdings
 from gputile.agent.identify import Candidate
 from gputile.agent.pods import KnownPod
 from gputile.agent.room import Room, facts
-from gputile.agent.setup import MIG_PREFIX, Setup
+from gputile.agent.setup import Setup
 from gputile.agent.steer import Slots, booked_indices, on_some_card, replicas, spread_evenly
 from gputile.agent.verify import SHARED_RESOURCES, stranger_on
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.wellknown import GPU_MEMORY, TOPOLOGY_GPU, Mode
+from gputile.api.wellknown import GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, Mode
 from gputile.device.request import Kind, Shape
 
 Servable = Callable[[tuple[str, ...]], bool]

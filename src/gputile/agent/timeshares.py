@@ -111,7 +111,8 @@ def _claims(admission: Admission, holding: Holding) -> Iterator[tuple[str, dict[
         for share in shares_of(setup, holding, pod.part(container) if pod is not None else None, indices):
             card = setup.card(share.index)
             memory = 100 * share.mib // card.mib if card is not None and card.mib else 0
-            claims[share.uuid] = Claim(share.percent, memory, _weight(pod), _priority(pod))
+            most = admission.configuration.gpu_time.most_weight(holding.namespace)
+            claims[share.uuid] = Claim(share.percent, memory, min(most, _weight(pod)), _priority(pod))
         if claims:
             yield directory, claims
 

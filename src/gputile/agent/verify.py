@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from gputile.agent.advertise import displaced
 from gputile.agent.holdings import Holding, Holdings
-from gputile.agent.setup import MIG_PREFIX, Setup
-from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, Mode
+from gputile.agent.setup import Setup
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.device.advertised import CORE_PERCENT
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)

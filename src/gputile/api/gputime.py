@@ -49,15 +49,16 @@ def parse_policy(text: str) -> Policy:
     raise PolicyError(f"{text!r} is no policy of GPU time; valid are {valid}")
 
 
-def parse_weight(text: str) -> int:
-    """Return the weight in a pod's annotation.
+def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
+    """Return the weight in a pod's annotation; ``most`` is what the pod's namespace may have.
 
     Raises:
         ValueError: it is none; the text names the valid ones.
     """
-    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MOST_WEIGHT:
+    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= most:
         return int(text)
-    raise ValueError(f"{text!r} is no weight of GPU time; valid are 1 to {MOST_WEIGHT}")
+    whose = "" if most == MOST_WEIGHT else " in this namespace"
+    raise ValueError(f"{text!r} is no weight of GPU time; valid{whose} are 1 to {most}")
 
 
 def parse_active_threads(text: str) -> int:

@@ -13,6 +13,8 @@ GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # ACK; 100 per card
 TOPOLOGY_GPU: Final = "aliyun.com/gpu"  # ACK; whole cards, best-connected set
 WHOLE_GPU: Final = "nvidia.com/gpu"  # NVIDIA; whole cards
 LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
+MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA's device plugin, strategy "mixed": nvidia.com/mig-<profile>
+# What gputile decides about. Who asks for MIG instances asks for a GPU too, but kube-scheduler and kubelet count those.
 GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GPU)
 
 # Labels
@@ -90,3 +92,5 @@ class Mode(StrEnum):
 
 
 MODES: Final = tuple(mode.value for mode in Mode)
+PLACEMENTS: Final = ("binpack", "spread", "packing")
+"""What ``ack.node.gpu.placement`` and the configuration's ``placement`` select (M9)."""

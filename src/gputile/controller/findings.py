@@ -16,7 +16,7 @@ from gputile.api.core import Node
 from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.wellknown import INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
 from gputile.device.advertised import resources_for_mode
-from gputile.device.inventory import Inventory, InventoryError, decode_inventory
+from gputile.device.inventory import Inventory, InventoryError, decode_inventory, unknown_mode
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.
 AGENT_SILENT: Final = "gputile.io/AgentSilent"
@@ -42,6 +42,8 @@ def finding(node: Node, configuration: Configuration) -> Finding | None:
     except InventoryError as error:
         return Finding("InventoryUnreadable", f"the annotation {INVENTORY_ANNOTATION} cannot be read: {error}", True)
     mode = inventory.mode or label or Mode.EXCLUSIVE.value
+    if mode not in MODES and inventory.mode:
+        return Finding("InventoryUnreadable", f"the annotation {INVENTORY_ANNOTATION} {unknown_mode(mode)}", True)
     if mode not in MODES:
         return _no_agent(mode)
     return _offers_nothing(node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib)

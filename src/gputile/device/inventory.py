@@ -9,6 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+from gputile.api.wellknown import MODES
+
 VERSION = 1
 MOST_CARDS = 64
 MOST_MIB = 16 * 1024 * 1024
@@ -96,6 +98,13 @@ def check_inventory(inventory: Inventory) -> Inventory:
         inventory,
         cards=tuple(cards[i] for i in order),
         bandwidth=tuple(tuple(inventory.bandwidth[i][j] for j in order) for i in order) if size else (),
+    )
+
+
+def unknown_mode(mode: str) -> str:
+    """Return what to say of an inventory in a mode that is not known here: of a newer agent, or of nobody's."""
+    return (
+        f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it knows {', '.join(MODES)}"
     )
 
 

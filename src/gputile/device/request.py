@@ -26,7 +26,7 @@ from gputile.device.inventory import MOST_CARDS, MOST_MIB
 from gputile.intree.podrequests import cpu_request
 
 PERCENT_STEP = 5
-MOST_PERCENT = 100 * MOST_CARDS  # of one card: beyond it, what pods claim could not be added up any more
+MOST_PERCENT = 100  # of one card; several cards have as much each (M8)
 
 
 class RequestError(ValueError):
@@ -131,7 +131,10 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
         )
     percent = effective(parts, lambda part: part.percent) // cards
     if percent > MOST_PERCENT:
-        raise RequestError(f"{GPU_CORE}: {percent} percent of one card are more than any card has (100)")
+        raise RequestError(
+            f"the pod asks for {percent} percent of one card ({GPU_CORE}), and a card has {MOST_PERCENT}: ask less, or "
+            f"more cards by the label {GPU_COUNT_LABEL}"
+        )
     return Request(Shape(kind, cards, mib, percent, trust_group(pod), unit), unit, parts, cpu_request(pod.spec))
 
 
@@ -167,6 +170,8 @@ def _container_request(container: Container, phase: Phase, field: str) -> Iterat
     memory, percent = counts.get(GPU_MEMORY, 0), counts.get(GPU_CORE, 0)
     whole, legacy = counts.get(WHOLE_GPU, 0), counts.get(LEGACY_GPU, 0)
     topology = counts.get(TOPOLOGY_GPU, 0)
+    if memory and not percent and GPU_CORE in container.resources.limits:
+        raise RequestError(f"{where}.limits: {GPU_CORE} is 0: ask {PERCENT_STEP} or more, or remove it")
     if percent and not memory:
         raise RequestError(f"{where}.limits: {GPU_CORE} goes together with {GPU_MEMORY}: add {GPU_MEMORY}")
     if percent % PERCENT_STEP:

@@ -6,12 +6,20 @@ from enum import IntEnum
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.quantity import QuantityError, parse_count
-from gputile.api.wellknown import INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL, MODES, PLACEMENT_LABEL, WHOLE_GPU, Mode
+from gputile.api.wellknown import (
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    MODEL_LABEL,
+    MODES,
+    PLACEMENT_LABEL,
+    PLACEMENTS,
+    WHOLE_GPU,
+    Mode,
+)
 from gputile.device.advertised import model_labels
-from gputile.device.inventory import Inventory, InventoryError, advertised_units, decode_inventory
+from gputile.device.inventory import Inventory, InventoryError, advertised_units, decode_inventory, unknown_mode
 from gputile.intree.podrequests import cpu_allocatable
 
-PLACEMENTS = ("binpack", "spread", "packing")
 UNKNOWN_CPU = 128_000
 """Milli-CPU of a node that does not say: enough for its cards."""
 
@@ -93,9 +101,11 @@ def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
         except InventoryError as error:
             problem = f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}"
     label = meta.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
-    in_force = inventory.mode if inventory.mode in MODES else label
+    in_force = inventory.mode or label
     mode = Mode(in_force) if in_force in MODES else None
-    if mode is None:
+    if mode is None and inventory.mode:
+        problem = f"its annotation {INVENTORY_ANNOTATION} {unknown_mode(inventory.mode)}"
+    elif mode is None:
         problem = f"its label {MODE_LABEL} is {label[:63]!r}; valid are {', '.join(MODES)}"
     placement = meta.labels.get(PLACEMENT_LABEL, configuration.placement)
     if placement not in PLACEMENTS:

@@ -70,7 +70,14 @@ class Webhook:
         """Return what is in force now."""
         current = self.configuration.current
         admission = current.admission
-        return Policy(current.unit_mib, admission.trusted_users, admission.gangs, unsafe_access, current.scheduler_name)
+        return Policy(
+            current.unit_mib,
+            admission.trusted_users,
+            admission.gangs,
+            unsafe_access,
+            current.scheduler_name,
+            current.gpu_time,
+        )
 
     def not_ready(self) -> str:
         """Return why no review should be sent here, "" where one may."""

@@ -39,6 +39,7 @@ def request(
         "kind": {"group": "", "version": "v1", "kind": kind},
         "resource": {"group": "", "version": "v1", "resource": "pods"},
         "subResource": sub,
+        "namespace": "team",
         "operation": "UPDATE" if old is not None else "CREATE",
         "userInfo": {"username": user, "groups": list(groups)},
         "object": body,

@@ -9,7 +9,7 @@ import yaml
 
 from gputile.admission import access, forgery, waiting
 from gputile.api.config.v1alpha1 import Admission
-from gputile.api.wellknown import GANG_GATE, GPU_RESOURCES, UNSAFE_ACCESS_LABEL
+from gputile.api.wellknown import GANG_GATE, GPU_RESOURCES, MIG_PREFIX, TIME_WEIGHT_ANNOTATION, UNSAFE_ACCESS_LABEL
 from gputile.webhook.app import UNSAFE_SUFFIX
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "webhook"
@@ -37,7 +37,7 @@ def conditions(spec: Any) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("webhook", [w for w in WEBHOOKS if w["name"].startswith("gpu-pods")], ids=lambda w: w["name"])
 def test_pods_that_name_any_gpu_resource_are_sent_and_fail_closed(webhook: Any) -> None:
-    assert conditions(webhook) == {"names-a-gpu-resource": set(GPU_RESOURCES)}
+    assert conditions(webhook) == {"names-a-gpu-resource": {*GPU_RESOURCES, MIG_PREFIX}}
     assert webhook["failurePolicy"] == "Fail"
     path = webhook["clientConfig"]["service"]["path"]
     opened = UNSAFE_ACCESS_LABEL in webhook["namespaceSelector"].get("matchLabels", {})
@@ -66,8 +66,9 @@ def test_the_trusted_are_the_same_everywhere() -> None:
 def test_what_nobody_may_forge_is_the_same_everywhere() -> None:
     protected = {*forgery.PROTECTED, forgery.PROTECTED_PREFIX, forgery.STAMPED}
     (second_line,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "allocations.gputile.io"]
-    for names in (conditions(second_line)["writes-an-allocation"], variable("gputile-allocations", "forged")):
-        assert names - {"UPDATE", "Binding"} == protected
+    judged = conditions(second_line)["writes-an-allocation"] - {"UPDATE", "Binding"}
+    assert judged == {*protected, TIME_WEIGHT_ANNOTATION}, "a weight is judged again when it changes"
+    assert variable("gputile-allocations", "forged") - {"UPDATE", "Binding"} == protected
 
 
 def test_what_lets_a_pod_of_a_gang_go_is_the_same_everywhere() -> None:
@@ -88,7 +89,7 @@ def test_the_ways_to_a_card_are_the_same_everywhere() -> None:
     mounts = {name.rstrip("/") for name in variable(policy, "mounts") if name.startswith("/") and name != "/"}
     wishes = {*access.WISH_PATHS, *(f"/var{path}" for path in access.WISH_PATHS)}
     assert mounts == {*access.LIMIT_PATHS, *access.DAEMON_PATHS, *wishes}
-    assert variable(policy, "gpu") - {"0"} == set(GPU_RESOURCES)
+    assert variable(policy, "gpu") - {"0"} == {*GPU_RESOURCES, MIG_PREFIX}
 
 
 def test_every_subresource_that_takes_annotations_is_judged() -> None:

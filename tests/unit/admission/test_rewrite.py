@@ -167,3 +167,16 @@ def test_the_pods_of_the_documents_are_stored_with_today_s_names() -> None:
     term = mutated(by_model)["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["nodeSelectorTerms"][0]["matchExpressions"][0]["values"] == ["Tesla-K80", "Tesla-P100"]
     assert mutated(with_mounts)["spec"]["volumes"] == with_mounts["spec"]["volumes"]
+
+
+@pytest.mark.parametrize("section", ["limits", "requests"])
+def test_a_pod_with_instances_of_mig_tolerates_the_taint_too(section: str) -> None:
+    """G7: the taint is on every GPU node. Nothing else is done to it: gputile does not decide its card."""
+    body = pod(container={"resources": {section: {"nvidia.com/mig-1g.10gb": 1}}})
+    gang = {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}
+    policy = replace(POLICY, gangs=True, scheduler="gputile-scheduler")
+    stored = mutated({**body, "metadata": {**body["metadata"], **gang}}, policy)
+    assert stored["spec"].pop("tolerations") == [TOLERATION]
+    assert stored["spec"] == body["spec"]
+    none = pod({"nvidia.com/mig-1g.10gb": 0})
+    assert mutated(none) == none

@@ -8,11 +8,14 @@ import pytest
 from gputile.admission.access import plain_path
 from gputile.admission.refusal import MOST_FOUND, MOST_SHOWN, Refusal, Rule, message
 from gputile.admission.review import Unreadable, mutate, validate
+from gputile.api.config.v1alpha1 import GpuTime
 
 from .builders import AGENT, POLICY, Json, broken, broken_change, mutated, pod, request
 
 MEM, CORE, WHOLE, TOPOLOGY = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "nvidia.com/gpu", "aliyun.com/gpu"
 GPU: Json = {WHOLE: "1"}
+SIDECAR = {"restartPolicy": "Always"}
+MIG = "nvidia.com/mig-1g.10gb"
 COUNT = {"labels": {"aliyun.com/gpu-count": "2"}}
 ALLOCATION = "gputile.io/allocation"
 UNSAFE = replace(POLICY, unsafe_access=True)
@@ -28,6 +31,10 @@ def host(path: str) -> list[Json]:
 
 def mount(path: str) -> Json:
     return {"volumeMounts": [{"name": "v", "mountPath": path}]}
+
+
+def limited(memory: str, core: str, percent: int) -> Json:
+    return {"resources": {"limits": {memory: "1", core: percent}}}
 
 
 def block(path: str) -> Json:
@@ -52,6 +59,15 @@ REFUSED = {
     "core alone": (pod({CORE: "50"}), ["gpu-amount"]),
     "core 7": (pod({MEM: "1", CORE: "7"}), ["gpu-amount"]),
     "core 3": (pod({MEM: "1", CORE: "3"}), ["gpu-amount"]),
+    "core 0": (pod({MEM: "1", CORE: "0"}), ["gpu-amount"]),
+    "more core than a card has": (pod({MEM: "1", CORE: "105"}), ["gpu-amount"]),
+    "more core than two cards have": (pod({MEM: "2", CORE: "210"}, meta=COUNT), ["gpu-amount"]),
+    "more core in two containers": (
+        pod(
+            {MEM: "1", CORE: "60"}, initContainers=[{"name": "i", "restartPolicy": "Always", **limited(MEM, CORE, 60)}]
+        ),
+        ["gpu-amount"],
+    ),
     # M10
     "7 on 2 cards": (pod({MEM: "7"}, meta=COUNT), ["gpu-amount"]),
     "core on 2 cards": (pod({MEM: "8", CORE: "5"}, meta=COUNT), ["gpu-amount"]),
@@ -114,6 +130,8 @@ REFUSED = {
     "up to wished devices": (pod(container=mount("/var/x/../run/nvidia-container-devices/all")), ["mount"]),
     "wished devices": (pod(container=mount("/var/run/nvidia-container-devices/all")), ["mount"]),
     "cdi": (pod(meta={"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}), ["device-annotation"]),
+    "mig, all devices": (pod({MIG: 1}, container=env("NVIDIA_VISIBLE_DEVICES", value="all")), ["environment"]),
+    "mig, privileged": (pod({MIG: 1}, container=secure(privileged=True)), ["privileged"]),
     "past the scheduler": (pod(GPU, nodeName="n"), ["node-name"]),
 }
 LET_THROUGH = {
@@ -122,6 +140,11 @@ LET_THROUGH = {
     "shared": pod({MEM: "16"}),
     "shared on 2 cards": pod({MEM: "8", CORE: "10"}, meta=COUNT),
     "core": pod({MEM: "1", CORE: "5"}),
+    "all of two cards": pod({MEM: "2", CORE: "200"}, meta=COUNT),
+    "all of a card, twice in turn": pod(
+        {MEM: "1", CORE: "100"}, initContainers=[{"name": "i", **limited(MEM, CORE, 100)}]
+    ),
+    "no core at all": pod({CORE: "0"}),
     "k": pod({MEM: "1k"}),
     "no cards shown": pod(GPU, container=env("NVIDIA_VISIBLE_DEVICES", value="none")),
     "other nvidia": pod(GPU, container=env("NVIDIA_DRIVER_CAPABILITIES", value="compute,utility")),
@@ -350,7 +373,7 @@ def test_paths_are_compared_by_what_they_mean(path: str, plain: str) -> None:
 @pytest.mark.parametrize(
     ("annotations", "broken"),
     [
-        ({"gputile.io/gpu-weight": "3", "gputile.io/mps-active-thread-percentage": "50"}, 0),
+        ({"gputile.io/gpu-weight": "1", "gputile.io/mps-active-thread-percentage": "50"}, 0),
         ({"gputile.io/gpu-weight": "0"}, 1),
         ({"gputile.io/gpu-weight": "1001"}, 1),
         ({"gputile.io/gpu-weight": ""}, 1),
@@ -365,6 +388,38 @@ def test_how_a_card_is_shared_is_said_in_valid_numbers(annotations: dict[str, st
     for verdict in (mutate(request(author), POLICY), validate(request(author, plain), POLICY)):
         assert [refusal.rule for refusal in verdict.refusals] == [Rule.SHARE] * broken
     assert validate(request(author, author), POLICY).refusals == ()
+
+
+@pytest.mark.parametrize(
+    ("most", "namespaces", "weight", "allowed"),
+    [
+        (1, {}, 2, False),
+        (10, {}, 10, True),
+        (10, {}, 11, False),
+        (1, {"team": 1000}, 1000, True),
+        (1000, {"team": 1}, 2, False),
+        (1, {"other": 1000}, 2, False),
+    ],
+)
+def test_who_may_have_which_weight_is_the_owners_policy(
+    most: int, namespaces: dict[str, int], weight: int, allowed: bool
+) -> None:
+    """G4: on creation, by a change and by a Binding; the refusal names the most that the namespace may have."""
+    policy = replace(POLICY, time=GpuTime(max_weight=most, namespace_max_weight=namespaces))
+    annotations = {"annotations": {"gputile.io/gpu-weight": str(weight)}}
+    heavy, plain = pod({MEM: "1"}, meta=annotations), pod({MEM: "1"})
+    binding = {"metadata": {"name": "p", **annotations}, "target": {"kind": "Node", "name": "n"}}
+    for verdict in (
+        mutate(request(heavy), policy),
+        validate(request(heavy), policy),
+        validate(request(heavy, plain), policy),
+        validate(request(heavy, plain, sub="status"), policy),
+        validate(request(binding, kind="Binding", sub="binding"), policy),
+    ):
+        assert [refusal.rule for refusal in verdict.refusals] == [Rule.SHARE] * (not allowed)
+        for refusal in verdict.refusals:
+            assert f" are 1 to {namespaces.get('team', most)}" in refusal.text
+    assert validate(request(heavy, heavy), policy).refusals == ()
 
 
 def test_a_zero_under_the_old_name_takes_nothing_from_the_amount_under_the_new_one() -> None:

@@ -14,6 +14,7 @@ from tests.unit.admission.builders import POLICY, mutated, pod
         ("default-scheduler", "nvidia.com/gpu", "gputile-scheduler", "gputile-scheduler"),
         ("another", "nvidia.com/gpu", "gputile-scheduler", "another"),
         ("default-scheduler", "nvidia.com/gpu", "", "default-scheduler"),
+        ("default-scheduler", "nvidia.com/mig-1g.10gb", "gputile-scheduler", "default-scheduler"),
         ("default-scheduler", "cpu", "gputile-scheduler", "default-scheduler"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gputile.agent.modes import MODE_PENDING, UNIT_REFUSED, LabelError, Plan, asked_for, plan
+from gputile.agent.modes import MODE_PENDING, UNIT_REFUSED, LabelError, Plan, asked_for, placement_condition, plan
 from gputile.agent.setup import InForce, Sharing
 from gputile.api.config.v1alpha1 import Features
 from gputile.api.core import NodeCondition
@@ -104,3 +104,13 @@ def test_a_feature_that_is_switched_off_waits_for_the_pods_like_a_change_of_mode
     assert held.in_force == SHARE
     assert condition(held, MODE_PENDING).reason == "PodsOnNode"
     assert plan(SHARE, {MODE_LABEL: "share"}, 1024, CARDS, [], features=off).in_force.mode is Mode.EXCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("value", "status"), [("foo", "True"), ("", "True"), ("spread", "False"), ("packing", "False")]
+)
+def test_a_placement_that_is_not_known_is_told_with_the_valid_ones_m9(value: str, status: str) -> None:
+    told = placement_condition({"ack.node.gpu.placement": value})
+    assert told.status == status
+    assert (told.status == "True") == ("valid are binpack, spread, packing" in told.message)
+    assert placement_condition({}).status == "False"

@@ -28,7 +28,7 @@ CARD = Card(0, "GPU-a", 10240)
 def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None = None) -> Admission:
     """A node with one card, and pods a (4 GiB, 30 %, weight 3, priority 7) and b (2 GiB, 60 %)."""
     holdings = Holdings()
-    configuration = Configuration(gpu_time=time or GpuTime())
+    configuration = Configuration(gpu_time=time or GpuTime(max_weight=10))
     admission = Admission(configuration, Setup(Inventory((CARD,), mode.value, 1024), InForce(mode, 1024)), holdings)
     admission.labels = labels or {}
     for name, mib, percent, annotations in (("a", 4, 30, {TIME_WEIGHT_ANNOTATION: "3"}), ("b", 2, 60, {})):
@@ -151,3 +151,15 @@ def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out() 
     name = "gputile_agent_gpu_time_seconds_total"
     assert f'{name}{{container="main",gpu="GPU-a",namespace="default",pod="a"}} 1.5' in text
     assert text.count(f"{name}{{") == 1
+
+
+def test_no_pod_weighs_more_than_its_namespace_may_whoever_wrote_it_g4() -> None:
+    """Admission refuses it; a pod from before the limit, or past admission, gains nothing either."""
+
+    def weight(time: GpuTime) -> int:
+        return claims(time_shares(node(Mode.CGPU, time=time), "/d"))["/d/a-main"].weight
+
+    assert weight(GpuTime()) == 1
+    assert weight(GpuTime(max_weight=2)) == 2
+    assert weight(GpuTime(namespace_max_weight={"default": 1000})) == 3
+    assert weight(GpuTime(max_weight=1000, namespace_max_weight={"default": 1})) == 1

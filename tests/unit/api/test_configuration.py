@@ -68,3 +68,13 @@ def test_anything_is_a_configuration_or_a_configuration_error(data: Any) -> None
 def test_trust_groups_are_namespaces_unless_configured_g5(trust: dict[str, Any], groups: dict[str, str]) -> None:
     configuration: Configuration = load_configuration({"trust": trust})
     assert {name: configuration.trust_group(pod(namespace=name)) for name in groups} == groups
+
+
+@pytest.mark.parametrize("time", [{"maxWeight": 0}, {"maxWeight": 1001}, {"namespaceMaxWeight": {"team": 0}}])
+def test_a_limit_of_weights_is_a_weight_g4(time: dict[str, object]) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"gpuTime\.(maxWeight|namespaceMaxWeight\.team) is \d+: valid are 1 to"
+    ):
+        load_configuration({"gpuTime": time})
+    found = load_configuration({"gpuTime": {"maxWeight": 3, "namespaceMaxWeight": {"team": 7}}}).gpu_time
+    assert (found.most_weight("team"), found.most_weight("other")) == (7, 3)

@@ -124,6 +124,12 @@ def test_what_an_agent_that_is_not_there_cannot_say() -> None:
     unreadable = finding(gpu_node(inventory="{"), configuration)
     assert unreadable is not None
     assert unreadable.reason == "InventoryUnreadable"
+    text = '{"version": 1, "mode": "fast", "cards": [{"index": 0, "uuid": "a", "mib": 1024}]}'
+    for node in (gpu_node(inventory=text), gpu_node(mode="share", inventory=text)):
+        unknown = finding(node, configuration)
+        assert unknown is not None
+        assert unknown.reason == "InventoryUnreadable", "it is not the label that is wrong"
+        assert "the mode 'fast' is in force" in unknown.message
 
 
 def test_a_condition_is_written_when_it_says_something_new() -> None:

@@ -46,7 +46,15 @@ def test_each_mode_serves_one_thing_m2(label: str, mode: Mode, service: Service,
 def test_the_mode_in_force_goes_before_the_label_m12() -> None:
     assert facts(in_force("cgpu", "share")).mode is Mode.CGPU
     assert facts(in_force("cgpu", "unheard-of")).mode is Mode.CGPU  # M2: the mode stays
-    assert facts(in_force("unheard-of", "share")).mode is Mode.SHARE
+
+
+def test_a_node_in_a_mode_that_is_not_known_takes_nothing_and_says_why_m2() -> None:
+    """Neither by its label nor as whole cards: what the agent offers there is anybody's guess."""
+    for label in ("", "share"):
+        said = facts(in_force("unheard-of", label))
+        assert (said.mode, said.service, said.inventory.cards) == (None, Service.NOTHING, ())
+        assert said.problem.startswith(f"its annotation {INVENTORY_ANNOTATION} says that the mode 'unheard-of' is in")
+        assert said.problem.endswith("it knows default, cgpu, core_mem, share, mps, topology")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.gputime import Policy, PolicyError, parse_policy
+from gputile.api.gputime import MOST_WEIGHT, Policy, PolicyError, parse_policy
 from gputile.api.quantity import QuantityError, parse_mib
 from gputile.api.wellknown import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB
 
@@ -87,12 +87,20 @@ class GpuTime(_Section, frozen=True):
 
     ``policy`` is one of ``api.gputime``, by name or by ACK's number. ``quantum_ms`` is how long a turn is,
     ``longest_wait_ms`` after how long a waiting container goes before all others. In mode ``core_mem`` the policy is
-    ``fixed`` unless the label says otherwise (M5).
+    ``fixed`` unless the label says otherwise (M5). ``max_weight`` is the most that a pod's annotation
+    gputile.io/gpu-weight may say, ``namespace_max_weight`` the same for pods of certain namespaces: without leave
+    nobody has more than others.
     """
 
     policy: str = Policy.WEIGHTED.value
     quantum_ms: int = 30
     longest_wait_ms: int = 1000
+    max_weight: int = 1
+    namespace_max_weight: dict[str, int] = {}
+
+    def most_weight(self, namespace: str) -> int:
+        """Return the most that a pod of a namespace may weigh."""
+        return self.namespace_max_weight.get(namespace, self.max_weight)
 
 
 class Configuration(_Section, frozen=True):
@@ -130,6 +138,10 @@ class Configuration(_Section, frozen=True):
             parse_policy(self.gpu_time.policy)
         except PolicyError as error:
             raise ConfigurationError(f"gpuTime.policy: {error}") from error
+        weights = {f"gpuTime.namespaceMaxWeight.{name}": n for name, n in self.gpu_time.namespace_max_weight.items()}
+        for field, weight in {"gpuTime.maxWeight": self.gpu_time.max_weight, **weights}.items():
+            if not 1 <= weight <= MOST_WEIGHT:
+                raise ConfigurationError(f"{field} is {weight}: valid are 1 to {MOST_WEIGHT}")
         for field, ms, least, most in (
             ("gpuTime.quantumMs", self.gpu_time.quantum_ms, 5, 500),
             ("gpuTime.longestWaitMs", self.gpu_time.longest_wait_ms, 100, 60000),
