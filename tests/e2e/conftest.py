@@ -16,7 +16,7 @@ from tests.localcluster.skipping import components_or_skip, prepare
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what is wanted and not cached yet before the first test's clock runs, and visibly."""
     fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    needed = {"control_plane": binaries.CONTROL_PLANE, "node_programs": binaries.NODE}
+    needed = {"control_plane_programs": binaries.CONTROL_PLANE, "node_programs": binaries.NODE}
     wanted = [names for fixture, names in needed.items() if fixture in fixtures]
     if not wanted or session.config.option.collectonly:
         return
@@ -27,9 +27,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def control_plane() -> Iterator[ControlPlane]:
+def control_plane_programs() -> dict[str, Path]:
+    """The programs of a control plane."""
+    return components_or_skip()
+
+
+@pytest.fixture(scope="session")
+def control_plane(control_plane_programs: dict[str, Path]) -> Iterator[ControlPlane]:
     """A control plane for the whole run, without a scheduler: tests start their own, and clean up what they create."""
-    with ControlPlane(components_or_skip()) as plane:
+    with ControlPlane(control_plane_programs) as plane:
         yield plane
 
 

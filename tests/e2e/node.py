@@ -1,6 +1,7 @@
 """What the tests on a real node share: a node with cards, and whether what is seen, held and booked is the same."""
 
 import json
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 import grpc
 
 from gputile.agent.ids import by_card
-from gputile.api.wellknown import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.api.wellknown import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
 from gputile.device.allocation import AllocationError, decode_allocation
 from gputile.device.inventory import decode_inventory
 from gputile.gateway.podresources import CLIENT_OPTIONS
@@ -34,6 +35,9 @@ ON_NODE = {
     "terminationGracePeriodSeconds": 1,
 }
 VISIBLE, LIMITS, DONE = "NVIDIA_VISIBLE_DEVICES", "PROBE_LIMITS", "PROBE_DONE"
+# What a kubelet says of a pod that it fails for good: what the agent refused, and where no agent answered.
+ITS_OWN_WORDS = "FAILED_PRECONDITION", "FailedPrecondition"
+NOBODY_ANSWERED = "no healthy devices", "code = Unavailable", "code = Canceled", "previously allocated devices"
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,30 @@ def probe_pod(name: str, limits: Mapping[str, int], **spec: Any) -> dict[str, An
 def probe_pod_of(name: str, containers: Sequence[Mapping[str, Any]], **spec: Any) -> dict[str, Any]:
     """Return a pod of these containers."""
     return pod_body(name, {}, **{**ON_NODE, "containers": list(containers), **spec})
+
+
+def random_probe_pod(choice: random.Random, name: str, *, equal: bool) -> dict[str, Any]:
+    """Return a pod of one container, of several, with init containers, with a sidecar, or on several cards."""
+
+    def size() -> int:
+        return 1 if equal else choice.choice((1, 1, 1, 2, 3))
+
+    def one(label: str, units: int, **more: bool) -> dict[str, Any]:
+        return probe_container(label, {GPU_MEMORY: units}, **more)
+
+    kind = choice.random()
+    if kind < 0.1:
+        return probe_pod_of(name, [one("a", size()), one("b", size()), probe_container("plain", {})])
+    if kind < 0.2:
+        inits = [one("init", size(), once=True), probe_container("wait", {}, once=True)]
+        return probe_pod_of(name, [one("main", size())], initContainers=inits)
+    if kind < 0.25:
+        inits = [one("side", 1, sidecar=True), one("init", size(), once=True)]
+        return probe_pod_of(name, [one("main", size())], initContainers=inits)
+    if kind < 0.3:
+        cards = choice.choice((2, 3))
+        return probe_pod_of(name, [one("main", cards * size())], labels={GPU_COUNT_LABEL: str(cards)})
+    return probe_pod_of(name, [one("main", size())])
 
 
 def runs(pod: Mapping[str, Any]) -> bool:

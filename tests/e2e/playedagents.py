@@ -30,10 +30,15 @@ BUSY = (409, 429, 500, 503, 504)
 
 @dataclass
 class PlayedAgents:
-    """All agents of a cluster, in a thread, for as long as the context lasts. ``unit_mib`` is what is configured."""
+    """The agents of a cluster, in a thread, for as long as the context lasts. ``unit_mib`` is what is configured.
+
+    ``plays`` says for which nodes; they look at the cluster every ``look_every_s`` seconds.
+    """
 
     api: Api
     unit_mib: Callable[[], int]
+    plays: Callable[[str], bool] = lambda node: True
+    look_every_s: float = LOOK_EVERY_S
     in_force: dict[str, InForce] = field(default_factory=dict)
     inventories: dict[str, Inventory] = field(default_factory=dict)
     problem: BaseException | None = None
@@ -52,7 +57,7 @@ class PlayedAgents:
 
     def _run(self) -> None:
         try:
-            while not self._ending.wait(LOOK_EVERY_S):
+            while not self._ending.wait(self.look_every_s):
                 try:
                     self._look()
                 except httpx.HTTPError:
@@ -67,10 +72,12 @@ class PlayedAgents:
         unit = self.unit_mib()
         pods = self.api.get("/api/v1/pods")["items"]
         for pod in pods:
-            if pod["metadata"].get("deletionTimestamp"):
+            if pod["metadata"].get("deletionTimestamp") and self.plays(pod["spec"].get("nodeName", "")):
                 self._end(pod)
         for body in self.api.get("/api/v1/nodes")["items"]:
             node = msgspec.convert(body, Node)
+            if not self.plays(node.metadata.name):
+                continue
             text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
             if text is not None and node.metadata.name not in self.inventories:
                 self.inventories[node.metadata.name] = decode_inventory(text)

@@ -12,16 +12,14 @@ from typing import Any
 
 import pytest
 
-from gputile.api.wellknown import GPU_COUNT_LABEL, GPU_MEMORY, MODE_LABEL
+from gputile.api.wellknown import MODE_LABEL
 from gputile.gateway.relay import AWAY_FOR_S
 from tests.e2e.extender import assert_nothing_over_allocated
-from tests.e2e.node import GpuNode, gpu_node, probe_container, probe_pod_of, runs, told
+from tests.e2e.node import ITS_OWN_WORDS, NOBODY_ANSWERED, GpuNode, gpu_node, random_probe_pod, runs, told
 from tests.localcluster.controlplane import ControlPlane
 
 NAMESPACES = ("burst-0", "burst-1", "burst-2", "burst-3")
 SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}
-ITS_OWN_WORDS = "FAILED_PRECONDITION", "FailedPrecondition"
-NOBODY_ANSWERED = "no healthy devices", "code = Unavailable", "code = Canceled", "previously allocated devices"
 NO_AGENT = "the agent of this node does not run"
 ENOUGH_S = 500  # on two cores that others use too
 
@@ -37,30 +35,6 @@ def crowded(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iter
         finally:
             for name in NAMESPACES:
                 control_plane.nodes.delete_all_pods_now(name)
-
-
-def random_pod(choice: random.Random, name: str, *, equal: bool) -> dict[str, Any]:
-    """Return a pod of one container, of several, with init containers, with a sidecar, or on several cards."""
-
-    def size() -> int:
-        return 1 if equal else choice.choice((1, 1, 1, 2, 3))
-
-    def one(label: str, units: int, **more: bool) -> dict[str, Any]:
-        return probe_container(label, {GPU_MEMORY: units}, **more)
-
-    kind = choice.random()
-    if kind < 0.1:
-        return probe_pod_of(name, [one("a", size()), one("b", size()), probe_container("plain", {})])
-    if kind < 0.2:
-        inits = [one("init", size(), once=True), probe_container("wait", {}, once=True)]
-        return probe_pod_of(name, [one("main", size())], initContainers=inits)
-    if kind < 0.25:
-        inits = [one("side", 1, sidecar=True), one("init", size(), once=True)]
-        return probe_pod_of(name, [one("main", size())], initContainers=inits)
-    if kind < 0.3:
-        cards = choice.choice((2, 3))
-        return probe_pod_of(name, [one("main", cards * size())], labels={GPU_COUNT_LABEL: str(cards)})
-    return probe_pod_of(name, [one("main", size())])
 
 
 def kill_agent(here: GpuNode) -> None:
@@ -123,7 +97,9 @@ def create_again(here: GpuNode, bodies: Mapping[tuple[str, str], Mapping[str, An
 )
 def test_many_pods_at_once(crowded: GpuNode, count: int, deeds: Sequence[Callable[[GpuNode], None]]) -> None:
     choice = random.Random(count)
-    bodies = {(choice.choice(NAMESPACES), f"p{i}"): random_pod(choice, f"p{i}", equal=i % 2 == 0) for i in range(count)}
+    bodies = {
+        (choice.choice(NAMESPACES), f"p{i}"): random_probe_pod(choice, f"p{i}", equal=i % 2 == 0) for i in range(count)
+    }
     begun = time.monotonic()
     for (namespace, _), body in bodies.items():
         crowded.create(namespace, body)

@@ -27,11 +27,17 @@ TOKEN_SECONDS = 7200
 class NodeAgent:
     """The agent of ``node``. ``process`` is the gateway, which may be killed, agent and all, and started again.
 
-    ``configure`` changes what the agent follows. It finds programs in ``programs`` first.
+    ``configure`` changes what the agent follows. It finds programs in ``programs`` first. ``environment`` is added to
+    its own.
     """
 
     def __init__(
-        self, node: RealNode, machine: nvml.FakeMachine, settings: Mapping[str, object], options: Sequence[str] = ()
+        self,
+        node: RealNode,
+        machine: nvml.FakeMachine,
+        settings: Mapping[str, object],
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.node = node
         self.machine = machine
@@ -57,8 +63,8 @@ class NodeAgent:
         ]
         self.programs = node.directory / "bin"
         self.programs.mkdir()
-        environment = {"PATH": f"{self.programs}:{os.environ['PATH']}", **nvml.environment(machine.path)}
-        self.process = Process("agent", line, node.directory / "agent.log", environment)
+        own = {"PATH": f"{self.programs}:{os.environ['PATH']}", **nvml.environment(machine.path)}
+        self.process = Process("agent", line, node.directory / "agent.log", {**own, **(environment or {})})
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Write the configuration, which the agent takes in within some seconds."""

@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import Protocol
 
-from tests.soak import native, stateful
+from tests.soak import native, stateful, system
 
 
 class Part(Protocol):
@@ -19,7 +19,7 @@ class Part(Protocol):
     def run(self, minutes: float, given: argparse.Namespace) -> int: ...
 
 
-PARTS: dict[str, Part] = {"stateful": stateful, "native": native}
+PARTS: dict[str, Part] = {"stateful": stateful, "native": native, "system": system}
 
 
 def main(arguments: list[str] | None = None) -> int:

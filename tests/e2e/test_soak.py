@@ -1,0 +1,27 @@
+"""A short soak of the whole system, so that ``make soak PARTS=system`` runs when it is wanted."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.localcluster.skipping import skip_or_fail
+from tests.localcluster.toolchain import ComponentMissing
+from tests.soak.system.report import write
+from tests.soak.system.run import Options, Run
+
+
+@pytest.mark.timeout(900)
+def test_a_minute_of_pods_and_faults_breaks_no_promise(
+    control_plane_programs: dict[str, Path], node_programs: dict[str, Path], tmp_path: Path
+) -> None:
+    """B1, B2, G1, M13: what docs/reliability.md promises, while components die and are cut off."""
+    run = Run(Options(minutes=1.0, pods=250, seed=11, fault_every_s=5.0, report=tmp_path, real_every=25), print)
+    try:
+        run.execute()
+    except ComponentMissing as missing:
+        skip_or_fail(missing)
+    page = write(run, tmp_path, interrupted=False).read_text()
+    assert not run.findings.broken(), page
+    assert run.findings.counts["pods in all"] > 0, page
+    assert run.findings.counts["containers compared on the real node"] > 0, page
+    assert run.done, page

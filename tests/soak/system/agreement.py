@@ -1,0 +1,155 @@
+"""Whether annotation, kubelet, limits on the node and what the container sees say the same of each container.
+
+Read with no code of gputile: PodResources by the kubelet's own protocol, files and environment as they are.
+"""
+
+import contextlib
+import json
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from gputile.gateway.podresources import CLIENT_OPTIONS
+from gputile.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
+from tests.e2e.node import VISIBLE, GpuNode, runs
+from tests.soak.system.objects import ASKED, Unreadable, annotation, cards_of, claim_of, key_of, node_of
+
+ID = re.compile(r"g(\d+)-\d+")  # docs/agent.md: device IDs name their card
+Cards = frozenset[str]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is wrong at a moment, by container, and how many containers were compared."""
+
+    wrong: Mapping[str, str]
+    compared: int
+
+
+class NodeJudge:
+    """Compares what is known of the containers of a real node whose agent keeps its files in ``state``."""
+
+    def __init__(self, node: GpuNode, state: Path) -> None:
+        self._node, self._state = node, state
+
+    def look(self, pods: list[dict[str, Any]]) -> Look:
+        """Compare all containers that run.
+
+        Raises:
+            grpc.RpcError: the kubelet does not answer.
+            OSError: a file cannot be read.
+        """
+        node = self._node.node.object()
+        index_of = self._indices(node)
+        held, wrong = self.held(index_of)
+        limits = self.limits()
+        compared = 0
+        for pod in pods:
+            if node_of(pod) != node["metadata"]["name"] or not runs(pod) or pod["metadata"].get("deletionTimestamp"):
+                continue
+            if not self._node.has_spoken(pod):
+                continue
+            for name, problem in self._container_problems(pod, held, limits):
+                compared += 1
+                if problem:
+                    wrong[f"{key_of(pod)}/{name}"] = problem
+        wrong |= _too_much(cards_of(node), limits, {pod["metadata"]["uid"] for pod in pods if runs(pod)})
+        return Look(wrong, compared)
+
+    def _container_problems(
+        self, pod: dict[str, Any], held: Mapping[tuple[str, str, str], Cards], limits: Mapping[tuple[str, str], Any]
+    ) -> list[tuple[str, str]]:
+        meta, spec = pod["metadata"], pod["spec"]
+        try:
+            claim = claim_of(pod)
+        except Unreadable as error:
+            return [("", f"its allocation cannot be read: {error}")]
+        inits = {c["name"] for c in spec.get("initContainers", []) if c.get("restartPolicy") != "Always"}
+        problems = []
+        for container in (*spec.get("initContainers", []), *spec["containers"]):
+            name = container["name"]
+            if not any(container.get("resources", {}).get("limits", {}).get(each) for each in ASKED):
+                continue
+            shares = claim.containers.get(name, ()) if claim is not None else ()
+            booked = frozenset(share.uuid for share in shares)
+            sees = frozenset(filter(None, self._node.said(pod, name).get(VISIBLE, "").split(",")))
+            found = limits.get((meta["uid"], name), {})
+            listed = held.get((meta["namespace"], meta["name"], name), frozenset())
+            holds = booked if name in inits else listed  # the kubelet lists no init containers
+            mib = {share.uuid: share.mib for share in shares}
+            same = booked == sees == holds and mib == found
+            text = f"booked {mib}, kubelet {sorted(holds)}, sees {sorted(sees)}, limits {found}"
+            if not same and not holds and name in self._node.forgotten(meta["namespace"], meta["uid"]):
+                same = booked == sees and mib == found
+            problems.append((name, "" if same else text))
+        return problems
+
+    def held(self, index_of: Mapping[int, str]) -> tuple[dict[tuple[str, str, str], Cards], dict[str, str]]:
+        """Return the cards of each container that the kubelet lists, and what is held twice."""
+        target = f"unix:{self._node.node.pod_resources}"
+        with grpc.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
+            listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=10.0)
+        found: dict[tuple[str, str, str], Cards] = {}
+        holder: dict[tuple[str, str], str] = {}
+        twice: dict[str, str] = {}
+        for pod in listed.pod_resources:
+            for container in pod.containers:
+                cards = set()
+                for devices in container.devices:
+                    for device in devices.device_ids:
+                        match = ID.fullmatch(device)
+                        cards.add(index_of.get(int(match[1]), device) if match else device)
+                        name = f"{pod.namespace}/{pod.name}/{container.name}"
+                        other = holder.setdefault((devices.resource_name, device), name)
+                        if other != name:
+                            twice[f"device {device}"] = f"is given to {other} and {name}"
+                found[pod.namespace, pod.name, container.name] = frozenset(cards)
+        return found, twice
+
+    def limits(self) -> dict[tuple[str, str], dict[str, int]]:
+        """Return the MiB of each card by the limits file of each container, by pod's UID and container."""
+        found = {}
+        for path in (self._state / "allocations").glob("*/limits.json"):
+            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError, KeyError):
+                body = json.loads(path.read_text())
+                found[body["uid"], body["container"]] = {card["uuid"]: card["mib"] for card in body["cards"]}
+        return found
+
+    def is_empty(self) -> str:
+        """Return what the kubelet or the agent still has of pods, "" if nothing."""
+        held, _ = self.held(self._indices(self._node.node.object()))
+        left = [f"the kubelet has {key}: {sorted(cards)}" for key, cards in held.items() if cards]
+        left += [f"the agent keeps {path}" for path in (self._state / "allocations").iterdir()]
+        return "; ".join(left)
+
+    def _indices(self, node: Mapping[str, Any]) -> dict[int, str]:
+        text = annotation(node, "gputile.io/inventory") or '{"cards": []}'
+        return {card["index"]: card["uuid"] for card in json.loads(text)["cards"]}
+
+
+def _too_much(
+    cards: Mapping[str, int], limits: Mapping[tuple[str, str], Mapping[str, int]], running: set[str]
+) -> dict[str, str]:
+    """Return the cards of which the containers of running pods may take more than there is.
+
+    Containers of one pod count for the most that one of them may have: init containers run before the others.
+    """
+    most: dict[tuple[str, str], int] = defaultdict(int)
+    for (uid, _), each in limits.items():
+        if uid in running:
+            for uuid, mib in each.items():
+                most[uuid, uid] = max(most[uuid, uid], mib)
+    total: dict[str, int] = defaultdict(int)
+    for (uuid, _), mib in most.items():
+        total[uuid] += mib
+    return {
+        f"card {uuid}": f"containers may take {mib} of {cards.get(uuid, 0)} MiB"
+        for uuid, mib in total.items()
+        if mib > cards.get(uuid, 0)
+    }
