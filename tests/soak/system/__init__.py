@@ -24,6 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="KIND", help="only this kind of fault")
     parser.add_argument("--most", type=int, default=200, help="pods that are there at once (200)")
     parser.add_argument("--real-every", type=int, default=60, help="one of so many goes to the real node (60)")
+    parser.add_argument("--most-real", type=int, default=12, help="pods on the real node at once (12)")
     parser.add_argument("--report", type=Path, metavar="DIR", help="where the report goes (.cache/soak/SEED)")
 
 
@@ -38,6 +39,7 @@ def run(minutes: float, given: argparse.Namespace) -> int:
         report=given.report or REPORTS / str(seed),
         only=tuple(given.only),
         most=given.most,
+        most_real=given.most_real,
         real_every=given.real_every,
     )
     print(f"seed {seed}", flush=True)
