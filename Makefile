@@ -46,7 +46,7 @@ unit: $(STAMP) ## the tests of single parts
 e2e: $(STAMP) ## the tests on a real control plane
 	@$(BIN)/python -m pytest tests/e2e
 
-soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PARTS says which (stateful, system)
+soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PARTS says which (stateful, native, system)
 	@for part in $(PARTS); do $(BIN)/python -m tests.soak $$part --minutes $(MINUTES) || exit 1; done
 
 bench: $(STAMP) ## the benchmarks, as ratios within one run
