@@ -8,7 +8,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -144,6 +144,14 @@ class FakeMachine:
         scratch = self.path.with_suffix(".new")
         scratch.write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
         scratch.rename(self.path)
+
+    def rename(self, uuids: Sequence[str]) -> None:
+        """Give the cards other UUIDs, in their order."""
+        named = {card.uuid: uuid for card, uuid in zip(self.cards, uuids, strict=True)}
+        self.levels = {(named[one], named[other]): level for (one, other), level in self.levels.items()}
+        for card in self.cards:
+            card.uuid = named[card.uuid]
+        self.write()
 
     def lose(self, index: int, error: int = GPU_IS_LOST) -> None:
         self.cards[index].error = error

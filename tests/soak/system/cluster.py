@@ -16,6 +16,7 @@ from tests.e2e.node import GpuNode
 from tests.e2e.playedagents import PlayedAgents
 from tests.e2e.webhook import RunningWebhook, installed
 from tests.fakes import nvml
+from tests.fakes.cuda import FakeGpus
 from tests.localcluster import binaries
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import (
@@ -41,6 +42,7 @@ EXTENDERS, CONTROLLERS = ("extender-a", "extender-b"), ("controller-a", "control
 SCHEDULERS = ("scheduler-a", "scheduler-b")
 OURS = (*EXTENDERS, *CONTROLLERS, "webhook", "agent")  # what speaks to the API server through a proxy
 UNIT_MIB = 1024
+CARDS, CARD_MIB = 8, 81920  # of the real node
 STATE_MIB = 96  # the file system of the agent's state
 NODES = """
 nodes:
@@ -94,6 +96,7 @@ class System:
     webhook: RunningWebhook
     real: GpuNode
     state: Path  # the agent's, on a file system of its own
+    gpus: FakeGpus  # those of the real node, for programs
     urls: Mapping[str, str]
     unit_mib: int = UNIT_MIB
     played_nodes: tuple[str, ...] = ()
@@ -182,9 +185,10 @@ def whole_system(say: Any) -> Iterator[System]:
         webhook.configure(**settings)
         urls["webhook"] = f"http://127.0.0.1:{webhook.health_port}"
         say("a node with a kubelet, containerd and runc")
-        real = stack.enter_context(_real_node(plane, programs, settings, state))
+        gpus = FakeGpus(plane.directory, (CARD_MIB,) * CARDS)
+        real = stack.enter_context(_real_node(plane, programs, settings, state, gpus.uuids))
         urls["agent"] = real.agent.url
-        system = System(plane, proxies, plane.clocks, webhook, real, state, urls)
+        system = System(plane, proxies, plane.clocks, webhook, real, state, gpus, urls)
         system.played_nodes = tuple(node.name for node in nodes)
         agents = PlayedAgents(plane.api, lambda: system.unit_mib, set(system.played_nodes).__contains__, 1.0)
         stack.enter_context(agents)
@@ -193,10 +197,11 @@ def whole_system(say: Any) -> Iterator[System]:
 
 @contextmanager
 def _real_node(
-    plane: Plane, programs: Mapping[str, Path], settings: Mapping[str, object], state: Path
+    plane: Plane, programs: Mapping[str, Path], settings: Mapping[str, object], state: Path, uuids: Sequence[str]
 ) -> Iterator[GpuNode]:
     with RealNode(plane, programs, REAL_NODE, {MODE_LABEL: "cgpu", **REAL}) as node:
         machine = nvml.MACHINES["a100"](node.directory / "machine")
+        machine.rename(uuids)
         environment = plane.clocks.environment("agent")
         agent = NodeAgent(node, machine, settings, (f"--state-dir={state}",), environment)
         plane.proxies.start("agent")
@@ -210,7 +215,7 @@ def _real_node(
 @contextmanager
 def _file_system() -> Iterator[Path]:
     """A small file system of its own for the agent's state; mounted before the node's mount namespace is made."""
-    scratch = Scratch("gputile-soak-state-", _unmount)
+    scratch = Scratch("gputile-state-", _unmount)
     try:
         directory = scratch.path / "state"
         directory.mkdir()

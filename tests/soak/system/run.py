@@ -22,6 +22,7 @@ from tests.soak.system.keeper import Keeper
 from tests.soak.system.lives import Life, Lives
 from tests.soak.system.memory import Memory
 from tests.soak.system.objects import node_of
+from tests.soak.system.programs import Programs
 from tests.soak.system.watching import Mirror
 from tests.soak.system.workload import RULES, workload
 
@@ -93,7 +94,9 @@ class Run:
         choice = random.Random(f"faults {options.seed}")
         faults = Faults(system, self.lives, keeper, self.findings, choice, options.fault_every_s, options.only)
         self.done = faults.done
-        stack.enter_context(self._in_threads(system, pods, nodes))
+        work = Programs(system.gpus, system.state, self.findings, random.Random(f"programs {options.seed}"))
+        stack.enter_context(work)
+        stack.enter_context(self._in_threads(system, pods, nodes, work))
         with faults:
             end = time.monotonic() + options.minutes * 60
             while time.monotonic() < end and not (keeper.all_created.is_set() and not self.lives.alive()):
@@ -107,11 +110,12 @@ class Run:
         self._at_the_end(system)
 
     @contextlib.contextmanager
-    def _in_threads(self, system: System, pods: Mirror, nodes: Mirror) -> Iterator[None]:
+    def _in_threads(self, system: System, pods: Mirror, nodes: Mirror, work: Programs) -> Iterator[None]:
         node_judge = NodeJudge(system.real, system.state)
         jobs: dict[str, Callable[[], None]] = {
             "judge": lambda: self._judge(pods, nodes),
             "agreement": lambda: self._agree(node_judge, pods),
+            "programs": work.look,
             "supervisor": lambda: self._supervise(system),
             "memory": lambda: self.memory.sample(system.memory(), self.findings.now()),
             "progress": self._tell,

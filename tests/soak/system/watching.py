@@ -12,7 +12,7 @@ import httpx2 as httpx
 from tests.localcluster.client import Api, ApiError
 
 AGAIN_AFTER_S = 0.5
-SILENT_FOR_S = 20.0
+SILENT_FOR_S = 12.0
 SEEN = Callable[[str, dict[str, Any]], None]  # "ADDED", "MODIFIED" or "DELETED", and the object
 
 
@@ -70,7 +70,7 @@ class Mirror:
         return str(answer["metadata"]["resourceVersion"])
 
     def _watch(self, version: str) -> None:
-        query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "15"}
+        query = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true", "timeoutSeconds": "5"}
         while not self._ending.is_set():
             with self._api.http.stream("GET", self._path, params=query, timeout=SILENT_FOR_S) as answer:
                 if answer.is_error:
