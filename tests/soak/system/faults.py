@@ -310,6 +310,7 @@ def _relist(faults: Faults, choice: random.Random) -> Iterator[str]:
     for name in OURS:
         faults.system.proxies.set(name, Mood.CUT)
     try:
+        time.sleep(3)  # for pods to change unseen: a restarted API server knows no changes from before its start
         with _down(faults.system, ("kube-apiserver",)):
             yield "all cut off, and the API server restarted"
         faults.system.plane.wait(faults.system.plane.api.healthy, "the API server", 120)

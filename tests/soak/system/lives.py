@@ -8,7 +8,7 @@ from typing import Any
 from tests.e2e.node import ITS_OWN_WORDS, NOBODY_ANSWERED
 from tests.soak.system.findings import Findings
 from tests.soak.system.judge import Gang
-from tests.soak.system.objects import key_of, node_of, phase_of, reason_pending
+from tests.soak.system.objects import annotation, key_of, node_of, phase_of, reason_pending
 from tests.soak.system.workload import Planned
 
 MOST_LINES = 40
@@ -92,7 +92,7 @@ class Lives:
                 self._take(life, kind, pod, self._findings.now())
 
     def _take(self, life: Life, kind: str, pod: dict[str, Any], now: float) -> None:
-        key, life.pod = life.planned.key, pod
+        key, before, life.pod = life.planned.key, life.pod, pod
         if kind == "DELETED":
             life.gone = now
             life.tell(now, "is gone")
@@ -110,8 +110,11 @@ class Lives:
         life.reason = reason
         if node_of(pod) and life.bound is None:
             life.bound = now
-            life.tell(now, f"is bound to {node_of(pod)}: {pod['metadata'].get('annotations')}")
+            life.tell(now, f"is bound to {node_of(pod)}: {_allocation(pod)}")
             self._bound(life, now)
+        elif before is not None and life.bound is not None and _allocation(before) != _allocation(pod):
+            life.tell(now, f"its allocation is now {_allocation(pod)}")
+            self._findings.count("allocations that were corrected")
         if phase_of(pod) != life.phase:
             life.phase = phase_of(pod)
             life.tell(now, f"is {life.phase} {pod['status'].get('reason', '')} {pod['status'].get('message', '')}")
@@ -142,6 +145,10 @@ class Lives:
             self._findings.count(f"pods failed by a kubelet without a plugin: {known}")
         else:
             self._findings.violated("no pod fails for good but for what the pages name", f"{key}: {text}", [key])
+
+
+def _allocation(pod: dict[str, Any]) -> str | None:
+    return annotation(pod, "gputile.io/allocation")
 
 
 def _all_run(pod: dict[str, Any]) -> bool:
