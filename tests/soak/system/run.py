@@ -14,7 +14,7 @@ import httpx2 as httpx
 
 from tests.localcluster.client import ApiError, text_at
 from tests.soak.system.agreement import NodeJudge
-from tests.soak.system.cluster import CONTROLLERS, EXTENDERS, System, whole_system
+from tests.soak.system.cluster import CONTROLLERS, EXTENDERS, OURS, System, whole_system
 from tests.soak.system.faults import Done, Faults, start
 from tests.soak.system.findings import Findings
 from tests.soak.system.judge import over_allocations
@@ -32,6 +32,7 @@ REASON_WITHIN_S = 120.0  # how long a pod may be pending without saying why, fau
 DRAINED_WITHIN_S = 300.0  # how long the rest may take once nothing is done to the system any more
 EMPTY_WITHIN_S = 120.0
 LOOK_EVERY_S = 1.0
+LINES = {"listing again": "lists after 410", "Traceback (most recent call last)": "tracebacks in the log"}
 
 
 @dataclass
@@ -238,6 +239,15 @@ class Run:
         for directory in (system.plane.directory, system.real.node.directory):
             for path in directory.glob("*.log"):
                 (target / path.name).write_bytes(path.read_bytes())
+                if path.stem in OURS:
+                    self._count_lines(path)
+
+    def _count_lines(self, log: Path) -> None:
+        """Count what a component of ours has said that one wants to know of."""
+        text = log.read_text(errors="replace")
+        for line, what in LINES.items():
+            if found := text.count(line):
+                self.findings.count(f"{what}: {log.stem}", found)
 
 
 def _state(life: Life) -> str:
