@@ -63,7 +63,7 @@ def create_app(
         return result, "failed" if result.error else "bound"
 
     async def preempt(body: bytes) -> Answer:
-        return verbs.preempt(_preemption_args.decode(body)), "answered"
+        return await verbs.preempt(_preemption_args.decode(body)), "answered"
 
     # How each verb says that it could not be answered; prioritize and preempt have no field for it.
     errors: dict[str, Callable[[str], Any]] = {

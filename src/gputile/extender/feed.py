@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 
 from gputile.api.core import Node, Pod
+from gputile.extender.budgets import Budgets
 from gputile.kube.decoding import Applied, Deleted, Event, Replaced, Unreadable
 from gputile.ledger.events import Event as LedgerEvent
 from gputile.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodApplied, PodDeleted, PodsReplaced
@@ -14,10 +15,14 @@ log = logging.getLogger(__name__)
 
 
 class Feed:
-    """Takes to ``ledger`` what two reflectors deliver. ``freed`` is told of nodes that may have more free now."""
+    """Takes to ``ledger`` and ``budgets`` what two reflectors deliver.
 
-    def __init__(self, ledger: Ledger, freed: Callable[[str], None]) -> None:
+    ``freed`` is told of nodes that may have more free now.
+    """
+
+    def __init__(self, ledger: Ledger, freed: Callable[[str], None], budgets: Budgets | None = None) -> None:
         self._ledger = ledger
+        self._budgets = Budgets(lambda uid: ledger.booking(uid) is not None) if budgets is None else budgets
         self._freed = freed
 
     def _apply(self, event: LedgerEvent) -> None:
@@ -39,10 +44,14 @@ class Feed:
         match event:
             case Applied(pod):
                 self._apply(PodApplied(pod))
+                self._budgets.pod_applied(pod)
             case Deleted(pod):
                 self._apply(PodDeleted(pod.metadata.uid))
+                self._budgets.pod_deleted(pod.metadata.uid)
             case Replaced(pods, unreadable):
-                self._apply(PodsReplaced(pods, frozenset(each.uid for each in unreadable)))
+                unread = frozenset(each.uid for each in unreadable)
+                self._apply(PodsReplaced(pods, unread))
+                self._budgets.pods_replaced(pods, unread)
                 # What a list brought stays for long: a full collection need not walk it again and again.
                 gc.collect()
                 gc.freeze()

@@ -17,11 +17,13 @@ from starlette.types import Receive, Scope, Send
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectReference, Pod
+from gputile.api.policy import PodDisruptionBudget
 from gputile.api.wellknown import EXTENDER_LEASE
 from gputile.extender.activity import Activity, Alone
 from gputile.extender.apiserver import BIND_SECONDS, ApiServerCluster
 from gputile.extender.app import create_app
 from gputile.extender.binder import Binder, Clock
+from gputile.extender.budgets import Budgets
 from gputile.extender.feed import Feed
 from gputile.extender.fence import fence_off
 from gputile.extender.metrics import Metrics
@@ -83,9 +85,12 @@ class Extender:
         self._settings = settings
         self._events = EventRecorder(connection, settings.identity) if settings.events else None
         self._wake = Wake(connection, time.monotonic)
-        feed = Feed(self.ledger, self._wake.freed)
+        budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
+        feed = Feed(self.ledger, self._wake.freed, budgets)
         self._pods = Reflector(connection, "/api/v1/pods", Pod, feed.pods)
         self._nodes = Reflector(connection, "/api/v1/nodes", Node, feed.nodes)
+        path = "/apis/policy/v1/poddisruptionbudgets"
+        self._budgets = Reflector(connection, path, PodDisruptionBudget, budgets.budgets)
         namespace = settings.lease_namespace or connection.namespace
         tenancy = Tenancy(settings.identity, settings.lease_seconds or 1.0, settings.lease_seconds / 3 or 0.5)
         lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, tenancy, within=max(1.0, settings.lease_seconds / 3))
@@ -97,7 +102,7 @@ class Extender:
         self._pricing = Pricing(placer)
         self.binder = Binder(placer, self._cluster, Clock(time.monotonic, time.time_ns))
         self.app: Starlette = create_app(
-            Verbs(placer, self.binder, self._cluster, self._notify, self._wake.refused),
+            Verbs(placer, self.binder, self._cluster, self._notify, self._wake.refused, budgets=budgets),
             self.metrics,
             admit=self._admit,
             ready=self.not_ready,
@@ -144,7 +149,8 @@ class Extender:
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
-        work = [self._pods.run(), self._nodes.run(), self._settle(), self._wake.run(), self._pricing.run()]
+        work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._settle()]
+        work += [self._wake.run(), self._pricing.run()]
         work.append(self._activity.keep(self._settings.lease_seconds / 3))
         if self._events is not None:
             work.append(self._events.run())

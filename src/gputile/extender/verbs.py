@@ -4,6 +4,7 @@ What is wrong with a request is said in the answer, in kube-scheduler's terms: a
 and why; only what is not the pod's fault (not synced, another replica active) is an error of the call.
 """
 
+import asyncio
 import logging
 import time
 from collections import OrderedDict
@@ -25,6 +26,7 @@ from gputile.api.extender import (
 from gputile.device.gang import gang_of
 from gputile.device.request import Request, RequestError, parse_request
 from gputile.extender.binder import Binder, BindError
+from gputile.extender.budgets import Budgets
 from gputile.extender.cluster import Cluster
 from gputile.kube.errors import KubeError
 from gputile.scheduling.claim import place_of, place_problem
@@ -61,10 +63,13 @@ class Verbs:
         notify: Callable[[Notice], None],
         refused: Callable[[], None],
         unix_ns: Callable[[], int] = time.time_ns,
+        *,
+        budgets: Budgets | None = None,
     ) -> None:
         self._placer = placer
         self._binder = binder
         self._cluster = cluster
+        self._budgets = Budgets(lambda _: False) if budgets is None else budgets
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
@@ -129,8 +134,11 @@ class Verbs:
             self._notify(Notice(pod, False, "GPUAssigned", f"{decision.text()} of node {args.node}"))
         return ExtenderBindingResult()
 
-    def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
-        """Return for each candidate node the pods that have to leave so that the pod fits its cards."""
+    async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
+        """Return for each candidate node the pods that have to leave so that the pod fits its cards.
+
+        There may be many nodes: other calls get their turn after each.
+        """
         proposed: dict[str, MetaVictims] = dict(args.node_name_to_meta_victims or {})
         for node, chosen in (args.node_name_to_victims or {}).items():
             proposed.setdefault(
@@ -155,9 +163,11 @@ class Verbs:
             leaving = victims(self._placer, request, node, first, priority)
             if leaving:
                 more = sorted(leaving.difference(first))
+                violations = candidate.num_pdb_violations + self._budgets.violations(first, more)
                 answer[node] = MetaVictims(
-                    pods=[MetaPod(uid=uid) for uid in [*first, *more]], num_pdb_violations=candidate.num_pdb_violations
+                    pods=[MetaPod(uid=uid) for uid in [*first, *more]], num_pdb_violations=violations
                 )
+            await asyncio.sleep(0)
         return ExtenderPreemptionResult(node_name_to_meta_victims=answer)
 
     def _request(self, pod: Pod) -> Request | None:

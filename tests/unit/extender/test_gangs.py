@@ -49,4 +49,4 @@ def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, str], ho
 
     offered = {"a": MetaVictims(pods=[], num_pdb_violations=0)}
     preempting = ExtenderPreemptionArgs(pod=asking, node_name_to_meta_victims=offered)
-    assert verbs.preempt(preempting).node_name_to_meta_victims == {}
+    assert asyncio.run(verbs.preempt(preempting)).node_name_to_meta_victims == {}
