@@ -317,7 +317,7 @@ def test_the_chart_speaks_the_components_command_lines() -> None:
     ("values", "said", "unsaid"),
     [
         ({"gpuMemoryUnit": "256MiB"}, ["aliyun.com/gpu-mem is 256MiB", "gputile status"], ["spec.schedulerName"]),
-        ({"scheduler.mode": "own"}, ["urlPrefix: http://127.0.0.1:8888", "weight: 100"], ["profiles:"]),
+        ({"scheduler.mode": "own"}, ["urlPrefix: http://127.0.0.1:8888", "weight: 200"], ["profiles:"]),
         ({"webhook.enabled": False, "features.batch": False}, ["spec.schedulerName: gputile-scheduler"], []),
         ({"features.sharing": False}, ["one of default, topology"], ["cgpu"]),
         ({"agent.enabled": False}, [], ["kubectl label node"]),

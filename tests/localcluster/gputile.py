@@ -20,7 +20,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 SERVICE_ACCOUNT = "system:serviceaccount:gputile:gputile-extender"
 CONTROLLER_ACCOUNT = "system:serviceaccount:gputile:gputile-controller"
 SERVICE_ACCOUNT_GROUPS = ["system:serviceaccounts", "system:serviceaccounts:gputile", "system:authenticated"]
-WEIGHT = 100  # as in examples/extender/scheduler.yaml
+WEIGHT = 200  # as in examples/extender/scheduler.yaml
 # kube-scheduler takes no name of kubernetes.io here; the old one is rewritten before it ever sees a pod.
 MANAGED: list[ManagedResource] = [{"name": name} for name in GPU_RESOURCES if name != LEGACY_GPU]
 

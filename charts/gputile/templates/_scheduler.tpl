@@ -19,7 +19,7 @@ extenders:
   bindVerb: bind
   preemptVerb: preempt
   # One rank of the extender outweighs the scheduler's own scores, which would undo binpack.
-  weight: 100
+  weight: 200
   nodeCacheCapable: true
   httpTimeout: 5s
   managedResources:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -131,7 +132,8 @@ class Extender:
             about = ObjectReference(
                 api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
             )
-            self._events.record(about, notice.reason, notice.message, "Warning" if notice.warning else "Normal")
+            kind: Literal["Normal", "Warning"] = "Warning" if notice.warning else "Normal"
+            self._events.record(about, notice.reason, notice.message, kind, latest=notice.latest)
 
     def _describe(self) -> None:
         gauge, ledger = self.metrics.gauge, self.ledger

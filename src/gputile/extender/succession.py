@@ -65,7 +65,8 @@ class Succession:
         """Answer a request."""
         current = self._current
         if current is None:
-            await PlainTextResponse("one configuration follows another", 503)(scope, receive, send)
+            alive = scope.get("path") == "/healthz"  # the kubelet would end what only waits
+            await PlainTextResponse("one configuration follows another", 200 if alive else 503)(scope, receive, send)
             return
         with self._asking():
             await current.app(scope, receive, send)

@@ -44,12 +44,16 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to tell the people who look at a pod: an Event's type, reason and message."""
+    """Something to tell the people who look at a pod: an Event's type, reason and message.
+
+    ``latest``: said again with other amounts it is the same Event, with the latest message.
+    """
 
     pod: Pod
     warning: bool
     reason: str
     message: str
+    latest: bool = False
 
 
 class Verbs:
@@ -104,7 +108,8 @@ class Verbs:
         if not result.feasible:
             self._refused()
         if not result.feasible and result.closest:
-            self._notify(Notice(pod, True, "NoGPUFits", _no_fit_message(len(names), result.closest)))
+            why = _no_fit_message(len(names), result.closest)
+            self._notify(Notice(pod, True, "NoGPUFits", why, latest=True))
         return FilterResult(
             node_names=result.feasible,
             failed_nodes=result.refused,

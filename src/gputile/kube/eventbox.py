@@ -12,7 +12,7 @@ MESSAGE_BYTES = 1024  # the API server's limit
 
 
 class EventKey(NamedTuple):
-    """What makes two events the same."""
+    """What makes two events the same; ``message`` is "" where the latest message replaces those before."""
 
     kind: str
     namespace: str
@@ -33,6 +33,7 @@ class Occurrences:
     seen_at: float  # monotonic
     count: int = 1
     stored_as: str = ""
+    message: str = ""
 
 
 class EventBox:
@@ -47,18 +48,22 @@ class EventBox:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, key: EventKey, about: ObjectReference, when: datetime, now: float) -> None:
-        """Add one occurrence, at ``now`` of the monotonic clock; where the box is full the oldest event is dropped."""
+    def put(self, key: EventKey, about: ObjectReference, when: datetime, now: float, message: str = "") -> None:
+        """Add one occurrence, at ``now`` of the monotonic clock; where the box is full the oldest event is dropped.
+
+        ``message`` is what it says, where that is not in the key.
+        """
+        message = message or key.message
         waiting = self._waiting.get(key)
         if waiting is not None:
-            _again(waiting, when, now)
+            _again(waiting, when, now, message)
             return
         sent = self._sent.pop(key, None)
         if sent is not None and now - sent.seen_at < WINDOW_SECONDS:
-            _again(sent, when, now)
+            _again(sent, when, now, message)
             self._waiting[key] = sent
         else:
-            self._waiting[key] = Occurrences(about, when, when, now)
+            self._waiting[key] = Occurrences(about, when, when, now, message=message)
         if len(self._waiting) > self._capacity:
             self._waiting.popitem(last=False)
             self.dropped += 1
@@ -77,6 +82,7 @@ class EventBox:
         if since is not None:
             occurrences.count += since.count
             occurrences.last = since.last
+            occurrences.message = since.message
         self._waiting[key] = occurrences
         self._waiting.move_to_end(key, last=False)
 
@@ -102,7 +108,8 @@ def shortened(message: str) -> str:
     return encoded[: MESSAGE_BYTES - len(ellipsis.encode())].decode(errors="ignore") + ellipsis
 
 
-def _again(occurrences: Occurrences, when: datetime, now: float) -> None:
+def _again(occurrences: Occurrences, when: datetime, now: float, message: str) -> None:
     occurrences.count += 1
+    occurrences.message = message
     occurrences.last = when
     occurrences.seen_at = now

@@ -66,15 +66,23 @@ class EventRecorder:
         return len(self._box)
 
     def record(
-        self, about: ObjectReference, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
+        self,
+        about: ObjectReference,
+        reason: str,
+        message: str,
+        kind: Literal["Normal", "Warning"] = "Normal",
+        *,
+        latest: bool = False,
     ) -> None:
         """Say something about an object. Returns at once; the same again within ten minutes only counts up.
 
-        ``reason`` is one word in CamelCase; of ``message`` the first 1024 bytes are sent.
+        ``reason`` is one word in CamelCase; of ``message`` the first 1024 bytes are sent. With ``latest`` an event of
+        the same reason is the same whatever it says, and what was said last stands: for messages with amounts that
+        change all the time.
         """
         text = shortened(message)
-        key = EventKey(about.kind, about.namespace, about.name, about.uid, kind, reason, text)
-        self._box.put(key, about, self._now(), self._monotonic())
+        key = EventKey(about.kind, about.namespace, about.name, about.uid, kind, reason, "" if latest else text)
+        self._box.put(key, about, self._now(), self._monotonic(), text)
         self._filled.set()
 
     async def run(self) -> NoReturn:
@@ -113,7 +121,9 @@ class EventRecorder:
         # the events of cluster-scoped objects live in the default namespace
         collection = f"/api/v1/namespaces/{key.namespace or 'default'}/events"
         if occurrences.stored_as:
-            change = {"count": occurrences.count, "lastTimestamp": _stamp(occurrences.last)}
+            change: dict[str, Any] = {"count": occurrences.count, "lastTimestamp": _stamp(occurrences.last)}
+            if not key.message:
+                change["message"] = occurrences.message
             try:
                 await self._connection.patch(f"{collection}/{occurrences.stored_as}", msgspec.json.encode(change))
                 return
@@ -140,7 +150,7 @@ class EventRecorder:
             },
             "type": key.type,
             "reason": key.reason,
-            "message": key.message,
+            "message": occurrences.message,
             "count": occurrences.count,
             "firstTimestamp": _stamp(occurrences.first),
             "lastTimestamp": _stamp(occurrences.last),

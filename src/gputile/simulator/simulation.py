@@ -29,7 +29,7 @@ from gputile.simulator.gangs import Groups, incomplete, size_of, started, turns
 from gputile.simulator.scenario import Scenario
 
 # What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.
-RANK_WEIGHT = 1000
+RANK_WEIGHT = 2000
 _SHOWN = 10
 _NAMES_SHOWN = 3
 _NOBODY: Mapping[GangName, int] = {}

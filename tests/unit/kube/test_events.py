@@ -163,3 +163,19 @@ def test_messages_are_valid_and_fit(message: str) -> None:
     short = shortened(message)
     assert len(short.encode()) <= 1024
     assert short.endswith("…") or short == message.encode(errors="replace").decode()
+
+
+def test_with_amounts_that_change_it_is_one_event_that_says_the_latest() -> None:
+    async def work(desk: Desk, recorder: EventRecorder) -> None:
+        for left in (3, 2):
+            recorder.record(POD, "NoGPUFits", f"{left} units are free", "Warning", latest=True)
+        await until(lambda: len(desk.events()) == 1)
+        assert (desk.events()[0]["message"], desk.events()[0]["count"]) == ("2 units are free", 2)
+        recorder.record(POD, "NoGPUFits", "1 unit is free", "Warning", latest=True)
+        await until(lambda: desk.events()[0]["count"] == 3)
+        (event,) = desk.events()
+        assert event["message"] == "1 unit is free"
+        recorder.record(POD, "Other", "1 unit is free", "Warning", latest=True)
+        await until(lambda: len(desk.events()) == 2)
+
+    recording(work)
