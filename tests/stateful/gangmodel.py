@@ -1,5 +1,6 @@
 """A cluster for the tests of gangs: an API server that writes can fail on, and what others have been told by it."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from gputile.api.wellknown import (
 )
 from gputile.device.allocation import decode_allocation
 from gputile.device.hold import Hold, hold_of
-from gputile.kube.errors import AnswerLost, ConnectionFailed, NotFound
+from gputile.kube.errors import AnswerLost, Conflict, ConnectionFailed, NotFound
 from gputile.kube.reflector import Applied, Deleted
 from tests.corebuilders import gpu_node, pod
 
@@ -143,7 +144,10 @@ def version_of(one: Pod) -> int:
 
 @dataclass
 class Server:
-    """The API server: its objects, and what it tells watchers. ``told`` is what the controller was answered."""
+    """The API server: its objects, and what it tells watchers. ``told`` is what the controller was answered.
+
+    ``late`` are writes that nobody waits for any more, and that are executed all the same, some time.
+    """
 
     pods: dict[str, Pod] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -152,6 +156,7 @@ class Server:
     fate: Callable[[], str] = lambda: "done"
     told: Told = field(default_factory=Told)
     before_ungate: Callable[[Pod], None] = lambda _: None
+    late: list[tuple[Pod, str, Callable[[Pod], Pod]]] = field(default_factory=list)
 
     def store(self, changed: Pod) -> Pod:
         self.version += 1
@@ -168,7 +173,7 @@ class Server:
     # the controller's writes
 
     async def hold(self, asked: Pod, text: str | None) -> Pod:
-        return self._write(asked, lambda current: annotated(current, hold=text))
+        return self._write(asked, lambda current: annotated(current, hold=text), asked.metadata.resource_version)
 
     async def ungate(self, asked: Pod) -> Pod:
         self.before_ungate(asked)
@@ -179,7 +184,7 @@ class Server:
             ),
         )
 
-    def _write(self, asked: Pod, change: Callable[[Pod], Pod]) -> Pod:
+    def _write(self, asked: Pod, change: Callable[[Pod], Pod], version: str = "") -> Pod:
         fate = self.fate()
         if fate == "crash":
             raise Crash
@@ -187,14 +192,39 @@ class Server:
             raise ConnectionFailed("no connection")
         if fate == "never arrived":
             raise AnswerLost("no answer")
-        current = self.pods.get(asked.metadata.uid)
-        if current is None:
-            raise NotFound(404, "NotFound", "no such pod")
-        stored = self.store(change(current))
+        if fate == "late":
+            self.late.append((asked, version, change))
+            raise AnswerLost("no answer")
+        stored = self._execute(asked, change, version)
         if fate == "answer lost":
             raise AnswerLost("no answer")
         self.told.see(stored)
         return stored
+
+    def _execute(self, asked: Pod, change: Callable[[Pod], Pod], version: str) -> Pod:
+        current = self.pods.get(asked.metadata.uid)
+        if current is None:
+            raise NotFound(404, "NotFound", "no such pod")
+        if version not in ("", current.metadata.resource_version):
+            raise Conflict(409, "Conflict", "the pod has changed")
+        changed = change(current)
+        return self.store(changed) if changed != current else current
+
+    def late_writes_are_executed(self) -> None:
+        for asked, version, change in self.late:
+            with contextlib.suppress(NotFound, Conflict):
+                self._execute(asked, change, version)
+        self.late = []
+
+    # the extender's
+
+    def bind(self, uid: str, version: str, node: str, annotations: dict[str, str]) -> Pod | None:
+        """Return the bound pod; None where the Binding is refused."""
+        current = self.pods.get(uid)
+        if current is None or current.spec.node_name or version not in ("", current.metadata.resource_version):
+            return None
+        bound = annotated(current, **annotations)
+        return self.store(msgspec.structs.replace(bound, spec=msgspec.structs.replace(current.spec, node_name=node)))
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         fate = self.fate()

@@ -30,6 +30,7 @@ from gputile.device.hold import hold_of
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from gputile.ledger.events import (
     Assumed,
+    Confirmed,
     Forgotten,
     NodeApplied,
     NodesReplaced,
@@ -50,7 +51,6 @@ from tests.stateful.gangmodel import (
     Crash,
     Server,
     Told,
-    annotated,
     gang_name,
     gang_size,
     healthy_cards,
@@ -68,14 +68,19 @@ HOLD_SECONDS, PATIENCE_SECONDS = 120, 400
 CONFIGURATION = Configuration(
     admission=Admission(gangs=True), gangs=Settings(hold_seconds=HOLD_SECONDS, patience_seconds=PATIENCE_SECONDS)
 )
-START_NS = 1_000_000 * SECOND
-FATES = ("done", "done", "done", "unreachable", "answer lost", "never arrived", "cut off", "deposed", "crash")
+LONGEST_SECONDS = HOLD_SECONDS * 5 // 4  # a place that ends later was written while a clock was wrong
+START_NS = 1_000_000_000 * SECOND
+FATES = ("done", "done", "done", "unreachable", "answer lost", "never arrived", "late", "cut off", "deposed", "crash")
 SOME_FATES = st.just([]) | st.lists(st.sampled_from(FATES), max_size=6)
-TROUBLE = st.sampled_from(["none", "card", "card", "time", "controller", "extender", "list", "others", "others"])
+TROUBLE = st.sampled_from(
+    ["none", "card", "card", "time", "controller", "extender", "list", "others", "others", "late", "lands", "clock"]
+)
 
 UNITS = st.sampled_from([4, 4, 3, 2, 1])
 SOON_OR_ALL = st.sampled_from([10_000, 10_000, 10_000, 1, 2, 5])
-TIMES = (1, HOLD_SECONDS // 2, HOLD_SECONDS * 4 // 5, HOLD_SECONDS, PATIENCE_SECONDS + 1)
+TIMES = (1, HOLD_SECONDS // 2, HOLD_SECONDS * 4 // 5, HOLD_SECONDS * 4 // 5, HOLD_SECONDS, PATIENCE_SECONDS + 1)
+YEAR = 365 * 86_400
+CLOCKS = st.sampled_from([0, 0, YEAR, -YEAR, HOLD_SECONDS, -HOLD_SECONDS, 20])
 
 
 def _some(uids: Sequence[str]) -> st.SearchStrategy[Sequence[str]]:
@@ -98,17 +103,27 @@ class Gangs(RuleBasedStateMachine):
         self.plans = 0
         self.begun: dict[str, set[str]] = {}
         self.lost: set[str] = set()
+        self.ahead = {"controller": 0, "extender": 0}  # by how many seconds a clock is wrong
+        self.under_way: list[tuple[Pod, Decision, set[str]]] = []  # Bindings that are not executed yet
         self.restart_extender()
         self.restart_controller()
 
     def restart_controller(self) -> None:
         self.active = True
         self.view = View(CONFIGURATION)
-        self.view.tick(self.now_ns)
+        self.view.tick(self.controller_ns)
         self.view.take_nodes(Replaced(list(self.server.nodes.values())))
         self.the_controller_lists()
         planner = Planner(self.view, self.new_plan)
-        self.keeper = GangKeeper(self.view, planner, self.server, lambda: self.active, lambda: self.now_ns)
+        self.keeper = GangKeeper(self.view, planner, self.server, lambda: self.active, lambda: self.controller_ns)
+
+    @property
+    def controller_ns(self) -> int:
+        return self.now_ns + self.ahead["controller"] * SECOND
+
+    @property
+    def clocks_are_right(self) -> bool:
+        return not any(self.ahead.values())
 
     def the_controller_lists(self) -> None:
         self.view.take_pods(Replaced(list(self.server.pods.values())))
@@ -117,12 +132,14 @@ class Gangs(RuleBasedStateMachine):
 
     def restart_extender(self) -> None:
         """Another replica takes over: it lists, and knows nothing else."""
+        self.bindings_land()
         self.extender = Ledger(CONFIGURATION)
         self.placer = Placer(self.extender)
-        self.extender.apply(TimePassed(self.now_ns))
+        self.extender_ns = self.now_ns + self.ahead["extender"] * SECOND
+        self.extender.apply(TimePassed(self.extender_ns))
         self.extender.apply(NodesReplaced(list(self.server.nodes.values())))
         self.extender.apply(PodsReplaced(list(self.server.pods.values())))
-        self.extender_at, self.extender_ns = len(self.server.log), self.now_ns
+        self.extender_at = len(self.server.log)
         self.extender_told = Told(dict(self.server.pods))
 
     def new_plan(self) -> str:
@@ -178,6 +195,11 @@ class Gangs(RuleBasedStateMachine):
             if hold is not None and any(share.uuid not in healthy for share in shares):
                 self.lost.add(hold.plan)
 
+    def a_clock_is_set(self, who: str, ahead: int) -> None:
+        """What has begun may then lose places: they end too soon, or are given anew."""
+        self.ahead[who] = ahead
+        self.lost.update(self.begun)
+
     def time_passes(self, seconds: int) -> None:
         self.now_ns += seconds * SECOND
         for each in self.members():
@@ -224,6 +246,12 @@ class Gangs(RuleBasedStateMachine):
             self.restart_extender()
         elif what == "list":
             self.the_controller_lists()
+        elif what == "late":
+            self.server.late_writes_are_executed()
+        elif what == "lands":
+            self.bindings_land()
+        elif what == "clock":
+            self.a_clock_is_set(data.draw(st.sampled_from(sorted(self.ahead))), data.draw(CLOCKS))
         elif what == "others":
             self.pods_come_alone_and_are_bound_at_once(data.draw(UNITS), 2)
 
@@ -270,7 +298,7 @@ class Gangs(RuleBasedStateMachine):
             return "unreachable" if drawn == "cut off" else drawn
 
         self.server.fate = fate
-        before = dict(self.server.told.pods)
+        before, failures = dict(self.server.told.pods), self.keeper.failures
         try:
             for _ in range(rounds):
                 asyncio.run(self.keeper.run_round())
@@ -278,7 +306,7 @@ class Gangs(RuleBasedStateMachine):
             self.restart_controller()
         finally:
             self.server.fate, self.active = lambda: "done", True
-        if not fates:
+        if not fates and self.keeper.failures == failures:
             self.what_is_kept_is_there_to_be_kept()
             self.plans_are_of_enough_pods(before)
 
@@ -289,8 +317,8 @@ class Gangs(RuleBasedStateMachine):
             self.view_at += 1
 
     def the_extender_hears(self, count: int) -> None:
-        self.extender_ns = self.now_ns
-        self.extender.apply(TimePassed(self.now_ns))
+        self.extender_ns = self.now_ns + self.ahead["extender"] * SECOND
+        self.extender.apply(TimePassed(self.extender_ns))
         for event in self.server.log[self.extender_at : self.extender_at + count]:
             self.extender_at += 1
             self.extender_told.hear(event)
@@ -303,12 +331,17 @@ class Gangs(RuleBasedStateMachine):
     def the_scheduler_tries(self, data: st.DataObject) -> None:
         """Pods in any order, as kube-scheduler's queues and backoffs have it; some not at all."""
         waiting = sorted(uid for uid, each in self.server.pods.items() if not each.spec.node_name and not gated(each))
-        failing = data.draw(st.sets(st.sampled_from(waiting), max_size=2)) if waiting else set()
+        if not waiting:
+            return
+        how = data.draw(st.dictionaries(st.sampled_from(waiting), st.sampled_from(["fails", "slow"]), max_size=2))
         for uid in data.draw(st.permutations(waiting).flatmap(_some)):
-            self.schedule(uid, fails=uid in failing)
+            self.schedule(uid, fails=how.get(uid) == "fails", slow=how.get(uid) == "slow")
 
-    def schedule(self, uid: str, *, fails: bool = False) -> bool:
-        """Offer the pod to the extender, and bind it; where that ``fails``, the API server has refused the Binding."""
+    def schedule(self, uid: str, *, fails: bool = False, slow: bool = False) -> bool:
+        """Offer the pod to the extender, and bind it; where that ``fails``, the API server has refused the Binding.
+
+        A ``slow`` Binding of a gang's pod is under way still, and executed or refused later.
+        """
         asking = self.server.pods[uid]
         held = self.extender.booking(uid)
         if place_problem(self.extender, asking, self.extender_ns) or (held is not None and not held.tentative):
@@ -328,13 +361,32 @@ class Gangs(RuleBasedStateMachine):
             self.extender.apply(Forgotten(uid))
             assert self.extender.booking(uid) == before, "what was kept for the pod is kept as before"
             return False
-        if gang_name(asking):
-            self.a_pod_of_a_gang_starts(asking, decision.plan)
+        places = self.a_pod_of_a_gang_may_start(asking, decision) if gang_name(asking) else set()
         self.extender.apply(Assumed(booking))
-        bound = annotated(asking, **decision.annotations())
-        spec = msgspec.structs.replace(asking.spec, node_name=decision.node)
-        self.extender_told.see(self.server.store(msgspec.structs.replace(bound, spec=spec)))
-        return True
+        self.under_way.append((asking, decision, places))
+        if not (slow and gang_name(asking)):
+            self.bindings_land(self.under_way.pop())
+        return runs(self.server.pods[uid])
+
+    def bindings_land(self, *landing: tuple[Pod, Decision, set[str]]) -> None:
+        """Some Bindings reach the API server, or all that are under way."""
+        if not landing:
+            landing, self.under_way = tuple(self.under_way), []
+        for asking, decision, places in landing:
+            uid = asking.metadata.uid
+            bound = self.server.bind(uid, decision.version, decision.node, decision.annotations())
+            if bound is None:
+                self.extender.apply(Forgotten(uid))
+                continue
+            self.extender.apply(Confirmed(uid))
+            self.extender_told.see(bound)
+            if decision.plan:
+                hold = hold_of(bound)
+                assert hold is not None
+                assert hold.plan == decision.plan, f"{bound.key} starts by a plan that it is not of any more"
+                self.begun.setdefault(decision.plan, places)
+                if not self.clocks_are_right:
+                    self.lost.add(decision.plan)
 
     # -- what must hold whenever somebody acts
 
@@ -346,12 +398,12 @@ class Gangs(RuleBasedStateMachine):
     def what_is_kept_is_there_to_be_kept(self) -> None:
         """As far as the controller knows after a round in which all its writes succeeded."""
         told, healthy = self.server.told.pods.values(), healthy_cards(NAMES, self.sick)
-        held = held_units(told, self.now_ns)
+        held = held_units(told, self.controller_ns)
         assert all(units <= CARD_UNITS for units in held.values()), held
         for each in told:
-            hold = live_hold(each, self.now_ns)
+            hold = live_hold(each, self.controller_ns)
             if hold is not None:
-                assert hold.expires_ns <= self.now_ns + HOLD_SECONDS * SECOND
+                assert hold.expires_ns <= self.controller_ns + LONGEST_SECONDS * SECOND
                 assert hold.allocation is not None
                 (share,) = hold.allocation.cards
                 assert share.uuid in healthy
@@ -361,45 +413,57 @@ class Gangs(RuleBasedStateMachine):
         """With those that run, and those that have other places, a new plan makes its gang whole."""
         told = self.server.told
         old = {hold.plan for each in before.values() if (hold := hold_of(each)) is not None}
-        for plan in {hold.plan for each in told.pods.values() if (hold := live_hold(each, self.now_ns))} - old:
-            places = [each for each in told.of_plan(plan) if live_hold(each, self.now_ns)]
+        for plan in {hold.plan for each in told.pods.values() if (hold := live_hold(each, self.controller_ns))} - old:
+            places = [each for each in told.of_plan(plan) if live_hold(each, self.controller_ns)]
             (gang,) = {gang_name(each) for each in places}
             pods = told.of_gang(gang)
             running = _running(pods)
-            elsewhere = sum((hold := live_hold(each, self.now_ns)) is not None and hold.plan != plan for each in pods)
+            elsewhere = sum(
+                (hold := live_hold(each, self.controller_ns)) is not None and hold.plan != plan for each in pods
+            )
             asked = {hold.pods for each in places if (hold := hold_of(each)) is not None}
             assert len(asked) == 1
             assert asked.pop() + running + elsewhere >= gang_size(pods), f"{gang} is planned in part"
 
     def a_gate_goes_when_all_places_are_there(self, asked: Pod) -> None:
-        hold = live_hold(self.server.told.pods[asked.metadata.uid], self.now_ns)
+        hold = live_hold(self.server.told.pods[asked.metadata.uid], self.controller_ns)
         assert hold is not None, f"{asked.key} loses its gate without a place"
         places = self.server.told.of_plan(hold.plan)
-        kept = sum(live_hold(each, self.now_ns) is not None for each in places)
+        kept = sum(live_hold(each, self.controller_ns) is not None for each in places)
         begun = any(runs(each) for each in places)
         assert begun or kept >= hold.pods, f"{kept} of {hold.pods} places of {asked.key} are there"
 
-    def a_pod_of_a_gang_starts(self, starting: Pod, plan: str) -> None:
-        """The first of a plan starts only with all others sure of their places, of which nobody else has any part."""
+    def a_pod_of_a_gang_may_start(self, starting: Pod, decision: Decision) -> set[str]:
+        """The first of a plan starts only with all others sure of their places, of which nobody else has any part.
+
+        Return the pods that start together.
+        """
+        told, now_ns, plan = self.extender_told, self.extender_ns, decision.plan
         assert plan, f"{starting.key} starts without a place"
-        told, now_ns = self.extender_told, self.extender_ns
-        if plan in self.begun:
-            return
         places = told.of_plan(plan)
+        if any(runs(each) for each in places):
+            return {each.metadata.uid for each in places}
+        assert plan not in self.under_way_plans(), f"{starting.key} starts before it is certain that its plan begins"
         kept = [each for each in places if live_hold(each, now_ns)]
-        hold = hold_of(starting)
+        hold = hold_of(told.pods[starting.metadata.uid])
         assert hold is not None
-        assert any(runs(each) for each in places) or len(kept) >= hold.pods, f"{starting.key} starts ahead of its gang"
+        assert len(kept) >= hold.pods, f"{starting.key} starts ahead of its gang"
         cards = {share.uuid for each in kept if (h := hold_of(each)) and h.allocation for share in h.allocation.cards}
         held = held_units(told.pods.values(), now_ns)
         assert all(held[uuid] <= CARD_UNITS for uuid in cards), "a place of the plan is not free"
         assert cards <= set(healthy_cards(NAMES, self.sick)), "a place of the plan is on a card that is out of order"
-        self.begun[plan] = {each.metadata.uid for each in kept}
+        return {each.metadata.uid for each in kept}
+
+    def under_way_plans(self) -> set[str]:
+        return {decision.plan for _, decision, _ in self.under_way}
 
     # -- what must hold once things have settled
 
     def everything_settles(self) -> None:
         """All hear, the controller acts, and kube-scheduler tries, until nothing changes any more."""
+        self.ahead = dict.fromkeys(self.ahead, 0)
+        self.server.late_writes_are_executed()
+        self.bindings_land()
         for _ in range(60):
             before = self.server.version
             self.the_controller_hears(10_000)
@@ -469,7 +533,7 @@ class Gangs(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         self.everything_settles()
-        self.time_passes(HOLD_SECONDS)
+        self.time_passes(LONGEST_SECONDS)
         self.extender.apply(TimePassed(self.now_ns))
         self.view.tick(self.now_ns)
         for ledger in (self.extender, self.view.ledger):

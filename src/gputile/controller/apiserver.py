@@ -31,9 +31,11 @@ class ApiServerWriter:
         await self._connection.patch(f"/api/v1/nodes/{name}/status", body, content_type=STRATEGIC_MERGE_PATCH)
 
     async def hold(self, pod: Pod, text: str | None) -> Pod:
-        """Write the pod's hold annotation, or remove it; return the pod as stored."""
-        # The UID is a precondition: a successor of the same name is another pod.
-        body = {"metadata": {"uid": pod.metadata.uid, "annotations": {HOLD_ANNOTATION: text}}}
+        """Write the hold annotation of this very version of the pod, or remove it; return the pod as stored."""
+        # UID and version are preconditions: the API server answers 409 where they are not the pod's.
+        meta = pod.metadata
+        known = {"uid": meta.uid, "resourceVersion": meta.resource_version}
+        body = {"metadata": {**known, "annotations": {HOLD_ANNOTATION: text}}}
         return _decoded(await self._connection.patch(_path(pod), msgspec.json.encode(body)))
 
     async def ungate(self, pod: Pod) -> Pod:

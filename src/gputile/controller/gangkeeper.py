@@ -2,19 +2,25 @@
 
 A crash in between is no harm. While places of a plan are missing the extender binds none of its pods; whoever plans
 next finds the holds in the API server and completes the plan, or gives the places anew.
+
+A plan that the extender may begin is not changed under its hands: of a gang's writes, the first pods of the plans that
+they end come before all others, then the first pod of the new plan; each is executed only on the version of the pod
+that is known here, and where one is not executed, none of those behind it is sent.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import NoReturn, Protocol
 
 from gputile.api.core import ObjectReference, Pod
 from gputile.controller.rounds import Note, Planner, Round, Write
 from gputile.controller.view import View
-from gputile.device.hold import encode_hold
+from gputile.device.hold import encode_hold, hold_of
 from gputile.kube.errors import KubeError
+from gputile.kube.reflector import Deleted
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +33,11 @@ class PodWriter(Protocol):
     """The controller's writes on pods. Errors are those of ``gputile.kube.errors``."""
 
     async def hold(self, pod: Pod, text: str | None) -> Pod:
-        """Write the pod's hold annotation, or remove it; return the pod as stored."""
+        """Write the hold annotation of this very version of the pod, or remove it; return the pod as stored.
+
+        Raises:
+            Conflict: the pod has changed.
+        """
 
     async def ungate(self, pod: Pod) -> Pod:
         """Remove the gate of the pod's gang; return the pod as stored."""
@@ -82,20 +92,33 @@ class GangKeeper:
         self.waiting, self.planned = result.waiting, self.planned + result.planned
         for note in result.notes:
             self._say(note)
-        writes = [self._hold(write) for gang in result.holds for write in gang]
-        await asyncio.gather(*writes, *(self._ungate(pod) for pod in result.gates))
+        await asyncio.gather(*map(self._holds, result.holds), *map(self._ungate, result.gates))
         return result
 
-    async def _hold(self, write: Write) -> None:
+    async def _holds(self, writes: Sequence[Write]) -> None:
+        """Write the holds of one gang."""
+        stages = groupby(sorted(writes, key=_stage), key=_stage)
+        executed = True
+        for _, stage in stages:
+            if executed:
+                executed = all(await asyncio.gather(*map(self._hold, stage)))
+            else:
+                for write in stage:
+                    self._view.not_written(write.pod)
+
+    async def _hold(self, write: Write) -> bool:
+        """Write a hold, and return whether it is certain that this was executed."""
         text = encode_hold(write.hold) if write.hold is not None else None
         async with self._slots:
             if not self._active():
                 self._view.not_written(write.pod)
-                return
+                return False
             try:
                 self._view.written(await self._writer.hold(write.pod, text))
             except KubeError as error:
                 await self._look(write.pod, error)
+                return False
+            return True
 
     async def _ungate(self, pod: Pod) -> None:
         async with self._slots:
@@ -114,9 +137,12 @@ class GangKeeper:
         try:
             found = await self._writer.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError:
-            found = None
-        if found is not None and found.metadata.uid == pod.metadata.uid:
-            self._view.written(found)
+            self._view.not_written(pod)
+            return
+        if found is None or found.metadata.uid != pod.metadata.uid:
+            self._view.take_pods(Deleted(pod))
+            return
+        self._view.written(found)
         self._view.not_written(pod)
 
     def _say(self, note: Note) -> None:
@@ -127,3 +153,11 @@ class GangKeeper:
                 api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
             )
             self._writer.record(about, note.reason, note.message, warning=note.warning)
+
+
+def _stage(write: Write) -> int:
+    """Return when a write of a gang is sent."""
+    before = hold_of(write.pod)
+    if before is not None and before.first:
+        return 0
+    return 1 if write.hold is not None and write.hold.first else 2

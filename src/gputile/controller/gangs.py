@@ -123,15 +123,17 @@ def _kept(view: View, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str
 
 
 def place_lasts(view: View, pod: Pod) -> bool:
-    """Return whether the place that is kept for a pod is still its own, and does not end soon."""
+    """Return whether the place that is kept for a pod is still its own, and does not end soon, nor far too late."""
     hold = _lasting(view, pod)
     return hold is not None and _there(view, pod, hold)
 
 
 def _lasting(view: View, pod: Pod) -> Hold | None:
-    margin = view.ledger.configuration.gangs.hold_seconds * 10**9 // _RENEW_PART
+    whole = view.ledger.configuration.gangs.hold_seconds * 10**9
+    margin = whole // _RENEW_PART
     hold = view.hold(pod)
-    return hold if hold is not None and hold.expires_ns - view.now_ns > margin else None
+    # One that ends later than any should was written while a clock was wrong.
+    return hold if hold is not None and margin < hold.expires_ns - view.now_ns <= whole + margin else None
 
 
 def _there(view: View, pod: Pod, hold: Hold) -> bool:

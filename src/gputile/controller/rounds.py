@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gputile.api.core import Pod
+from gputile.api.wellknown import HOLD_ANNOTATION
 from gputile.controller.gangs import Gang, gangs_of, place_lasts
 from gputile.controller.view import Ground, View
 from gputile.device.gang import GangName, gated
 from gputile.device.hold import Hold
 from gputile.device.request import RequestError
-from gputile.scheduling.decision import Decision
 from gputile.scheduling.gangplan import Candidate, GangPlan, candidate, plan_gang
 
 _SECOND = 10**9
@@ -95,7 +95,7 @@ class Planner:
         self._several_begun = sum(gang.begun for gang in gangs) > 1
         head: Gang | None = None
         for gang in gangs:
-            result.gates += [pod for pod in gang.kept if gated(pod)]
+            result.gates += sorted((pod for pod in gang.kept if gated(pod)), key=in_line)
             if gang.loose and not self._advance(gang, head, result):
                 result.waiting += 1
                 if head is None and self._is_overdue(gang):
@@ -206,12 +206,14 @@ class Planner:
         # Places of a gang that cannot start yet are less than its plan has: nobody may take one.
         size = with_cards if pods == len(plan.places) else pods
         expires_ns = self._view.now_ns + self._configuration.gangs.hold_seconds * _SECOND
+        first = _first(gang.loose, plan) if pods == len(plan.places) else ""
         writes = []
         for pod in gang.loose:
             place = plan.places.get(pod.metadata.uid)
             if place is not None:
-                writes.append(Write(pod, _hold(name, size, pods, expires_ns, place)))
-            elif self._view.hold(pod) is not None:
+                begins = pod.metadata.uid == first
+                writes.append(Write(pod, Hold(name, size, pods, place.node, expires_ns, place.allocation, begins)))
+            elif HOLD_ANNOTATION in pod.metadata.annotations:
                 writes.append(Write(pod, None))
         self._expect(writes, result)
 
@@ -223,7 +225,8 @@ class Planner:
             self._write(gang, plan, gang.needed, result)
 
     def _give_back(self, gang: Gang, result: Round) -> None:
-        self._expect([Write(pod, None) for pod in gang.loose if self._view.hold(pod) is not None], result)
+        # Places that have ended too: the extender's clock may differ.
+        self._expect([Write(pod, None) for pod in gang.loose if HOLD_ANNOTATION in pod.metadata.annotations], result)
 
     def _expect(self, writes: Sequence[Write], result: Round) -> None:
         for write in writes:
@@ -243,5 +246,12 @@ class Planner:
             result.notes.append(Note(gang.loose, reason, message, warning))
 
 
-def _hold(plan: str, size: int, pods: int, expires_ns: int, place: Decision) -> Hold:
-    return Hold(plan, size, pods, place.node, expires_ns, place.allocation)
+def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
+    """Return the UID of the pod that the plan begins with: of those that the extender binds, the first in line."""
+    with_cards = [pod for pod in pods if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None]
+    return min(with_cards, key=in_line).metadata.uid if with_cards else ""
+
+
+def in_line(pod: Pod) -> tuple[int, str, str]:
+    """Return what kube-scheduler orders pods by, about."""
+    return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name

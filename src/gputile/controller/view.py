@@ -150,8 +150,8 @@ class View:
         self._changed()
 
     def tick(self, now_ns: int) -> None:
-        """Let time pass: ``now_ns`` is Unix time in nanoseconds."""
-        self.now_ns = max(self.now_ns, now_ns)
+        """Let it be ``now_ns``, Unix time in nanoseconds. That is earlier than before where a clock was set back."""
+        self.now_ns = now_ns
         position = self.ledger.changes.position
         self.ledger.apply(TimePassed(self.now_ns))
         if self.ledger.changes.position != position:

@@ -1,7 +1,8 @@
 """A hold: the cards that are kept for a pod of a gang until it is bound, and the pod annotation that says so.
 
 The controller writes it while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a
-gang that start together. Nobody binds one of them before all places of the plan are there, and still free for them.
+gang that start together. One of them is the plan's first pod: the plan begins when that one is bound, which is done
+only while all places of the plan are there, and still free for its pods. Nobody binds another one before.
 """
 
 from typing import Annotated
@@ -26,7 +27,8 @@ class Hold(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get cards. ``allocation``
     is None for a pod that asks for no GPU, and on a node whose cards another device plugin hands out. The hold ends at
-    ``expires_ns``, Unix time in nanoseconds.
+    ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod whose Binding begins the plan; a plan that is not
+    to start has none.
     """
 
     plan: _Name
@@ -35,6 +37,7 @@ class Hold(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     node: _Name
     expires_ns: int
     allocation: Allocation | None = None
+    first: bool = False
     version: int = VERSION
 
 

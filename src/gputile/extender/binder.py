@@ -7,20 +7,22 @@ and the answer to that write tells which of both it is. Meanwhile the pod is off
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from gputile.api.core import Pod
 from gputile.api.wellknown import ALLOCATION_ANNOTATION
+from gputile.device.hold import hold_of
 from gputile.device.request import Request
 from gputile.extender.cluster import Cluster
 from gputile.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 from gputile.ledger.booking import Booking
-from gputile.ledger.events import Assumed, Forgotten, PodApplied, PodDeleted, TimePassed
+from gputile.ledger.events import Assumed, Confirmed, Forgotten, PodApplied, PodDeleted, TimePassed
 from gputile.placement.fit import Refusal
-from gputile.scheduling.claim import claim
+from gputile.scheduling.claim import claim, waits_for
 from gputile.scheduling.decision import Decision
 from gputile.scheduling.placer import Placer
 
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 
 CONFIRMATION_S = 10.0
 _VERSIONS = 4  # of a pod that others write to all the time a Binding is tried for so many
+# So long a pod waits for the first one of its gang, which kube-scheduler brings soon: it gives up on us after 5 s.
+FIRST_POD_S = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Binder:
         self._under_way: dict[str, asyncio.Task[Decision | None]] = {}
         # By UID. There is at most one for each pod that holds cards here and is not bound yet.
         self._unsettled: dict[str, _Unsettled] = {}
+        self._ended = asyncio.Event()  # set, and replaced, whenever a bind has ended
 
     async def bind(self, pod: Pod, request: Request | None, node: str) -> Decision | None:
         """Bind ``pod`` to ``node``, and return the decision; None where there was nothing to decide.
@@ -85,6 +90,8 @@ class Binder:
             del self._under_way[uid]
         if not task.cancelled():
             task.exception()  # seen here even if the caller went away
+        self._ended.set()
+        self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
         """Wait for the Bindings that are under way, and settle those without an answer; return whether all are."""
@@ -100,6 +107,7 @@ class Binder:
         if request is None:
             await self._send(pod, Decision(node, (), None))
             return None
+        await self._after_the_first(meta.uid)
         held = self._ledger.booking(meta.uid)
         if held is not None and not held.tentative:
             if held.node != node:
@@ -112,15 +120,24 @@ class Binder:
         if booking is not None:
             self._ledger.apply(Assumed(booking))
         await self._send(pod, decision)
+        if decision.plan:
+            self._ledger.apply(Confirmed(meta.uid))  # those that wait for it need not wait for the watch
         return decision
+
+    async def _after_the_first(self, uid: str) -> None:
+        """Let the first pod of a gang's plan go first, where it is about to: pods come in any order, and at once."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_POD_S):
+                while waits_for(self._ledger, uid) is not None:
+                    await self._ended.wait()
 
     async def _send(self, pod: Pod, decision: Decision) -> None:
         """Send the Binding; on return the pod is bound as decided, else BindError is raised.
 
         kube-scheduler's view of the pod may be older than the pod. Then it is read, and the Binding sent again for the
-        version that it has.
+        version that it has; but not where its gang has given it another place since (``scheduling.claim``).
         """
-        meta, version, error = pod.metadata, pod.metadata.resource_version, None
+        meta, version, error = pod.metadata, decision.version or pod.metadata.resource_version, None
         for _ in range(_VERSIONS):
             if version:
                 error = await self._try(pod, decision, version)
@@ -169,10 +186,15 @@ class Binder:
             self._unsettled[uid] = _Unsettled(pod, decision, version, self._clock.monotonic())
             raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}; then: {error}") from error
         if found is not None and found.metadata.uid == uid and not found.spec.node_name:
-            if not found.metadata.deletion_timestamp:
+            hold = hold_of(found) if decision.plan else None
+            if found.metadata.deletion_timestamp:
+                problem = "is being deleted"
+            elif decision.plan and (hold is None or hold.plan != decision.plan):
+                problem = f"has no place in plan {decision.plan} of its gang any more"
+            else:
                 return found.metadata.resource_version
             self._ledger.apply(Forgotten(uid))
-            raise BindError(f"pod {pod.key} is being deleted") from why
+            raise BindError(f"pod {pod.key} {problem}") from why
         self._tell(uid, found, before)
         if not _bound_as(found, uid, decision):
             raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}") from why

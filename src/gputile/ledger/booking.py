@@ -1,7 +1,7 @@
 """A booking: one pod's hold on cards of one node, read from the pod itself."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -26,7 +26,8 @@ class Booking:
 
     ``plan`` names the gang's plan that gave the pod its place, "" for a pod of none, and ``plan_size`` is how many
     places the plan has. A ``tentative`` booking is a hold: the cards are kept for a pod that no Binding has been sent
-    for, until ``expires_ns`` (Unix time in nanoseconds).
+    for, until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks the hold of the pod whose Binding begins the
+    plan, and ``version`` is the newest version of the pod that is known to carry the hold.
     """
 
     uid: str
@@ -44,6 +45,13 @@ class Booking:
     tentative: bool = False
     expires_ns: int = 0
     cpu: int = 0
+    first: bool = False
+    version: str = field(default="", compare=False)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the pod is bound for certain: what is assumed may be refused yet."""
+        return not self.tentative and self.assumed_at is None
 
     @property
     def cards(self) -> tuple[CardShare, ...]:
@@ -103,6 +111,7 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
         plan=hold.plan if hold else "",
         plan_size=hold.size if hold else 0,
         cpu=cpu,
+        first=hold.first if hold else False,
     )
 
 

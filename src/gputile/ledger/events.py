@@ -62,6 +62,13 @@ class Assumed:
 
 
 @dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A Binding was executed, as the API server has answered; the watch will tell it too."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class Forgotten:
     """A Binding was certainly not executed: what was assumed for the pod is free again."""
 
@@ -83,6 +90,7 @@ Event = (
     | NodeDeleted
     | NodesReplaced
     | Assumed
+    | Confirmed
     | Forgotten
     | TimePassed
 )

@@ -38,6 +38,8 @@ def tentative_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]
         plan_size=hold.size,
         tentative=True,
         expires_ns=hold.expires_ns,
+        first=hold.first,
+        version=pod.metadata.resource_version,
         cpu=request.cpu,
     )
 
@@ -53,7 +55,10 @@ def _is_for(request: Request, allocation: Allocation) -> bool:
 
 
 class Holds:
-    """The last word on each pod's hold, in force or taken by a Binding under way, until it expires."""
+    """The last word on each pod's hold, in force or taken by a Binding under way.
+
+    A hold that has ended is remembered: a clock that jumped ahead, and was set right, brings it back.
+    """
 
     def __init__(self) -> None:
         self._by_uid: dict[str, Booking] = {}
@@ -61,24 +66,27 @@ class Holds:
 
     def put(self, uid: str, hold: Booking | None) -> None:
         """Note what a pod carries: a hold, or none."""
-        if hold is not None and hold.expires_ns > self._now_ns:
+        if hold is not None:
             self._by_uid[uid] = hold
         else:
             self._by_uid.pop(uid, None)
 
     def get(self, uid: str) -> Booking | None:
-        """Return a pod's hold."""
-        return self._by_uid.get(uid)
+        """Return a pod's hold, None where it has none or it has ended."""
+        hold = self._by_uid.get(uid)
+        return hold if hold is not None and hold.expires_ns > self._now_ns else None
 
     def keep_only(self, uids: set[str]) -> None:
         """Drop the holds of all other pods."""
         for uid in self._by_uid.keys() - uids:
             del self._by_uid[uid]
 
-    def expire(self, now_ns: int) -> list[str]:
-        """Drop the holds that have ended by ``now_ns`` (Unix time in nanoseconds), and return whose they were."""
-        self._now_ns = max(self._now_ns, now_ns)
-        ended = [uid for uid, hold in self._by_uid.items() if hold.expires_ns <= self._now_ns]
-        for uid in ended:
-            del self._by_uid[uid]
-        return ended
+    def pass_to(self, now_ns: int) -> tuple[list[str], list[str]]:
+        """Let it be ``now_ns`` (Unix time in nanoseconds); return whose holds have ended, and whose are back.
+
+        Time goes back where the clock is set back.
+        """
+        before, self._now_ns = self._now_ns, now_ns
+        first, last = min(before, now_ns), max(before, now_ns)
+        crossed = [uid for uid, hold in self._by_uid.items() if first < hold.expires_ns <= last]
+        return (crossed, []) if now_ns >= before else ([], crossed)

@@ -6,6 +6,7 @@ is assumed: tests compare it with a ledger rebuilt from the objects.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -14,6 +15,7 @@ from gputile.ledger.booking import Booking, booking_of
 from gputile.ledger.changes import Changes
 from gputile.ledger.events import (
     Assumed,
+    Confirmed,
     Event,
     Forgotten,
     NodeApplied,
@@ -78,14 +80,21 @@ class Ledger:
                     self._node_applied(node)
             case Assumed(booking):
                 self._assume(booking)
+            case Confirmed(uid):
+                held = self._bookings.get(uid)
+                if held is not None and held.assumed_at is not None:
+                    self._restate(replace(held, assumed_at=None))
             case Forgotten(uid):
                 held = self._bookings.get(uid)
                 if held is not None and held.assumed_at is not None:
                     self._release(uid)
                     self._restore_hold(uid)
             case TimePassed(now_ns):
-                for uid in self._holds.expire(now_ns):
+                ended, revived = self._holds.pass_to(now_ns)
+                for uid in ended:
                     self._release_hold(uid)
+                for uid in revived:
+                    self._restore_hold(uid)
             case _:
                 assert_never(event)
 
@@ -119,8 +128,11 @@ class Ledger:
     def _hold_applied(self, pod: Pod, held: Booking | None) -> None:
         uid = pod.metadata.uid
         self._holds.put(uid, tentative_booking(pod, self.configuration.unit_mib, self.configuration.trust_group))
-        if held is not None and held.tentative and held != self._holds.get(uid):
+        hold = self._holds.get(uid)
+        if held is not None and held.tentative and held != hold:
             self._release(uid)
+        elif held is not None and held.tentative and hold is not None:
+            self._restate(hold)
         self._restore_hold(uid)
 
     def _restore_hold(self, uid: str) -> None:
@@ -199,6 +211,10 @@ class Ledger:
             if not self._table.take(row, booking):
                 self._refresh_service(row, booking.node)
             self.changes.add(row)
+
+    def _restate(self, booking: Booking) -> None:
+        """Say otherwise how sure a booking is; what it takes stays the same."""
+        self._bookings[booking.uid] = self._on_node[booking.node][booking.uid] = booking
 
     def _release(self, uid: str) -> None:
         booking = self._bookings.pop(uid, None)

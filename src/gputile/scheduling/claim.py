@@ -1,8 +1,10 @@
 """What a pod gets when its Binding is decided: a pod of a gang gets the place that its gang's plan keeps for it.
 
 A plan is complete when all its places are in the ledger and still free for their pods. Since one extender decides all
-Bindings on one ledger, from then on nobody else can take them: that makes the start of a gang all or nothing, whatever
-the controller's view had missed when it planned.
+Bindings on one ledger, from then on nobody else can take them. Only the controller could take a place away, unheard of
+yet. So a plan begins with one pod, its first: its Binding holds for the very version of the pod that is known here, and
+the controller, before it touches any place of a plan that has not begun, takes that of the first pod away. One of the
+two comes first, and the other one fails. That makes the start of a gang all or nothing, at any lag.
 """
 
 from gputile.api.core import Pod
@@ -30,6 +32,8 @@ def claim(placer: Placer, pod: Pod, request: Request, node: str, now_ns: int) ->
         return placer.decide(request, node, now_ns)
     if hold.node != node:
         return Refusal(Rule.UNPLACED, f"its gang keeps cards of node {hold.node} for it")
+    if (first := waits_for(placer.ledger, pod.metadata.uid)) is not None:
+        return Refusal(Rule.UNPLACED, f"pod {first.key} of its gang is bound first, and is not yet")
     return _taken(placer, hold, now_ns)
 
 
@@ -60,14 +64,30 @@ def plan_problem(ledger: Ledger, booking: Booking) -> str:
     if not booking.tentative:
         return ""
     members = ledger.by_plan(booking.plan)
-    if all(member.tentative for member in members):
-        if len(members) < booking.plan_size:
-            return f"{len(members)} of the {booking.plan_size} places of its plan are kept so far"
-        for member in members:
-            if why := lost_place(ledger, member):
-                return why
-        return ""
-    return lost_place(ledger, booking)
+    if any(member.begun for member in members):
+        return lost_place(ledger, booking)
+    if len(members) < booking.plan_size:
+        return f"{len(members)} of the {booking.plan_size} places of its plan are kept so far"
+    if _first(ledger, booking.plan) is None:
+        return "its plan has no pod to begin with"
+    for member in members:
+        if member.tentative and (why := lost_place(ledger, member)):
+            return why
+    return ""
+
+
+def waits_for(ledger: Ledger, uid: str) -> Booking | None:
+    """Return the pod that must be bound, for certain, before the pod with this UID may be; None where there is none."""
+    hold = ledger.booking(uid)
+    if hold is None or not hold.tentative or any(member.begun for member in ledger.by_plan(hold.plan)):
+        return None
+    first = _first(ledger, hold.plan)
+    return first if first is not None and first.uid != uid else None
+
+
+def _first(ledger: Ledger, plan: str) -> Booking | None:
+    """Return the pod that a plan begins with, which may be about to be bound; None where it has none."""
+    return next((member for member in ledger.by_plan(plan) if member.first), None)
 
 
 def lost_place(ledger: Ledger, hold: Booking) -> str:
@@ -113,4 +133,12 @@ def _taken(placer: Placer, hold: Booking, now_ns: int) -> Decision:
         )
         for share in allocation.cards
     )
-    return Decision(hold.node, cards, allocation.decided_at(now_ns), plan=hold.plan, plan_size=hold.plan_size)
+    return Decision(
+        hold.node,
+        cards,
+        allocation.decided_at(now_ns),
+        plan=hold.plan,
+        plan_size=hold.plan_size,
+        first=hold.first,
+        version=hold.version,
+    )

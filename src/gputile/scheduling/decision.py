@@ -13,7 +13,8 @@ class Decision:
     """A pod's node and cards.
 
     ``allocation`` is None, and ``cards`` empty, on a node whose cards another device plugin hands out.
-    ``plan`` and ``plan_size`` are those of a pod that gets the place which its gang's plan keeps for it.
+    ``plan``, ``plan_size`` and ``first`` are those of a pod that gets the place which its gang's plan keeps for it, and
+    ``version`` is the newest version of the pod that is known to carry it.
     """
 
     node: str
@@ -21,6 +22,8 @@ class Decision:
     allocation: Allocation | None
     plan: str = ""
     plan_size: int = 0
+    first: bool = False
+    version: str = ""
 
     def annotations(self) -> dict[str, str]:
         """Return what the Binding writes into the pod."""
@@ -51,6 +54,7 @@ class Decision:
             assumed_at=assumed_at,
             plan=self.plan,
             plan_size=self.plan_size,
+            first=self.first,
             cpu=cpu_request(pod.spec),
         )
 

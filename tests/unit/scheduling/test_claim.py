@@ -12,6 +12,7 @@ from gputile.device.allocation import Allocation
 from gputile.device.hold import Hold, HoldError, decode_hold, encode_hold, hold_of
 from gputile.ledger.events import (
     Assumed,
+    Confirmed,
     Forgotten,
     NodeApplied,
     PodApplied,
@@ -40,7 +41,8 @@ def holding(
     asking: Pod, card: int, *, units: int = 10, plan: str = "g/1", size: int = 2, expires_ns: int = LATER
 ) -> Pod:
     shares = (share(f"GPU-n-{card}", units * 1024),)
-    hold = Hold(plan, size, size, "n", expires_ns, Allocation(shares, {"main": shares}, 1024, mode="cgpu"))
+    allocation = Allocation(shares, {"main": shares}, 1024, mode="cgpu")
+    hold = Hold(plan, size, size, "n", expires_ns, allocation, first=asking.metadata.name == "a")
     meta = msgspec.structs.replace(asking.metadata, annotations={HOLD_ANNOTATION: encode_hold(hold)})
     return msgspec.structs.replace(asking, metadata=meta)
 
@@ -109,7 +111,7 @@ def test_a_plan_that_lost_a_card_to_somebody_else_starts_nobody(loser: str) -> N
         assert isinstance(claimed(ledger, each), Refusal)
 
 
-def test_once_one_pod_has_its_place_the_others_need_not_wait_for_it() -> None:
+def test_once_the_first_pod_is_bound_the_others_need_not_wait_for_each_other() -> None:
     first, second = holding(member("a"), 0), holding(member("b"), 1)
     ledger = ledger_with(first, second)
     decision = claimed(ledger, first)
@@ -117,6 +119,11 @@ def test_once_one_pod_has_its_place_the_others_need_not_wait_for_it() -> None:
     booking = decision.booking(first, "default", 1.0)
     assert booking is not None
     ledger.apply(Assumed(booking))
+    assert place_problem(ledger, second, 0) == "", "it may be offered its node"
+    refused = claimed(ledger, second)
+    assert isinstance(refused, Refusal), "the API server may refuse the first one yet"
+    assert refused.text == "pod default/a of its gang is bound first, and is not yet"
+    ledger.apply(Confirmed("a"))
     assert isinstance(claimed(ledger, second), Decision)
     ledger.apply(PodApplied(bound(first, decision)))
     assert isinstance(claimed(ledger, second), Decision)
