@@ -1,7 +1,25 @@
 """Settings for every test."""
 
+import secrets
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("gputile", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("gputile")
+
+SEED = "--hypothesis-seed"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Give each run a seed of its own that it can name, before hypothesis asks for one."""
+    if config.getoption(SEED) is None:
+        config.option.hypothesis_seed = str(secrets.randbits(64))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say how chance chose, where something failed: the same seed chooses the same again."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"Tests that chance had a part in fail again with {SEED}={config.getoption(SEED)}")

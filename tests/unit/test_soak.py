@@ -1,5 +1,7 @@
 """The soak itself: a failure ends it, and says how to see it again."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,3 +36,16 @@ def test_rounds_that_pass_go_on_until_the_time_is_over(tmp_path: Path, capsys: p
     file.write_text("def test_nothing():\n    pass\n")
     assert soak([file], minutes=0) == 0
     assert capsys.readouterr().out.endswith("rounds that passed: 1\n")
+
+
+def test_a_failure_that_chance_found_names_the_seed_that_finds_it_again(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
+    (tmp_path / "test_numbers.py").write_text(FAILS_AT_TIMES)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    (seed,) = [line.partition("--hypothesis-seed=")[2] for line in said.splitlines() if "chance" in line]
+    (tmp_path / ".hypothesis").rename(tmp_path / "forgotten")
+    again = subprocess.run(
+        [*command, f"--hypothesis-seed={seed}"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 1
