@@ -1,9 +1,9 @@
-"""Whether annotation, kubelet, limits on the node and what the container sees say the same of each container.
+"""Whether annotation, kubelet, and the environment and limits that a container sees say the same of it.
 
-Read with no code of gputile: PodResources by the kubelet's own protocol, files and environment as they are.
+Read with no code of gputile: PodResources by the kubelet's own protocol, environment and limits as the container's
+program printed them.
 """
 
-import contextlib
 import json
 import re
 from collections import defaultdict
@@ -17,7 +17,7 @@ import grpc
 from gputile.gateway.podresources import CLIENT_OPTIONS
 from gputile.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
-from tests.e2e.node import VISIBLE, GpuNode, runs
+from tests.e2e.node import LIMITS, VISIBLE, GpuNode, runs
 from tests.soak.system.objects import ASKED, Unreadable, annotation, cards_of, claim_of, key_of, node_of
 
 ID = re.compile(r"g(\d+)-\d+")  # docs/agent.md: device IDs name their card
@@ -48,22 +48,24 @@ class NodeJudge:
         node = self._node.node.object()
         index_of = self._indices(node)
         held, wrong = self.held(index_of)
-        limits = self.limits()
+        limits: dict[tuple[str, str], dict[str, int]] = {}
         compared = 0
         for pod in pods:
             if node_of(pod) != node["metadata"]["name"] or not runs(pod) or pod["metadata"].get("deletionTimestamp"):
                 continue
             if not self._node.has_spoken(pod):
                 continue
-            for name, problem in self._container_problems(pod, held, limits):
+            seen = {name: self._limits(pod, name) for name in _names(pod)}
+            limits |= {(pod["metadata"]["uid"], name): mib for name, mib in seen.items()}
+            for name, problem in self._container_problems(pod, held, seen):
                 compared += 1
                 if problem:
                     wrong[f"{key_of(pod)}/{name}"] = problem
-        wrong |= _too_much(cards_of(node), limits, {pod["metadata"]["uid"] for pod in pods if runs(pod)})
+        wrong |= _too_much(cards_of(node), limits)
         return Look(wrong, compared)
 
     def _container_problems(
-        self, pod: dict[str, Any], held: Mapping[tuple[str, str, str], Cards], limits: Mapping[tuple[str, str], Any]
+        self, pod: dict[str, Any], held: Mapping[tuple[str, str, str], Cards], seen: Mapping[str, Mapping[str, int]]
     ) -> list[tuple[str, str]]:
         meta, spec = pod["metadata"], pod["spec"]
         try:
@@ -79,7 +81,7 @@ class NodeJudge:
             shares = claim.containers.get(name, ()) if claim is not None else ()
             booked = frozenset(share.uuid for share in shares)
             sees = frozenset(filter(None, self._node.said(pod, name).get(VISIBLE, "").split(",")))
-            found = limits.get((meta["uid"], name), {})
+            found = seen[name]
             listed = held.get((meta["namespace"], meta["name"], name), frozenset())
             holds = booked if name in inits else listed  # the kubelet lists no init containers
             mib = {share.uuid: share.mib for share in shares}
@@ -112,14 +114,10 @@ class NodeJudge:
                 found[pod.namespace, pod.name, container.name] = frozenset(cards)
         return found, twice
 
-    def limits(self) -> dict[tuple[str, str], dict[str, int]]:
-        """Return the MiB of each card by the limits file of each container, by pod's UID and container."""
-        found = {}
-        for path in (self._state / "allocations").glob("*/limits.json"):
-            with contextlib.suppress(FileNotFoundError, json.JSONDecodeError, KeyError):
-                body = json.loads(path.read_text())
-                found[body["uid"], body["container"]] = {card["uuid"]: card["mib"] for card in body["cards"]}
-        return found
+    def _limits(self, pod: dict[str, Any], container: str) -> dict[str, int]:
+        """Return the MiB of each card by the limits file that a container sees."""
+        text = self._node.said(pod, container).get(LIMITS)
+        return {card["uuid"]: card["mib"] for card in json.loads(text)["cards"]} if text else {}
 
     def is_empty(self) -> str:
         """Return what the kubelet or the agent still has of pods, "" if nothing."""
@@ -133,18 +131,19 @@ class NodeJudge:
         return {card["index"]: card["uuid"] for card in json.loads(text)["cards"]}
 
 
-def _too_much(
-    cards: Mapping[str, int], limits: Mapping[tuple[str, str], Mapping[str, int]], running: set[str]
-) -> dict[str, str]:
+def _names(pod: Mapping[str, Any]) -> list[str]:
+    return [each["name"] for each in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"])]
+
+
+def _too_much(cards: Mapping[str, int], limits: Mapping[tuple[str, str], Mapping[str, int]]) -> dict[str, str]:
     """Return the cards of which the containers of running pods may take more than there is.
 
     Containers of one pod count for the most that one of them may have: init containers run before the others.
     """
     most: dict[tuple[str, str], int] = defaultdict(int)
     for (uid, _), each in limits.items():
-        if uid in running:
-            for uuid, mib in each.items():
-                most[uuid, uid] = max(most[uuid, uid], mib)
+        for uuid, mib in each.items():
+            most[uuid, uid] = max(most[uuid, uid], mib)
     total: dict[str, int] = defaultdict(int)
     for (uuid, _), mib in most.items():
         total[uuid] += mib

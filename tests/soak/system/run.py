@@ -85,7 +85,7 @@ class Run:
                 system.plane.api,
                 self.lives,
                 self.findings,
-                workload(options.seed, options.pods, options.real_every),
+                workload(options.seed, options.pods, options.real_every, min(240.0, options.minutes * 15)),
                 lambda: system.unit_mib,
                 rate=rate,
                 most=options.most,

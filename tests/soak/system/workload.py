@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gputile.api.wellknown import (
@@ -49,14 +49,17 @@ class Planned:
         return f"{self.namespace}/{self.name}"
 
 
-def workload(seed: int, count: int, real_every: int) -> Iterator[Planned]:
-    """Yield ``count`` pods, those of a gang in one go; every ``real_every``-th is for the real node, 0 for none."""
+def workload(seed: int, count: int, real_every: int, longest_s: float = 40.0) -> Iterator[Planned]:
+    """Yield ``count`` pods, those of a gang in one go; every ``real_every``-th is for the real node, 0 for none.
+
+    Some of those on the real node live for ``longest_s``.
+    """
     choice = random.Random(f"workload {seed}")
     given = 0
     while given < count:
         name = f"p{given:05}"
         if real_every and given % real_every == 0:
-            batch: Sequence[Planned] = [_real(choice, name)]
+            batch: Sequence[Planned] = [_real(choice, name, longest_s)]
         elif choice.random() < 0.03:
             batch = _gang(choice, given)
         else:
@@ -65,16 +68,12 @@ def workload(seed: int, count: int, real_every: int) -> Iterator[Planned]:
         yield from batch
 
 
-def _real(choice: random.Random, name: str) -> Planned:
+def _real(choice: random.Random, name: str, longest_s: float) -> Planned:
     body = random_probe_pod(choice, name, equal=choice.random() < 0.3)
     spec = {**body["spec"], "nodeSelector": REAL}
     end = choice.choices(("deleted", "forced"), (3, 1))[0]
     planned = Planned("on the real node", choice.choice(NAMESPACES), name, {**body, "spec": spec}, 0, end, real=True)
-    return _lasting(planned, choice.uniform(5, 40))
-
-
-def _lasting(planned: Planned, seconds: float) -> Planned:
-    return Planned(**{**planned.__dict__, "seconds": seconds})
+    return replace(planned, seconds=longest_s if choice.random() < 0.15 else choice.uniform(5, 40))
 
 
 def _end(choice: random.Random) -> str:
