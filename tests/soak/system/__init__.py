@@ -4,6 +4,7 @@ import argparse
 import secrets
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -65,6 +66,8 @@ def _soak(options: Options, say: Callable[[str], object]) -> int:
     except ComponentMissing as missing:
         print(missing, file=sys.stderr)
         return 2
+    except Exception:
+        run.findings.violated("the soak itself works", traceback.format_exc())
     path = write(run, options.report, interrupted)
     for each in run.findings.violations:
         print(f"{each.at:.0f} s: {each.promise}: {each.text}", flush=True)
