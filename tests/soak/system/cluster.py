@@ -42,7 +42,7 @@ EXTENDERS, CONTROLLERS = ("extender-a", "extender-b"), ("controller-a", "control
 SCHEDULERS = ("scheduler-a", "scheduler-b")
 OURS = (*EXTENDERS, *CONTROLLERS, "webhook", "agent")  # what speaks to the API server through a proxy
 UNIT_MIB = 1024
-CARDS, CARD_MIB = 8, 81920  # of the real node
+CARDS, CARD_MIB = 4, 15109  # of the real node: T4s, few enough to be full at times
 STATE_MIB = 96  # the file system of the agent's state
 NODES = """
 nodes:
@@ -200,7 +200,7 @@ def _real_node(
     plane: Plane, programs: Mapping[str, Path], settings: Mapping[str, object], state: Path, uuids: Sequence[str]
 ) -> Iterator[GpuNode]:
     with RealNode(plane, programs, REAL_NODE, {MODE_LABEL: "cgpu", **REAL}) as node:
-        machine = nvml.MACHINES["a100"](node.directory / "machine")
+        machine = nvml.MACHINES["t4"](node.directory / "machine")
         machine.rename(uuids)
         environment = plane.clocks.environment("agent")
         agent = NodeAgent(node, machine, settings, (f"--state-dir={state}",), environment)
