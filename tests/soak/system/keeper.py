@@ -4,6 +4,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -20,6 +21,8 @@ from tests.soak.system.workload import Planned
 LOOK_EVERY_S = 0.25
 AGAIN_AFTER_S = 4.0
 WORKERS = 6
+CREATORS = 4
+CATCHES_UP_S = 60.0  # of what could not be created in time
 WHY_AFTER_S = 3.0  # how long an impossible pod may say why it is pending
 AWAY = ("failed calling webhook", "connection refused", "context deadline exceeded", "etcdserver", "EOF", "not found")
 
@@ -49,7 +52,7 @@ class Keeper:
         self.problem: BaseException | None = None
 
     def _jobs(self) -> list[Callable[[], None]]:
-        return [self._plan, *[self._create_all] * 3, self._look_all]
+        return [self._plan, *[self._create_all] * CREATORS, self._look_all]
 
     def __enter__(self) -> "Keeper":
         for thread in self._threads:
@@ -75,16 +78,17 @@ class Keeper:
             raise
 
     def _plan(self) -> None:
-        """Give pods to those who create them, as room and rate allow."""
+        """Give pods to those who create them, as room and rate allow; those of one gang are not parted."""
         due, gang = time.monotonic(), ""
-        for planned in self._pods:
-            while not self._ending.is_set() and not (planned.gang and planned.gang == gang):
-                if self._no_more.is_set() or (time.monotonic() >= due and self._room(planned)):
+        for planned in self._in_turn():
+            together = bool(planned.gang) and planned.gang == gang
+            while not (together or self._ending.is_set() or self._no_more.is_set()):
+                if time.monotonic() >= due and len(self._lives.alive()) < self._most:
                     break
-                time.sleep(0.05)
-            if self._ending.is_set() or (self._no_more.is_set() and not (planned.gang and planned.gang == gang)):
+                time.sleep(0.02)
+            if self._ending.is_set() or (self._no_more.is_set() and not together):
                 break
-            gang, due = planned.gang, max(due + 1 / self._rate, time.monotonic() - 2.0)
+            gang, due = planned.gang, max(due + 1 / self._rate, time.monotonic() - CATCHES_UP_S)
             life = self._lives.announce(planned)
             while not self._ending.is_set():
                 with contextlib.suppress(queue.Full):
@@ -92,11 +96,23 @@ class Keeper:
                     break
         self.all_created.set()
 
-    def _room(self, planned: Planned) -> bool:
-        alive = self._lives.alive()
-        if planned.real and sum(life.planned.real for life in alive) >= self._most_real:
-            return False
-        return len(alive) < self._most
+    def _in_turn(self) -> Iterator[Planned]:
+        """Yield the pods, those for the real node when it has room: nobody waits for that."""
+        later: deque[Planned] = deque()
+        for planned in self._pods:
+            if planned.real:
+                later.append(planned)
+            else:
+                yield planned
+            if later and not planned.gang and self._real_room():
+                yield later.popleft()
+        while later and not self._no_more.is_set():
+            if self._real_room():
+                yield later.popleft()
+            time.sleep(0.1)
+
+    def _real_room(self) -> bool:
+        return len(self._lives.alive(lambda life: life.planned.real)) < self._most_real
 
     def _create_all(self) -> None:
         while not self._ending.is_set():

@@ -44,6 +44,7 @@ class Lives:
         self._findings = findings
         self._lock = threading.RLock()
         self.all: dict[str, Life] = {}
+        self._alive: dict[str, Life] = {}
         self.gangs: dict[str, Gang] = {}
         findings.story_of = self.story_of
 
@@ -54,7 +55,7 @@ class Lives:
     def announce(self, planned: Planned) -> Life:
         """Note a pod that is about to be created."""
         with self._lock:
-            life = self.all[planned.key] = Life(planned)
+            life = self.all[planned.key] = self._alive[planned.key] = Life(planned)
             if planned.gang:
                 name = f"{planned.namespace}/{planned.gang}"
                 gang = self.gangs.setdefault(name, Gang(planned.size, possible=planned.possible))
@@ -68,7 +69,7 @@ class Lives:
     def alive(self, check: Callable[[Life], bool] = lambda life: True) -> list[Life]:
         """Return those that are not gone."""
         with self._lock:
-            return [life for life in self.all.values() if life.gone is None and check(life)]
+            return [life for life in self._alive.values() if check(life)]
 
     def delete_for(self, life: Life, why: str) -> None:
         """Note that we delete a pod, before it is asked for."""
@@ -83,6 +84,7 @@ class Lives:
         with self._lock:
             for key in keys:
                 self.all.pop(key, None)
+                self._alive.pop(key, None)
 
     def take(self, kind: str, pod: dict[str, Any]) -> None:
         """Take in what the API server says of a pod."""
@@ -95,6 +97,7 @@ class Lives:
         key, before, life.pod = life.planned.key, life.pod, pod
         if kind == "DELETED":
             life.gone = now
+            self._alive.pop(key, None)
             life.tell(now, "is gone")
             if not life.deleted_for:
                 self._findings.violated("no pod is lost", f"{key} is gone, and nobody of us deleted it", [key])
