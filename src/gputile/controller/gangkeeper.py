@@ -60,16 +60,21 @@ class GangKeeper:
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
     ) -> None:
-        self.waiting = 0
         self.planned = 0
         self.failures = 0
         self._view = view
         self._planner = planner
         self._writer = writer
         self._active = active
+        self._waiting = 0
         self._unix_ns = unix_ns
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
+
+    @property
+    def waiting(self) -> int:
+        """How many gangs had pods without a place in the last round; 0 where another replica acts and counts."""
+        return self._waiting if self._active() else 0
 
     def changed(self) -> None:
         """Have another round soon."""
@@ -89,7 +94,7 @@ class GangKeeper:
     async def run_round(self) -> Round:
         """Plan, and write what was planned."""
         result = self._planner.next_round(self._unix_ns())
-        self.waiting, self.planned = result.waiting, self.planned + result.planned
+        self._waiting, self.planned = result.waiting, self.planned + result.planned
         for note in result.notes:
             self._say(note)
         await asyncio.gather(*map(self._holds, result.holds), *map(self._ungate, result.gates))

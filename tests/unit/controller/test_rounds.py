@@ -1,5 +1,6 @@
 """Whose turn it is, what is said, and what counts as started (M13, B5)."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ from gputile.api.config.v1alpha1 import Admission, Configuration
 from gputile.api.core import Node, ObjectMeta, Pod, SchedulingGate
 from gputile.api.podgroups import PodGroup, PodGroupSpec
 from gputile.api.wellknown import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, POD_GROUP_LABEL
+from gputile.controller.gangkeeper import GangKeeper
 from gputile.controller.rounds import Planner, Round
 from gputile.controller.view import View
 from gputile.kube.reflector import Applied, Deleted, Replaced
@@ -190,3 +192,21 @@ def test_a_request_that_breaks_a_rule_is_named() -> None:
 
 def _labels(gang: str, size: int) -> dict[str, str]:
     return {GANG_NAME_LABEL: gang, GANG_SIZE_LABEL: str(size)}
+
+
+class SilentWriter:
+    """Writes nothing: no gang has room here."""
+
+    def record(self, *_: object, **__: object) -> None:
+        return
+
+
+def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
+    """What it counted last is not so for ever, and the one that acts counts too: a sum over replicas must be right."""
+    bench, acting = Bench(cards=1), True
+    bench.gang("g", 2)
+    keeper = GangKeeper(bench.view, bench.planner, SilentWriter(), lambda: acting, lambda: NOW * SECOND)  # type: ignore[arg-type]
+    asyncio.run(keeper.run_round())
+    assert keeper.waiting == 1
+    acting = False
+    assert keeper.waiting == 0
