@@ -30,6 +30,15 @@ def suffixes(seed: str) -> Callable[[int], str]:
     return suffix
 
 
+def revision(content: bytes) -> str:
+    """Return what stands for a template's hash in names and labels: ten characters, the same for the same content."""
+    number, text = int.from_bytes(hashlib.sha256(content).digest()[:16], "big"), ""
+    for _ in range(10):
+        number, digit = divmod(number, len(_ALPHABET))
+        text += _ALPHABET[digit]
+    return text
+
+
 def make_gpu_uuid(node: str, index: int) -> str:
     """Return the UUID of a described node's card, in NVIDIA's form: the same for the same node and index."""
     return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"

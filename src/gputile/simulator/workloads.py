@@ -3,9 +3,10 @@
 Pods of one workload share the spec of its template: to change one, replace it, do not write into it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Final
 
 import msgspec
 
@@ -13,9 +14,11 @@ from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelec
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, PodSpec, Toleration
 from gputile.intree.nodefit import static_reason
 from gputile.simulator.admission import admit
+from gputile.simulator.controllerlabels import COMPLETION_INDEX, POD_INDEX, POD_NAME, common_labels
 from gputile.simulator.manifests import Manifest, Origin, check_name
 from gputile.simulator.naming import make_uid, suffixes
 
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_REPLICAS = 100_000
 MOST_PODS = 200_000
 _GROUPS = {
@@ -66,6 +69,7 @@ class _WorkloadSpec(msgspec.Struct, rename="camel"):
     completions: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
     completion_mode: str = ""
     suspend: bool = False
+    manual_selector: bool = False
     ordinals: _Ordinals = msgspec.field(default_factory=_Ordinals)
 
 
@@ -147,36 +151,53 @@ def _pods_of(
     seen[key] = origin
     path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
     template = admit(origin, path, workload.spec.template, notes)
-    make = _Maker(kind, owner, template)
+    make = _Maker(kind, owner, template, common_labels(kind, owner, template, workload.spec.manual_selector))
     yield from _EXPAND[kind](_Work(workload.spec, make, nodes, lambda text: notes.append(f"{origin}: {text}")))
 
 
 class _Maker:
     """Makes the pods of one workload out of its template."""
 
-    def __init__(self, kind: str, owner: ObjectMeta, template: Pod) -> None:
+    def __init__(self, kind: str, owner: ObjectMeta, template: Pod, labels: dict[str, str]) -> None:
         self.name = owner.name
         self.template = template
+        self._labels = labels
         self._namespace = owner.namespace
         self._owners = [OwnerReference(kind=kind, name=owner.name, uid=owner.uid, controller=True)]
         self._suffix = suffixes(owner.uid)
 
-    def pod(self, name: str, spec: PodSpec | None = None) -> Pod:
-        """Return the pod called ``name``."""
+    def pod(
+        self,
+        name: str,
+        spec: PodSpec | None = None,
+        labels: Mapping[str, str] = NOTHING,
+        annotations: Mapping[str, str] = NOTHING,
+    ) -> Pod:
+        """Return the pod called ``name``; its own labels and annotations go before those that all pods have."""
         meta = self.template.metadata
         metadata = ObjectMeta(
             name=name,
             namespace=self._namespace,
             uid=make_uid("Pod", self._namespace, name),
-            labels=meta.labels,
-            annotations=meta.annotations,
+            labels={**self._labels, **labels} if labels else self._labels,
+            annotations={**meta.annotations, **annotations} if annotations else meta.annotations,
             owner_references=self._owners,
         )
         return Pod(metadata=metadata, spec=spec or self.template.spec)
 
-    def generated(self, number: int, middle: str = "", spec: PodSpec | None = None) -> Pod:
+    def generated(self, number: int, spec: PodSpec | None = None) -> Pod:
         """Return the pod number ``number``, its name ending in five characters."""
-        return self.pod(f"{self.name}{middle}-{self._suffix(number)}", spec)
+        return self.pod(f"{self.name}-{self._suffix(number)}", spec)
+
+    def indexed(self, index: int) -> Pod:
+        """Return the pod of an Indexed Job that does the part ``index``."""
+        said = {COMPLETION_INDEX: str(index)}
+        return self.pod(f"{self.name}-{index}-{self._suffix(index)}", labels=said, annotations=said)
+
+    def numbered(self, ordinal: int) -> Pod:
+        """Return the pod of a StatefulSet with the number ``ordinal``."""
+        name = f"{self.name}-{ordinal}"
+        return self.pod(name, labels={POD_NAME: name, POD_INDEX: str(ordinal)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +216,7 @@ def _replicated(work: _Work) -> Iterator[Pod]:
 
 def _stateful(work: _Work) -> Iterator[Pod]:
     first = work.spec.ordinals.start
-    return (work.make.pod(f"{work.make.name}-{i}") for i in range(first, first + work.spec.replicas))
+    return (work.make.numbered(i) for i in range(first, first + work.spec.replicas))
 
 
 def _job(work: _Work) -> Iterator[Pod]:
@@ -209,7 +230,7 @@ def _job(work: _Work) -> Iterator[Pod]:
         work.note(f"runs {count} of its {spec.completions} pods at a time; the first {count} are placed")
     indexed = spec.completion_mode == "Indexed"
     for i in range(count):
-        yield work.make.generated(i, f"-{i}" if indexed else "")
+        yield work.make.indexed(i) if indexed else work.make.generated(i)
 
 
 def _daemons(work: _Work) -> Iterator[Pod]:

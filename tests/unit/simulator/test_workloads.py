@@ -1,9 +1,14 @@
+import json
+import re
+
 import pytest
 
 from gputile.admission.asking import asks_for_gpu
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.wellknown import WHOLE_GPU
 from gputile.simulator.manifests import ManifestError
 from gputile.simulator.naming import make_uid
+from gputile.simulator.simulation import Simulation
 from tests.documents import document_yaml
 
 from .builders import expand_text, node, scenario
@@ -58,7 +63,7 @@ def test_names_are_the_same_every_time(tmp_path, text, expected):
 def test_what_a_pod_of_a_workload_carries(tmp_path):
     (pod,) = expand_text(tmp_path, workload("StatefulSet")).pods
     assert pod.key == "default/w-0"
-    assert pod.metadata.labels == {"app": "x"}
+    assert pod.metadata.labels["app"] == "x"
     assert pod.metadata.annotations == {"note": "y"}
     (owner,) = pod.metadata.owner_references
     assert (owner.kind, owner.name, owner.uid, owner.controller) == (
@@ -67,6 +72,82 @@ def test_what_a_pod_of_a_workload_carries(tmp_path):
         make_uid("StatefulSet", "default", "w"),
         True,
     )
+
+
+HASH = "?"
+JOB_UID = make_uid("Job", "default", "w")
+OF_JOB = {"job-name": "w", "batch.kubernetes.io/job-name": "w"} | {
+    "controller-uid": JOB_UID,
+    "batch.kubernetes.io/controller-uid": JOB_UID,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "annotations"),
+    [
+        (workload("ReplicaSet"), {}, {}),
+        (workload("Deployment"), {"pod-template-hash": HASH}, {}),
+        (
+            workload("StatefulSet", "ordinals: {start: 3}"),
+            {
+                "controller-revision-hash": HASH,
+                "statefulset.kubernetes.io/pod-name": "w-3",
+                "apps.kubernetes.io/pod-index": "3",
+            },
+            {},
+        ),
+        (workload("DaemonSet"), {"controller-revision-hash": HASH, "pod-template-generation": "1"}, {}),
+        (workload("Job", api="batch/v1"), OF_JOB, {}),
+        (workload("Job", "manualSelector: true", "batch/v1"), {}, {}),
+        (
+            workload("Job", "completionMode: Indexed", "batch/v1"),
+            {**OF_JOB, "batch.kubernetes.io/job-completion-index": "0"},
+            {"batch.kubernetes.io/job-completion-index": "0"},
+        ),
+    ],
+)
+def test_pods_carry_what_their_controllers_add(tmp_path, text, labels, annotations):
+    """B4: names and places as in Kubernetes 1.36."""
+    (pod,) = expand_text(tmp_path, text, [node("n")]).pods
+    found = {key: HASH if key.endswith("-hash") else value for key, value in pod.metadata.labels.items()}
+    assert found == {"app": "x", **labels}
+    assert pod.metadata.annotations == {"note": "y", **annotations}
+
+
+def test_what_a_template_says_goes_before_a_jobs_labels_and_a_cron_job_makes_a_job(tmp_path):
+    said = workload("Job", api="batch/v1").replace("app: x", "job-name: mine")
+    assert expand_text(tmp_path, said).pods[0].metadata.labels["job-name"] == "mine"
+    cron = (
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w}\n"
+        f"spec: {{schedule: '* * * * *', jobTemplate: {{spec: {{parallelism: 2, {TEMPLATE}}}}}}}"
+    )
+    first, second = expand_text(tmp_path, cron).pods
+    assert first.metadata.labels == second.metadata.labels
+    assert re.fullmatch(r"w-[0-9]{8}", first.metadata.labels["batch.kubernetes.io/job-name"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "key"),
+    [
+        ("Job", "parallelism: 2", "job-name"),
+        ("Job", "parallelism: 2", "batch.kubernetes.io/controller-uid"),
+        ("StatefulSet", "replicas: 2", "apps.kubernetes.io/pod-index"),
+        ("Deployment", "replicas: 2", "pod-template-hash"),
+    ],
+)
+def test_rules_on_labels_of_controllers_keep_pods_apart(tmp_path, kind, spec, key):
+    """B4: a rule that means the pods of one workload means them here too."""
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchExpressions": [{"key": key, "operator": "Exists"}]},
+    }
+    rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    away = json.dumps({"containers": [{"name": "c"}], "affinity": rule})
+    text = workload(kind, spec, "batch/v1" if kind == "Job" else "apps/v1").replace("{containers: [{name: c}]}", away)
+    for nodes in (1, 2):
+        cluster = f"{{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{{name: n, count: {nodes}}}]}}\n"
+        found = Simulation(Configuration()).run(scenario(tmp_path, text, cluster), lambda: 1)
+        assert len([outcome for outcome in found if outcome.node]) == nodes
 
 
 def test_generated_names_never_collide(tmp_path):
