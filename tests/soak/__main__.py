@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import Protocol
 
-from tests.soak import native, stateful, system
+from tests.soak import fuzz, native, stateful, system
 
 
 class Part(Protocol):
@@ -19,7 +19,7 @@ class Part(Protocol):
     def run(self, minutes: float, given: argparse.Namespace) -> int: ...
 
 
-PARTS: dict[str, Part] = {"stateful": stateful, "native": native, "system": system}
+PARTS: dict[str, Part] = {"stateful": stateful, "native": native, "system": system, "fuzz": fuzz}
 
 
 def main(arguments: list[str] | None = None) -> int:

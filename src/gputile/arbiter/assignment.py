@@ -64,5 +64,5 @@ def decode_assignment(line: bytes) -> Assignment:
     """
     try:
         return msgspec.json.decode(line, type=Assignment)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise AssignmentError(str(error)) from error

@@ -1,5 +1,6 @@
 """``gputile replay``: how much each placement policy gets onto the same GPUs, by a published protocol."""
 
+import math
 import os
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -148,10 +149,15 @@ def _print(results: "list[Result]") -> None:
     groups = dict.fromkeys((result.workload, result.policy) for result in results)
     for name, policy in groups:
         mine = [result for result in results if (result.workload, result.policy) == (name, policy)]
-        points = [f"{mean(result.allocated[point] for result in mine):.2f}" for point in ("95", "100", "130")]
+        points = [_percent(mean(result.allocated[point] for result in mine)) for point in ("95", "100", "130")]
         failed = f"{mean(result.failed_pods for result in mine):.0f}"
         rows.append((name, policy, str(len(mine)), *points, failed, f"{mean(r.seconds for r in mine):.1f}"))
     _table(rows)
+
+
+def _percent(value: float) -> str:
+    """Return a mean, "-" where the demand was never just that: so few and large pods came."""
+    return "-" if math.isnan(value) else f"{value:.2f}"
 
 
 def _print_stays(stays: "list[Stay]") -> None:
@@ -161,11 +167,12 @@ def _print_stays(stays: "list[Stay]") -> None:
     for name, policy in dict.fromkeys((stay.workload, stay.policy) for stay in stays):
         mine = [stay for stay in stays if (stay.workload, stay.policy) == (name, policy)]
         hours = mean(stay.gpu_hours for stay in mine)
-        part = 100 * hours / mean(stay.gpu_hours_asked for stay in mine)
+        asked = mean(stay.gpu_hours_asked for stay in mine)
+        part = f"{100 * hours / asked:.2f} %" if asked else "-"
         waits = f"{mean(stay.waited_pods for stay in mine):.0f}", f"{mean(stay.wait_seconds for stay in mine):.0f} s"
         failed = f"{mean(stay.failed_pods for stay in mine):.0f}"
         seconds = f"{mean(stay.seconds for stay in mine):.1f}"
-        rows.append((name, policy, str(len(mine)), f"{hours:.0f}", f"{part:.2f} %", *waits, failed, seconds))
+        rows.append((name, policy, str(len(mine)), f"{hours:.0f}", part, *waits, failed, seconds))
     _table(rows)
 
 

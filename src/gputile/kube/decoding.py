@@ -6,12 +6,15 @@ is it done object by object, and what still does not fit becomes an :class:`Unre
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from gputile.api.core import ListMeta, ObjectMeta, Status
 from gputile.kube.errors import BadAnswer, status_error
+
+# Of msgspec; text that is no UTF-8 and nesting without end have errors of Python's own.
+UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class KubeObject(Protocol):
@@ -114,14 +117,14 @@ class ObjectDecoder(Generic[T]):
         """
         try:
             whole = self._list.decode(body)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return self._page_by_item(body)
         return Page(whole.metadata, whole.items or (), ())
 
     def _page_by_item(self, body: bytes) -> Page[T]:
         try:
             raw = self._raw_list.decode(body)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             start = body[:60].decode(errors="replace")
             raise BadAnswer(
                 f"the answer is no list of an API server ({error}; it begins {start!r}): is the server one?"
@@ -131,7 +134,7 @@ class ObjectDecoder(Generic[T]):
         for item in raw.items or ():
             try:
                 objects.append(self._object.decode(item))
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 unreadable.append(_unreadable(_identity(item), error))
         return Page(raw.metadata, objects, unreadable)
 
@@ -144,7 +147,7 @@ class ObjectDecoder(Generic[T]):
         """
         try:
             event = self._event.decode(line)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return self._line_by_parts(line, request)
         version = event.object.metadata.resource_version
         if event.type in ("ADDED", "MODIFIED"):
@@ -161,7 +164,7 @@ class ObjectDecoder(Generic[T]):
                 if said.code == 410:
                     raise status_error("WATCH", request, said.code, said)
                 raise BadAnswer(f"the watch of {request} failed: {said.code} {said.reason} {said.message}")
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise BadAnswer(f"the API server's watch of {request} cannot be read: {error}") from error
         identity = _identity(event.object)
         version = identity.resource_version
@@ -174,7 +177,7 @@ class ObjectDecoder(Generic[T]):
         if event.type in ("ADDED", "MODIFIED"):
             try:
                 self._object.decode(event.object)
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 return WatchLine(version, _unreadable(identity, error))
         raise BadAnswer(f"the API server's watch of {request} has an event of type {event.type!r}")
 
@@ -183,7 +186,7 @@ def _identity(raw: msgspec.Raw) -> ObjectMeta:
     """Return who the object is, as far as that can be read."""
     try:
         document: Any = msgspec.json.decode(raw)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return ObjectMeta()
     metadata = document.get("metadata") if isinstance(document, dict) else None
     found = metadata if isinstance(metadata, dict) else {}

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from gputile.replay.cluster import Cluster
 from gputile.replay.engine import Chooser, Policy
-from gputile.replay.trace import Nodes, TraceError, Workload
+from gputile.replay.trace import Nodes, TraceError, Workload, check_arrivals
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -69,6 +69,7 @@ def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedu
     if demand.sum() == 0:
         raise TraceError(f"workload {workload.name}: no pod asks for a GPU")
     rng = np.random.default_rng(seed)
+    check_arrivals(workload, TURNOVER * load * nodes.milli / float(demand.mean()))
     copies = int(np.ceil(TURNOVER * load * nodes.milli / demand.sum()))
     first, span = int(created.min()), int(created.max() - created.min()) + 1
     pods = np.tile(np.arange(len(demand)), copies)

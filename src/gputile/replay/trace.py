@@ -1,12 +1,15 @@
 """Reads the files of a trace: nodes, pods, and the orders in which pods arrive and ties are broken."""
 
 import csv
-from collections.abc import Iterator
+import io
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from gputile.device.inventory import MOST_CARDS
 
 Int64 = npt.NDArray[np.int64]
 
@@ -18,6 +21,11 @@ RANKS_FILE = "openb_pod_list_{}.noderank.csv"
 
 INFLATION = 1.3
 """Demand that arrives, as a multiple of the cluster's GPUs."""
+MOST_BYTES = 256 * 1024**2
+"""Of one file."""
+MOST_ARRIVALS = 2_000_000
+_LARGEST = 10**12
+_INTEGER = re.compile(r"[0-9]{1,13}", re.ASCII)
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 
@@ -85,9 +93,17 @@ class Arrivals:
 
 
 def read_nodes(directory: Path) -> Nodes:
-    """Read the list of nodes."""
-    rows = sorted(_rows(directory / NODES_FILE, _NODE_COLUMNS), key=lambda row: row["sn"])
-    cpu, memory, gpus = (_integers(rows, column, directory / NODES_FILE) for column in _NODE_COLUMNS[1:4])
+    """Read the list of nodes.
+
+    Raises:
+        TraceError: the file cannot be read, breaks a rule, or has no GPU.
+    """
+    path = directory / NODES_FILE
+    rows = sorted(_rows(path, _NODE_COLUMNS), key=lambda row: row["sn"])
+    cpu, memory = (_integers(rows, column, path) for column in _NODE_COLUMNS[1:3])
+    gpus = _integers(rows, "gpu", path, MOST_CARDS)
+    if not gpus.any():
+        raise TraceError(f"{path}: its {len(rows)} nodes have no GPU")
     return Nodes(cpu, memory, gpus, tuple(row["model"] for row in rows))
 
 
@@ -100,39 +116,58 @@ def workloads(directory: Path) -> list[str]:
 
 
 def read_workload(directory: Path, name: str) -> Workload:
-    """Read one list of pods; models and times are optional columns."""
+    """Read one list of pods; models and times are optional columns.
+
+    Raises:
+        TraceError: the file cannot be read, or breaks a rule.
+    """
     path = directory / PODS_FILE.format(name)
     rows = sorted(_rows(path, _POD_COLUMNS), key=lambda row: row["name"])
-    numbers = [_integers(rows, column, path).tolist() for column in _POD_COLUMNS[1:]]
+    most = {"num_gpu": MOST_CARDS, "gpu_milli": 1000}
+    numbers = [_integers(rows, column, path, most.get(column, _LARGEST)).tolist() for column in _POD_COLUMNS[1:]]
     index: dict[PodShape, int] = {}
     shape = []
     for row, cpu, memory, gpus, milli in zip(rows, *numbers, strict=True):
-        if not gpus >= 0 or not (0 < milli <= 1000 or gpus == 0):
-            raise TraceError(f"{path}: pod {row['name']}: {gpus} GPUs of {milli} milli-GPU each")
+        if (gpus == 1 and milli == 0) or (gpus > 1 and milli != 1000):
+            raise TraceError(
+                f"{path}: pod {row['name'][:80]}: {gpus} GPUs of {milli} milli-GPU each; a pod asks for 1 to 1000 of "
+                f"one GPU, or for several whole ones"
+            )
         models = frozenset(filter(None, (row.get("gpu_spec") or "").split("|")))
         key = PodShape(cpu, memory, gpus, milli if gpus else 0, models if gpus else frozenset())
         shape.append(index.setdefault(key, len(index)))
     lifetime = None
     if rows and rows[0].get("creation_time") is not None and rows[0].get("deletion_time") is not None:
         lifetime = _integers(rows, "creation_time", path), _integers(rows, "deletion_time", path)
+        early = np.flatnonzero(lifetime[1] < lifetime[0])
+        if len(early):
+            raise TraceError(f"{path}: pod {rows[int(early[0])]['name'][:80]} was deleted before it was created")
     return Workload(name, tuple(index), np.array(shape, np.int64), lifetime)
 
 
 def read_arrivals(directory: Path, nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
-    """Read the orders that the trace gives for a seed; draw what it does not give."""
+    """Read the orders that the trace gives for a seed; draw what it does not give.
+
+    Raises:
+        TraceError: a file of orders is broken, or no order can be drawn.
+    """
     drawn = draw_arrivals(nodes, workload, seed)
     folder = directory / ARRIVALS
     pods = _sequence(folder / SEQUENCE_FILE.format(workload.name), seed)
     rank = _sequence(folder / RANKS_FILE.format(workload.name), seed)
-    if pods is not None and (pods.min(initial=0) < 0 or pods.max(initial=0) >= len(workload.shape)):
+    if pods is not None and pods.max(initial=0) >= len(workload.shape):
         raise TraceError(f"{folder / SEQUENCE_FILE.format(workload.name)}: seed {seed} names pods that do not exist")
-    if rank is not None and len(rank) != len(nodes.gpus):
-        raise TraceError(f"{folder / RANKS_FILE.format(workload.name)}: seed {seed} has not one rank a node")
+    if rank is not None and not np.array_equal(np.sort(rank), np.arange(len(nodes.gpus))):
+        raise TraceError(f"{folder / RANKS_FILE.format(workload.name)}: seed {seed} has not one rank a node, from 0")
     return Arrivals(drawn.pods if pods is None else pods, drawn.rank if rank is None else rank)
 
 
 def draw_arrivals(nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
-    """Draw an order: every pod once, then pods at random until ``INFLATION`` of the GPUs has been asked for."""
+    """Draw an order: every pod once, then pods at random until ``INFLATION`` of the GPUs has been asked for.
+
+    Raises:
+        TraceError: no pod asks for a GPU, or they ask for so little that too many would arrive.
+    """
     rng = np.random.default_rng(seed)
     rank = rng.permutation(len(nodes.gpus))
     demand = np.array([shape.demand for shape in workload.shapes], np.int64)[workload.shape]
@@ -140,46 +175,81 @@ def draw_arrivals(nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
     wanted = INFLATION * nodes.milli
     if demand.sum() == 0:
         raise TraceError(f"workload {workload.name}: no pod asks for a GPU")
-    while demand[order].sum() < wanted:
-        order = np.concatenate([order, rng.integers(len(demand), size=len(demand))])
+    check_arrivals(workload, wanted / float(demand.mean()))
+    pieces, asked = [order], int(demand.sum())
+    while asked < wanted:
+        pieces.append(rng.integers(len(demand), size=len(demand)))
+        asked += int(demand[pieces[-1]].sum())
+    order = np.concatenate(pieces)
     return Arrivals(order[: int(np.searchsorted(demand[order].cumsum(), wanted, side="right"))], rank)
 
 
+def check_arrivals(workload: Workload, arrivals: float) -> None:
+    """Raise a TraceError where more pods would have to arrive than can be replayed."""
+    if arrivals > MOST_ARRIVALS:
+        raise TraceError(
+            f"workload {workload.name}: its pods ask for so little of the nodes' GPUs that {arrivals:,.0f} would have "
+            f"to arrive; {MOST_ARRIVALS:,} are the most that is replayed"
+        )
+
+
 def _sequence(path: Path, seed: int) -> Int64 | None:
-    """Return the line of a seed: the seed, then its integers."""
+    """Return the line of a seed: the seed, then its integers; None where there is no such file, or no such line."""
     if not path.is_file():
         return None
+    found = None
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        head, *tail = (part.strip() for part in line.split(","))
+        if not _INTEGER.fullmatch(head):
+            raise TraceError(f"{path}: line {number} should be a seed and its integers, with commas between them")
+        if int(head) != seed:
+            continue
+        wrong = next((part for part in tail if not _INTEGER.fullmatch(part)), None)
+        if found is not None or not tail or wrong is not None:
+            why = "comes twice" if found is not None else f"holds {(wrong or '')[:40]!r}, where integers should be"
+            raise TraceError(f"{path}: seed {seed} {why}")
+        found = np.array([int(part) for part in tail], np.int64)
+    return found
+
+
+def _text(path: Path) -> str:
     try:
-        with path.open(encoding="utf-8") as file:
-            for line in file:
-                head, _, tail = line.partition(",")
-                if head.strip() == str(seed):
-                    return np.array(tail.split(","), np.int64)
-    except (OSError, ValueError, OverflowError) as error:  # a text that is not UTF-8 is a ValueError too
-        raise TraceError(f"{path}: seed {seed}: {error}") from None
-    return None
+        if path.stat().st_size > MOST_BYTES:
+            raise TraceError(f"{path}: it is larger than {MOST_BYTES // 1024**2} MiB")
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: it cannot be read: {error}") from None
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     if not path.is_file():
         raise TraceError(f"{path}: no such file; it should be a CSV file with the columns {', '.join(columns)}")
 
-    def read() -> Iterator[dict[str, str]]:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            missing = [column for column in columns if column not in (reader.fieldnames or ())]
-            if missing:
-                raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")
-            yield from reader
-
     try:
-        return list(read())
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(_text(path), newline=""))
+        missing = [column for column in columns if column not in (reader.fieldnames or ())]
+        if missing:
+            raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")
+        rows = list(reader)
+    except csv.Error as error:
         raise TraceError(f"{path}: it cannot be read as CSV: {error}") from None
+    seen: set[str] = set()
+    for number, row in enumerate(rows, 1):
+        if any(row[column] is None for column in columns):
+            raise TraceError(f"{path}: row {number} is shorter than the header")
+        if row[columns[0]] in seen:
+            raise TraceError(f"{path}: {columns[0]} {row[columns[0]][:80]!r} comes twice")
+        seen.add(row[columns[0]])
+    if not rows:
+        raise TraceError(f"{path}: it has a header, and no rows")
+    return rows
 
 
-def _integers(rows: list[dict[str, str]], column: str, path: Path) -> Int64:
-    try:
-        return np.array([int(row[column]) for row in rows], np.int64)
-    except (TypeError, ValueError, OverflowError):
-        raise TraceError(f"{path}: column {column} should hold integers") from None
+def _integers(rows: list[dict[str, str]], column: str, path: Path, most: int = _LARGEST) -> Int64:
+    numbers = []
+    for row in rows:
+        text = (row[column] or "").strip()
+        if not _INTEGER.fullmatch(text) or int(text) > most:
+            raise TraceError(f"{path}: column {column} should hold integers from 0 to {most:,}, not {text[:40]!r}")
+        numbers.append(int(text))
+    return np.array(numbers, np.int64)

@@ -1,6 +1,7 @@
 """What a cluster does to a pod before scheduling it: the API server's checks, and gputile's own rewriting.
 
-GPU amounts are not judged here: that is part of deciding, where a refusal is an answer about that one pod.
+GPU amounts that are numbers are not judged here: that is part of deciding, where a refusal is an answer about that one
+pod.
 """
 
 import msgspec
@@ -56,13 +57,11 @@ def _check_amounts(origin: Origin, path: str, amounts: ResourceList, *, whole_po
         if whole_pod and not is_pod_level(name):
             rule = "a pod as a whole asks for cpu, memory and hugepages-* only: set it in a container"
             raise origin.error(f'{path}["{name[:80]}"]', rule)
-        if name in GPU_RESOURCES:
-            continue
         try:
             value = parse_quantity(amount)
         except QuantityError as error:
             raise origin.error(f'{path}["{name[:80]}"]', str(error)) from error
         if value < 0:
             raise origin.error(f'{path}["{name[:80]}"]', f"{amount} is negative")
-        if "/" in name and value.denominator != 1:
+        if "/" in name and value.denominator != 1 and name not in GPU_RESOURCES:
             raise origin.error(f'{path}["{name[:80]}"]', f"{amount} is not a whole number, as {name} is counted")

@@ -12,6 +12,7 @@ import msgspec
 from gputile.documents import DEEPEST, DocumentError, load_documents
 
 MOST_BYTES = 64 * 1024 * 1024
+MOST_OBJECTS = 250_000
 SUFFIXES = (".yaml", ".yml", ".json")
 _STRING_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
@@ -206,6 +207,8 @@ def _take_list(origin: Origin, api_version: str, kind: str, body: dict[str, Any]
     items = body.get("items") or []
     if not isinstance(items, list):
         raise origin.error("items", f"must be a list, is {_name_of(items)}")
+    if len(items) > MOST_OBJECTS:
+        raise origin.error("items", f"{len(items):,} objects are more than the {MOST_OBJECTS:,} that a list may hold")
     implied = {"apiVersion": api_version, "kind": kind.removesuffix("List")} if kind != "List" else {}
     for number, item in enumerate(items, 1):
         place = Origin(origin.file, origin.document, number)

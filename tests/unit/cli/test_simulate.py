@@ -67,7 +67,16 @@ def test_what_is_not_placed_has_a_reason_and_the_exit_code_is_3(tmp_path: Path) 
     assert "n: its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one card" in decision["reason"]
 
 
-@pytest.mark.parametrize("amount", ["0.5", "-1", "16Gi"])
+@pytest.mark.parametrize("amount", ["-1", ".nan", "some"])
+def test_amounts_that_are_no_amounts_cannot_be_used(tmp_path: Path, amount: str) -> None:
+    """As the API server refuses them, for every resource."""
+    files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % amount)]
+    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1]])
+    assert result.exit_code == 2
+    assert 'limits["aliyun.com/gpu-mem"]' in result.stderr.replace("\n", "")
+
+
+@pytest.mark.parametrize("amount", ["0.5", "16Gi"])
 def test_amounts_that_are_no_count_of_units_are_named(tmp_path: Path, amount: str) -> None:
     """G2: field, rule and remedy."""
     files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % amount)]

@@ -205,6 +205,14 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path):
             r"limits\[\"x.io/fpga\"\]: 0.5 is not a whole number",
         ),
         (
+            workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {aliyun.com/gpu-mem: -1}}}"),
+            r'limits\["aliyun.com/gpu-mem"\]: -1 is negative',
+        ),
+        (
+            workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {nvidia.com/gpu: .nan}}}"),
+            r'limits\["nvidia.com/gpu"\]: \'nan\' is not a quantity',
+        ),
+        (
             workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {cpu: true}}}"),
             r"limits\[...\]: Expected",
         ),

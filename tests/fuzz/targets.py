@@ -1,0 +1,361 @@
+"""Everything that parses bytes of pods, users, the kubelet and containers: each as a function, with what it may raise.
+
+Whatever the bytes are, nothing else comes out. tests/unit/test_fuzz.py mutates the seeds a little in each run, and
+``python -m tests.soak fuzz`` looks for new paths for as long as it is let.
+"""
+
+import contextlib
+import io
+import json
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gputile.admission.patch import encode_patch
+from gputile.admission.refusal import message
+from gputile.admission.review import Policy, Unreadable, mutate, validate
+from gputile.agent import cdi, ids, kubeletcheckpoint
+from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.agent.pods import known_pod
+from gputile.agent.setup import InForce, Setup
+from gputile.api.admission import AdmissionReview
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.api.core import Node, Pod
+from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
+from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
+from gputile.api.wellknown import INVENTORY_ANNOTATION, Mode
+from gputile.arbiter import protocol, usage
+from gputile.arbiter.assignment import Allocation as TimeAllocation
+from gputile.arbiter.assignment import Assignment, AssignmentError, CardClaim, decode_assignment, encode_assignment
+from gputile.controller.findings import finding
+from gputile.device.allocation import Allocation, AllocationError, CardShare, decode_allocation, encode_allocation
+from gputile.device.hold import HoldError, decode_hold
+from gputile.device.inventory import Card, Inventory, InventoryError, decode_inventory, encode_inventory
+from gputile.device.request import RequestError, parse_request
+from gputile.documents import DocumentError, load_document
+from gputile.isolation.driversymbols import NotADriver, functions
+from gputile.kube.decoding import ObjectDecoder
+from gputile.kube.errors import ApiError, BadAnswer, ConfigError
+from gputile.kube.kubeconfig import load_access
+from gputile.ledger.node import facts_of
+from gputile.nodepool.description import DescriptionError, load_nodepool
+from gputile.replay.departures import schedule
+from gputile.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
+from gputile.simulator.manifests import ManifestError
+from gputile.simulator.scenario import load_scenario
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+_DIRECTORY = tempfile.TemporaryDirectory(prefix="gputile-fuzz-")
+_FILES = Path(_DIRECTORY.name)
+_CONFIGURATION = Configuration()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """``run`` takes bytes and raises nothing but ``allowed``; ``seeds`` are bytes that it understands."""
+
+    run: Callable[[bytes], object]
+    allowed: tuple[type[Exception], ...]
+    seeds: tuple[bytes, ...]
+
+    def check(self, data: bytes) -> None:
+        """Run on ``data``; what is not allowed comes out."""
+        with contextlib.suppress(*self.allowed):
+            self.run(data)
+
+
+def _text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
+    """Return the parser of a text on bytes: an annotation is text when it comes."""
+    return lambda data: parse(data.decode(errors="replace"))
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+# -- annotations, nodes and pods
+_INVENTORY = Inventory((Card(0, "GPU-a", 15109, "T4"), Card(1, "GPU-b", 15109, "T4")), 1, "cgpu", 128, ((0, 8), (8, 0)))
+_SHARES = (CardShare("GPU-a", 0, 2048, 50),)
+_ALLOCATION = Allocation(mode="cgpu", unit_mib=128, cards=_SHARES, containers={"main": _SHARES})
+_NODE = {
+    "metadata": {
+        "name": "n",
+        "labels": {"ack.node.gpu.schedule": "cgpu", "ack.node.gpu.placement": "spread"},
+        "annotations": {INVENTORY_ANNOTATION: encode_inventory(_INVENTORY)},
+    },
+    "status": {"allocatable": {"cpu": "8", "aliyun.com/gpu-mem": "236"}},
+}
+_POD = {
+    "metadata": {"name": "p", "namespace": "team", "uid": "u", "labels": {"aliyun.com/gpu-count": "2"}},
+    "spec": {
+        "initContainers": [
+            {"name": "i", "restartPolicy": "Always", "resources": {"limits": {"aliyun.com/gpu-mem": 2}}}
+        ],
+        "containers": [
+            {
+                "name": "main",
+                "env": [{"name": "A", "value": "b"}],
+                "resources": {
+                    "limits": {"aliyun.com/gpu-mem": "4", "aliyun.com/gpu-core.percentage": "20"},
+                    "requests": {"cpu": "100m", "memory": "1Gi"},
+                },
+                "volumeMounts": [{"name": "v", "mountPath": "/tmp/../etc"}],
+            }
+        ],
+        "volumes": [{"name": "v", "hostPath": {"path": "/data"}}],
+    },
+}
+_HOLD = {"version": 1, "plan": "p", "size": 2, "allocation": json.loads(encode_allocation(_ALLOCATION))}
+_POD_DECODER = msgspec.json.Decoder(Pod)
+_NODE_DECODER = msgspec.json.Decoder(Node)
+
+
+def _node(data: bytes) -> None:
+    node = _NODE_DECODER.decode(data)
+    facts = facts_of(node, _CONFIGURATION)
+    for position in range(len(facts.inventory.cards)):
+        facts.card_total(position)
+    finding(node, _CONFIGURATION)
+
+
+def _pod(data: bytes) -> None:
+    pod = _POD_DECODER.decode(data)
+    known_pod(pod, _CONFIGURATION)
+    parse_request(pod, 1024)
+
+
+# -- what the API server and kube-scheduler send
+_JSON = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_REVIEW = msgspec.json.Decoder(AdmissionReview)
+_POLICY = Policy(128, frozenset(("system:serviceaccount:gputile:gputile-agent",)), gangs=True, scheduler="s")
+_LEGACY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
+
+
+def _review(data: bytes) -> None:
+    request = _REVIEW.decode(data).request
+    if request is not None:
+        for judge in (mutate, validate):
+            verdict = judge(request, _POLICY)
+            encode_patch(verdict.operations)
+            assert len(message(verdict.refusals)) < 10_000
+
+
+def _asked(operation: str, **objects: Any) -> bytes:
+    user = {"username": "u", "groups": ["g"]}
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    request = {"uid": "u", "kind": kind, "operation": operation, "namespace": "team", "userInfo": user, **objects}
+    return _json({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+
+
+_OLD = {
+    "metadata": {
+        "name": "p",
+        "annotations": {
+            "scheduler.alpha.kubernetes.io/affinity": json.dumps(_LEGACY),
+            "gputile.io/gpu-weight": "3",
+            "gputile.io/memory-unit-mib": "128",
+        },
+        "labels": {"scheduling.x-k8s.io/pod-group": "g"},
+    },
+    "spec": {
+        "nodeSelector": {"alpha.kubernetes.io/nvidia-gpu-name": "Tesla K80"},
+        "containers": [{"name": "c", "resources": {"limits": {"alpha.kubernetes.io/nvidia-gpu": "1"}}}],
+    },
+}
+_VICTIMS = {"n": {"Pods": [_POD], "NumPDBViolations": 1}}
+_EXTENDER = tuple(msgspec.json.Decoder(kind) for kind in (ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs))
+
+
+def _extender(data: bytes) -> None:
+    for decoder in _EXTENDER:
+        try:
+            asked = decoder.decode(data)
+        except msgspec.MsgspecError:
+            continue
+        if isinstance(asked, ExtenderArgs):
+            parse_request(asked.pod, 1024)
+
+
+_PODS = ObjectDecoder(Pod)
+
+
+def _watched(data: bytes) -> None:
+    try:
+        _PODS.page(data)
+    finally:
+        _PODS.line(data, "/api/v1/pods")
+
+
+# -- files that people write
+def _documented(load: Callable[[Any], object]) -> Callable[[bytes], object]:
+    return lambda data: load(load_document(data))
+
+
+def _placed(name: str, load: Callable[[Path], object]) -> Callable[[bytes], object]:
+    """Return the reader of a file on its content."""
+    path = _FILES / name
+
+    def run(data: bytes) -> None:
+        path.write_bytes(data)
+        load(path)
+
+    return run
+
+
+def _manifests(data: bytes) -> None:
+    load_scenario([str(EXAMPLES / "cluster.yaml"), "-"], stdin=io.BytesIO(data))
+
+
+_KUBECONFIG = b"""
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u, namespace: n}}]
+clusters: [{name: k, cluster: {server: "https://127.0.0.1:6443", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: t}}]
+"""
+_POOL = b"""
+apiVersion: gputile.io/v1alpha1
+kind: NodePool
+provider: gke
+way: own-driver
+name: gpus
+cluster: c
+location: europe-west4-a
+instanceType: n1-standard-8
+accelerator: nvidia-tesla-t4
+gpus: {count: 2, memory: 15109MiB, model: Tesla-T4}
+mode: cgpu
+"""
+
+# -- traces
+_TRACE = {
+    "openb_node_list_gpu_node.csv": b"sn,cpu_milli,memory_mib,gpu,model\nn1,8000,1000,2,T4\nn2,8000,1000,1,V100\n",
+    "openb_pod_list_x.csv": b"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time\n"
+    b"a,1000,1,1,600,T4,0,10\nb,1000,1,2,1000,,5,50\n",
+    "arrivals/openb_pod_list_x.seq.csv": b"42,0,1,1\n",
+    "arrivals/openb_pod_list_x.noderank.csv": b"42,1,0\n",
+}
+
+
+def _trace(name: str) -> Target:
+    directory = _FILES / name.replace("/", "-")
+    (directory / "arrivals").mkdir(parents=True, exist_ok=True)
+    for file, content in _TRACE.items():
+        (directory / file).write_bytes(content)
+
+    def run(data: bytes) -> None:
+        (directory / name).write_bytes(data)
+        nodes, workload = read_nodes(directory), read_workload(directory, "x")
+        read_arrivals(directory, nodes, workload, 42)
+        schedule(nodes, workload, 42, 0.5)
+
+    return Target(run, (TraceError,), (_TRACE[name],))
+
+
+# -- the node: kubelet, arbiter, containers
+_CARDS = Setup(_INVENTORY, InForce(Mode.CGPU, 128))
+_KNOWN = {"u": known_pod(msgspec.convert(_POD, Pod), _CONFIGURATION)}
+_KUBELET = _json(
+    {
+        "Data": {
+            "PodDeviceEntries": [
+                {
+                    "PodUID": "u",
+                    "ContainerName": "main",
+                    "ResourceName": "aliyun.com/gpu-mem",
+                    "DeviceIDs": {"-1": ["g0-00000", "g1-00001"]},
+                    "AllocResp": "EhsKFi9ldGMvZ3B1dGlsZS9hbGxvY2F0aW9uEgEv",
+                }
+            ],
+            "RegisteredDevices": {},
+        },
+        "Checksum": 1,
+    }
+)
+
+
+def _elf() -> bytes:
+    """Return the head of a library: an ELF header and one section of symbols."""
+    header = b"\x7fELF\x02\x01" + b"\0" * 34 + (64).to_bytes(8, "little")
+    return header.ljust(64, b"\0") + bytes(64)
+
+
+TARGETS: Mapping[str, Target] = {
+    "inventory": Target(_text(decode_inventory), (InventoryError,), (encode_inventory(_INVENTORY).encode(),)),
+    "allocation": Target(_text(decode_allocation), (AllocationError,), (encode_allocation(_ALLOCATION).encode(),)),
+    "hold": Target(_text(decode_hold), (HoldError,), (_json(_HOLD),)),
+    "node": Target(_node, _JSON, (_json(_NODE),)),
+    "pod": Target(_pod, (*_JSON, RequestError), (_json(_POD), _json(_OLD))),
+    "quantity": Target(
+        _text(lambda text: (parse_quantity(text), parse_count(text))), (QuantityError,), (b"15", b"1.5Gi", b"1e3")
+    ),
+    "memory-size": Target(_text(parse_mib), (QuantityError,), (b"128MiB", b"1Gi")),
+    "review": Target(
+        _review,
+        (*_JSON, Unreadable),
+        (_asked("CREATE", object=_POD), _asked("CREATE", object=_OLD), _asked("UPDATE", object=_POD, oldObject=_OLD)),
+    ),
+    "extender": Target(
+        _extender,
+        (*_JSON, RequestError),
+        (
+            _json({"Pod": _POD, "NodeNames": ["n"]}),
+            _json({"PodName": "p", "PodNamespace": "t", "PodUID": "u", "Node": "n"}),
+            _json(
+                {"Pod": _POD, "NodeNameToVictims": _VICTIMS, "NodeNameToMetaVictims": {"n": {"Pods": [{"UID": "u"}]}}}
+            ),
+        ),
+    ),
+    "watch": Target(
+        _watched,
+        (BadAnswer, ApiError),
+        (
+            _json({"metadata": {"resourceVersion": "1"}, "items": [_POD]}),
+            _json({"type": "ADDED", "object": _POD}),
+            _json({"type": "ERROR", "object": {"kind": "Status", "code": 410}}),
+        ),
+    ),
+    "document": Target(
+        load_document, (DocumentError,), (_KUBECONFIG, b"a: &x [1, !!str 2]\nb: {<<: {c: *x}}\n", b'{"a": [1.5]}')
+    ),
+    "configuration": Target(
+        _documented(load_configuration),
+        (ConfigurationError, DocumentError),
+        (b"gpuMemoryUnit: 128MiB\ngpuTime: {policy: weak}\ntrust: {groups: {g: [a, b]}}\n",),
+    ),
+    "nodepool": Target(_documented(load_nodepool), (DescriptionError, DocumentError), (_POOL,)),
+    "kubeconfig": Target(
+        _placed("kubeconfig", lambda path: load_access(path, environ={})), (ConfigError,), (_KUBECONFIG,)
+    ),
+    "manifests": Target(
+        _manifests,
+        (ManifestError,),
+        tuple((EXAMPLES / name).read_bytes() for name in ("workloads.yaml", "one-more.yaml")),
+    ),
+    **{f"trace-{what}": _trace(file) for what, file in zip(("nodes", "pods", "order", "ranks"), _TRACE, strict=True)},
+    "arbiter-message": Target(
+        protocol.decode,
+        (protocol.ProtocolError,),
+        (
+            *(protocol.Message(kind, a=1, b=2).encode() for kind in (protocol.Kind.HELLO, protocol.Kind.CARD)),
+            protocol.Message(protocol.Kind.TURN, 1, 2, 3).encode(),
+        ),
+    ),
+    "arbiter-usage": Target(usage.decode_usage, (usage.UsageError,), (usage.encode_usage({"/d/a": {"GPU-a": 5}}),)),
+    "arbiter-assignment": Target(
+        decode_assignment,
+        (AssignmentError,),
+        (encode_assignment(Assignment((TimeAllocation("/d/a", (CardClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
+    ),
+    "device-id": Target(_text(ids.decode), (ids.DeviceIdError,), (b"g3-00412",)),
+    "checkpoint": Target(decode_checkpoint, (CheckpointError,), (encode_checkpoint(Checkpoint(mode="cgpu")),)),
+    "kubelet-checkpoint": Target(lambda data: kubeletcheckpoint.recover(data, _KNOWN, _CARDS, 1), (), (_KUBELET,)),
+    "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
+    "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
+    "driver": Target(_placed("libcuda.so", functions), (NotADriver,), (_elf(),)),
+}
