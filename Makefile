@@ -57,6 +57,7 @@ cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
 
 lock: $(STAMP) ## re-resolve requirements/*.txt (versions and hashes, no addresses)
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/uv.in -o requirements/uv.txt
+	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/fuzz.in -o requirements/fuzz.txt
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header pyproject.toml -o requirements/runtime.txt
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header --all-extras --group dev \
 		-c requirements/runtime.txt pyproject.toml -o requirements/dev.txt

@@ -29,6 +29,7 @@ from tests.e2e.webhook import (
 from tests.localcluster.controlplane import ControlPlane
 
 MEM, CORE, WHOLE, TOPOLOGY = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "nvidia.com/gpu", "aliyun.com/gpu"
+MIG = "nvidia.com/mig-1g.10gb"
 LEGACY = "alpha.kubernetes.io/nvidia-gpu"
 AFFINITY = "scheduler.alpha.kubernetes.io/affinity"
 TOLERATION = {"key": WHOLE, "operator": "Exists", "effect": "NoSchedule"}
@@ -72,6 +73,11 @@ FORMS: tuple[tuple[Json, str], ...] = (
     (pod("", {LEGACY: 1}, meta={"annotations": {AFFINITY: MODEL}}, affinity={"podAntiAffinity": {}}), ""),
     (pod("", {WHOLE: 1}, tolerations=[{"key": WHOLE, "operator": "Exists"}]), ""),
     (pod("", {WHOLE: 0}), ""),
+    (pod("", {MIG: 1}), ""),
+    (pod("", {MIG: 1}, container=env("NVIDIA_VISIBLE_DEVICES", "all")), "environment"),
+    (pod("", {MEM: 1}, meta=annotated(**{"gputile.io__gpu-weight": "2"})), "gpu-share"),
+    (pod("", {MEM: 8, CORE: 0}), "gpu-amount"),
+    (pod("", {MEM: 8, CORE: 105}), "gpu-amount"),
     (pod("", {"cpu": "1"}), ""),
     (pod("", {MEM: 8}, container=env("NVIDIA_DRIVER_CAPABILITIES", "all")), ""),
     (pod("", {MEM: "0.5"}), "gpu-amount"),
@@ -154,6 +160,18 @@ def _check_stored(body: Json, result: Json) -> None:
     if AFFINITY in body["metadata"].get("annotations", {}):
         own = body["spec"].get("affinity")
         assert result["spec"]["affinity"] == (own or json.loads(MODEL.replace("Tesla K80", "Tesla-K80")))
+
+
+def test_nobody_takes_more_time_by_a_change_afterwards(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
+) -> None:
+    """G4: the most that a namespace may weigh holds for changes too, by whatever subresource."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    control_plane.api.post(pods, pod("light", {MEM: 1}))
+    for path, weight, refused in (("light", "2", True), ("light/status", "2", True), ("light", "1", False)):
+        body = {"metadata": annotated(**{"gputile.io__gpu-weight": weight})}
+        said = refusal(control_plane.api, "PATCH", f"{pods}/{path}", body, "application/merge-patch+json")
+        assert ("[gpu-share]" in said) == refused, said
 
 
 def test_the_documents_manifests_are_taken_unmodified(

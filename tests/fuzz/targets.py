@@ -7,6 +7,7 @@ Whatever the bytes are, nothing else comes out. tests/unit/test_fuzz.py mutates 
 import contextlib
 import io
 import json
+import struct
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -109,7 +110,9 @@ _POD = {
         "volumes": [{"name": "v", "hostPath": {"path": "/data"}}],
     },
 }
-_HOLD = {"version": 1, "plan": "p", "size": 2, "allocation": json.loads(encode_allocation(_ALLOCATION))}
+_HOLD = {"plan": "p", "size": 2, "pods": 2, "node": "n", "expires_ns": 1, "version": 1} | {
+    "allocation": json.loads(encode_allocation(_ALLOCATION))
+}
 _POD_DECODER = msgspec.json.Decoder(Pod)
 _NODE_DECODER = msgspec.json.Decoder(Node)
 
@@ -280,9 +283,14 @@ _KUBELET = _json(
 
 
 def _elf() -> bytes:
-    """Return the head of a library: an ELF header and one section of symbols."""
-    header = b"\x7fELF\x02\x01" + b"\0" * 34 + (64).to_bytes(8, "little")
-    return header.ljust(64, b"\0") + bytes(64)
+    """Return a library with one function: header, names, a symbol, and the sections of both (elf(5))."""
+    names, symbol = b"\0cuInit\0\0", struct.pack("<IBBHQQ", 1, 18, 0, 1, 0, 0)
+    sections = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64, len(names), 0, 0, 1, 0)
+    sections += struct.pack("<IIQQQQIIQQ", 0, 11, 0, 0, 64 + len(names), len(symbol), 0, 0, 8, len(symbol))
+    at = 64 + len(names) + len(symbol)
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 0, at, 0, 64, 0, 0, 64, 2, 0)
+    return header + names + symbol + sections
 
 
 TARGETS: Mapping[str, Target] = {

@@ -32,7 +32,7 @@ def functions(driver: Path) -> list[str]:
         found = sorted({name for name in _exported(driver.read_bytes()) if _FUNCTION.fullmatch(name)})
     except OSError as error:
         raise NotADriver(f"{driver} cannot be read: {error.strerror or error}") from error
-    except (struct.error, UnicodeDecodeError, ValueError) as error:
+    except (struct.error, ValueError, IndexError, OverflowError) as error:
         raise NotADriver(f"{driver} is not a 64-bit ELF library: {error}") from error
     if not found:
         raise NotADriver(f"{driver} exports no function of the CUDA driver: name the driver's libcuda.so.1")

@@ -3,7 +3,7 @@ import io
 import pytest
 
 from gputile.simulator import manifests
-from gputile.simulator.manifests import ManifestError, load_manifests
+from gputile.simulator.manifests import MOST_OBJECTS, ManifestError, load_manifests
 
 from .builders import load_text, write
 
@@ -106,3 +106,9 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
 
 def test_a_byte_order_mark_is_skipped(tmp_path):
     assert load_text(tmp_path, b"\xef\xbb\xbfapiVersion: v1\nkind: Pod\n").manifests[0].kind == "Pod"
+
+
+def test_a_list_of_more_than_can_be_placed_is_refused_before_it_is_read(tmp_path):
+    text = '{"apiVersion": "v1", "kind": "List", "items": [' + ",".join(["0"] * (MOST_OBJECTS + 1)) + "]}"
+    with pytest.raises(ManifestError, match="250,001 objects are more than the 250,000 that a list may hold"):
+        load_text(tmp_path, text)
