@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -189,7 +190,7 @@ def test_a_string_stays_a_string_whatever_it_looks_like(odd: str) -> None:
     agent = specs["gputile-agent"]
     assert agent["runtimeClassName"] == odd
     assert agent["containers"][0]["image"] == f"{odd}:{odd}"
-    assert {f"--state-dir=/{odd}", f"--cdi-dir=/{odd}"} < set(agent["containers"][0]["args"])
+    assert {f"--state-dir=/{odd}", f"--cdi-dir=/{odd}", f"--usage-dir=/{odd}"} < set(agent["containers"][0]["args"])
     paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in agent["volumes"]}
     assert paths["pod-resources"] == f"/{odd}/pod-resources"
     assert {paths[name] for name in ("state", "cdi", "driver")} == {f"/{odd}"}
@@ -256,12 +257,28 @@ def test_only_the_agent_is_more_than_restricted_and_says_why() -> None:
             assert spec["securityContext"]["runAsNonRoot"] is True
             assert all("hostPath" not in volume for volume in spec["volumes"])
     lines = (CHART / "templates" / "agent.yaml").read_text().splitlines()
-    for exception in ("privileged: true", "hostIPC: true", "runAsUser: 0", "hostPath: {path: /, "):
+    (usage,) = pod_specs(objects)["gputile-agent"]["initContainers"]
+    assert usage["securityContext"]["privileged"] is True
+    assert [each["name"] for each in usage["volumeMounts"]] == ["usage"]
+    for exception in ("privileged: true", "hostIPC: true", "runAsUser: 0", "hostPath: {path: /usr, "):
         at = next(number for number, line in enumerate(lines) if exception in line)
         assert any(line.strip().startswith("# ") for line in lines[at - 2 : at]), f"{exception} stands without a reason"
     driver = pod_specs(render({"agent.driverDir": "/home/kubernetes/bin/nvidia"}))["gputile-agent"]["containers"][0]
     assert driver["securityContext"]["privileged"] is True
     assert {"name": "LD_LIBRARY_PATH", "value": "/usr/local/nvidia/lib64"} in driver["env"]
+
+
+KEYS = ("/var/lib/kubelet/pki", "/etc/kubernetes", "/root/.ssh", "/etc/ssh", "/etc/shadow")  # of the host, for its root
+
+
+def test_the_agent_sees_nothing_of_its_host_that_it_does_not_need() -> None:
+    """Minimal rights: no directory that has the kubelet's keys in it, whatever is switched on."""
+    for values in ({}, FULL, FULL | {"agent.mps": True, "agent.driverDir": "/opt/driver"}):
+        volumes = pod_specs(render(values))["gputile-agent"]["volumes"]
+        paths = [Path(volume["hostPath"]["path"]) for volume in volumes if "hostPath" in volume]
+        assert paths
+        assert [(path, key) for path in paths for key in KEYS if Path(key).is_relative_to(path)] == []
+    assert "initContainers" not in pod_specs(render({"agent.usageMiB": 0}))["gputile-agent"]
 
 
 def test_no_component_may_do_everything() -> None:

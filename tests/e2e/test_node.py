@@ -168,7 +168,8 @@ def test_what_the_kubelet_forgets_is_kept_and_told(shared: GpuNode, namespace: s
     shared.plane.wait(side_runs, "the sidecar to run")
     (pod,) = shared.pods(namespace)
     allocation = shared.node.directory / "state" / "allocations" / f"{pod['metadata']['uid']}-side"
-    before = [(allocation / name).stat().st_ino for name in ("limits", "usage")]
+    written = (allocation / "limits", shared.agent.usage / allocation.name)
+    before = [path.stat().st_ino for path in written]
     shared.node.kubelet.kill()
     (shared.node.device_plugins / "kubelet_internal_checkpoint").unlink()
     apiserver = shared.plane.processes["kube-apiserver"]
@@ -184,7 +185,7 @@ def test_what_the_kubelet_forgets_is_kept_and_told(shared: GpuNode, namespace: s
     (pod,) = shared.wait_running(1, namespace)
     said = {name: json.loads(shared.said(pod, name)[LIMITS])["container"] for name in ("side", "main")}
     assert said == {"side": "side", "main": "main"}
-    assert [(allocation / name).stat().st_ino for name in ("limits", "usage")] == before
+    assert [path.stat().st_ino for path in written] == before
     held = shared.assigned()
     assert held[namespace, "kept", "side"] == set()
     assert held[namespace, "kept", "main"] == booked_cards(pod)["main"]

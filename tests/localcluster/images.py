@@ -15,6 +15,7 @@ PROBE_IMAGE = "localhost/gputile-probe:1"
 PAUSE_IMAGE = "localhost/gputile-pause:1"
 SHOW = ("/probe", "show")
 SHOW_ONCE = ("/probe", "once")
+LEAVE = ("/probe", "leave")
 _SOURCE = Path(__file__).with_name("probe.c")
 
 

@@ -1,8 +1,14 @@
 /* What the tests' containers run. Without an argument it waits until it is asked to end, as a pause container does;
- * "show" prints the environment and the limits file first; "once" prints them and ends. */
+ * "show" prints the environment and the limits file first; "once" prints them and ends. "leave" does to the one file of
+ * the node that it can write what a hostile root would: itself into it, setuid, and as long as it can be made. "user"
+ * prints as whom it runs. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -17,6 +23,23 @@ static void show_limits(void) {
     printf("PROBE_LIMITS=%s\n", line);
 }
 
+static void leave_a_program(void) {
+    static char block[1 << 16];
+    const char *usage = "/etc/gputile/usage";
+    int from = open("/proc/self/exe", O_RDONLY), to = open(usage, O_WRONLY);
+    for (ssize_t got; (got = read(from, block, sizeof block)) > 0;)
+        if (write(to, block, (size_t)got) != got) printf("PROBE_COPY=%s\n", strerror(errno));
+    if (fchmod(to, 04755)) printf("PROBE_CHMOD=%s\n", strerror(errno));
+    lseek(to, 1 << 20, SEEK_SET);
+    long written = 0;
+    while (written < 1L << 32) { /* more than there is anywhere */
+        ssize_t got = write(to, block, sizeof block);
+        if (got <= 0) break;
+        written += got;
+    }
+    printf("PROBE_GROWN=%ld\nPROBE_ENDED=%s\n", written, strerror(errno));
+}
+
 int main(int count, char **arguments) {
     sigset_t ends;
     int number;
@@ -24,7 +47,12 @@ int main(int count, char **arguments) {
     sigaddset(&ends, SIGTERM);
     sigaddset(&ends, SIGINT);
     sigprocmask(SIG_BLOCK, &ends, NULL); /* the first process of a container dies of no signal that it does not take */
+    if (count > 1 && !strcmp(arguments[1], "user")) {
+        printf("%d %d\n", (int)getuid(), (int)geteuid());
+        return 0;
+    }
     if (count > 1) {
+        if (!strcmp(arguments[1], "leave")) leave_a_program();
         for (char **entry = environ; *entry; entry++) puts(*entry);
         show_limits();
         puts("PROBE_DONE=1");

@@ -46,6 +46,15 @@ class _Expected:
     at: float
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A container that may be about to start: its limits, and what it was told to mount, None where nobody knows."""
+
+    directory: str
+    limits: Limits
+    mounts: Mapping[str, str] | None
+
+
 class Admission:
     """The state of the node's admissions. ``pods`` are the pods bound to this node, by key.
 
@@ -186,12 +195,18 @@ class Admission:
         granted = environment(self.setup, uuids, shares, holding.unit_mib, mib, threads)
         return Grant(granted, part.directory, uuids), holding
 
-    def prestart(
-        self, resource: str, ids: tuple[str, ...], listing: Listing | None, now_ns: int
-    ) -> list[tuple[str, Limits]]:
-        """Return the limits of the container with ``ids``, each with the name of the directory that they go to.
+    def answered(self, uid: str, resource: str, directory: str, mounts: tuple[tuple[str, str], ...]) -> None:
+        """Remember what the container with this allocation directory was told to mount, for ``resource``."""
+        holding = self.holdings.get(uid)
+        for part in holding.parts if holding is not None else ():
+            if holding is not None and (part.resource, part.directory) == (resource, directory):
+                holding = holding.replaced(msgspec.structs.replace(part, mounts=mounts))
+                self.holdings.put(holding)
 
-        An init container and the container that takes over its IDs have their own.
+    def prestart(self, resource: str, ids: tuple[str, ...], listing: Listing | None, now_ns: int) -> list[Start]:
+        """Return the container with ``ids``.
+
+        An init container and the container that takes over its IDs are two, each with its own limits.
 
         Raises:
             NotYet: it is not certain whose the IDs are, or what is known of it forbids the start.
@@ -202,7 +217,8 @@ class Admission:
         for holding in self.holdings.holders(resource, ids):
             for part in holding.parts:
                 if part.resource == resource and frozenset(part.ids) == wanted:
-                    found.append((part.directory, self._limits(holding, part)))
+                    mounts = dict(part.mounts) if part.mounts is not None else None
+                    found.append(Start(part.directory, self._limits(holding, part), mounts))
         if not found:
             raise NotYet(f"no container is known yet that has these IDs of {resource}")
         return found

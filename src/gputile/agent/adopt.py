@@ -65,12 +65,12 @@ def _take_over(
     now_ns: int,
 ) -> Holding:
     own = holdings.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
-    directory = directory_name(pod.uid, container)
+    directory, mounts = directory_name(pod.uid, container), None
     for former in holdings.holders(resource, ids):
         for part in former.parts:
             another = former.uid != own.uid or part.phase is not Phase.INIT
             if part.resource == resource and frozenset(part.ids) == ids and another:
-                directory = part.directory
+                directory, mounts = part.directory, part.mounts
         if former.uid == own.uid:
             continue
         if former.key == listed.key:  # the same pod under a stand-in, or mistaken for the former one of its name
@@ -86,7 +86,7 @@ def _take_over(
                 holdings.drop(former.uid)
     request = pod.part(container)
     phase = request.phase if request else Phase.APP
-    return with_part(own, Part(container, phase, resource, tuple(sorted(ids)), directory), setup)
+    return with_part(own, Part(container, phase, resource, tuple(sorted(ids)), directory, mounts), setup)
 
 
 def _ours(resource: str, ids: frozenset[str]) -> bool:

@@ -6,7 +6,7 @@ two.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -18,6 +18,7 @@ from gputile.agent.setup import Setup
 from gputile.api.wellknown import Mode
 from gputile.device.allocation import CardShare
 from gputile.device.request import ContainerRequest
+from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 LIMITS_VERSION = 1
 LIMITS_FILE = "limits.json"
@@ -113,6 +114,11 @@ def pod_mib(holding: Holding, pod: KnownPod | None, index: int) -> int:
     if pod is not None and pod.request is not None:
         return pod.request.shape.mib
     return holding.mib(index)
+
+
+def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
+    """Return the container path and the host path of each mount."""
+    return tuple((mount.container_path, mount.host_path) for mount in mounts)
 
 
 def directory_name(uid: str, container: str) -> str:

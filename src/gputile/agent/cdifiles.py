@@ -25,16 +25,20 @@ LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", 
 
 
 class CdiFiles:
-    """One CDI directory. ``root`` is where the host's file system is seen."""
+    """One CDI directory. ``root`` is where the host's /usr and /proc/driver are seen.
 
-    def __init__(self, directory: Path, root: Path = Path("/")) -> None:
+    Device nodes are looked for in ``devices``, the agent's own /dev: it has those that the host has for all cards.
+    """
+
+    def __init__(self, directory: Path, root: Path = Path("/"), devices: Path = Path("/dev")) -> None:
         self._directory = directory
         self._root = root
+        self._devices = devices
         self._known: frozenset[str] = frozenset()
 
     def refresh(self, machine: ProbedMachine) -> None:
         """Write what the machine is now."""
-        nodes = [node for node in SHARED_NODES if (self._root / node[1:]).exists()]
+        nodes = [node for node in SHARED_NODES if (self._devices / Path(node).name).exists()]
         libraries, capabilities = self._libraries(machine.driver), self._capabilities()
         spec = msgspec.json.encode(specification(machine, nodes, libraries, capabilities))
         path, found = self._directory / FILE_NAME, frozenset[str]()

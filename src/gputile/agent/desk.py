@@ -10,12 +10,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gputile.agent.admission import Admission, NotYet
-from gputile.agent.answer import CONTAINER_DIRECTORY, Grant, Limits
+from gputile.agent.admission import Admission, NotYet, Start
+from gputile.agent.answer import CONTAINER_DIRECTORY, Grant, Limits, mounts_of
 from gputile.agent.calls import NotReady
 from gputile.agent.cdifiles import CdiFiles
 from gputile.agent.cluster import Cluster
-from gputile.agent.enforcement import Enforcement
+from gputile.agent.enforcement import Enforcement, NotIsolated
 from gputile.agent.holdings import Holding
 from gputile.agent.kubelet import Kubelet
 from gputile.agent.listing import Listing
@@ -40,7 +40,7 @@ class AdmissionDesk:
     """The desk of one node. ``asked`` is when the kubelet last asked for anything, on the monotonic clock.
 
     ``changed`` is called after each allocation, ``save`` writes the checkpoint, and ``share_time`` writes down the
-    share of GPU time of a container that is about to start.
+    share of GPU time of a container that is about to start. ``recover`` reads what the kubelet has kept.
     """
 
     def __init__(
@@ -57,12 +57,13 @@ class AdmissionDesk:
         mps: MpsDaemons,
         cdi: CdiFiles | None = None,
         share_time: Callable[[str], None] = lambda _: None,
+        recover: Callable[[], None] = lambda: None,
     ) -> None:
         self._admission = admission
         self._store = store
         self._host_allocations = host_state / "allocations"
         self._host_mps = host_state / MPS_DIRECTORY
-        self._enforcement = Enforcement(store.directory, host_state)
+        self._enforcement = Enforcement(store.directory, host_state, store.usage)
         self._kubelet = kubelet
         self._cluster = cluster
         self._metrics = metrics
@@ -72,6 +73,7 @@ class AdmissionDesk:
         self._mps = mps
         self._cdi = cdi
         self._share_time = share_time
+        self._recover = recover
         self._latest: Listing = {}
         self.asked = 0.0
 
@@ -105,9 +107,11 @@ class AdmissionDesk:
             if not holding.identified:
                 self._metrics.unidentified.inc()
                 log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
+            response = self._response(grant)
+            self._admission.answered(holding.uid, resource, grant.directory, mounts_of(response.mounts))
             self._write(grant)
             self._changed()
-            return self._response(grant)
+            return response
 
     async def _grant(
         self, resource: str, ids: tuple[str, ...], listing: Listing | None, now: float, *, again: bool
@@ -136,17 +140,26 @@ class AdmissionDesk:
             if not any(wanted == shown for pod in self._latest.values() for _, _, shown in pod.parts()):
                 listing = await self._list()
             try:
-                for directory, limits in self._admission.prestart(resource, ids, listing, time.time_ns()):
-                    await self._until_served(limits)
-                    self._store.write_limits(directory, limits)
-                    self._share_time(directory)
+                for start in self._starting(resource, ids, listing):
+                    await self._until_served(start.limits)
+                    usage = self._enforcement.prepare(Mode(start.limits.mode), start.directory, start.mounts)
+                    self._store.write_limits(start.directory, start.limits, usage)
+                    self._share_time(start.directory)
             except NotYet as error:
                 self._changed()
                 raise NotReady(str(error)) from error
+            except NotIsolated as error:
+                pod = f"{start.limits.namespace}/{start.limits.pod}"
+                raise NotReady(f"container {start.limits.container} of pod {pod} does not start: {error}") from error
             except (OSError, ValueError) as error:
                 raise NotReady(f"the limits cannot be written: {error}") from error
-            if problem := self._enforcement.problem(self._admission.setup.mode):
-                raise NotReady(problem)
+
+    def _starting(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> list[Start]:
+        found = self._admission.prestart(resource, ids, listing, time.time_ns())
+        if any(start.mounts is None for start in found):
+            self._recover()
+            found = self._admission.prestart(resource, ids, listing, time.time_ns())
+        return found
 
     async def _until_served(self, limits: Limits) -> None:
         """Wait for the MPS control daemon of the container's cards: that of several starts when they are given."""
@@ -199,7 +212,7 @@ class AdmissionDesk:
     def _response(self, grant: Grant) -> pb.ContainerAllocateResponse:
         allocation = self._host_allocations / grant.directory
         mounts = [pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)]
-        mounts += self._enforcement.mounts(self._admission.setup.mode, allocation)
+        mounts += self._enforcement.mounts(self._admission.setup.mode, grant.directory)
         if PIPE_ENV in grant.environment:
             pipes = self._host_mps / daemon_name(grant.uuids) / "pipe"
             mounts.append(pb.Mount(container_path=CONTAINER_PIPES, host_path=str(pipes)))

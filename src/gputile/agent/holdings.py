@@ -36,13 +36,18 @@ def stand_in(uid: str) -> bool:
 
 
 class Part(msgspec.Struct, frozen=True):
-    """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory."""
+    """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory.
+
+    ``mounts`` is what the answer had it mount, each as container path and host path: the kubelet keeps to that at every
+    start. None where nobody knows.
+    """
 
     container: str
     phase: Phase
     resource: str
     ids: tuple[str, ...]
     directory: str = ""
+    mounts: tuple[tuple[str, str], ...] | None = None
 
 
 class Holding(msgspec.Struct, frozen=True, dict=True):

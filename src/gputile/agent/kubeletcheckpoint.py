@@ -12,7 +12,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gputile.agent.adopt import holding_for, with_part
-from gputile.agent.answer import CONTAINER_DIRECTORY, directory_name
+from gputile.agent.answer import CONTAINER_DIRECTORY, directory_name, mounts_of
 from gputile.agent.holdings import Holding, Part
 from gputile.agent.ids import DeviceIdError
 from gputile.agent.pods import KnownPod
@@ -56,21 +56,23 @@ def recover(text: bytes, pods: dict[str, KnownPod], setup: Setup, now_ns: int) -
         ids = tuple(sorted(device_id for group in (entry.device_ids or {}).values() for device_id in group))
         asked = pod.part(entry.container_name)
         phase = asked.phase if asked else Phase.APP
-        directory = _mounted(entry.alloc_resp or b"") or directory_name(pod.uid, entry.container_name)
+        mounts = _mounts(entry.alloc_resp)
+        mounted = dict(mounts or ()).get(CONTAINER_DIRECTORY, "")
+        directory = PurePosixPath(mounted).name or directory_name(pod.uid, entry.container_name)
         holding = found.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
         try:
             found[pod.uid] = with_part(
-                holding, Part(entry.container_name, phase, entry.resource_name, ids, directory), setup
+                holding, Part(entry.container_name, phase, entry.resource_name, ids, directory, mounts), setup
             )
         except DeviceIdError:
             continue
     return list(found.values())
 
 
-def _mounted(answer: bytes) -> str:
-    """Return the name of the directory that an answer has the container mount, whoever it was thought to be for."""
+def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
+    """Return what an answer has the container mount, whoever it was thought to be for; None if it cannot be read."""
     try:
-        mounts = pb.ContainerAllocateResponse.FromString(answer).mounts
+        mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
     except DecodeError:
-        return ""
-    return next((PurePosixPath(m.host_path).name for m in mounts if m.container_path == CONTAINER_DIRECTORY), "")
+        return None
+    return mounts_of(mounts) if mounts is not None else None

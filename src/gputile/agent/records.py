@@ -52,8 +52,8 @@ class Records:
     def recover(self, admission: Admission) -> None:
         """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before.
 
-        It also tells whose the devices are that were given to nobody knew whom, init containers included, and which
-        directory a container will mount: that of the answer it got, even if that was meant for another.
+        It also tells whose the devices are that were given to nobody knew whom, init containers included, and what a
+        container will mount: the directory and files of the answer it got, even if that was meant for another.
         """
         holdings, setup = admission.holdings, admission.setup
         try:
@@ -73,8 +73,10 @@ class Records:
                 before = known.part(part.container, part.resource)
                 if before is None:
                     known = with_part(known, part, setup)
-                elif before.directory != part.directory and set(before.ids) == set(part.ids):
-                    known = with_part(known, msgspec.structs.replace(before, directory=part.directory), setup)
+                elif set(before.ids) == set(part.ids) and part.mounts is not None:
+                    # The kubelet goes by the answer that it kept, not by the one that was given last.
+                    kept = msgspec.structs.replace(before, directory=part.directory, mounts=part.mounts)
+                    known = with_part(known, kept, setup)
                 _drop_stand_ins(holdings, part)
             holdings.put(known)
 

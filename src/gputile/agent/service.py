@@ -27,6 +27,7 @@ from gputile.agent.store import Store
 from gputile.agent.surroundings import Eyes, Places
 from gputile.agent.timeshares import gpu_times, time_shares
 from gputile.agent.turnkeeping import TurnKeeping
+from gputile.agent.usagefiles import UsageFiles
 from gputile.agent.wakeup import Wakeup
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, unversioned
@@ -73,7 +74,7 @@ class Agent:
         self._eyes = eyes
         self._cluster = cluster
         self._mps = mps or MpsDaemons(places.state / MPS_DIRECTORY)
-        self._store = Store(places.state, claim)
+        self._store = Store(places.state, claim, UsageFiles(places.usage))
         self._records = Records(self._store, places.device_plugins)
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
         self._reconcile, self._publish = Wakeup(), Wakeup()
@@ -105,6 +106,7 @@ class Agent:
             self._mps,
             cdi,
             self._turns.starting,
+            lambda: self._records.recover(self.admission),
         )
         self._comparison = Comparison(
             self.admission,

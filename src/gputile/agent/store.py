@@ -16,29 +16,37 @@ from pathlib import Path
 from gputile.agent.answer import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.agent.enforcement import ISOLATED
+from gputile.agent.usagefiles import UsageFiles, close_to_others
 from gputile.api.wellknown import Mode
 from gputile.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.files import write_whole
 from gputile.gateway.claim import Claim
-from gputile.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
+from gputile.isolation.limits import LIMITS, CardLimit, encode_limits
 
 log = logging.getLogger(__name__)
 
 BOOT_FILE = "boot"
 """In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
+_PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Store:
-    """Files under one directory on the host, which no pod but the agent can write."""
+    """Files under one directory on the host, which no pod but the agent can write.
 
-    def __init__(self, directory: Path, claim: Claim) -> None:
+    What is of containers is closed to other users of the node: a container's socket is its own. Containers have their
+    allocation's directory mounted, whose mode lets any user of theirs in.
+    """
+
+    def __init__(self, directory: Path, claim: Claim, usage: UsageFiles) -> None:
         self.directory = directory
+        self.usage = usage
         self._file = directory / "checkpoint.json"
         self._claim = claim
         self._boot = _boot_id()
         self.allocations = directory / "allocations"
-        self.allocations.mkdir(parents=True, exist_ok=True, mode=0o755)
+        close_to_others(directory, _PASSED)
+        close_to_others(self.allocations)
 
     @property
     def mine(self) -> bool:
@@ -66,18 +74,19 @@ class Store:
     def prepare(self, directory: str) -> Path:
         """Make an allocation's directory, which must be there before the container is created; return its path."""
         path = self.allocations / directory
-        path.mkdir(mode=0o755, exist_ok=True)
-        if not (path / USAGE).exists():
-            write_whole(path / USAGE, bytes(USAGE_BYTES), 0o666)
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
         return path
 
-    def write_limits(self, directory: str, limits: Limits) -> None:
+    def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
         """Write what is enforced into an allocation's directory: for the library, and for people and tools.
 
-        What the container held when it last ran is forgotten: it is about to be created anew.
+        In ``usage``, a file that the container has mounted, is then what it held when it last ran: nothing, since it is
+        about to be created anew.
         """
         path = self.prepare(directory)
-        write_whole(path / USAGE, bytes(USAGE_BYTES), 0o666)
+        if usage is not None:
+            self.usage.make(usage)
         write_whole(path / LIMITS_FILE, limits.encode())
         write_whole(path / BOOT_FILE, self._boot.encode())
         if Mode(limits.mode) in ISOLATED:
@@ -106,6 +115,8 @@ class Store:
         for path in self.allocations.iterdir():
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
+        self.usage.keep_only(kept)
+        self.usage.cut_back()
 
 
 def _boot_id() -> str:

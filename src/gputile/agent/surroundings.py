@@ -11,8 +11,9 @@ from gputile.nvml.monitor import Observation
 class Places(msgspec.Struct, frozen=True):
     """Where things are.
 
-    ``host_state`` is the state directory as the host sees it, for mounts into containers. With a ``cdi`` directory
-    containers get their devices by CDI too. ``root`` is where the agent sees the host's file system.
+    ``host_state`` is the state directory as the host sees it, for mounts into containers. ``usage`` is for what
+    containers write, the same on the host: see ``usagefiles``. With a ``cdi`` directory
+    containers get their devices by CDI too. ``root`` is where the agent sees the host's /usr and /proc/driver.
     """
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
@@ -21,6 +22,7 @@ class Places(msgspec.Struct, frozen=True):
     host_state: Path | None = None
     cdi: Path | None = None
     root: Path = Path("/")
+    usage: Path = Path("/run/gputile")
 
     @property
     def claim(self) -> Path:

@@ -36,12 +36,20 @@ def agent(
         Path | None,
         typer.Option("--host-state-dir", metavar="DIR", help="The same directory as the host names it, if otherwise."),
     ] = None,
+    usage_dir: Annotated[
+        Path,
+        typer.Option(
+            "--usage-dir",
+            metavar="DIR",
+            help="Where containers count what they hold; mounted nosuid, same on the host.",
+        ),
+    ] = Path("/run/gputile"),
     cdi_dir: Annotated[
         Path | None,
         typer.Option("--cdi-dir", metavar="DIR", help="Give devices by CDI too; /var/run/cdi for most runtimes."),
     ] = None,
     host_root: Annotated[
-        Path, typer.Option("--host-root", metavar="DIR", help="Where the host's file system is, for its driver.")
+        Path, typer.Option("--host-root", metavar="DIR", help="Where the host's /usr and /proc/driver are, for CDI.")
     ] = Path("/"),
     metrics_port: Annotated[
         int, typer.Option("--metrics-port", min=0, max=65535, help="Port of /metrics, /healthz and /readyz; 0: none.")
@@ -65,7 +73,7 @@ def agent(
         state_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fail(f"--state-dir {state_dir}: {error.strerror}")
-    places = Places(device_plugin_dir, pod_resources_socket, state_dir, host_state_dir, cdi_dir, host_root)
+    places = Places(device_plugin_dir, pod_resources_socket, state_dir, host_state_dir, cdi_dir, host_root, usage_dir)
     settings = Settings(name, places, config, kubeconfig, context, metrics_port, log_format, verbose)
     gateway = ["-m", "gputile.gateway", f"--log-format={log_format.value}", f"--claim-file={places.claim}"]
     gateway += [f"--device-plugin-dir={device_plugin_dir}", f"--pod-resources-socket={pod_resources_socket}"]

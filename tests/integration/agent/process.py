@@ -95,7 +95,7 @@ class ProcessScene(Scene):
         config.write_text(json.dumps(msgspec.to_builtins(self.cluster.configuration)))
         arguments = ["--node-name", NODE, "--kubeconfig", kubeconfig, "--config", config, "--log-format", "text"]
         arguments += ["--device-plugin-dir", self.places.device_plugins, "--state-dir", self.places.state]
-        arguments += ["--pod-resources-socket", self.places.pod_resources]
+        arguments += ["--pod-resources-socket", self.places.pod_resources, "--usage-dir", self.places.usage]
         programs = directory / "bin"
         programs.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):

@@ -27,6 +27,7 @@ from gputile.nvml.monitor import Observation
 from gputile.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Faults, Kubelet, Seen
+from tests.localcluster.nosuid import nosuid_directory
 
 CLOSED_FOR_S = 0.05  # nothing is on its way for longer here
 
@@ -84,7 +85,11 @@ class Scene:
         self.cluster = FakeCluster(configuration, labels)
         self.eyes = FixedEyes(seen)
         self.places = Places(
-            directory / "dp", directory / "pr" / "kubelet.sock", directory / "state", cdi=directory / "cdi"
+            directory / "dp",
+            directory / "pr" / "kubelet.sock",
+            directory / "state",
+            cdi=directory / "cdi",
+            usage=nosuid_directory(),
         )
         self.faults = Faults()
         self.mps_program = directory / "mps-control"

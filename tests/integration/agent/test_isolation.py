@@ -40,10 +40,14 @@ def _ask_cuda(scratch: Path, mounts: dict[str, str], card: str) -> str:
     """Run a CUDA program with what is mounted; the scene's card gets the name of the driver's."""
     directory, library = Path(mounts["/etc/gputile/allocation"]), mounts["/etc/gputile/libgputile-cuda.so"]
     assert Path(mounts["/etc/ld.so.preload"]).read_text() == "/etc/gputile/libgputile-cuda.so\n"
-    assert Path(mounts["/etc/gputile/usage"]) == directory / "usage"
+    assert Path(mounts["/etc/ld-nix.so.preload"]).read_text() == "/etc/gputile/libgputile-cuda.so\n"
     gpus = FakeGpus(scratch, [15 * 1024])
     limits = directory / "limits"
     limits.write_text(limits.read_text().replace(f"card {card} ", f"card {gpus.uuids[0]} "))
     code = "from tests.native.client import *\ncuda = Cuda()\nprint(cuda.info(), cuda.linear(2049))"
     inside = Container(scratch / "unused", gpus, {0: 1})
-    return inside.run([sys.executable, "-c", code], GPUTILE_DIRECTORY=str(directory), LD_PRELOAD=library)
+    seen = scratch / "seen"
+    seen.mkdir()
+    (seen / "limits").write_bytes(limits.read_bytes())
+    (seen / "usage").symlink_to(mounts["/etc/gputile/usage"])
+    return inside.run([sys.executable, "-c", code], GPUTILE_DIRECTORY=str(seen), LD_PRELOAD=library)

@@ -212,7 +212,7 @@ def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_next(
             (allocation,) = (
                 path for path in (here.places.state / "allocations").iterdir() if path.name.endswith("side")
             )
-            usage = allocation / "usage"
+            usage = here.places.usage / allocation.name
             usage.write_bytes(b"in use")
             await here.stop_kubelet()
             kubelets = here.places.device_plugins / "kubelet_internal_checkpoint"

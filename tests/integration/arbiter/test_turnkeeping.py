@@ -14,6 +14,7 @@ from gputile.agent import turnkeeping
 from gputile.agent.store import Store
 from gputile.agent.timeshares import TimeShares
 from gputile.agent.turnkeeping import TurnKeeping
+from gputile.agent.usagefiles import UsageFiles
 from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
 from gputile.arbiter.protocol import SIZE, SOCKET, Kind, Message, decode, uuid_fields
 from gputile.gateway.claim import Claim
@@ -55,7 +56,7 @@ def answers(path: Path) -> bool:
 
 def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        store, wanted = Store(tmp_path, claimed(tmp_path, "a")), ["one"]
+        store, wanted = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ["one"]
         store.prepare("one")
         monkeypatch.setattr(turnkeeping, "STOP_WITHIN_S", 60.0)
         turns = TurnKeeping(store, lambda beside: shares_of(store, *wanted))
@@ -83,7 +84,10 @@ def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypatch: py
 def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
     async def main() -> None:
         claim = Claim(tmp_path / "owner", "b")
-        older, younger = Store(tmp_path, claimed(tmp_path, "a")), Store(tmp_path, claim)
+        older, younger = (
+            Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")),
+            Store(tmp_path, claim, UsageFiles(tmp_path / "usage")),
+        )
         older.prepare("one")
         former = TurnKeeping(older, lambda beside: shares_of(older, "one"))
         latter = TurnKeeping(younger, lambda beside: shares_of(younger, "one"))
@@ -109,7 +113,7 @@ def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
     told: list[Mapping[tuple[str, str], int]] = []
 
     async def main() -> None:
-        store = Store(tmp_path, claimed(tmp_path, "a"))
+        store = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
         store.prepare("one")
         turns = TurnKeeping(store, lambda beside: shares_of(store, "one"), told.append)
         path = store.allocations / "one" / SOCKET

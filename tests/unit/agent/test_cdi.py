@@ -62,7 +62,7 @@ def test_the_file_follows_the_machine(tmp_path: Path) -> None:
     (tmp_path / "proc/driver/nvidia-caps/mig-minors").write_text("gpu3/gi1/access 30\ngpu3/gi1/ci0/access 31\n")
     (tmp_path / "cdi").mkdir()
     (tmp_path / "cdi/broken.json").write_text("{")
-    files = CdiFiles(tmp_path / "cdi", tmp_path)
+    files = CdiFiles(tmp_path / "cdi", tmp_path, tmp_path / "dev")
     files.refresh(MACHINE)
     spec = json.loads((tmp_path / "cdi/gputile.io-gpu.json").read_text())
     assert [node["path"] for node in spec["containerEdits"]["deviceNodes"]] == ["/dev/nvidia-uvm"]

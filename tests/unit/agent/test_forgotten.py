@@ -13,6 +13,7 @@ from gputile.agent.listing import ListedPod
 from gputile.agent.pods import KnownPod, known_pod
 from gputile.agent.setup import InForce, Setup
 from gputile.agent.store import BOOT_FILE, Store
+from gputile.agent.usagefiles import UsageFiles
 from gputile.agent.verify import Contradiction
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
@@ -88,7 +89,7 @@ def test_one_that_the_kubelet_gives_to_the_next_container_is_the_next_ones() -> 
     node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
     listing = bare("side", "main")
     node.allocate(GPU_MEMORY, SIDE, listing, 0.0, 2)
-    assert [directory for directory, _ in node.prestart(GPU_MEMORY, SIDE, listing, 2)] == ["uid-a-main"]
+    assert [start.directory for start in node.prestart(GPU_MEMORY, SIDE, listing, 2)] == ["uid-a-main"]
     assert node.directories() == {"uid-a-side", "uid-a-main"}
 
 
@@ -180,8 +181,8 @@ def test_no_two_containers_have_one_directory() -> None:
     second, _ = node.allocate(GPU_MEMORY, OTHER, listing, 0.0, 2)
     assert first.directory != second.directory
     for ids, directory in ((MAIN, first.directory), (OTHER, second.directory)):
-        ((written, limits),) = node.prestart(GPU_MEMORY, ids, listing, 2)
-        assert (written, limits.container) == (directory, "side" if ids == MAIN else "main")
+        (start,) = node.prestart(GPU_MEMORY, ids, listing, 2)
+        assert (start.directory, start.limits.container) == (directory, "side" if ids == MAIN else "main")
 
 
 def test_a_pod_that_nobody_knows_has_a_directory_for_each_container() -> None:
@@ -204,7 +205,7 @@ def test_a_pod_that_nobody_knows_has_a_directory_for_each_container() -> None:
 def test_what_was_let_start_before_the_machine_did_does_not_run(tmp_path: Path) -> None:
     claim = Claim(tmp_path / "owner", "me")
     claim.take()
-    store = Store(tmp_path, claim)
+    store = Store(tmp_path, claim, UsageFiles(tmp_path / "usage"))
     limits = Limits("default", "a", "uid-a", "main", "share", 1024, ())
     assert not store.started("uid-a-main")
     store.write_limits("uid-a-main", limits)

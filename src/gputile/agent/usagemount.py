@@ -1,0 +1,47 @@
+"""A small file system for what containers write: ``python -m gputile.agent.usagemount DIRECTORY MIB``.
+
+The chart runs it as an init container of the agent, the only thing of the agent that may mount. The mount is made in a
+directory of the host whose mounts are shared, and stays there when the container ends.
+"""
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+SOURCE: Final = "gputile-usage"
+# linux/mount.h
+_NOSUID, _NODEV, _NOEXEC, _REMOUNT = 2, 4, 8, 32
+
+
+def mount_usage(directory: Path, mib: int) -> None:
+    """Mount a file system of ``mib`` MiB in memory at ``directory``, or give the one that is there this size.
+
+    Raises:
+        OSError: this process may not mount, or more is in use there than ``mib``.
+    """
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    flags = _NOSUID | _NODEV | _NOEXEC | (_REMOUNT if is_mounted(directory) else 0)
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"size={mib}m,mode=0700"
+    if libc.mount(SOURCE.encode(), os.fsencode(directory), b"tmpfs", ctypes.c_ulong(flags), options.encode()):
+        number = ctypes.get_errno()
+        raise OSError(number, f"mounting {directory}: {os.strerror(number)}")
+
+
+def is_mounted(directory: Path) -> bool:
+    """Return whether the file system that is seen at ``directory`` is one of ours (proc(5), ``mountinfo``)."""
+    seen = ""
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        place, _, kind = line.partition(" - ")
+        if place.split(" ")[4] == str(directory):
+            seen = kind
+    return seen.split(" ")[:2] == ["tmpfs", SOURCE]
+
+
+if __name__ == "__main__":
+    try:
+        mount_usage(Path(sys.argv[1]), int(sys.argv[2]))
+    except OSError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,107 @@
+"""What a container of an isolated mode is given on a real kubelet, containerd and runc, and what it can do with it."""
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
+from gputile.isolation.limits import USAGE_BYTES
+from tests.e2e.node import GpuNode, gpu_node, probe_pod, runs
+from tests.localcluster.controlplane import ControlPlane
+from tests.localcluster.images import LEAVE
+from tests.localcluster.nosuid import MIB
+
+NOBODY = 65534
+
+
+@pytest.fixture(scope="module")
+def isolated(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
+    """A node with eight cards of 80 GiB, in mode cgpu."""
+    with gpu_node(control_plane, node_programs, "isolated", {MODE_LABEL: "cgpu"}) as here:
+        here.plane.wait(lambda: here.allocatable().get(GPU_MEMORY) == "640", "the node to offer its cards")
+        yield here
+
+
+def hostile(name: str) -> dict[str, object]:
+    """Return a pod that does to what it can write on its node what root in a container can."""
+    pod = probe_pod(name, {GPU_MEMORY: 2})
+    pod["spec"]["containers"][0]["command"] = list(LEAVE)
+    return pod
+
+
+def as_nobody(path: Path) -> str:
+    """Run what a file holds as a user without rights who has it open, as by a way past the directories' modes."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        line = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", f"/proc/self/fd/{fd}", "user"]
+        return subprocess.run(line, pass_fds=(fd,), capture_output=True, text=True, check=False).stdout.strip()
+    finally:
+        os.close(fd)
+
+
+def test_root_in_a_container_leaves_nothing_on_the_node(isolated: GpuNode, namespace: str, tmp_path: Path) -> None:
+    """M4, G5: no program that runs as root for others, no way to others' files and sockets, no disk filled."""
+    before = shutil.disk_usage(isolated.node.directory).used
+    isolated.create(namespace, hostile("hostile"))
+    (pod,) = isolated.wait_running(1, namespace)
+    said = isolated.said(pod, "main")
+    assert said.keys().isdisjoint({"PROBE_COPY", "PROBE_CHMOD"})
+    name = f"{pod['metadata']['uid']}-main"
+    usage, allocation = isolated.agent.usage / name, isolated.node.directory / "state" / "allocations" / name
+    # What is below is real: the same program, setuid where that counts, does run as root.
+    proof = isolated.node.directory / "proof"
+    shutil.copy(isolated.node.directory / "probe", proof)
+    proof.chmod(0o4755)
+    assert as_nobody(proof) == f"{NOBODY} 0"
+    assert usage.stat().st_mode & stat.S_ISUID
+    assert as_nobody(usage) in ("", f"{NOBODY} {NOBODY}")  # mounted noexec, or nosuid alone
+    assert int(said["PROBE_GROWN"]) < MIB << 20
+    assert said["PROBE_ENDED"] == os.strerror(28)  # no space left on the device
+    assert shutil.disk_usage(isolated.node.directory).used - before < MIB << 20
+    for path in (usage, allocation / "time.sock", allocation / "limits"):
+        isolated.plane.wait(path.exists, f"{path.name} to be there")
+        reached = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "test", "-e", str(path)]
+        assert subprocess.run(reached, check=False).returncode == 1, f"{path} can be reached by others"
+    # Its neighbours start all the same, and what it took too much of is taken back.
+    isolated.create(namespace, probe_pod("neighbour", {GPU_MEMORY: 2}))
+    isolated.wait_running(2, namespace)
+    assert usage.stat().st_size == USAGE_BYTES
+
+
+@pytest.mark.parametrize("user", [{"runAsUser": 1000, "runAsNonRoot": True}, {}])
+def test_any_user_of_a_container_has_what_is_its_own(
+    isolated: GpuNode, namespace: str, user: dict[str, object]
+) -> None:
+    """M4: the directories that are closed on the node are not on the container's way; an image without /etc will do."""
+    isolated.create(namespace, probe_pod("any", {GPU_MEMORY: 2}, securityContext=user))
+    (pod,) = isolated.wait_running(1, namespace)
+    assert '"mib":2048' in isolated.said(pod, "main")["PROBE_LIMITS"]
+
+
+def test_a_container_that_would_not_be_isolated_does_not_start(isolated: GpuNode, namespace: str) -> None:
+    """M4: its library was taken away, and cannot be put back for a while; then it can."""
+    library = isolated.node.directory / "state" / "library"
+    isolated.create(namespace, probe_pod("first", {GPU_MEMORY: 2}))
+    isolated.wait_running(1, namespace)
+    shutil.rmtree(library)
+    library.write_text("in the way")
+    try:
+        isolated.create(namespace, probe_pod("second", {GPU_MEMORY: 2}))
+        isolated.plane.wait(lambda: "does not start" in events(isolated, namespace), "the event that says why")
+        assert not any(runs(pod) for pod in isolated.pods(namespace) if pod["metadata"]["name"] == "second")
+    finally:
+        library.unlink()
+    isolated.wait_running(2, namespace)
+    (version,) = library.iterdir()
+    assert all(path.is_file() for path in version.iterdir())
+
+
+def events(here: GpuNode, namespace: str) -> str:
+    found = here.plane.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
+    return json.dumps([event.get("message", "") for event in found])

@@ -1,0 +1,54 @@
+"""A directory on a file system that is mounted ``nosuid``, as /run is on a node: for what containers write."""
+
+import atexit
+import functools
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from gputile.agent.usagemount import mount_usage
+from tests.localcluster.scratch import Scratch
+from tests.localcluster.skipping import skip_or_fail
+from tests.localcluster.toolchain import ComponentMissing
+
+PREFIX = "gputile-nosuid-"
+MIB = 64
+
+
+def nosuid_directory() -> Path:
+    """Return a new directory on such a file system; it goes when the tests end.
+
+    It is mounted, ``MIB`` in size; where that takes root one of the machine's own is used, and without one the test is
+    skipped.
+    """
+    return Path(tempfile.mkdtemp(dir=_place()))
+
+
+@functools.cache
+def _place() -> Path:
+    scratch = Scratch(PREFIX, _unmount)
+    atexit.register(_remove, scratch, os.getpid())
+    try:
+        mount_usage(scratch.path / "usage", MIB)
+    except PermissionError:
+        return _there()
+    return scratch.path / "usage"
+
+
+def _there() -> Path:
+    for path in (Path("/dev/shm"), Path(f"/run/user/{os.getuid()}")):
+        if path.is_dir() and os.access(path, os.W_OK) and os.statvfs(path).f_flag & os.ST_NOSUID:
+            found = tempfile.TemporaryDirectory(prefix=PREFIX, dir=path)
+            atexit.register(found.cleanup)
+            return Path(found.name)
+    return skip_or_fail(ComponentMissing("no file system that is mounted nosuid can be written here"))
+
+
+def _remove(scratch: Scratch, owner: int) -> None:
+    if os.getpid() == owner:  # not a process that was forked from the tests
+        scratch.remove()
+
+
+def _unmount(directory: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(directory / "usage")], capture_output=True, check=False)
