@@ -10,6 +10,7 @@ of cards that hold pods it must not share with. Everything else is served as the
 corrected.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -26,7 +27,7 @@ from gputile.agent.pods import KnownPod
 from gputile.agent.setup import Setup
 from gputile.agent.steer import readable
 from gputile.agent.targets import Targets
-from gputile.agent.verify import Contradiction, stranger_on, verify
+from gputile.agent.verify import Contradiction, given_twice, stranger_on, verify
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import ObjectMeta, Pod
 from gputile.device.request import Phase
@@ -100,7 +101,7 @@ class Admission:
                 for part in holding.parts
                 if part.container not in listed.containers
                 or listed.ids(part.container, part.resource)
-                or any(ids.issuperset(part.ids) for _, resource, ids in listed.parts() if resource == part.resource)
+                or listed.has(part.resource, part.ids)
                 or self._ran(holding, part)
             )
             if len(kept) != len(holding.parts):
@@ -188,7 +189,7 @@ class Admission:
         self._last_uid = holding.uid
         pod, asked = (candidate.pod, candidate.part) if candidate else (None, None)
         indices = self._cards(pod, holding, part)
-        shares = shares_of(self.setup, holding, asked, indices)
+        shares = shares_of(self.setup, holding, part.container, asked, indices)
         uuids = self.setup.uuids(resource, ids, indices)
         mib = pod_mib(holding, pod, indices[0]) if indices else 0
         threads = pod.mps_threads if pod else 0
@@ -213,15 +214,41 @@ class Admission:
         """
         if listing is not None:
             adopt(listing, self.pods, self.holdings, self.setup, now_ns)
-        wanted, found = frozenset(ids), []
-        for holding in self.holdings.holders(resource, ids):
-            for part in holding.parts:
-                if part.resource == resource and frozenset(part.ids) == wanted:
-                    mounts = dict(part.mounts) if part.mounts is not None else None
-                    found.append(Start(part.directory, self._limits(holding, part), mounts))
+        wanted = frozenset(ids)
+        found = [
+            (holding, part)
+            for holding in self.holdings.holders(resource, ids)
+            for part in holding.parts
+            if part.resource == resource and frozenset(part.ids) == wanted
+        ]
         if not found:
             raise NotYet(f"no container is known yet that has these IDs of {resource}")
+        for holding, part in found:
+            if problem := given_twice(self.setup, self.holdings, holding, part):
+                raise NotYet(problem)
+        if len({holding.uid for holding, _ in found}) > 1:  # one that was let start before has all it needs
+            found = [pair for pair in found if not self._started(pair[1].directory)] or found
+        return [self._start(holding, part) for holding, part in found]
+
+    def let_start(self) -> list[Start]:
+        """Return the containers that were let start and whose pods are known, with the limits that are right for them.
+
+        They may have been let start while the API server could not be asked what their pods are.
+        """
+        found = []
+        for holding in self.holdings:
+            pod = self.pods.get(holding.key)
+            if pod is None or pod.uid != holding.uid or not pod.alive:
+                continue
+            for part in holding.parts:
+                if self._started(part.directory):
+                    with contextlib.suppress(NotYet):
+                        found.append(self._start(holding, part))
         return found
+
+    def _start(self, holding: Holding, part: Part) -> Start:
+        mounts = dict(part.mounts) if part.mounts is not None else None
+        return Start(part.directory, self._limits(holding, part), mounts)
 
     # -- who, and what they hold
 
@@ -271,6 +298,10 @@ class Admission:
     def _release(self, ids: Iterable[str], resource: str, listing: Listing | None, uid: str) -> None:
         """Forget what the kubelet has let go of: it would not offer, or give away, what it still sees as taken.
 
+        But it does, too: while it waits for an answer, a ``List`` that finds a pod gone makes it count anew what is
+        taken, without what it is about to give (``UpdateAllocatedDevices`` in pkg/kubelet/cm/devicemanager). So what it
+        lists, or cannot be asked about, is not forgotten.
+
         Containers that were let start keep theirs even if the kubelet has forgotten them: it does after the loss of its
         checkpoint, and where it refuses a pod that another one had started and dies before it has told the API server.
         """
@@ -282,11 +313,15 @@ class Admission:
             alive = pod is not None and pod.alive and pod.uid == holding.uid
             if not alive or (listing is not None and holding.key not in listing):
                 self.holdings.drop(holding.uid)
-            else:
+            elif listing is not None:
+                shown = listing[holding.key]
                 kept = (
                     part
                     for part in holding.parts
-                    if part.resource != resource or free.isdisjoint(part.ids) or self._ran(holding, part)
+                    if part.resource != resource
+                    or free.isdisjoint(part.ids)
+                    or shown.has(resource, part.ids)
+                    or self._ran(holding, part)
                 )
                 self._keep(holding, tuple(kept))
 
@@ -348,7 +383,7 @@ class Admission:
             stranger = stranger_on(self.setup, self.holdings, holding, index)
             if stranger is not None:
                 raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
-        shares = shares_of(self.setup, holding, own.part(part.container) if own else None, indices)
+        shares = shares_of(self.setup, holding, part.container, own.part(part.container) if own else None, indices)
         return Limits(
             namespace=holding.namespace,
             pod=holding.name,

@@ -33,7 +33,7 @@ def adopt(
             part = held.part(container, resource) if held else None
             if (part is not None and frozenset(part.ids) == ids) or not _ours(resource, ids):
                 continue
-            holding = _take_over(listed, pod, container, resource, ids, holdings, setup, now_ns)
+            holding = _take_over(listing, listed, pod, container, resource, ids, holdings, setup, now_ns)
             holdings.put(holding)
             changed[holding.uid] = holding
     return list(changed.values())
@@ -55,6 +55,7 @@ def with_part(holding: Holding, part: Part, setup: Setup) -> Holding:
 
 
 def _take_over(
+    listing: Listing,
     listed: ListedPod,
     pod: KnownPod,
     container: str,
@@ -67,6 +68,9 @@ def _take_over(
     own = holdings.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
     directory, mounts = directory_name(pod.uid, container), None
     for former in holdings.holders(resource, ids):
+        other = listing.get(former.key)
+        if former.key != listed.key and other is not None and other.has(resource, ids):
+            continue  # the kubelet has given them to both
         for part in former.parts:
             another = former.uid != own.uid or part.phase is not Phase.INIT
             if part.resource == resource and frozenset(part.ids) == ids and another:

@@ -15,7 +15,7 @@ from gputile.agent.holdings import Holding
 from gputile.agent.mps import CONTAINER_PIPES, LIMIT_ENV, PIPE_ENV, THREADS_ENV
 from gputile.agent.pods import KnownPod
 from gputile.agent.setup import Setup
-from gputile.api.wellknown import Mode
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, Mode
 from gputile.device.allocation import CardShare
 from gputile.device.request import ContainerRequest
 from gputile.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -88,11 +88,12 @@ def environment(
 
 
 def shares_of(
-    setup: Setup, holding: Holding, part: ContainerRequest | None, indices: tuple[int, ...]
+    setup: Setup, holding: Holding, container: str, part: ContainerRequest | None, indices: tuple[int, ...]
 ) -> tuple[CardShare, ...]:
     """Return a container's share of each of the cards it is on.
 
-    What the pod's specification says goes before the IDs that are there so far: of two resources one comes first.
+    What the pod's specification says goes before the IDs that are there so far: of two resources one comes first. Where
+    it is not known, the container has what its own IDs are worth.
     """
     count, shares = max(1, len(indices)), []
     for index in indices:
@@ -104,7 +105,8 @@ def shares_of(
         elif part is not None:
             mib, percent = part.units * holding.unit_mib // count, part.percent // count
         else:
-            mib, percent = holding.mib(index), holding.percent(index)
+            memory, core = (holding.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE))
+            mib, percent = len(memory) * holding.unit_mib, len(core)
         shares.append(CardShare(card.uuid, index, mib, percent))
     return tuple(shares)
 

@@ -1,6 +1,7 @@
 """One round of comparing: what pods hold, what the kubelet lists and what the ledger says, brought in step."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -16,6 +17,8 @@ from gputile.agent.records import Records
 from gputile.agent.store import Store
 from gputile.agent.turnkeeping import TurnKeeping
 from gputile.api.core import unversioned
+
+log = logging.getLogger(__name__)
 
 QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
 LIST_WITHIN_S = 2.0
@@ -102,12 +105,20 @@ class Comparison:
             self._offering.announce()
             self._saved = held
             await self._renew()
+        self._correct_limits()
         if synced:
             self._store.keep_only(admission.directories())
         self._metrics.holdings.set(len(holdings))
         # Who is not identified is looked for until it has been long enough.
         self._right = compared if not found and all(holding.identified for holding in holdings) else None
         return conflict
+
+    def _correct_limits(self) -> None:
+        """Put right the limits of containers that started before their pods were known."""
+        for start in self._admission.let_start():
+            if self._store.correct_limits(start.directory, start.limits):
+                limits = start.limits
+                log.warning("the limits of %s/%s/%s are corrected", limits.namespace, limits.pod, limits.container)
 
     def _lasting(self, found: Iterable[Correction]) -> list[Correction]:
         """Leave out complaints of what may be over before anybody reads of it."""

@@ -4,7 +4,7 @@
 that are not sidecars.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 Resources = Mapping[str, frozenset[str]]
@@ -32,6 +32,11 @@ class ListedPod:
         for container, resources in self.containers.items():
             for resource, ids in resources.items():
                 yield container, resource, ids
+
+    def has(self, resource: str, ids: Iterable[str]) -> bool:
+        """Return whether one container has all of ``ids``."""
+        wanted = frozenset(ids)
+        return any(found >= wanted for _, each, found in self.parts() if each == resource)
 
 
 Listing = Mapping[str, ListedPod]

@@ -13,6 +13,8 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 from gputile.agent.answer import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
 from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.agent.enforcement import ISOLATED
@@ -87,8 +89,26 @@ class Store:
         path = self.prepare(directory)
         if usage is not None:
             self.usage.make(usage)
-        write_whole(path / LIMITS_FILE, limits.encode())
+        self._write_limits(path, limits)
         write_whole(path / BOOT_FILE, self._boot.encode())
+
+    def correct_limits(self, directory: str, limits: Limits) -> bool:
+        """Write what a container that has started may have of its cards, if it is not that; return whether it was not.
+
+        Programs that have begun to use a card keep to what they read then. Which cards it has is not changed any more.
+        """
+        path = self.allocations / directory
+        try:
+            written = msgspec.json.decode((path / LIMITS_FILE).read_bytes(), type=Limits)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return False
+        if written == limits or {card.uuid for card in written.cards} != {card.uuid for card in limits.cards}:
+            return False
+        self._write_limits(path, limits)
+        return True
+
+    def _write_limits(self, path: Path, limits: Limits) -> None:
+        write_whole(path / LIMITS_FILE, limits.encode())
         if Mode(limits.mode) in ISOLATED:
             cards = [CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards]
             write_whole(path / LIMITS, encode_limits(cards, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))

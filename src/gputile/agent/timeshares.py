@@ -108,7 +108,7 @@ def _claims(admission: Admission, holding: Holding) -> Iterator[tuple[str, dict[
     for directory, container in {part.directory: part.container for part in holding.parts if part.directory}.items():
         indices = cards_of(holding, container, pod.shared_cards if pod is not None else 0)
         claims = {}
-        for share in shares_of(setup, holding, pod.part(container) if pod is not None else None, indices):
+        for share in shares_of(setup, holding, container, pod.part(container) if pod is not None else None, indices):
             card = setup.card(share.index)
             memory = 100 * share.mib // card.mib if card is not None and card.mib else 0
             most = admission.configuration.gpu_time.most_weight(holding.namespace)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gputile.agent.advertise import displaced
-from gputile.agent.holdings import Holding, Holdings
+from gputile.agent.holdings import Holding, Holdings, Part
 from gputile.agent.setup import Setup
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.device.advertised import CORE_PERCENT
@@ -109,6 +109,27 @@ def _check_company(
         stranger = stranger_on(setup, holdings, holding, index)
         if stranger is not None:
             raise Contradiction(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
+
+
+def given_twice(setup: Setup, holdings: Holdings, holding: Holding, part: Part) -> str:
+    """Return why a container must not start with IDs that another pod holds too, "" where it may.
+
+    The kubelet can give the same IDs to two pods; see ``Admission``. An ID of memory or compute is a name, and each of
+    the pods has its own limits: there it is enough that the card has room for both.
+    """
+    others = [other for other in holdings.holders(part.resource, part.ids) if other.uid != holding.uid]
+    if not others:
+        return ""
+    who = f"the kubelet has given {part.ids[0]} to pod {others[0].key} too"
+    if setup.replicated and not part.resource.startswith(MIG_PREFIX):
+        return ""
+    if part.resource not in SHARED_RESOURCES:
+        return f"{who}: delete one of the two pods, so that it is admitted anew"
+    try:
+        _check_room(setup, holdings, holding, holding.container_slots(part.container, part.resource))
+    except Contradiction as error:
+        return f"{who}, and {error}: delete one of the two pods, so that it is admitted anew"
+    return ""
 
 
 def stranger_on(setup: Setup, holdings: Holdings, holding: Holding, index: int) -> Holding | None:
