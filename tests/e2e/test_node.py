@@ -168,7 +168,7 @@ def test_what_the_kubelet_forgets_is_kept_and_told(shared: GpuNode, namespace: s
     shared.plane.wait(side_runs, "the sidecar to run")
     (pod,) = shared.pods(namespace)
     allocation = shared.node.directory / "state" / "allocations" / f"{pod['metadata']['uid']}-side"
-    written = (allocation / "limits", shared.agent.usage / allocation.name)
+    written = (allocation / "limits", shared.node.usage / allocation.name)
     before = [path.stat().st_ino for path in written]
     shared.node.kubelet.kill()
     (shared.node.device_plugins / "kubelet_internal_checkpoint").unlink()

@@ -53,7 +53,7 @@ def test_root_in_a_container_leaves_nothing_on_the_node(isolated: GpuNode, names
     said = isolated.said(pod, "main")
     assert said.keys().isdisjoint({"PROBE_COPY", "PROBE_CHMOD"})
     name = f"{pod['metadata']['uid']}-main"
-    usage, allocation = isolated.agent.usage / name, isolated.node.directory / "state" / "allocations" / name
+    usage, allocation = isolated.node.usage / name, isolated.node.directory / "state" / "allocations" / name
     # What is below is real: the same program, setuid where that counts, does run as root.
     proof = isolated.node.directory / "proof"
     shutil.copy(isolated.node.directory / "probe", proof)

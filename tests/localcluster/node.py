@@ -21,6 +21,7 @@ from tests.localcluster.images import write_images
 from tests.localcluster.nodeaddress import add_address, remove_address
 from tests.localcluster.nodecgroups import make_cgroups, remove_cgroups
 from tests.localcluster.nodekubelet import STATIC_PODS, kubelet_command
+from tests.localcluster.nosuid import nosuid_directory
 from tests.localcluster.ports import free_ports
 from tests.localcluster.processes import PATIENCE_S, Process
 from tests.localcluster.scratch import Scratch
@@ -33,7 +34,7 @@ class RealNode:
     """A node named ``name`` of ``plane``, with ``labels``, for as long as the ``with`` block lasts.
 
     ``kubelet`` and ``containerd`` are its processes: either may be killed and started again at any time, while the
-    containers run on. ``programs`` are those of ``binaries.NODE``.
+    containers run on. ``programs`` are those of ``binaries.NODE``. ``usage`` is for what containers write.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class RealNode:
             address = add_address(_label(self.directory))
         except OSError as error:
             raise ComponentMissing(f"this machine does not let a kubelet run: {error}") from error
+        self.usage = nosuid_directory()  # a mount that is made later is not seen in the node's namespaces
         programs, directory = self._programs, self.directory
         images = write_images(directory)
         space = self._run("namespaces", [sys.executable, "-I", "-S", nodespace.__file__, directory])

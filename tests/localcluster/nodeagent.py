@@ -16,7 +16,6 @@ from tests.localcluster.client import is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, write_configuration
 from tests.localcluster.node import RealNode
-from tests.localcluster.nosuid import nosuid_directory
 from tests.localcluster.ports import free_ports
 from tests.localcluster.processes import Process
 from tests.localcluster.processtree import children, command
@@ -41,7 +40,6 @@ class NodeAgent:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.node = node
-        self.usage = nosuid_directory()
         self.machine = machine
         self._configuration = node.directory / "configuration.yaml"
         self.configure(settings)
@@ -59,7 +57,7 @@ class NodeAgent:
             f"--device-plugin-dir={node.device_plugins}",
             f"--pod-resources-socket={node.pod_resources}",
             f"--state-dir={node.directory / 'state'}",
-            f"--usage-dir={self.usage}",
+            f"--usage-dir={node.usage}",
             f"--metrics-port={port}",
             "--log-format=text",
             *options,

@@ -18,6 +18,7 @@ from gputile.agent.cluster import Cluster
 from gputile.agent.enforcement import Enforcement, NotIsolated
 from gputile.agent.holdings import Holding
 from gputile.agent.kubelet import Kubelet
+from gputile.agent.lingering import Lingering
 from gputile.agent.listing import Listing
 from gputile.agent.metrics import Metrics
 from gputile.agent.mps import CONTAINER_PIPES, PIPE_ENV, MpsDaemons, daemon_name
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 FETCH_WITHIN_S = 0.45
 MPS_DIRECTORY = "mps"
 DAEMON_WITHIN_S = 5.0
+LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
 MOST_LOOKUPS = 8
 
 
@@ -59,6 +61,7 @@ class AdmissionDesk:
         share_time: Callable[[str], None] = lambda _: None,
         recover: Callable[[], None] = lambda: None,
     ) -> None:
+        self._lingering = Lingering(store, admission.directories)
         self._admission = admission
         self._store = store
         self._host_allocations = host_state / "allocations"
@@ -142,6 +145,7 @@ class AdmissionDesk:
             try:
                 for start in self._starting(resource, ids, listing):
                     await self._until_served(start.limits)
+                    await self._until_left(start.limits)
                     usage = self._enforcement.prepare(Mode(start.limits.mode), start.directory, start.mounts)
                     self._store.write_limits(start.directory, start.limits, usage)
                     self._share_time(start.directory)
@@ -171,6 +175,16 @@ class AdmissionDesk:
                 await self._mps.until_up(cards)
         except TimeoutError as error:
             raise NotReady(f"the MPS control daemon of {', '.join(cards)} does not run yet") from error
+
+    async def _until_left(self, limits: Limits) -> None:
+        """Wait until the processes of pods that are gone have let go of the container's cards."""
+        cards = frozenset(share.uuid for share in limits.cards)
+        for _ in range(int(LEFT_WITHIN_S / LOOK_AGAIN_S)):
+            if not self._lingering.on(cards):
+                return
+            await asyncio.sleep(LOOK_AGAIN_S)
+        if gone := self._lingering.on(cards):
+            raise NotReady(f"processes of pod {gone}, which is gone, still have memory of its cards")
 
     async def _list(self) -> Listing | None:
         listing = await self._kubelet.list(FETCH_WITHIN_S)

@@ -97,15 +97,20 @@ class Store:
 
         Programs that have begun to use a card keep to what they read then. Which cards it has is not changed any more.
         """
-        path = self.allocations / directory
-        try:
-            written = msgspec.json.decode((path / LIMITS_FILE).read_bytes(), type=Limits)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        written = self.limits(directory)
+        if written is None or written == limits:
             return False
-        if written == limits or {card.uuid for card in written.cards} != {card.uuid for card in limits.cards}:
+        if {card.uuid for card in written.cards} != {card.uuid for card in limits.cards}:
             return False
-        self._write_limits(path, limits)
+        self._write_limits(self.allocations / directory, limits)
         return True
+
+    def limits(self, directory: str) -> Limits | None:
+        """Return what was last written for a container, None where that cannot be read."""
+        try:
+            return msgspec.json.decode((self.allocations / directory / LIMITS_FILE).read_bytes(), type=Limits)
+        except (OSError, msgspec.MsgspecError):
+            return None
 
     def _write_limits(self, path: Path, limits: Limits) -> None:
         write_whole(path / LIMITS_FILE, limits.encode())
@@ -130,8 +135,8 @@ class Store:
         return True
 
     def keep_only(self, directories: Iterable[str]) -> None:
-        """Remove the directories of allocations that are gone."""
-        kept = set(directories)
+        """Remove the directories of allocations that are gone, and whose processes are."""
+        kept = {*directories, *(name for name in self.usage.names() if self.usage.is_held(name))}
         for path in self.allocations.iterdir():
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)

@@ -6,9 +6,11 @@ that are closed to the node's other users. They are in memory and full from the 
 that file system and of the container's own memory (cgroup-v2, "Memory Ownership"), none of the node's disk.
 """
 
+import fcntl
 import logging
 import os
 import stat
+import struct
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -19,6 +21,8 @@ from gputile.isolation.limits import USAGE_BYTES
 log = logging.getLogger(__name__)
 
 CLOSED: Final = 0o700  # what is mounted are the files themselves, so containers need no way through the directories
+_FIRST_SLOT: Final = USAGE_BYTES + 1  # LOCK_SLOTS in native/region.c
+_FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _OPEN: Final = 0o666  # the container's user can be anybody
 
 
@@ -85,6 +89,27 @@ class UsageFiles:
                     log.warning("%s had been made longer, and is cut back: its container gains nothing by that", path)
             except OSError as error:
                 log.error("%s cannot be cut back: %s", path, error)
+
+    def names(self) -> list[str]:
+        """Return the names of all files."""
+        return [path.name for path in self._files()]
+
+    def is_held(self, name: str) -> bool:
+        """Return whether a process of the container uses a card.
+
+        It has then locked its slot in the file, as long as it holds the driver's files too (native/region.c).
+        """
+        try:
+            file = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_SLOT, 0, 0)
+            return bool(_FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
+        except OSError:
+            return False
+        finally:
+            os.close(file)
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Remove the files of allocations that are gone."""

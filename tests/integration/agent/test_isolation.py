@@ -36,18 +36,53 @@ def test_a_container_of_an_isolated_mode(short: Path) -> None:
     asyncio.run(main())
 
 
+def test_the_next_pod_waits_for_what_is_left_of_one_that_was_deleted_by_force(short: Path) -> None:
+    """B1, M4: its object and its devices are gone, and its process still has the card's memory."""
+
+    async def main() -> None:
+        async with scene(short, "cgpu", (15 * 1024,)) as here:
+            await here.until_offered(GPU_MEMORY, 15)
+            here.cluster.create(simple_pod("a", container(mem=15)))
+            await here.until_running(1)
+            mounts = here.kubelet.pods[here.pod("default/a").metadata.uid].containers["main"].mounts
+            code = "from tests.native.client import *\ncuda = Cuda()\nprint(cuda.info(), flush=True)\ninput()"
+            inside, variables = _container(short, mounts, here.cards("default/a")[0])
+            process = inside.start([sys.executable, "-c", code], **variables)
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "(15360, 15360)\n"
+            here.cluster.delete("default/a")
+            here.cluster.create(simple_pod("b", container(mem=15)))
+            uid = here.pod("default/b").metadata.uid
+            await here.until(lambda: uid in here.kubelet.pods and here.kubelet.pods[uid].admitted)
+            is_there = Path(mounts["/etc/gputile/usage"]).exists
+            for _ in range(20):  # rounds of comparing, too
+                await asyncio.sleep(0.1)
+                assert here.kubelet.pods[uid].containers == {}
+                assert is_there()
+            process.kill()
+            await asyncio.to_thread(process.communicate)
+            await here.until_running(1)
+            await here.until(lambda: not is_there(), what="its file to go")
+
+    asyncio.run(main())
+
+
 def _ask_cuda(scratch: Path, mounts: dict[str, str], card: str) -> str:
-    """Run a CUDA program with what is mounted; the scene's card gets the name of the driver's."""
-    directory, library = Path(mounts["/etc/gputile/allocation"]), mounts["/etc/gputile/libgputile-cuda.so"]
-    assert Path(mounts["/etc/ld.so.preload"]).read_text() == "/etc/gputile/libgputile-cuda.so\n"
-    assert Path(mounts["/etc/ld-nix.so.preload"]).read_text() == "/etc/gputile/libgputile-cuda.so\n"
-    gpus = FakeGpus(scratch, [15 * 1024])
-    limits = directory / "limits"
-    limits.write_text(limits.read_text().replace(f"card {card} ", f"card {gpus.uuids[0]} "))
+    """Run a CUDA program with what is mounted."""
+    inside, variables = _container(scratch, mounts, card)
     code = "from tests.native.client import *\ncuda = Cuda()\nprint(cuda.info(), cuda.linear(2049))"
-    inside = Container(scratch / "unused", gpus, {0: 1})
-    seen = scratch / "seen"
+    return inside.run([sys.executable, "-c", code], **variables)
+
+
+def _container(scratch: Path, mounts: dict[str, str], card: str) -> tuple[Container, dict[str, str]]:
+    """Return a container with what is mounted, and its environment; the scene's card gets the name of the driver's."""
+    directory, library = Path(mounts["/etc/gputile/allocation"]), mounts["/etc/gputile/libgputile-cuda.so"]
+    for path in ("/etc/ld.so.preload", "/etc/ld-nix.so.preload"):
+        assert Path(mounts[path]).read_text() == "/etc/gputile/libgputile-cuda.so\n"
+    gpus, seen = FakeGpus(scratch, [15 * 1024]), scratch / "seen"
     seen.mkdir()
-    (seen / "limits").write_bytes(limits.read_bytes())
+    limits = (directory / "limits").read_text()
+    (seen / "limits").write_text(limits.replace(f"card {card} ", f"card {gpus.uuids[0]} "))
     (seen / "usage").symlink_to(mounts["/etc/gputile/usage"])
-    return inside.run([sys.executable, "-c", code], GPUTILE_DIRECTORY=str(seen), LD_PRELOAD=library)
+    variables = {"GPUTILE_DIRECTORY": str(seen), "LD_PRELOAD": library}
+    return Container(scratch / "unused", gpus, {0: 1}), variables
