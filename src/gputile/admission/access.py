@@ -29,7 +29,13 @@ HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show
 CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
 
 # Where cards, their daemons and their limits are on a node: nobody's hostPath.
-CARD_PATHS: Final = ("/dev/nvidia", "/var/lib/gputile", "/tmp/nvidia-mps", "/run/nvidia/mps")  # noqa: S108 - a name to refuse
+CARD_PATHS: Final = (
+    "/dev/nvidia",
+    "/var/lib/gputile",
+    "/run/gputile",
+    "/tmp/nvidia-mps",  # noqa: S108 - a name to refuse
+    "/run/nvidia/mps",
+)
 # Other ways to the same on a node, kept from pods that hold a GPU: devices, what the kernel lets one change, and what
 # starts containers (sockets, state and configuration of runtimes and kubelets, static pods, systemd).
 NODE_PATHS: Final = (

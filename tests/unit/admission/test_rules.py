@@ -102,6 +102,7 @@ REFUSED = {
     "card, odd spelling": (pod(volumes=host("/dev//./nvidia0")), ["host-path"]),
     "control device": (pod(volumes=host("/dev/nvidiactl")), ["host-path"]),
     "agent": (pod(volumes=host("/var/lib/gputile/allocations")), ["host-path"]),
+    "what containers write": (pod(volumes=host("/var/run/gputile")), ["host-path"]),
     "mps": (pod(volumes=host("/tmp/nvidia-mps")), ["host-path"]),
     "mps by its old name": (pod(volumes=host("/var/run/nvidia/mps/x")), ["host-path"]),
     "root": (pod(GPU, volumes=host("/")), ["host-path"]),
