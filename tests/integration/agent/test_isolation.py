@@ -4,8 +4,13 @@ import asyncio
 import sys
 from pathlib import Path
 
+import pytest
+
+from gputile.agent import enforcement
+from gputile.agent.calls import NotReady
 from gputile.agent.enforcement import ISOLATED
 from gputile.api.wellknown import GPU_MEMORY, Mode
+from gputile.isolation.library import LibraryMissing
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.cuda import FakeGpus
@@ -32,6 +37,41 @@ def test_a_container_of_an_isolated_mode(short: Path) -> None:
                     continue
                 out = await asyncio.to_thread(_ask_cuda, short / str(number), mounts, here.cards("default/a")[0])
                 assert out == "(2048, 2048) 2\n"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_an_answer_without_the_library_starts_nothing_for_good(
+    short: Path, monkeypatch: pytest.MonkeyPatch, *, remembered: bool
+) -> None:
+    """M4: the kubelet keeps it, while the node can isolate again and through the agent's death."""
+
+    def missing() -> Path:
+        raise LibraryMissing("this gputile has no library")
+
+    async def main() -> None:
+        async with scene(short, "cgpu") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            with monkeypatch.context() as without:
+                without.setattr(enforcement, "library_path", missing)
+                here.cluster.create(simple_pod("a", container(mem=2)))
+                uid = here.pod("default/a").metadata.uid
+                await here.until(lambda: uid in here.kubelet.pods and here.kubelet.pods[uid].admitted)
+            here.cluster.create(simple_pod("b", container(mem=2)))
+            await here.until_running(1)
+            if not remembered:
+                await here.stop_agent()
+                (here.places.state / "checkpoint.json").unlink()
+                await here.start_agent()
+            await asyncio.sleep(2.0)  # the kubelet tries again and again
+            assert here.kubelet.pods[uid].containers == {}
+            ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
+            with pytest.raises(NotReady, match=r"default/a does not start: .* delete the pod, so that it is admitted"):
+                await here.agent.desk.prestart(GPU_MEMORY, tuple(ids))
+            here.cluster.delete("default/a")
+            here.cluster.create(simple_pod("a", container(mem=2)))
+            await here.until_running(2)
 
     asyncio.run(main())
 
