@@ -1,5 +1,6 @@
 """What a container of an isolated mode is given on a real kubelet, containerd and runc, and what it can do with it."""
 
+import errno
 import json
 import os
 import shutil
@@ -61,8 +62,8 @@ def test_root_in_a_container_leaves_nothing_on_the_node(isolated: GpuNode, names
     assert as_nobody(proof) == f"{NOBODY} 0"
     assert usage.stat().st_mode & stat.S_ISUID
     assert as_nobody(usage) in ("", f"{NOBODY} {NOBODY}")  # mounted noexec, or nosuid alone
-    assert int(said["PROBE_GROWN"]) < MIB << 20
-    assert said["PROBE_ENDED"] == os.strerror(28)  # no space left on the device
+    # It may write more than there is, while the agent takes it back; in the end there is no space left.
+    assert said["PROBE_ENDED"] == os.strerror(errno.ENOSPC)
     assert shutil.disk_usage(isolated.node.directory).used - before < MIB << 20
     for path in (usage, allocation / "time.sock", allocation / "limits"):
         isolated.plane.wait(path.exists, f"{path.name} to be there")
