@@ -32,6 +32,7 @@ struct region {
     uint32_t magic, version, top, unused; /* top: slots from here on were never taken */
     struct slot slot[GPUTILE_REGION_SLOTS];
     uint64_t used[GPUTILE_MOST_CARDS][GPUTILE_REGION_SLOTS]; /* bytes */
+    uint64_t word[GPUTILE_MOST_CARDS];
 };
 _Static_assert(sizeof(struct region) <= GPUTILE_REGION_BYTES, "the region does not fit into its file");
 
@@ -240,6 +241,8 @@ uint64_t gputile_region_used(unsigned card) {
     leave();
     return held;
 }
+
+uint64_t *gputile_region_word(unsigned card) { return region ? &region->word[card] : NULL; }
 
 void gputile_region_before_fork(void) { begin_alone(); }
 void gputile_region_in_parent(void) { end_alone(); }

@@ -29,6 +29,9 @@ void gputile_region_return(unsigned card, uint64_t bytes);
 /* What the allocation holds on a card, without the dead. */
 uint64_t gputile_region_used(unsigned card);
 
+/* A word of the allocation for a card, which all of its processes change atomically (turn_account.c); NULL before the file is open. */
+uint64_t *gputile_region_word(unsigned card);
+
 /* Around fork: nobody may be inside, and a child has no slot until it opens the file itself. */
 void gputile_region_before_fork(void);
 void gputile_region_in_parent(void);

@@ -15,10 +15,10 @@ enum { ONE_WAIT_MS = 100 };
 
 struct turn_process turn_process = {.wake = GPUTILE_OWNS_NOTHING, .woken = GPUTILE_OWNS_NOTHING};
 static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER;
-static bool started, running;
+static bool started;
 /* Calls of this thread that are inside each other: only the outermost passes the gate. */
 static _Thread_local int depth;
-static _Thread_local bool passed;
+static _Thread_local enum { NOT, BY_GATE, BY_ITSELF } passed;
 static _Thread_local int cancelling; /* a thread that is cancelled here would never be counted as finished */
 
 uint64_t turn_now(void) {
@@ -95,8 +95,9 @@ static void leave_at_exit(void) {
 
 static bool run(void) {
     static bool registered;
+    if (turn_threads_missing()) return false;
     pthread_mutex_lock(&start_mutex);
-    if (!running) {
+    if (!turn_process.running) {
         /* Sockets: should the number become a file of the program's between look and use, nothing gets into it. */
         int ends[2] = {-1, -1};
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) ends[0] = ends[1] = -1;
@@ -104,10 +105,16 @@ static bool run(void) {
         gputile_own(&turn_process.woken, ends[0]), gputile_own(&turn_process.wake, ends[1]);
         /* Registered late, so that it runs before the driver's own end. */
         if (!registered) registered = atexit(leave_at_exit) == 0;
-        __atomic_store_n(&running, turn_process.wake.fd >= 0 && turn_keeper_start(), __ATOMIC_RELEASE);
+        /* First, for the keeper may end at once. Without sockets it looks every now and then. */
+        __atomic_store_n(&turn_process.running, true, __ATOMIC_SEQ_CST);
+        if (!turn_keeper_start()) {
+            turn_threads_failed();
+            __atomic_store_n(&turn_process.running, false, __ATOMIC_SEQ_CST);
+        }
     }
+    bool runs = turn_process.running;
     pthread_mutex_unlock(&start_mutex);
-    return running;
+    return runs;
 }
 
 static void prepare(void) {
@@ -132,8 +139,9 @@ void gputile_turn_in_child(void) {
     pthread_mutex_init(&start_mutex, NULL);
     turn_keeper_in_child();
     turn_drain_in_child();
-    depth = 0, passed = false;
-    started = running = false;
+    turn_here_in_child();
+    depth = 0, passed = NOT;
+    started = turn_process.running = turn_process.threadless = false;
 }
 
 int gputile_turn_start(const char *socket_path, unsigned card_count, const char *const *uuids) {
@@ -150,17 +158,30 @@ int gputile_turn_start(const char *socket_path, unsigned card_count, const char 
     return 0;
 }
 
+/* Wait at the gate; false if there is nobody any more who opens it. */
+static bool pass(struct turn_card *card) {
+    note_context(card);
+    while (!enter(card)) {
+        if (!__atomic_load_n(&turn_process.running, __ATOMIC_ACQUIRE)) return false;
+        wait_at(card);
+    }
+    return true;
+}
+
 void gputile_turn_before(int number, void *stream) {
     if (depth++) return;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);
-    passed = false;
+    passed = NOT;
     if (!__atomic_load_n(&started, __ATOMIC_ACQUIRE) || number < 0 || (unsigned)number >= turn_process.count) return;
     (void)stream;
-    if (!__atomic_load_n(&running, __ATOMIC_ACQUIRE) && !run()) return;
     struct turn_card *card = &turn_process.card[number];
-    note_context(card);
-    while (!enter(card)) wait_at(card);
-    passed = true;
+    do
+        if (!__atomic_load_n(&turn_process.running, __ATOMIC_ACQUIRE) && !run()) {
+            if (turn_here_before(card)) passed = BY_ITSELF;
+            return;
+        }
+    while (!pass(card));
+    passed = BY_GATE;
     uint64_t since = __atomic_load_n(&card->idle_since, __ATOMIC_RELAXED);
     if (since && __atomic_compare_exchange_n(&card->idle_since, &since, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         __atomic_add_fetch(&card->idle, turn_now() - since, __ATOMIC_RELAXED);
@@ -169,12 +190,13 @@ void gputile_turn_before(int number, void *stream) {
 void gputile_turn_after(int number, void *stream) {
     (void)stream;
     if (depth && --depth) return;
-    if (passed) {
-        struct turn_card *card = &turn_process.card[number];
-        passed = false;
+    struct turn_card *card = &turn_process.card[number];
+    if (passed == BY_ITSELF) turn_here_after(card);
+    if (passed == BY_GATE) {
         if (__atomic_load_n(&card->gate, __ATOMIC_RELAXED) == TURN_METERED)
             __atomic_store_n(&card->last_pass, turn_now(), __ATOMIC_RELAXED);
         __atomic_add_fetch(&card->passes, TURN_PASS - 1, __ATOMIC_SEQ_CST);
     }
+    passed = NOT;
     pthread_setcancelstate(cancelling, NULL);
 }

@@ -53,7 +53,9 @@ struct turn_card {
     enum turn_state state;
     bool local; /* a turn by this process's own clock: there is no arbiter */
     uint32_t number;
-    uint64_t since, due, ending_since, share;
+    uint64_t since, due, ending_since;
+    uint64_t paid; /* local: by how much the container's account was moved on for this turn */
+    uint64_t share; /* of the card, in parts of TURN_WHOLE; the keeper or who starts one writes it, atomically */
 };
 
 struct turn_process {
@@ -63,12 +65,15 @@ struct turn_process {
     uint64_t quantum; /* the keeper writes it, atomically */
     struct owned wake, woken; /* a pair of sockets, from whoever waits to the keeper */
     bool ended; /* the process ends: nothing waits any more */
+    bool running; /* there is a keeper */
+    bool threadless; /* a drainer is missing: the keeper ends */
     struct turn_card card[GPUTILE_MOST_CARDS];
 };
 
 extern struct turn_process turn_process;
 
 uint64_t turn_now(void); /* nanoseconds */
+uint64_t turn_quantum(void);
 /* Open or shut a gate; sets `end` for METERED. */
 void turn_set_gate(struct turn_card *card, enum turn_gate gate, uint64_t end);
 /* Have the keeper look at its cards. Any thread. */
@@ -76,17 +81,35 @@ void turn_wake_keeper(void);
 /* Whether all that was submitted is done, and nobody submits. */
 bool turn_drained(struct turn_card *card);
 
+/* Start the keeper; false if it cannot be, or there was a drainer that could not be and still cannot. */
 bool turn_keeper_start(void);
 void turn_keeper_in_child(void);
 /* Start a thread that no signal of the application reaches. */
 bool turn_thread(void *(*body)(void *), void *argument);
-/* Have the drainer follow the card, or not. */
-void turn_watch(struct turn_card *card, bool watch);
+/* Have the drainer follow the card, or not; false if there is none and it cannot be started. */
+bool turn_watch(struct turn_card *card, bool watch);
 /* Whether a capture of a graph is going on somewhere in this process: nothing may wait for a context then. */
 bool turn_capturing(void);
+/* Wait for the calling thread's context; false if a capture is in the way. */
+bool turn_wait_here(void);
 /* Wait until no drainer uses the driver any more, at most for a fifth of a second. */
 void turn_drainers_leave(void);
 void turn_drain_in_child(void);
+
+/* The container's account where no arbiter keeps it (turn_account.c). Begin a turn of `length`: `paid` is what it cost; or
+ * false, and it may be tried again `at` a moment. Then say how long it was, now and again. */
+bool turn_account_begin(const struct turn_card *card, uint64_t length, uint64_t now, uint64_t *paid, uint64_t *at);
+void turn_account_correct(const struct turn_card *card, uint64_t spent, uint64_t *paid);
+/* Take note of a turn that the arbiter gave: processes without one wait for what it cost, a quantum's at most. */
+void turn_account_note(const struct turn_card *card, uint64_t spent, uint64_t now);
+
+/* Without threads (turn_here.c): whether a thread could not be started a moment ago; that it could not; and around a
+ * submission then, where `before` is false if there is nothing to keep to. */
+bool turn_threads_missing(void);
+void turn_threads_failed(void);
+bool turn_here_before(struct turn_card *card);
+void turn_here_after(struct turn_card *card);
+void turn_here_in_child(void);
 
 /* The share of a card and the quantum by the file beside the socket; one sixteenth where it cannot be read. */
 void turn_share_read(const char *socket_path, unsigned count, const char *const *uuids, uint64_t *shares, uint64_t *quantum);

@@ -176,6 +176,14 @@ void gputile_turn_forget(void *context) {
     }
 }
 
+bool turn_wait_here(void) {
+    pthread_mutex_lock(&capture_mutex);
+    bool may = !captures && gputile_driver()->cuCtxSynchronize;
+    if (may) gputile_driver()->cuCtxSynchronize();
+    pthread_mutex_unlock(&capture_mutex);
+    return may;
+}
+
 bool turn_thread(void *(*body)(void *), void *argument) {
     pthread_attr_t attributes;
     pthread_t thread;
@@ -191,12 +199,14 @@ bool turn_thread(void *(*body)(void *), void *argument) {
     return made;
 }
 
-void turn_watch(struct turn_card *card, bool watch) {
+bool turn_watch(struct turn_card *card, bool watch) {
     pthread_mutex_lock(&card->mutex);
     if (watch && !card->has_drainer) card->has_drainer = turn_thread(drainer, card);
-    card->watch = watch;
+    card->watch = watch && card->has_drainer;
+    bool follows = card->watch == watch;
     pthread_cond_broadcast(&card->changed);
     pthread_mutex_unlock(&card->mutex);
+    return follows;
 }
 
 void turn_drainers_leave(void) {

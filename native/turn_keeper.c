@@ -13,14 +13,15 @@
 #define GIVE_BACK_IDLE (1 * TURN_MS)
 #define LOOK_EVERY (2 * TURN_MS) /* where the program has closed what wakes the keeper */
 #define GIVE_UP_DRAINING (2000 * TURN_MS)
-#define MOST_OWED (10000 * TURN_MS) /* a process that was stopped did not work all that time */
 #define NEVER UINT64_MAX
 
 static struct turn_link arbiter = {.socket = GPUTILE_OWNS_NOTHING};
 static uint64_t connect_at;
 static bool alone; /* there was no arbiter when one was looked for last */
 
-static uint64_t quantum(void) { return __atomic_load_n(&turn_process.quantum, __ATOMIC_RELAXED); }
+uint64_t turn_quantum(void) { return __atomic_load_n(&turn_process.quantum, __ATOMIC_RELAXED); }
+static uint64_t quantum(void) { return turn_quantum(); }
+static uint64_t share_of(const struct turn_card *card) { return __atomic_load_n(&card->share, __ATOMIC_RELAXED); }
 static unsigned number_of(const struct turn_card *card) { return (unsigned)(card - turn_process.card); }
 static bool wanted(struct turn_card *card) { return __atomic_load_n(&card->waiting, __ATOMIC_SEQ_CST) > 0; }
 
@@ -35,13 +36,13 @@ static void begin(struct turn_card *card, uint64_t length, uint64_t now) {
     card->state = TURN_HELD, card->since = now;
     __atomic_store_n(&card->idle, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&card->idle_since, length ? now : 0, __ATOMIC_RELEASE);
-    turn_watch(card, length != 0);
+    if (!turn_watch(card, length != 0)) turn_process.threadless = true;
     turn_set_gate(card, length ? TURN_METERED : TURN_WIDE, now + length);
 }
 
 /* A turn without end gets one, or one with an end another. */
 static void limit(struct turn_card *card, uint64_t end) {
-    turn_watch(card, true);
+    if (!turn_watch(card, true)) turn_process.threadless = true;
     turn_set_gate(card, TURN_METERED, end);
 }
 
@@ -64,14 +65,32 @@ static void finish(struct turn_card *card, uint64_t now) {
     turn_watch(card, false);
     card->state = TURN_NONE;
     if (!card->local) {
+        turn_account_note(card, spent, now);
         turn_link_say(&arbiter, TURN_DONE, number_of(card), card->number, spent, again);
         if (again) ask(card, now);
         return;
     }
     card->local = false;
-    if (spent > MOST_OWED) spent = MOST_OWED;
-    if (arbiter.agreed || card->share >= TURN_WHOLE) return;
-    card->state = TURN_PAUSE, card->due = now + spent * (TURN_WHOLE - card->share) / card->share;
+    if (card->paid) turn_account_correct(card, spent, &card->paid);
+    card->paid = 0;
+}
+
+/* Without an arbiter: a turn when the container's account allows one. */
+static void begin_alone(struct turn_card *card, uint64_t now) {
+    uint64_t at, length = share_of(card) < TURN_WHOLE ? quantum() : 0;
+    if (length && !turn_account_begin(card, length, now, &card->paid, &at)) {
+        card->state = TURN_PAUSE, card->due = at;
+        return;
+    }
+    card->local = true;
+    begin(card, length, now);
+}
+
+/* A turn that lasts longer than it was taken to is paid for as it goes. */
+static void pay_on(struct turn_card *card, uint64_t now) {
+    uint64_t spent = now - card->since + quantum() / 2, before = card->paid;
+    if (!card->local || !before) return;
+    if (spent * TURN_WHOLE / share_of(card) > before) turn_account_correct(card, spent, &card->paid);
 }
 
 static bool is_done(struct turn_card *card, uint64_t now) {
@@ -94,8 +113,7 @@ static uint64_t step(struct turn_card *card, uint64_t now) {
             turn_link_say(&arbiter, TURN_WANT, number_of(card), 0, 0, 0);
             return ask(card, now);
         }
-        card->local = true;
-        begin(card, card->share < TURN_WHOLE ? quantum() : 0, now);
+        begin_alone(card, now);
         return now;
     case TURN_ASKED:
         if (now < card->due) return card->due;
@@ -110,6 +128,7 @@ static uint64_t step(struct turn_card *card, uint64_t now) {
     case TURN_ENDING:
         if (is_done(card, now)) return finish(card, now), now;
         if (now < card->due) return card->due;
+        pay_on(card, now);
         if (!card->local) turn_link_say(&arbiter, TURN_BUSY, number_of(card), card->number, 0, 0);
         return card->due = now + quantum() / 2;
     }
@@ -121,7 +140,7 @@ static uint64_t step(struct turn_card *card, uint64_t now) {
 static void read_shares(void) {
     uint64_t shares[GPUTILE_MOST_CARDS], found;
     turn_share_read(turn_process.socket_path, turn_process.count, turn_process.uuids, shares, &found);
-    for (unsigned i = 0; i < turn_process.count; i++) turn_process.card[i].share = shares[i];
+    for (unsigned i = 0; i < turn_process.count; i++) __atomic_store_n(&turn_process.card[i].share, shares[i], __ATOMIC_RELAXED);
     __atomic_store_n(&turn_process.quantum, found, __ATOMIC_RELAXED);
 }
 
@@ -136,7 +155,7 @@ static void change_rule(uint64_t now) {
             if (!card->local) card->since = now, __atomic_store_n(&card->idle, 0, __ATOMIC_RELAXED);
             card->local = true;
         }
-        if (card->state == TURN_HELD && wide && (arbiter.agreed || card->share < TURN_WHOLE)) limit(card, now + (arbiter.agreed ? 0 : quantum()));
+        if (card->state == TURN_HELD && wide && (arbiter.agreed || share_of(card) < TURN_WHOLE)) limit(card, now + (arbiter.agreed ? 0 : quantum()));
     }
 }
 
@@ -180,6 +199,19 @@ static void attend(uint64_t now) {
     if (had && arbiter.socket.fd < 0) hang_up(now);
 }
 
+/* Without a drainer nobody can tell what a card has done: those who submit have to wait themselves (turn_here.c). */
+static void end_without_drainer(void) {
+    turn_link_close(&arbiter);
+    turn_threads_failed();
+    for (unsigned i = 0; i < turn_process.count; i++) {
+        struct turn_card *card = &turn_process.card[i];
+        turn_watch(card, false);
+        card->state = TURN_NONE, card->local = false, card->paid = 0;
+        turn_set_gate(card, TURN_SHUT, 0);
+    }
+    __atomic_store_n(&turn_process.running, false, __ATOMIC_SEQ_CST);
+}
+
 static void *keeper(void *unused) {
     (void)unused;
     while (!__atomic_load_n(&turn_process.ended, __ATOMIC_SEQ_CST)) {
@@ -191,6 +223,7 @@ static void *keeper(void *unused) {
             uint64_t at = step(&turn_process.card[i], now);
             if (at < next) next = at;
         }
+        if (turn_process.threadless) return end_without_drainer(), NULL;
         bool wakeable = gputile_owns(&turn_process.woken);
         if (!wakeable && now + LOOK_EVERY < next) next = now + LOOK_EVERY;
         struct pollfd waits[2] = {{.fd = wakeable ? turn_process.woken.fd : -1, .events = POLLIN}, {.fd = arbiter.socket.fd, .events = POLLIN}};
@@ -209,5 +242,11 @@ bool turn_keeper_start(void) {
     arbiter = (struct turn_link){.socket = GPUTILE_OWNS_NOTHING};
     connect_at = 0, alone = false;
     read_shares();
+    if (turn_process.threadless)
+        for (unsigned i = 0; i < turn_process.count; i++) {
+            if (!turn_watch(&turn_process.card[i], true)) return false;
+            turn_watch(&turn_process.card[i], false);
+        }
+    turn_process.threadless = false;
     return turn_thread(keeper, NULL);
 }

@@ -9,16 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from gputile.arbiter.pace import Allowance
+from gputile.arbiter.pace import Allowance, Purse
 from gputile.arbiter.protocol import SOCKET
 
 log = logging.getLogger(__name__)
 
-_BACKLOG: Final = 64
-MOST_CONNECTIONS: Final = 64
-# As many as may be connected at once, and each of them tries again four times a second: the library does no more.
+# As many as there are slots in the file of what a container's processes hold: no other process of it has a GPU.
+MOST_CONNECTIONS: Final = 512
+_BACKLOG: Final = MOST_CONNECTIONS
 CONNECTIONS_AT_ONCE: Final = MOST_CONNECTIONS
-CONNECTIONS_PER_S: Final = 4 * MOST_CONNECTIONS
+CONNECTIONS_PER_S: Final = 256
+# All containers of a node together.
+NODE_CONNECTIONS_AT_ONCE: Final = 1024
+NODE_CONNECTIONS_PER_S: Final = 512
 SHUT_FOR_S: Final = 0.05
 WITHOUT_RESOURCES_S: Final = 1.0
 
@@ -30,10 +33,12 @@ class Entrance:
     kernel.
     """
 
-    def __init__(self, sock: socket.socket, arrive: Callable[[socket.socket], None]) -> None:
+    def __init__(
+        self, sock: socket.socket, arrive: Callable[[socket.socket], None], allowance: Purse | None = None
+    ) -> None:
         self._sock = sock
         self._arrive = arrive
-        self._allowance = Allowance(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
+        self._allowance = allowance or Allowance(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._open()

@@ -12,8 +12,25 @@ from typing import Final
 from gputile.arbiter.assignment import Allocation, Assignment
 from gputile.arbiter.cards import NodeTurns, Said
 from gputile.arbiter.connection import Connection
-from gputile.arbiter.listening import MOST_CONNECTIONS, Entrance, listen_in, remove_from
-from gputile.arbiter.pace import Line
+from gputile.arbiter.listening import (
+    CONNECTIONS_AT_ONCE,
+    CONNECTIONS_PER_S,
+    MOST_CONNECTIONS,
+    NODE_CONNECTIONS_AT_ONCE,
+    NODE_CONNECTIONS_PER_S,
+    Entrance,
+    listen_in,
+    remove_from,
+)
+from gputile.arbiter.pace import (
+    MESSAGES_AT_ONCE,
+    MESSAGES_PER_S,
+    NODE_MESSAGES_AT_ONCE,
+    NODE_MESSAGES_PER_S,
+    Line,
+    Part,
+    Pool,
+)
 from gputile.arbiter.protocol import Kind, Message, ProtocolError, uuid_fields
 from gputile.arbiter.turns import MS
 from gputile.arbiter.usage import Used
@@ -28,6 +45,8 @@ COMPLAIN_EVERY_S: Final = 60.0
 class _Container:
     allocation: Allocation
     uuids: dict[tuple[int, int], str]
+    messages: Part
+    arrivals: Part
     line: Line
     entrance: Entrance | None = None
     members: set[int] = field(default_factory=set)
@@ -42,6 +61,8 @@ class Arbiter:
         self.quantum = Assignment().quantum_ms * MS
         self._turns = NodeTurns(self.quantum, Assignment().longest_wait_ms * MS)
         self._containers: dict[str, _Container] = {}
+        self._messages = Pool(NODE_MESSAGES_AT_ONCE, NODE_MESSAGES_PER_S)
+        self._arrivals = Pool(NODE_CONNECTIONS_AT_ONCE, NODE_CONNECTIONS_PER_S)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._connections: dict[int, Connection] = {}
         self._last_member = 0
@@ -80,7 +101,7 @@ class Arbiter:
                     container.waits = True
                 complete = False
                 continue
-            container.entrance = Entrance(sock, partial(self._arrive, name))
+            container.entrance = Entrance(sock, partial(self._arrive, name), container.arrivals)
         return complete
 
     def used(self) -> Used:
@@ -168,8 +189,13 @@ class Arbiter:
                 log.error("no turns for %s: %s", allocation.directory, error)
                 self._refused.add(allocation.directory)
             return
-        new = _Container(allocation, uuids, Line(asyncio.get_running_loop()))
-        container = self._containers.setdefault(allocation.directory, new)
+        container = self._containers.get(allocation.directory)
+        if container is None:
+            messages = self._messages.part(MESSAGES_AT_ONCE, MESSAGES_PER_S)
+            arrivals = self._arrivals.part(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
+            line = Line(asyncio.get_running_loop(), messages)
+            container = _Container(allocation, uuids, messages, arrivals, line)
+            self._containers[allocation.directory] = container
         container.allocation = allocation
         for card in allocation.cards:
             now = time.monotonic_ns()
@@ -177,6 +203,8 @@ class Arbiter:
 
     def _drop(self, name: str) -> None:
         container = self._containers.pop(name)
+        self._messages.give_up(container.messages)
+        self._arrivals.give_up(container.arrivals)
         if container.entrance is not None:
             container.entrance.close()
             remove_from(Path(name))

@@ -4,6 +4,7 @@
  * STYLE: "async" submits ahead, "sync" waits for each kernel, "alone" is async without the client. SOCKET "" is none.
  * "joint": each kernel is one over all threads' cards. A part that is submitted keeps its card until all others are.
  * SIGTERM ends it early. At SIGUSR1 it loses all pipes and sockets to the file that the environment variable LOST names.
+ * The environment variable USAGE names the file that the container's processes share, if they do.
  * The cards' UUIDs are in the environment variable UUIDS, separated by commas; thread i uses card i modulo their number.
  */
 #define _GNU_SOURCE
@@ -20,6 +21,8 @@
 #include <unistd.h>
 
 #include "driver.h"
+#include "gate.h"
+#include "region.h"
 #include "turn.h"
 
 CUresult cuInit(unsigned);
@@ -50,6 +53,8 @@ const struct gputile_driver *gputile_driver(void) {
     pthread_mutex_unlock(&mutex);
     return &driver;
 }
+
+void gputile_say(const char *format, ...) { fprintf(stderr, "%s\n", format); }
 
 static uint64_t now(void) {
     struct timespec t;
@@ -121,6 +126,8 @@ int main(int count, char **argument) {
     pthread_barrier_init(&all, NULL, (unsigned)threads);
     pause_us = count > 6 ? (useconds_t)atoi(argument[6]) : 0;
     if (getenv("LOST")) signal(SIGUSR1, lose_descriptors);
+    const char *usage = getenv("USAGE"), *wrong;
+    if (usage && (wrong = gputile_region_open(usage))) return fprintf(stderr, "%s: %s\n", usage, wrong), 2;
     if (gputile_turn_start(argument[1], cards, uuids)) return 2;
     printf("ready\n"), fflush(stdout);
     if (!getchar()) return 2; /* until it is told to begin */

@@ -6,7 +6,16 @@ from itertools import count
 
 import pytest
 
-from gputile.arbiter.pace import MESSAGES_AT_ONCE, MESSAGES_PER_S, WINDOW_S, Allowance, Line
+from gputile.arbiter.pace import (
+    MESSAGES_AT_ONCE,
+    MESSAGES_PER_S,
+    NODE_MESSAGES_AT_ONCE,
+    NODE_MESSAGES_PER_S,
+    WINDOW_S,
+    Allowance,
+    Line,
+    Pool,
+)
 
 MOST_READ = 16
 CONNECTIONS = 64
@@ -87,6 +96,18 @@ def processes(clock: Clock, number: int, unread: int = 0) -> list[Process]:
     made = [Process(line) for _ in range(number)]
     for process in made:
         process.unread = unread
+    return made
+
+
+def node(clock: Clock, containers: int, number: int, unread: int) -> list[list[Process]]:
+    """Return the processes of so many containers of one node, ``number`` each."""
+    pool = Pool(NODE_MESSAGES_AT_ONCE, NODE_MESSAGES_PER_S)
+    made = []
+    for _ in range(containers):
+        line = Line(clock, pool.part(MESSAGES_AT_ONCE, MESSAGES_PER_S))
+        made.append([Process(line) for _ in range(number)])
+        for process in made[-1]:
+            process.unread = unread
     return made
 
 
@@ -203,3 +224,48 @@ def test_a_fault_with_one_keeps_nobody_in_the_line(clock: Clock) -> None:
     before = handled(flood)
     run(clock, flood, 0.1)
     assert handled(flood) > before
+
+
+@pytest.mark.parametrize("containers", [1, 2, 5, 40])
+def test_all_containers_of_a_node_together_have_so_much(clock: Clock, containers: int) -> None:
+    """M5: however many flood at their own limit, the arbiter has half of its core for others; each gets its part."""
+    floods = node(clock, containers, 4, unread=10**6)
+    run(clock, [process for flood in floods for process in flood], 2.0)
+    each = [handled(flood) for flood in floods]
+    at_once = NODE_MESSAGES_AT_ONCE + containers * MESSAGES_AT_ONCE
+    assert sum(each) <= at_once + 2 * min(NODE_MESSAGES_PER_S, containers * MESSAGES_PER_S)
+    assert min(each) > 0.9 * 2 * min(NODE_MESSAGES_PER_S // containers, MESSAGES_PER_S)
+
+
+def test_one_that_says_little_never_waits_beside_floods(clock: Clock) -> None:
+    """M5: 64 processes in turns of 30 ms with another container, beside nine containers that flood."""
+    *floods, honest = node(clock, 10, CONNECTIONS, unread=0)
+    all_of_them = [process for flood in floods for process in flood]
+    for process in all_of_them:
+        process.unread = 10**6
+    run(clock, all_of_them, 1.0)
+    for _ in range(10):
+        for process in honest[:16]:
+            for _ in range(3):
+                process.unread = 1
+                process.poll()
+                assert not process.paused
+        run(clock, all_of_them, 0.060)
+    assert all(len(process.handled) == 30 for process in honest[:16])
+
+
+def test_what_others_leave_is_there_for_one_that_wants_more(clock: Clock) -> None:
+    """One of forty containers has far more than a fortieth while the others say nothing."""
+    one, *_ = node(clock, 40, CONNECTIONS, unread=10**6)
+    run(clock, one, 1.0)
+    assert handled(one) > 0.9 * MESSAGES_PER_S
+
+
+def test_a_part_of_one_that_is_gone_is_the_others() -> None:
+    pool = Pool(100, 1000)
+    one, two = pool.part(10, 1000), pool.part(10, 1000)
+    assert pool.each == 500
+    pool.give_up(two)
+    assert pool.each == 1000
+    one.spend(10)
+    assert one.left(0.0) == 0

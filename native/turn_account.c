@@ -1,0 +1,48 @@
+/* The container's account of a card's time, for when no arbiter keeps it: one for all of its processes.
+ *
+ * It is a word in the file that they share: the moment from which on the container may begin its next turn. Who begins one
+ * moves it on by what the turn is taken to last, by the container's share of the card, and puts that right at the end. So
+ * whatever the number of processes, they have no more than the share together, and one that is killed at any point has paid
+ * for what it was about to use. The clock is CLOCK_MONOTONIC, in nanoseconds.
+ */
+#include "region.h"
+#include "turn_card.h"
+
+#define MOST_OWED (10000 * TURN_MS) /* a process that was stopped did not work all that time */
+
+static uint64_t unshared[GPUTILE_MOST_CARDS];
+
+static uint64_t *word_of(const struct turn_card *card) {
+    unsigned number = (unsigned)(card - turn_process.card);
+    uint64_t *shared = gputile_region_word(number);
+    return shared ? shared : &unshared[number];
+}
+
+static uint64_t by_share(const struct turn_card *card, uint64_t spent) {
+    return (spent < MOST_OWED ? spent : MOST_OWED) * TURN_WHOLE / __atomic_load_n(&card->share, __ATOMIC_RELAXED);
+}
+
+bool turn_account_begin(const struct turn_card *card, uint64_t length, uint64_t now, uint64_t *paid, uint64_t *at) {
+    uint64_t *word = word_of(card), next = __atomic_load_n(word, __ATOMIC_RELAXED);
+    *paid = by_share(card, length);
+    do {
+        *at = next;
+        if (next > now) return false;
+    } while (!__atomic_compare_exchange_n(word, &next, now + *paid, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+    return true;
+}
+
+void turn_account_correct(const struct turn_card *card, uint64_t spent, uint64_t *paid) {
+    uint64_t due = by_share(card, spent);
+    __atomic_fetch_add(word_of(card), due - *paid, __ATOMIC_ACQ_REL); /* modulo 2^64: it may be less than was paid */
+    *paid = due;
+}
+
+void turn_account_note(const struct turn_card *card, uint64_t spent, uint64_t now) {
+    uint64_t *word = word_of(card), next = __atomic_load_n(word, __ATOMIC_RELAXED), most = now + by_share(card, turn_quantum()), then;
+    do {
+        if (next >= most) return;
+        then = (next > now ? next : now) + by_share(card, spent);
+        if (then > most) then = most;
+    } while (!__atomic_compare_exchange_n(word, &next, then, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+}

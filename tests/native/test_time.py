@@ -1,0 +1,136 @@
+"""GPU time of a container's processes, whatever their number and whatever they may not do."""
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from gputile.arbiter.assignment import CardClaim
+from gputile.arbiter.shares import WHOLE
+from gputile.isolation.limits import CardLimit, encode_limits
+from tests.integration.arbiter.busy import until
+from tests.integration.arbiter.process import ArbiterProcess, write_share
+from tests.native.container import Container, program
+
+Maker = Callable[..., Container]
+SECONDS = 6.0
+TENTH = WHOLE // 10
+QUANTUM_MS = 30
+# A quantum at the beginning and one at the end, turns that last longer, and a machine that stands still.
+MORE = 1.15
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def claim(container: Container) -> CardClaim:
+    return CardClaim(container.gpus.uuids[0], 10, TENTH, TENTH)
+
+
+def without_arbiter(container: Container, directory: Path) -> None:
+    """Let the container's processes keep to a tenth of the card by the file alone."""
+    write_share(directory, QUANTUM_MS, [claim(container)])
+    wait_for(container, directory / "time.sock")
+
+
+def wait_for(container: Container, socket: Path) -> None:
+    container.limits.write_bytes(encode_limits([CardLimit(container.gpus.uuids[0], 256)], turn=str(socket)))
+
+
+def with_arbiter(container: Container, stack: ExitStack, directory: Path) -> None:
+    arbiter = stack.enter_context(ArbiterProcess(directory))
+    (path,) = arbiter.assign({"allocation": [claim(container)]})
+    wait_for(container, path)
+
+
+def busy_ns(container: Container) -> int:
+    return container.gpus.cards()[0].busy_ns
+
+
+def part_over(container: Container, seconds: float) -> float:
+    """Return what part of the card's time is used from now on."""
+    begin, had = time.monotonic(), busy_ns(container)
+    time.sleep(seconds)
+    return (busy_ns(container) - had) / 1e9 / (time.monotonic() - begin)
+
+
+def keeps_to_a_tenth(container: Container) -> bool:
+    parts = []
+    for seconds in (SECONDS, 2 * SECONDS):
+        parts.append(part_over(container, seconds))
+        if parts[-1] < 0.1 * MORE:
+            return parts[-1] > 0.02
+    print(parts)
+    return False
+
+
+def start(container: Container, number: int, *how: str) -> list[subprocess.Popen[str]]:
+    command = [program("threadless"), how[0] if how else "free", "600", *how[1:]]
+    return [container.start(command) for _ in range(number)]
+
+
+@pytest.mark.parametrize("number", [1, 8, 80])
+def test_processes_without_an_arbiter_have_their_containers_share_together(
+    one_card: Maker, tmp_path: Path, number: int
+) -> None:
+    """M5: a tenth for all of them, not for each."""
+    container = one_card(256)
+    without_arbiter(container, tmp_path)
+    start(container, number)
+    until(lambda: busy_ns(container) > 100_000_000, "nobody gets anything")
+    assert keeps_to_a_tenth(container)
+
+
+def test_eighty_processes_under_an_arbiter_have_their_containers_share_together(
+    one_card: Maker, stack: ExitStack, tmp_path: Path
+) -> None:
+    """M5: none of them is refused, and none goes by its own clock beside the others."""
+    container = one_card(256)
+    with_arbiter(container, stack, tmp_path)
+    start(container, 80)
+    until(lambda: busy_ns(container) > 300_000_000, "nobody gets anything")
+    assert keeps_to_a_tenth(container)
+    until(lambda: all(p.busy_ns[0] for p in container.gpus.processes()), "one of them gets nothing")
+
+
+@pytest.mark.parametrize("how", [("seccomp",), ("processes", "1"), ("processes", "2")])
+@pytest.mark.parametrize("number", [1, 4])
+def test_a_process_that_may_start_no_threads_keeps_to_the_share(
+    one_card: Maker, stack: ExitStack, tmp_path: Path, how: tuple[str, ...], number: int
+) -> None:
+    """M5: with none at all, and with the keeper only; it says so once."""
+    container = one_card(256)
+    with_arbiter(container, stack, tmp_path)
+    processes = start(container, number, *how)
+    until(lambda: busy_ns(container) > 100_000_000, "nobody gets anything")
+    assert keeps_to_a_tenth(container)
+    for process in processes:
+        process.kill()
+        assert process.communicate()[1].count("can start no threads") == 1
+
+
+def test_a_process_that_is_killed_has_paid_for_its_turn(one_card: Maker, tmp_path: Path) -> None:
+    """M5: whoever kills his processes all the while gets no more by it, and the others go on."""
+    container = one_card(256)
+    without_arbiter(container, tmp_path)
+    (steady,) = start(container, 1)
+    until(lambda: busy_ns(container) > 100_000_000, "nobody gets anything")
+    had, begin = busy_ns(container), time.monotonic()
+    while time.monotonic() - begin < SECONDS:
+        (one,) = start(container, 1)
+        time.sleep(0.2)
+        one.send_signal(signal.SIGKILL)
+        one.communicate()
+    assert (busy_ns(container) - had) / 1e9 / (time.monotonic() - begin) < 0.1 * MORE
+    before = next(p.busy_ns[0] for p in container.gpus.processes() if p.pid == steady.pid)
+    until(
+        lambda: next(p.busy_ns[0] for p in container.gpus.processes() if p.pid == steady.pid) > before + 50_000_000,
+        "the one that lives gets nothing any more",
+    )
