@@ -10,6 +10,7 @@
 #include "contexts.h"
 #include "entries.h"
 #include "holdings.h"
+#include "objects.h"
 #include "overhead.h"
 #include "pools.h"
 #include "region.h"
@@ -38,9 +39,21 @@ void gputile_say(const char *format, ...) {
     if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* nobody to tell */
 }
 
-/* Only the region is locked around a fork: that lock is never held while the driver is called, which may fork itself.
+/* Only the region is locked around a fork, and nobody goes through the loaded objects: neither is so while the driver is
+ * called, which may fork itself.
  * All other locks may be a thread's that the child does not have: the child makes them new, and forgets what they guard. */
+static void before_fork(void) {
+    gputile_region_before_fork();
+    gputile_objects_before_fork();
+}
+
+static void in_parent(void) {
+    gputile_objects_in_parent();
+    gputile_region_in_parent();
+}
+
 static void in_child(void) {
+    gputile_objects_in_child();
     gputile_region_in_child();
     gputile_holdings_in_child();
     gputile_pools_in_child();
@@ -68,7 +81,7 @@ static bool join(void) {
         snprintf(usage_path, sizeof usage_path, "%s/usage", directory);
     }
     /* First, so that no child is made that would share the region with this process. */
-    if (!registered) registered = pthread_atfork(gputile_region_before_fork, gputile_region_in_parent, in_child) == 0;
+    if (!registered) registered = pthread_atfork(before_fork, in_parent, in_child) == 0;
     if (!registered) return shut(usage_path, "a child process could not be counted");
     if ((wrong = gputile_limits_read(limits_path, &limits))) return shut(limits_path, wrong);
     if ((wrong = gputile_region_open(usage_path))) return shut(usage_path, wrong);

@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "objects.h"
+
 struct search {
     const char *object, *symbol;
     void *found;
@@ -85,7 +87,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *data) {
 
 void *gputile_elf_symbol(const char *object, const char *symbol) {
     struct search search = {object, symbol, NULL};
-    dl_iterate_phdr(look, &search);
+    gputile_objects(look, &search);
     return search.found;
 }
 
@@ -119,7 +121,7 @@ static int look_imports(struct dl_phdr_info *info, size_t size, void *data) {
 const char *gputile_elf_import(bool (*suspect)(const char *name)) {
     static unsigned long long seen; /* how many objects had been loaded when nothing was found */
     struct imports imports = {suspect, NULL, __atomic_load_n(&seen, __ATOMIC_RELAXED), 0};
-    dl_iterate_phdr(look_imports, &imports);
+    gputile_objects(look_imports, &imports);
     if (!imports.found) __atomic_store_n(&seen, imports.loaded, __ATOMIC_RELAXED);
     return imports.found;
 }

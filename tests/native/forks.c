@@ -1,11 +1,13 @@
-/* Forks while its threads are inside the library. Usage: forks <threads> <children> [exec].
+/* Forks while its threads are inside the library. Usage: forks <threads> <children> [exec | ask].
  *
- * Each child uses the card itself, or runs another program, or just ends; with "exec" each runs another program. Prints how many children did not do so. */
+ * Each child uses the card itself, or runs another program, or just ends; with "exec" each runs another program, and with
+ * "ask" threads and children do nothing but ask for the card. Prints how many children did not do so. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,7 +26,7 @@ CUresult cuMemGetInfo_v2(size_t *, size_t *);
 CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
 
 enum { WITHIN_S = 60, KINDS = 3 };
-static int stop;
+static int stop, ask;
 
 /* Everything that takes one of the library's locks; NULL, or what failed. */
 static const char *use(void) {
@@ -43,7 +45,7 @@ static const char *use(void) {
 
 static void *work(void *unused) {
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
-        const char *wrong = use();
+        const char *wrong = ask ? cuInit(0) ? "no card" : NULL : use();
         if (wrong) fprintf(stderr, "a thread has %s\n", wrong), exit(5);
     }
     return unused;
@@ -54,7 +56,7 @@ static pid_t child(int kind) {
     if (made) return made;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     alarm(WITHIN_S); /* one that waits for ever is killed, and so counted */
-    if (kind == 0) exit(cuInit(0) || use());
+    if (kind == 0) exit(cuInit(0) || (!ask && use()));
     if (kind == 1) execl("/bin/true", "true", (char *)NULL);
     exit(kind == 1);
 }
@@ -66,9 +68,10 @@ int main(int count, char **word) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (count < 3 || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) return 3;
     int threads = atoi(word[1]), children = atoi(word[2]);
+    ask = count > 3 && !strcmp(word[3], "ask");
     for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, work, NULL);
     for (int i = 0; i < children; i++) {
-        pid_t made = child(count > 3 ? 1 : i % KINDS);
+        pid_t made = child(ask ? 0 : count > 3 ? 1 : i % KINDS);
         if (made < 0 || waitpid(made, &status, 0) != made || status) failed++, fprintf(stderr, "child %d: %x\n", i, status);
     }
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);

@@ -50,6 +50,11 @@ def test_a_fork_while_threads_are_inside_the_library(one_card: Maker) -> None:
     assert container.python("print(Cuda().info()[0])") == "248\n"
 
 
+def test_a_fork_while_threads_look_for_symbols(one_card: Maker) -> None:
+    """M4: the loader's own lock is not made new in a child: none of the library's threads has it at a fork."""
+    assert one_card(256).run([program("forks"), "4", "200", "ask"]) == "0\n"
+
+
 def test_a_fork_while_threads_wait_for_turns(one_card: Maker, stack: ExitStack, tmp_path: Path) -> None:
     """M5: the same with turns: a child has a connection and threads of its own, whatever its parent was about."""
     container = one_card(256)

@@ -24,7 +24,7 @@ WITHIN_S = 120.0
 def program(sanitizer: str = "") -> Path:
     """Return the program, compiled once for each state of its sources."""
     sources = [SOURCE, *sorted(NATIVE.glob("turn*.c"))]
-    sources += [NATIVE / f"{name}.c" for name in ("late", "owned", "region", "symbols")]
+    sources += [NATIVE / f"{name}.c" for name in ("late", "objects", "owned", "region", "symbols")]
     content = b"".join(path.read_bytes() for path in [*sources, *sorted(NATIVE.glob("*.h"))])
     name = f"busy-{hashlib.sha256(content).hexdigest()[:16]}{sanitizer}"
     path = cuda.library().parent.parent / name
