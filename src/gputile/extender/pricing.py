@@ -1,22 +1,32 @@
 """Learns prices anew while pods arrive, in a process of its own: no decision waits for it.
 
-A cutting-stock problem is solved each time (``placement.prices``), which takes longer than a decision may. The
-process is started when it is first needed. While it is in trouble the prices of before stay.
+A cutting-stock problem is solved each time (``placement.prices``), and all nodes are weighed by it
+(``placement.market``), which takes longer than a decision may. The process gets a copy of the ledger's arrays. It is
+started when there are nodes. While it is in trouble the prices of before stay; before the first, pods are placed by the
+plain rule.
 """
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 
-from gputile.placement.prices import prices
+from gputile.ledger.columns import Columns
+from gputile.placement.market import Market, opened
+from gputile.placement.prices import Demand, prices
 from gputile.scheduling.placer import Placer
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 STALE_AFTER_S = 60.0  # what was scarce then may not be any more
+
+
+def priced(demand: Demand, columns: Columns, models: Sequence[str], cpu: int) -> Market:
+    """Return the prices of a demand on a cluster as it stood: see ``market.opened``."""
+    return opened(columns, prices(demand), models, cpu)
 
 
 class Pricing:
@@ -33,15 +43,21 @@ class Pricing:
         if demand is None:
             return
         loop = asyncio.get_running_loop()
-        learnt = loop.time()
+        learnt = float("-inf")
         try:
-            while True:
+            while not self._placer.ledger.row_of:  # noqa: ASYNC110 - the ledger tells nobody
                 await asyncio.sleep(self._look_every)
+            for _ in demand.catch_up():
+                await asyncio.sleep(0)
+            while True:
                 if not self._placer.ledger.row_of or not (demand.due() or loop.time() - learnt > STALE_AFTER_S):
+                    await asyncio.sleep(self._look_every)
                     continue
                 learnt = loop.time()
+                asked, columns = demand.demand(), self._placer.ledger.columns.copy()
                 try:
-                    self._placer.reprice(await loop.run_in_executor(self._workers(), prices, demand.demand()))
+                    market = await loop.run_in_executor(self._workers(), priced, asked, columns, *self._placer.supply())
+                    self._placer.go_by(market)
                 except (BrokenProcessPool, OSError) as error:
                     log.warning("prices are not learnt anew: %s", error)
                     self._close()

@@ -99,7 +99,7 @@ class Extender:
             Activity(lease, self._take_over, time.monotonic) if settings.lease_seconds else Alone(self._take_over)
         )
         self._cluster = ApiServerCluster(connection, self._activity.active)
-        placer = Placer(self.ledger)
+        placer = Placer(self.ledger, prices_later=True)
         self._pricing = Pricing(placer)
         self.binder = Binder(placer, self._cluster, Clock(time.monotonic, time.time_ns))
         self.app: Starlette = create_app(

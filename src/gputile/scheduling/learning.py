@@ -1,6 +1,7 @@
 """What pods ask for, learnt from those that ask a scheduler: the demand that packing is priced with."""
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -16,15 +17,21 @@ from gputile.placement.prices import CARD, Demand
 FIRST_DUE, GROWTH, MOST_BETWEEN = 25, 1.4, 500
 """Prices are due after 25 pods, then ever more seldom, at last every 500 pods."""
 _SEEN = 65_536
+_AT_ONCE = 500
 _USUAL_MIB = 40_960
 _USUAL_CPU = 16_000.0  # milli-CPU a card, in a cluster without any
 
 
 class DemandLog:
-    """The demand that a ledger's scheduler has seen. Each pod counts once, however often it asks."""
+    """The demand that a ledger's scheduler has seen. Each pod counts once, however often it asks.
 
-    def __init__(self, ledger: Ledger) -> None:
+    It begins with the pods that hold cards already: when it is first asked, or piece by piece by ``catch_up`` where
+    that comes ``later``.
+    """
+
+    def __init__(self, ledger: Ledger, *, later: bool = False) -> None:
         self._ledger = ledger
+        self._later = later
         self._estimator: DemandEstimator | None = None
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._count, self._due = 0, FIRST_DUE
@@ -64,8 +71,25 @@ class DemandLog:
             self._seen.popitem(last=False)
         return True
 
+    def catch_up(self) -> Iterator[None]:
+        """Learn from the pods that hold cards already, ``_AT_ONCE`` of them between two yields."""
+        estimator = self._begun()
+        for number, booking in enumerate(list(self._ledger.bookings())):
+            if number % _AT_ONCE == 0:
+                yield
+            if booking.cards and self._new(booking.uid):
+                share = booking.cards[0]
+                milli = CARD if booking.whole else self._milli(share.mib, share.percent)
+                estimator.observe(len(booking.cards), milli, booking.cpu, frozenset())
+
     def _learning(self) -> DemandEstimator:
         """Return the estimator; the first time it learns from the pods that hold cards already."""
+        if self._estimator is None and not self._later:
+            for _ in self.catch_up():
+                pass
+        return self._begun()
+
+    def _begun(self) -> DemandEstimator:
         if self._estimator is None:
             columns = self._ledger.columns
             self._middle_mib = _middle_card(columns)
@@ -73,11 +97,6 @@ class DemandLog:
             cpu = sum(facts.cpu for row, facts in self._ledger.nodes() if cards[row])
             per_card = cpu / float(cards.sum()) if cards.any() else _USUAL_CPU
             self._estimator = DemandEstimator(generic(per_card, max(1, int(cards.max(initial=1)))))
-            for booking in self._ledger.bookings():
-                if booking.cards and self._new(booking.uid):
-                    share = booking.cards[0]
-                    milli = CARD if booking.whole else self._milli(share.mib, share.percent)
-                    self._estimator.observe(len(booking.cards), milli, booking.cpu, frozenset())
         return self._estimator
 
     def _milli(self, mib: int, percent: int) -> int:

@@ -2,7 +2,8 @@
 
 The extender asks them over HTTP and the simulator directly. Scores are kept per request shape for all nodes, and
 only the rows that changed since are computed again. Where the policy is packing they are also computed again when
-prices are: those come from outside, for what they are learnt from takes time.
+prices are: those come from outside, for what they are learnt from takes time. Who brings them later (``prices_later``)
+goes by the plain rule, full nodes first, until then; otherwise the first question waits for prices.
 """
 
 from collections import OrderedDict
@@ -59,22 +60,33 @@ class Filtered:
 class Placer:
     """Placement on one ledger."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
         self._scored: OrderedDict[tuple[Shape, int], _Scored] = OrderedDict()
         self._emptier = ledger.configuration.placement == "spread"
         self._market: Market | None = None
-        self.demand = DemandLog(ledger) if ledger.configuration.placement == "packing" else None
+        self._prices_later = prices_later
+        packing = ledger.configuration.placement == "packing"
+        self.demand = DemandLog(ledger, later=prices_later) if packing else None
 
     def reprice(self, prices: Prices) -> None:
         """Weigh by these prices, and by how scarce things are now."""
+        models, cpu = self.supply()
+        self.go_by(opened(self.ledger.columns, prices, models, cpu))
+
+    def go_by(self, market: Market) -> None:
+        """Weigh by this from now on; what changed since it was opened is weighed as it is."""
+        self._market = market
+
+    def supply(self) -> tuple[list[str], int]:
+        """Return what ``market.opened`` needs beside the columns: the model of each row, and all milli-CPU."""
         models, cpu = [""] * self.ledger.columns.rows, 0
         for row in self.ledger.row_of.values():
             facts = self.ledger.facts(row)
             if facts is not None and facts.inventory.cards:
                 models[row] = facts.model
                 cpu += facts.cpu
-        self._market = opened(self.ledger.columns, prices, models, cpu)
+        return models, cpu
 
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of ``names`` the request fits."""
@@ -165,7 +177,7 @@ class Placer:
 
         ``cpu`` is the milli-CPU that the pod asks for; only packing weighs it.
         """
-        if self.demand is not None and self._market is None:
+        if self.demand is not None and self._market is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
         market, key = self._market, (shape, cpu if self.demand is not None else 0)
         ledger, kept = self.ledger, self._scored.get(key)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,13 +10,13 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.device.request import parse_request
-from gputile.extender.pricing import Pricing
+from gputile.extender.pricing import Pricing, priced
 from gputile.ledger.events import NodeApplied
 from gputile.ledger.ledger import Ledger
 from gputile.placement.prices import Demand, Prices, prices
-from gputile.scheduling.learning import FIRST_DUE
+from gputile.scheduling.learning import FIRST_DUE, DemandLog
 from gputile.scheduling.placer import Placer
-from tests.corebuilders import gpu_node, pod
+from tests.corebuilders import book, gpu_node, pod, share
 
 
 def test_prices_follow_the_pods_that_come() -> None:
@@ -85,6 +86,58 @@ def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
                 await task
 
     asyncio.run(main())
+
+
+def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule() -> None:
+    """As binpack decides; the prices come, from the pods that hold cards, without a pod that asks."""
+
+    async def main() -> None:
+        nodes = [gpu_node("empty", mode="cgpu"), gpu_node("used", mode="cgpu")]
+        ledger, plain = Ledger(Configuration(placement="packing")), Ledger(Configuration(placement="binpack"))
+        for each in (ledger, plain):
+            for node in nodes:
+                each.apply(NodeApplied(node))
+            for i in range(1200):
+                book(each, f"u{i}", "used", share("GPU-used-0", 1))
+        placer = Placer(ledger, prices_later=True)
+        request = parse_request(pod("p", mem=5), 1024)
+        assert request is not None
+        names = ["empty", "used"]
+        assert placer.rank(request, names) == Placer(plain).rank(request, names)
+        assert placer._market is None
+        assert placer.demand is not None
+        placer.demand.observe(pod("p", mem=5), request)
+        pieces = len(list(DemandLog(ledger, later=True).catch_up()))
+        assert pieces == 3, "500 pods at once"
+        task = asyncio.create_task(Pricing(placer, look_every=0.01).run())
+        async with asyncio.timeout(120):
+            while placer._market is None:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        learnt, at_once = placer.demand.demand(), DemandLog(ledger)
+        at_once.observe(pod("p", mem=5), request)
+        assert sorted(learnt.weight.tolist()) == pytest.approx(
+            sorted(at_once.demand().weight.tolist()), rel=0.1
+        )  # forgotten in another order
+
+    asyncio.run(main())
+
+
+def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
+    ledger = Ledger(Configuration(placement="packing"))
+    ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
+    ledger.apply(NodeApplied(gpu_node("m", mode="cgpu", sizes=[32 * 1024] * 2)))
+    here, there = Placer(ledger), Placer(ledger, prices_later=True)
+    assert here.demand is not None
+    demand, columns = here.demand.demand(), ledger.columns.copy()
+    here.reprice(prices(demand))
+    there.go_by(pickle.loads(pickle.dumps(priced(demand, columns, *there.supply()))))
+    for mem in (1, 7, 15, 20):
+        request = parse_request(pod("p", mem=mem), 1024)
+        assert request is not None
+        assert (here._scores(request.shape) == there._scores(request.shape)).all()
 
 
 def test_nothing_is_learnt_where_nobody_goes_by_prices() -> None:
