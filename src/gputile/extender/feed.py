@@ -1,17 +1,21 @@
 """From the API server's watches to the ledger: each change becomes one of the ledger's events."""
 
+import asyncio
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from gputile.api.core import Node, Pod
 from gputile.extender.budgets import Budgets
-from gputile.kube.decoding import Applied, Deleted, Event, Replaced, Unreadable
+from gputile.kube.decoding import Applied, Deleted, Event, Replaced, T, Unreadable
 from gputile.ledger.events import Event as LedgerEvent
 from gputile.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodApplied, PodDeleted, PodsReplaced
 from gputile.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
+
+
+_PIECE = 200  # objects: some milliseconds
 
 
 class Feed:
@@ -58,6 +62,43 @@ class Feed:
             case Unreadable():
                 pass  # logged by the reflector; the last word on the pod stands
 
+    async def listed_pods(self, event: Replaced[Pod]) -> None:
+        """Take a list of pods as ``pods`` does, in pieces between which others get their turn.
+
+        What is gone goes first. What is there and not taken in yet is as if the watch were that much behind; a replica
+        that has to have seen it all waits for the end of this.
+        """
+        position = self._ledger.changes.position
+        unread = {each.uid for each in event.unreadable}
+        there = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
+        self._ledger.apply(PodsReplaced((), there))
+        self._budgets.pods_replaced((), there)
+        for pods in _pieces(event.objects):
+            await asyncio.sleep(0)
+            for pod in pods:
+                self._ledger.apply(PodApplied(pod))
+                self._budgets.pod_applied(pod)
+        self._free_any(position)
+        await asyncio.sleep(0)
+        # What a list brought stays for long: a full collection need not walk it again and again.
+        gc.freeze()
+
+    async def listed_nodes(self, event: Replaced[Node]) -> None:
+        """Take a list of nodes as ``nodes`` does, in pieces between which others get their turn."""
+        position = self._ledger.changes.position
+        unread = {each.name for each in event.unreadable}
+        there = frozenset(unread.union(node.metadata.name for node in event.objects))
+        self._ledger.apply(NodesReplaced((), there))
+        for nodes in _pieces(event.objects):
+            await asyncio.sleep(0)
+            for node in nodes:
+                self._ledger.apply(NodeApplied(node))
+        self._free_any(position)
+
+    def _free_any(self, position: int) -> None:
+        if self._ledger.changes.position != position and self._ledger.row_of:
+            self._freed(next(iter(self._ledger.row_of)))
+
     def nodes(self, event: Event[Node]) -> None:
         """Take an event of the nodes' watch."""
         match event:
@@ -69,3 +110,7 @@ class Feed:
                 self._apply(NodesReplaced(nodes, frozenset(each.name for each in unreadable)))
             case Unreadable():
                 pass  # logged by the reflector; the last word on the node stands
+
+
+def _pieces(objects: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (objects[start : start + _PIECE] for start in range(0, len(objects), _PIECE))

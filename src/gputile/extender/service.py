@@ -88,8 +88,8 @@ class Extender:
         self._wake = Wake(connection, time.monotonic)
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
         feed = Feed(self.ledger, self._wake.freed, budgets)
-        self._pods = Reflector(connection, "/api/v1/pods", Pod, feed.pods)
-        self._nodes = Reflector(connection, "/api/v1/nodes", Node, feed.nodes)
+        self._pods = Reflector(connection, "/api/v1/pods", Pod, feed.pods, on_list=feed.listed_pods)
+        self._nodes = Reflector(connection, "/api/v1/nodes", Node, feed.nodes, on_list=feed.listed_nodes)
         path = "/apis/policy/v1/poddisruptionbudgets"
         self._budgets = Reflector(connection, path, PodDisruptionBudget, budgets.budgets)
         namespace = settings.lease_namespace or connection.namespace

@@ -7,7 +7,7 @@ change. The reflector itself keeps no objects: the consumer does.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, NoReturn
 
@@ -62,7 +62,8 @@ class Reflector(Generic[T]):
 
     ``query`` narrows what is seen (``fieldSelector``, ``labelSelector``). A watch lasts ``watch_seconds`` (lowest and
     highest, drawn anew each time so that the agents of a cluster do not come back together) and is given up
-    ``margin`` seconds later if the API server has not ended it. What ``on_event`` raises ends :meth:`run`.
+    ``margin`` seconds later if the API server has not ended it. ``on_list`` takes the lists in place of ``on_event``,
+    and may take its time: the watch begins after it. What either raises ends :meth:`run`.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Reflector(Generic[T]):
         kind: type[T],
         on_event: Callable[[Event[T]], None],
         *,
+        on_list: Callable[[Replaced[T]], Awaitable[None]] | None = None,
         query: Query | None = None,
         page_size: int = PAGE_SIZE,
         list_seconds: float = 60.0,
@@ -84,6 +86,7 @@ class Reflector(Generic[T]):
         self._path = path
         self._decoder = ObjectDecoder(kind)
         self._on_event = on_event
+        self._on_list = on_list
         self._query = dict(query or {})
         self._page_size = page_size
         self._list_seconds = list_seconds
@@ -179,7 +182,10 @@ class Reflector(Generic[T]):
         self._logged.intersection_update(replaced.unreadable)
         for each in replaced.unreadable:
             self._log(each)
-        self._on_event(replaced)
+        if self._on_list is not None:
+            await self._on_list(replaced)
+        else:
+            self._on_event(replaced)
         self._synced.set()
         for asked in answered:
             if not asked.done():
