@@ -35,6 +35,7 @@ from gputile.gateway.claim import Claim
 from gputile.gateway.messages import FromGateway, Link
 from gputile.kube.decoding import Applied, Deleted, Event, Replaced
 from gputile.kube.errors import KubeError
+from gputile.looplag import LoopLag
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +70,8 @@ class Agent:
         closed_for: float = CLOSED_FOR_S,
     ) -> None:
         self.metrics = Metrics()
+        self._lag = LoopLag("agent")
+        self.metrics.registry.register(self._lag.seconds)
         self.node: Node | None = None
         self._node_name = node_name
         self._eyes = eyes
@@ -185,6 +188,7 @@ class Agent:
         """
         try:
             async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._lag.run())
                 tasks.create_task(self.kubelet.run())
                 await self._begin()
                 tasks.create_task(self._forever(self._watch_machine))

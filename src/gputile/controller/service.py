@@ -31,6 +31,7 @@ from gputile.kube.kubeconfig import Access
 from gputile.kube.lease import LeaseHolder
 from gputile.kube.reflector import Applied, Deleted, Event, Reflector, Replaced
 from gputile.kube.tenancy import Tenancy
+from gputile.looplag import LoopLag
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Controller:
         self.gangs = GangKeeper(self.view, planner, writer, active, time.time_ns)
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self.view.take_pods)
+        self._lag = LoopLag("controller")
         self._watches: list[Reflector[Node] | Reflector[Pod]] = [self._node_watch]
         if configuration.admission.gangs:
             self._watches.append(self._pod_watch)
@@ -78,6 +80,7 @@ class Controller:
     async def run(self) -> NoReturn:
         """Watch and act until cancelled; give the Lease up at the end."""
         work: list[Coroutine[Any, Any, Any]] = [
+            self._lag.run(),
             self._events.run(),
             self._node_watch.run(),
             self.nodes.queue.run(),
@@ -100,6 +103,7 @@ class Controller:
     def describe(self, metrics: Metrics) -> None:
         """Export what can be counted."""
         view, gangs, nodes = self.view, self.gangs, self.nodes
+        metrics.registry.register(self._lag.seconds)
         gauge = metrics.gauge
         gauge("gputile_controller_active", "1 while this replica acts.", self.leadership.active)
         gauge("gputile_controller_synced", "1 once the cluster is listed.", lambda: not self.not_ready())

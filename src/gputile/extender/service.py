@@ -42,6 +42,7 @@ from gputile.kube.lease import LeaseHolder
 from gputile.kube.reflector import Reflector
 from gputile.kube.tenancy import Tenancy
 from gputile.ledger.ledger import Ledger
+from gputile.looplag import LoopLag
 from gputile.scheduling.placer import Placer
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,8 @@ class Extender:
     def __init__(self, connection: Connection, configuration: Configuration, settings: Settings) -> None:
         self.ledger = Ledger(configuration)
         self.metrics = Metrics()
+        self._lag = LoopLag("extender")
+        self.metrics.registry.register(self._lag.seconds)
         self._settings = settings
         self._events = EventRecorder(connection, settings.identity) if settings.events else None
         self._wake = Wake(connection, time.monotonic)
@@ -152,7 +155,7 @@ class Extender:
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._settle()]
-        work += [self._wake.run(), self._pricing.run()]
+        work += [self._wake.run(), self._pricing.run(), self._lag.run()]
         work.append(self._activity.keep(self._settings.lease_seconds / 3))
         if self._events is not None:
             work.append(self._events.run())

@@ -15,6 +15,7 @@ from gputile.admission.review import Policy
 from gputile.httpserver import Server, holding
 from gputile.kube.connection import Connection
 from gputile.kube.kubeconfig import Access
+from gputile.looplag import LoopLag
 from gputile.webhook.app import create_app, create_health_app
 from gputile.webhook.configuration import LiveConfiguration
 from gputile.webhook.intake import Intake
@@ -52,6 +53,8 @@ class Webhook:
 
     def __init__(self, connection: Connection, configuration: LiveConfiguration, settings: Settings) -> None:
         self.metrics = Metrics()
+        self._lag = LoopLag("webhook")
+        self.metrics.registry.register(self._lag.seconds)
         self.configuration = configuration
         self.draining = False
         self.rotation = Rotation(
@@ -120,7 +123,8 @@ class Webhook:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
         async with asyncio.TaskGroup() as group:
-            background = [group.create_task(self.configuration.run()), group.create_task(self.rotation.run())]
+            work = (self.configuration.run(), self.rotation.run(), self._lag.run())
+            background = [group.create_task(each) for each in work]
             health_served = group.create_task(health.answer())
             if await _first(self.rotation.served, ending):
                 # What is loaded by now stays: no review shall wait for a collection that walks it, for tens of ms.
