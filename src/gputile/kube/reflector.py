@@ -32,6 +32,7 @@ __all__ = ["Applied", "Deleted", "Event", "Reflector", "ReflectorCounts", "Repla
 log = logging.getLogger(__name__)
 
 _BACKOFF = Backoff()
+_MOST_LOGGED = 1024  # unreadable objects that are remembered, so that each is logged once; anybody may create more
 _RESUMABLE = (ConnectionFailed, AnswerLost, TooManyRequests, ServerError, Unauthorized, Forbidden)
 
 
@@ -233,6 +234,8 @@ class Reflector(Generic[T]):
 
     def _log(self, unreadable: Unreadable) -> None:
         if unreadable not in self._logged:
+            if len(self._logged) >= _MOST_LOGGED:
+                self._logged.clear()
             self._logged.add(unreadable)
             where = f"{unreadable.namespace}/{unreadable.name}".lstrip("/")
             log.warning("cannot read %s of %s: %s", where, self._path, unreadable.why)

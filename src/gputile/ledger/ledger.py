@@ -31,6 +31,8 @@ from gputile.ledger.node import NodeFacts, facts_of
 from gputile.ledger.plainpods import PlainPods
 from gputile.ledger.table import Table
 
+_GROUPS = 1024  # trust groups beside twice those that hold something: what is kept of those that were
+
 
 class LedgerError(Exception):
     """A booking contradicts what the ledger holds."""
@@ -50,6 +52,7 @@ class Ledger:
         self._holds = Holds()
         self._plain = PlainPods() if configuration.placement == "packing" else None
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
+        self._most_groups = _GROUPS
 
     # -- events
 
@@ -211,10 +214,17 @@ class Ledger:
             if not self._table.take(row, booking):
                 self._refresh_service(row, booking.node)
             self.changes.add(row)
+        if self._table.groups > self._most_groups:
+            self._forget_groups()
 
     def _restate(self, booking: Booking) -> None:
         """Say otherwise how sure a booking is; what it takes stays the same."""
         self._bookings[booking.uid] = self._on_node[booking.node][booking.uid] = booking
+
+    def _forget_groups(self) -> None:
+        """Forget trust groups that hold nothing any more: namespaces come and go."""
+        self._table.keep_groups({booking.trust_group for booking in self._bookings.values()})
+        self._most_groups = _GROUPS + 2 * self._table.groups
 
     def _release(self, uid: str) -> None:
         booking = self._bookings.pop(uid, None)

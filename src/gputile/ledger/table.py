@@ -20,6 +20,7 @@ class Table:
         self._position: list[dict[str, int]] = [{} for _ in range(self.columns.rows)]  # row -> card UUID -> column
         self._free_rows: list[int] = list(range(self.columns.rows - 1, -1, -1))
         self._groups: dict[str, int] = {}
+        self._last_group = NO_GROUP
 
     # -- nodes
 
@@ -121,7 +122,20 @@ class Table:
         return known
 
     def _group(self, name: str) -> int:
-        return self._groups.setdefault(name, len(self._groups) + 1)
+        number = self._groups.get(name)
+        if number is None:
+            # No number is given a second time: scores that were computed with one of before match nothing.
+            number = self._groups[name] = self._last_group = self._last_group + 1
+        return number
+
+    @property
+    def groups(self) -> int:
+        """How many trust groups have a number."""
+        return len(self._groups)
+
+    def keep_groups(self, names: Collection[str]) -> None:
+        """Forget the numbers of all other trust groups; they hold nothing."""
+        self._groups = {name: number for name, number in self._groups.items() if name in names}
 
     # -- questions
 

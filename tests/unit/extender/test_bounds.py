@@ -1,0 +1,79 @@
+"""However many pods come and go, what an extender keeps of them stays as it is (it runs for months)."""
+
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.extender import ExtenderArgs
+from gputile.api.wellknown import ALLOCATION_ANNOTATION, POD_GROUP_LABEL
+from gputile.extender.binder import Binder, Clock
+from gputile.extender.budgets import Budgets
+from gputile.extender.feed import Feed
+from gputile.extender.verbs import Verbs
+from gputile.kube.decoding import Applied, Deleted
+from gputile.ledger.events import NodeApplied
+from gputile.ledger.ledger import Ledger
+from gputile.scheduling.placer import Placer
+from tests.corebuilders import allocation_text, share
+from tests.unit.extender.builders import gpu_node, gpu_pod
+from tests.unit.extender.cluster import Fate, ModelCluster
+
+AT_ONCE = 50
+# Entries of one container. The largest stated bounds: pods that were learnt from, and pods that filter has shown.
+LARGEST, OTHERS = {"_seen": 65_536, "_rows": 8_192}, 4_096
+
+
+def reachable(root: object) -> Iterator[tuple[str, int]]:
+    """Yield each container of gputile's own objects below ``root``: the attribute that it is, and its entries."""
+    known, left = set[int](), [root]
+    while left:
+        thing = left.pop()
+        if id(thing) in known:
+            continue
+        known.add(id(thing))
+        attributes: dict[str, Any] = getattr(thing, "__dict__", {})
+        for name in getattr(type(thing), "__slots__", ()):
+            if hasattr(thing, name):
+                attributes = {**attributes, name: getattr(thing, name)}
+        for name, value in attributes.items():
+            if isinstance(value, (dict, list, set, frozenset)):
+                yield name, len(value)
+                left += value.values() if isinstance(value, dict) else value
+            elif type(value).__module__.startswith("gputile."):
+                left.append(value)
+
+
+@pytest.mark.parametrize(("placement", "pods"), [("binpack", 20_000), ("packing", 100_000)])
+def test_pods_that_come_and_go_leave_nothing_behind(placement: str, pods: int) -> None:
+    ledger = Ledger(Configuration(placement=placement))
+    for i in range(4):
+        ledger.apply(NodeApplied(gpu_node(f"n{i}", cards=8, mode="share" if i % 2 else "cgpu")))
+    placer, cluster = Placer(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
+    budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
+    feed = Feed(ledger, lambda _: None, budgets)
+    binder = Binder(placer, cluster, Clock(lambda: 0.0, lambda: 1))
+    verbs = Verbs(placer, binder, cluster, lambda _: None, lambda: None, budgets=budgets)
+    names, there = [f"n{i}" for i in range(4)], list[Pod]()
+    for i in range(pods):
+        # Every pod is unlike all others: its name, namespace, labels, amounts and CPU.
+        pod = gpu_pod(f"p{i}", 1 + i % 15, namespace=f"team-{i}")
+        pod.metadata.labels = {"app": str(i), POD_GROUP_LABEL: f"g{i}"}
+        pod.spec.containers[0].resources.requests = {"cpu": f"{i}m"}
+        if i % 10 == 0:
+            verbs.filter(ExtenderArgs(pod=pod, node_names=names))
+        pod.spec.node_name = names[i % 4]
+        pod.metadata.annotations = {ALLOCATION_ANNOTATION: allocation_text(share(f"GPU-n{i % 4}-{i % 8}", 1))}
+        feed.pods(Applied(pod))
+        there.append(pod)
+        if len(there) > AT_ONCE:
+            feed.pods(Deleted(there.pop(0)))
+    assert sum(1 for _ in ledger.bookings()) == AT_ONCE
+    gc.collect()
+    for name, entries in reachable(verbs):
+        assert entries <= LARGEST.get(name, OTHERS), name
+    for name, entries in reachable(feed):
+        assert entries <= LARGEST.get(name, OTHERS), name
