@@ -6,6 +6,7 @@ in which they were added, each by the first request that it fits.
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from gputile.kube.credentials import FixedCredentials
 from gputile.kube.kubeconfig import Access
 
 Object = dict[str, Any]
+_POD = re.compile(r"/api/v1/namespaces/[^/]+/pods/(?P<name>[^/]+)(?P<what>/[a-z]+)?")
 
 
 @dataclass
@@ -214,6 +216,9 @@ class FakeApiServer:
             raise Refused(*self.refused[request.path])
         if request.method == "GET" and request.path in self.store:
             return 200, self._page(request)
+        pod = _POD.fullmatch(request.path)
+        if pod is not None and "/api/v1/pods" in self.store:
+            return self._pod(request, pod["name"], pod["what"] or "")
         if request.method == "POST":
             obj = request.json()
             if obj["metadata"]["name"] in self.store.setdefault(request.path, {}):
@@ -233,11 +238,31 @@ class FakeApiServer:
             self.delete(collection, name)
         return 200, stored
 
+    def _pod(self, request: Request, name: str, what: str) -> tuple[int, Object]:
+        """Serve a pod of the list of all pods: get it, write to it or its status, bind it (BindingREST.Create)."""
+        stored = self.store["/api/v1/pods"].get(name)
+        if stored is None:
+            raise Refused(404, "NotFound")
+        if request.method == "PATCH":
+            return 200, self.put("/api/v1/pods", _merged(stored, request.json()))
+        if request.method == "POST" and what == "/binding":
+            binding = request.json()
+            meta, current = binding["metadata"], stored["metadata"]
+            same = meta["uid"] == current["uid"] and meta["resourceVersion"] in ("", current["resourceVersion"])
+            if not same or stored["spec"].get("nodeName"):
+                raise Refused(409, "Conflict")
+            change = {"metadata": {"annotations": meta["annotations"]}, "spec": {"nodeName": binding["target"]["name"]}}
+            self.put("/api/v1/pods", _merged(stored, change))
+            return 201, {"kind": "Status", "status": "Success"}
+        return 200, stored
+
     def _page(self, request: Request) -> Object:
         limit = int(request.query.get("limit", 0)) or None
         token = request.query.get("continue")
         if token is None:
             version, rest = self.version, list(self.store[request.path].values())
+            if request.query.get("fieldSelector") == "spec.nodeName=":
+                rest = [each for each in rest if not each["spec"].get("nodeName")]
         elif token in self._snapshots:
             version, rest = self._snapshots[token]
         else:
