@@ -199,7 +199,7 @@ class Gangs(RuleBasedStateMachine):
     def a_clock_is_set(self, who: str, ahead: int) -> None:
         """What has begun may then lose places: they end too soon, or are given anew."""
         self.ahead[who] = ahead
-        self.lost.update(self.begun)
+        self.lost.update(self.begun, self.under_way_plans())
 
     def time_passes(self, seconds: int) -> None:
         self.now_ns += seconds * SECOND
@@ -462,9 +462,9 @@ class Gangs(RuleBasedStateMachine):
 
     def everything_settles(self) -> None:
         """All hear, the controller acts, and kube-scheduler tries, until nothing changes any more."""
-        self.ahead = dict.fromkeys(self.ahead, 0)
         self.server.late_writes_are_executed()
         self.bindings_land()
+        self.ahead = dict.fromkeys(self.ahead, 0)
         for _ in range(60):
             before = self.server.version
             self.the_controller_hears(10_000)

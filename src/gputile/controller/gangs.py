@@ -21,6 +21,7 @@ class Gang:
 
     ``size`` is how many pods start together, 0 where nobody says. ``running`` counts pods that have started (see
     ``_running``). ``kept`` are unbound pods with a place that they may take; ``loose`` are unbound pods without one.
+    ``ending`` are those kept whose place is to be prolonged, or its end to be set right: what has begun is not moved.
     ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
     """
 
@@ -32,6 +33,7 @@ class Gang:
     priority: int
     oldest: str
     complete_at: float
+    ending: tuple[Pod, ...] = ()
 
     @property
     def needed(self) -> int:
@@ -68,6 +70,7 @@ def _gang(view: View, name: GangName, pods: Sequence[Pod]) -> Gang | None:
     running = _running(pods)
     size = _size(view, name, pods)
     kept = _kept(view, waiting, running) if size else set()
+    ending = [pod for pod in waiting if pod.metadata.uid in kept and _lasting(view, pod) is None]
     created = [_unix(pod.metadata.creation_timestamp) for pod in waiting]
     return Gang(
         name=name,
@@ -78,6 +81,7 @@ def _gang(view: View, name: GangName, pods: Sequence[Pod]) -> Gang | None:
         priority=max(pod.spec.priority or 0 for pod in waiting),
         oldest=min(pod.metadata.creation_timestamp or "" for pod in waiting),
         complete_at=max(created),
+        ending=tuple(ending),
     )
 
 
@@ -106,13 +110,14 @@ def _size(view: View, name: GangName, pods: Iterable[Pod]) -> int:
 def _kept(view: View, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str]:
     """Return the UIDs of the pods that may take the place that is kept for them.
 
-    That is the rule of the extender (``scheduling.claim``): all places of a plan, or those of one that has begun.
+    That is the rule of the extender (``scheduling.claim``): all places of a plan, or those of one that has begun. The
+    latter are kept to their end while they are sound: with one of them lost, the others could not be given anew.
     """
     begun = {hold.plan for pod in running if (hold := hold_of(pod)) is not None}
     plans: dict[str, list[tuple[Pod, Hold]]] = {}
     for pod in waiting:
-        hold = _lasting(view, pod)
-        if hold is not None:
+        hold = view.hold(pod)
+        if hold is not None and (_lasting(view, pod) or (hold.plan in begun and _still_fits(view, pod, hold))):
             plans.setdefault(hold.plan, []).append((pod, hold))
     kept: set[str] = set()
     for plan, places in plans.items():
@@ -134,6 +139,17 @@ def _lasting(view: View, pod: Pod) -> Hold | None:
     hold = view.hold(pod)
     # One that ends later than any should was written while a clock was wrong.
     return hold if hold is not None and margin < hold.expires_ns - view.now_ns <= whole + margin else None
+
+
+def _still_fits(view: View, pod: Pod, hold: Hold) -> bool:
+    """Return whether kube-scheduler's own checks let the pod go where its place is."""
+    predicates = view.ground().predicates
+    counted = predicates.remove(pod.metadata.uid)
+    try:
+        return predicates.reasons(pod).get(hold.node, "gone") is None
+    finally:
+        if counted:
+            predicates.place(pod, counted)
 
 
 def _there(view: View, pod: Pod, hold: Hold) -> bool:

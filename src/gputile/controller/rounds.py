@@ -9,12 +9,14 @@ that it cannot use yet, so no two wait for each other's.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gputile.api.core import Pod
 from gputile.api.wellknown import HOLD_ANNOTATION
 from gputile.controller.gangs import Gang, gangs_of, place_lasts
 from gputile.controller.view import Ground, View
 from gputile.device.gang import GangName, gated
-from gputile.device.hold import Hold
+from gputile.device.hold import Hold, hold_of
 from gputile.device.request import RequestError
 from gputile.scheduling.gangplan import Candidate, GangPlan, candidate, plan_gang
 
@@ -95,6 +97,7 @@ class Planner:
         self._several_begun = sum(gang.begun for gang in gangs) > 1
         head: Gang | None = None
         for gang in gangs:
+            self._prolong(gang, result)
             result.gates += sorted((pod for pod in gang.kept if gated(pod)), key=in_line)
             if gang.loose and not self._advance(gang, head, result):
                 result.waiting += 1
@@ -216,6 +219,12 @@ class Planner:
             elif HOLD_ANNOTATION in pod.metadata.annotations:
                 writes.append(Write(pod, None))
         self._expect(writes, result)
+
+    def _prolong(self, gang: Gang, result: Round) -> None:
+        """Let places of a plan that has begun end as late as new ones."""
+        ends = self._view.now_ns + self._configuration.gangs.hold_seconds * _SECOND
+        holds = [(pod, hold) for pod in gang.ending if (hold := hold_of(pod)) is not None]
+        self._expect([Write(pod, msgspec.structs.replace(hold, expires_ns=ends)) for pod, hold in holds], result)
 
     def _gather(self, gang: Gang, plan: GangPlan, result: Round) -> None:
         """Keep what there is for a gang that has waited too long, where that is more than is kept already."""

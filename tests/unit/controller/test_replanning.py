@@ -157,3 +157,22 @@ def test_a_clock_of_the_controller_that_was_wrong_once_disables_no_gang(ahead: i
     machine.everything_settles()
     assert bound_of(machine) == set(FOUR)
     machine.teardown()
+
+
+def test_places_of_a_plan_that_has_begun_are_prolonged_and_not_given_anew() -> None:
+    """So that of what has begun, only those wait whose own place is lost."""
+    machine = planned(units=4)
+    assert machine.schedule("g1-0")
+    machine.time_passes(RENEWAL)
+    machine.the_controller_hears(10_000)
+    machine.the_controller_acts([], 1)
+    assert set(plans_of(machine).values()) == {"g1/1"}
+    ends = {hold.expires_ns for uid in FOUR[1:] if (hold := hold_of(machine.server.pods[uid])) is not None}
+    assert ends == {machine.now_ns + HOLD_SECONDS * SECOND}
+    machine.time_passes(RENEWAL)
+    machine.a_card_sickens_or_heals("b", [1])
+    machine.everything_settles()
+    assert bound_of(machine) == {"g1-0", "g1-1", "g1-2"}
+    machine.a_card_sickens_or_heals("b", [])
+    machine.everything_settles()
+    assert bound_of(machine) == set(FOUR)
