@@ -12,6 +12,7 @@ from types import FrameType
 from rich.console import Console
 
 from tests.localcluster.toolchain import ComponentMissing
+from tests.soak.system.faults import all_faults
 from tests.soak.system.report import write
 from tests.soak.system.run import Options, Run
 
@@ -22,7 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pods", type=int, default=10_000, help="how many are created, if time is enough (10000)")
     parser.add_argument("--seed", type=int, help="of workload and faults (another one each time)")
     parser.add_argument("--fault-every", type=float, default=6.0, metavar="SECONDS", help="0 for none (6)")
-    parser.add_argument("--only", action="append", default=[], metavar="KIND", help="only this kind of fault")
+    kinds = sorted({each.kind for each in all_faults()})
+    parser.add_argument("--only", action="append", default=[], choices=kinds, help="only faults of this kind")
     parser.add_argument("--most", type=int, default=200, help="pods that are there at once (200)")
     parser.add_argument("--real-every", type=int, default=60, help="one of so many goes to the real node (60)")
     parser.add_argument("--most-real", type=int, default=12, help="pods on the real node at once (12)")
