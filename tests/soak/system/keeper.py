@@ -191,8 +191,10 @@ class Keeper:
         return stamped is not None and int(stamped) != self._unit_mib()
 
     def _do(self, life: Life, deed: Callable[[Life], None]) -> None:
+        since = time.monotonic()
         try:
             deed(life)
+            self._findings.lasted("a write of our own", time.monotonic() - since, life.planned.key)
         except ApiError as error:
             if error.status != 404:
                 life.tell(self._findings.now(), f"asked in vain: {str(error)[:200]}")
