@@ -81,6 +81,15 @@ def test_each_way_to_be_wrong_is_seen(pods: list[Json], said: str) -> None:
     assert any(said in text for text in wrong), wrong
 
 
+def test_a_real_kubelet_may_put_a_shared_pod_on_fewer_cards_and_never_a_whole_one() -> None:
+    rules = Rules(3, {}, kubelets=frozenset({"n"}))
+    shared = pod("one", {"aliyun.com/gpu-mem": 2}, share("u0", 2048), labels={"aliyun.com/gpu-count": "2"})
+    assert over_allocations([NODE], [shared], rules) == []
+    assert over_allocations([NODE], [shared], RULES) == ["a/one: 1 cards are booked, 2 asked for"]
+    cards = pod("two", {"nvidia.com/gpu": 2}, share("u1", 16384, 100), whole=True)
+    assert over_allocations([NODE], [cards], rules) == ["a/two: 1 cards are booked, 2 asked for"]
+
+
 def test_pods_that_have_ended_hold_nothing_and_trusted_ones_may_share() -> None:
     ended = memory("two", 16)
     ended["status"]["phase"] = "Succeeded"

@@ -35,9 +35,8 @@ from tests.localcluster.processtree import children, command, resident_mib
 from tests.localcluster.scratch import Scratch
 from tests.soak.system.clocks import Clocks
 from tests.soak.system.proxy import Proxies
-from tests.soak.system.workload import GROUPS, NAMESPACES, PLAYED, REAL, RULES
+from tests.soak.system.workload import GROUPS, NAMESPACES, PLAYED, REAL, REAL_NODE, RULES
 
-REAL_NODE = "real"
 EXTENDERS, CONTROLLERS = ("extender-a", "extender-b"), ("controller-a", "controller-b")
 SCHEDULERS = ("scheduler-a", "scheduler-b")
 OURS = (*EXTENDERS, *CONTROLLERS, "webhook", "agent")  # what speaks to the API server through a proxy

@@ -23,10 +23,15 @@ ISOLATED = ("cgpu", "core_mem", "mps")
 
 @dataclass(frozen=True)
 class Rules:
-    """What the cluster is configured to. ``groups`` is the trust group of each namespace."""
+    """What the cluster is configured to. ``groups`` is the trust group of each namespace.
+
+    ``kubelets`` are the nodes with a real kubelet: where nobody can tell it about a pod, it chooses the cards itself, and
+    the booking follows it. There shared pods may be on fewer cards than they asked for (docs/agent.md, Limits).
+    """
 
     pods_per_card: int
     groups: Mapping[str, str]
+    kubelets: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -58,7 +63,7 @@ def over_allocations(nodes: Iterable[Json], pods: Iterable[Json], rules: Rules) 
             if asked.anything:
                 wrong.append(f"{key} is bound to {node} without an allocation")
             continue
-        if problem := _not_what_was_asked(pod, claim, asked):
+        if problem := _not_what_was_asked(pod, claim, asked, node in rules.kubelets):
             wrong.append(f"{key}: {problem}")
         for share in claim.cards:
             card = held[node, share.uuid]
@@ -92,9 +97,9 @@ def _wrong_with(name: str, mib: int | None, card: _Card, rules: Rules) -> list[s
     return wrong
 
 
-def _not_what_was_asked(pod: Json, claim: Claim, asked: Asked) -> str:
-    """Return in what the allocation is another amount than the pod asks for, "" where it is the same."""
-    if len(claim.cards) != asked.cards:
+def _not_what_was_asked(pod: Json, claim: Claim, asked: Asked, fewer: bool) -> str:
+    """Return in what the allocation is not what the pod asks for, "" where it is; it may be on ``fewer`` cards."""
+    if len(claim.cards) > asked.cards or (len(claim.cards) < asked.cards and not (fewer and asked.units)):
         return f"{len(claim.cards)} cards are booked, {asked.cards} asked for"
     if asked.whole:
         return "" if claim.whole else "a whole card is asked for and a part booked"

@@ -20,7 +20,12 @@ from tests.soak.system.judge import Rules
 
 NAMESPACES = ("soak-a", "soak-b", "soak-c", "soak-d")
 GROUPS = {"ab": ["soak-a", "soak-b"]}  # the others trust nobody
-RULES = Rules(pods_per_card=16, groups={name: group for group, names in GROUPS.items() for name in names})
+REAL_NODE = "real"
+RULES = Rules(
+    pods_per_card=16,
+    groups={name: group for group, names in GROUPS.items() for name in names},
+    kubelets=frozenset({REAL_NODE}),
+)
 REAL, PLAYED = {"soak.example.com/node": "real"}, {"soak.example.com/node": "played"}
 IMPOSSIBLE_UNITS = 500  # more than any card has
 
