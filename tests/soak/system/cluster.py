@@ -189,7 +189,7 @@ def whole_system(say: Any) -> Iterator[System]:
         urls["agent"] = real.agent.url
         system = System(plane, proxies, plane.clocks, webhook, real, state, gpus, urls)
         system.played_nodes = tuple(node.name for node in nodes)
-        agents = PlayedAgents(plane.api, lambda: system.unit_mib, set(system.played_nodes).__contains__, 1.0)
+        agents = PlayedAgents(plane.api, lambda: system.unit_mib, set(system.played_nodes).__contains__, 3.0)
         stack.enter_context(agents)
         yield system
 
