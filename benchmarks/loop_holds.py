@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable, Iterator
 
-from benchmarks import controller_holds
+from benchmarks import controller_holds, extender_holds
 from benchmarks.clusters import node_name
 from benchmarks.loopmeter import Case, LoopMeter
 from benchmarks.report import Result, cpu_times, without_collector
@@ -16,7 +16,7 @@ from benchmarks.report import Result, cpu_times, without_collector
 NAME = "holds"
 TARGET_MS = 50.0
 NODES = 5_000
-PARTS: tuple[Callable[[], Iterable[Case]], ...] = (controller_holds.cases,)
+PARTS: tuple[Callable[[], Iterable[Case]], ...] = (controller_holds.cases, extender_holds.cases)
 
 
 def run() -> Iterator[Result]:

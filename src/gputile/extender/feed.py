@@ -15,7 +15,7 @@ from gputile.ledger.ledger import Ledger
 log = logging.getLogger(__name__)
 
 
-_PIECE = 200  # objects: some milliseconds
+_PIECE = 50  # objects: some milliseconds, of nodes the most
 
 
 class Feed:
@@ -71,7 +71,9 @@ class Feed:
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
         there = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
+        await asyncio.sleep(0)
         self._ledger.apply(PodsReplaced((), there))
+        await asyncio.sleep(0)
         self._budgets.pods_replaced((), there)
         for pods in _pieces(event.objects):
             await asyncio.sleep(0)

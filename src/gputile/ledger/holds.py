@@ -1,6 +1,6 @@
 """Holds in the ledger: places that gangs were given, and that no Binding has taken yet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from gputile.api.core import Pod
 from gputile.device.allocation import Allocation
@@ -76,9 +76,9 @@ class Holds:
         hold = self._by_uid.get(uid)
         return hold if hold is not None and hold.expires_ns > self._now_ns else None
 
-    def keep_only(self, uids: set[str]) -> None:
-        """Drop the holds of all other pods."""
-        for uid in self._by_uid.keys() - uids:
+    def keep_only(self, *uids: Container[str]) -> None:
+        """Drop the holds of pods that are in none of these."""
+        for uid in [uid for uid in self._by_uid if not any(uid in some for some in uids)]:
             del self._by_uid[uid]
 
     def pass_to(self, now_ns: int) -> tuple[list[str], list[str]]:

@@ -153,7 +153,7 @@ class Ledger:
         # What is assumed stays: the list may be older than the bind; whoever assumed it looks after it.
         for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
             self._release(uid)
-        self._holds.keep_only(seen | self._bookings.keys())
+        self._holds.keep_only(seen, self._bookings)
         if self._plain is not None:
             for uid in self._plain.uids() - seen:
                 self._charge(self._plain.drop(uid))

@@ -1,0 +1,175 @@
+"""The extender's handlers: whole lists, news of pods, the four verbs, and prices that came."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Any
+
+from benchmarks.clusters import CARDS, booking_for, filled, gpu_node, gpu_pod
+from benchmarks.loopmeter import Case, LoopMeter
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Binding, Node, Pod
+from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
+from gputile.api.wellknown import ALLOCATION_ANNOTATION
+from gputile.device.allocation import encode_allocation
+from gputile.extender.binder import Binder, Clock
+from gputile.extender.budgets import Budgets
+from gputile.extender.feed import Feed
+from gputile.extender.pricing import priced
+from gputile.extender.verbs import Verbs
+from gputile.kube.decoding import Applied, Deleted, Replaced
+from gputile.ledger.ledger import Ledger
+from gputile.scheduling.placer import Placer
+
+NODES, PODS = 5_000, 50_000
+Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
+
+
+def cases() -> Iterator[Case]:
+    """Yield the extender's handlers, each on a cluster of its own that has the same objects."""
+    nodes = [gpu_node(number) for number in range(NODES)]
+    pods = list(_bound_pods())
+
+    def case(what: str, drive: Drive, placement: str = "binpack") -> Case:
+        async def run(meter: LoopMeter) -> None:
+            await drive(Bench(nodes, pods, placement), meter)
+
+        return Case(f"extender: {what}", run)
+
+    yield case(f"a list of {NODES} nodes and {PODS} pods", _lists)
+    yield case("a pod is bound, ends, and is gone", _pod_events)
+    yield case(f"filter, prioritize and bind, {NODES} nodes", _verbs)
+    yield case("preempt, 100 nodes of 120 pods, one card", _preempt)
+    yield case("preempt, 100 nodes of 120 pods, eight cards", _preempt_all)
+    yield case("packing: prices come, and the next filter", _reprice, "packing")
+
+
+class Bench:
+    """An extender's parts, on an API server that binds at once."""
+
+    def __init__(self, nodes: list[Node], pods: list[Pod], placement: str) -> None:
+        self.nodes, self.pods = nodes, pods
+        self.ledger = Ledger(Configuration(placement=placement))  # type: ignore[arg-type]
+        self.placer = Placer(self.ledger, prices_later=True)
+        budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
+        self.feed = Feed(self.ledger, lambda _: None, budgets)
+        server: Any = _Server()
+        binder = Binder(self.placer, server, Clock(lambda: 0.0, lambda: 1))
+        self.verbs = Verbs(self.placer, binder, server, lambda _: None, lambda: None, budgets=budgets)
+        self.names = [node.metadata.name for node in nodes]
+
+    async def list(self) -> None:
+        """Take the lists that an extender begins with."""
+        await self.feed.listed_nodes(Replaced(self.nodes))
+        await self.feed.listed_pods(Replaced(self.pods))
+
+
+class _Server:
+    async def bind(self, binding: Binding) -> None:
+        pass
+
+
+def _bound_pods() -> Iterator[Pod]:
+    placer, names = filled(NODES, 0)
+    for number in range(PODS):
+        node, units = names[number % NODES], 1 + number % 2
+        booking = booking_for(placer, number, units, node)
+        assert booking is not None
+        assert booking.allocation is not None
+        pod = gpu_pod(number, units)
+        pod.spec.node_name = node
+        pod.metadata.annotations = {ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)}
+        yield pod
+
+
+async def _lists(bench: Bench, meter: LoopMeter) -> None:
+    with meter.watching():
+        await asyncio.create_task(bench.list())
+
+
+async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+
+    async def news() -> None:
+        for pod in bench.pods[:100]:
+            bench.feed.pods(Deleted(pod))
+            bench.feed.pods(Applied(pod))
+            await asyncio.sleep(0)
+
+    with meter.watching():
+        await asyncio.create_task(news())
+
+
+async def _verbs(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+
+    async def ask() -> None:
+        for number in range(10):
+            pod = gpu_pod(PODS + number, 3 + number)
+            pod.metadata.resource_version = "1"
+            args, meta = ExtenderArgs(pod=pod, node_names=bench.names), pod.metadata
+            assert bench.verbs.filter(args).node_names
+            await asyncio.sleep(0)
+            bench.verbs.prioritize(args)
+            await asyncio.sleep(0)
+            binding = ExtenderBindingArgs(
+                pod_name=meta.name, pod_namespace=meta.namespace, pod_uid=meta.uid, node=bench.names[number]
+            )
+            assert not (await bench.verbs.bind(binding)).error
+            await asyncio.sleep(0)
+
+    with meter.watching():
+        await asyncio.create_task(ask())
+
+
+async def _preempting(bench: Bench, meter: LoopMeter, cards: int) -> None:
+    """Nodes that are full of small pods; the request asks for all of one card, or of all of them."""
+    await bench.feed.listed_nodes(Replaced(bench.nodes[:100]))
+    for number in range(100 * CARDS * 15):
+        node = bench.nodes[number % 100]
+        booking = booking_for(bench.placer, number, 1, node.metadata.name)
+        assert booking is not None
+        assert booking.allocation is not None
+        pod = gpu_pod(number, 1)
+        pod.spec.node_name = node.metadata.name
+        pod.metadata.annotations = {ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)}
+        bench.feed.pods(Applied(pod))
+    asking = gpu_pod(PODS, 15 * cards)
+    asking.metadata.labels = {"aliyun.com/gpu-count": str(cards)}
+    asking.spec.priority = 1000
+    offered = {name: MetaVictims(pods=[]) for name in islice(bench.names, 100)}
+    args = ExtenderPreemptionArgs(pod=asking, node_name_to_meta_victims=offered)
+    with meter.watching():
+        answer = await asyncio.create_task(bench.verbs.preempt(args))
+    assert len(answer.node_name_to_meta_victims) == 100
+
+
+async def _preempt(bench: Bench, meter: LoopMeter) -> None:
+    await _preempting(bench, meter, 1)
+
+
+async def _preempt_all(bench: Bench, meter: LoopMeter) -> None:
+    await _preempting(bench, meter, CARDS)
+
+
+async def _reprice(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    placer, demand = bench.placer, bench.placer.demand
+    assert demand is not None
+
+    async def learn() -> None:
+        for _ in demand.catch_up():
+            await asyncio.sleep(0)
+        for number in range(900):
+            pod = gpu_pod(PODS + number, 1 + number % 15)
+            pod.spec.containers[0].resources.requests = {"cpu": f"{number + 1}m"}
+            bench.verbs.filter(ExtenderArgs(pod=pod, node_names=bench.names[:1]))
+            await asyncio.sleep(0)
+        asked, columns, supply = demand.demand(), placer.ledger.columns.copy(), placer.supply()
+        await asyncio.sleep(0)
+        placer.go_by(await asyncio.to_thread(priced, asked, columns, *supply))  # in a process of its own
+        await asyncio.sleep(0)
+        bench.verbs.filter(ExtenderArgs(pod=gpu_pod(2 * PODS, 4), node_names=bench.names))
+
+    with meter.watching():
+        await asyncio.create_task(learn())
