@@ -160,6 +160,9 @@ class FakeCluster:
         annotations = {**meta.annotations, **patch.get("metadata", {}).get("annotations", {})}
         conditions = {c.type: c for c in self.node.status.conditions}
         for entry in patch.get("status", {}).get("conditions", []):
+            if entry.get("$patch") == "delete":
+                conditions.pop(entry["type"], None)
+                continue
             conditions[entry["type"]] = msgspec.convert(entry, NodeCondition)
         self._put_node(
             msgspec.structs.replace(

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from tests.fakes import nvml
+from tests.fakes.hardware import with_gpu
 from tests.localcluster.client import is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, write_configuration
@@ -58,6 +59,7 @@ class NodeAgent:
             f"--pod-resources-socket={node.pod_resources}",
             f"--state-dir={node.directory / 'state'}",
             f"--usage-dir={node.usage}",
+            f"--machine-root={with_gpu(node.directory / 'hardware')}",
             f"--metrics-port={port}",
             "--log-format=text",
             *options,

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gputile.agent.labels import is_ours
 from gputile.api.core import Node, NodeCondition
-from gputile.api.wellknown import INVENTORY_ANNOTATION
+from gputile.api.wellknown import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION
 from gputile.device.health import Health
 from gputile.nvml.probe import ProbedMachine
 
@@ -42,6 +42,29 @@ def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] |
     if conditions:
         patch["status"] = {"conditions": conditions}
     return patch or None
+
+
+def farewell_patch(current: Node) -> dict[str, Any] | None:
+    """Return the strategic merge patch that removes what an agent has said of the node; None where none has.
+
+    The condition of a silent agent is the controller's. Labels of a node that no agent has spoken of are others'.
+    """
+    spoken = [
+        condition.type
+        for condition in current.status.conditions
+        if condition.type.startswith(CONDITION_PREFIX) and condition.type != AGENT_SILENT
+    ]
+    inventory = INVENTORY_ANNOTATION in current.metadata.annotations
+    if not spoken and not inventory:
+        return None
+    labels = {key: None for key in current.metadata.labels if is_ours(key)}
+    metadata: dict[str, Any] = {"labels": labels} if labels else {}
+    if inventory:
+        metadata["annotations"] = {INVENTORY_ANNOTATION: None}
+    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
+    if spoken:
+        patch["status"] = {"conditions": [{"type": kind, "$patch": "delete"} for kind in spoken]}
+    return patch
 
 
 def _changed(current: list[NodeCondition], wanted: tuple[NodeCondition, ...], now: datetime) -> list[dict[str, str]]:

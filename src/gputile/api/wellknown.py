@@ -61,6 +61,10 @@ GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # what all of gpushare's begin w
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5 and before; pod
 CDI_ANNOTATION_PREFIX: Final = "cdi.k8s.io/"  # container runtimes; pod: devices to add, past kubelet and ledger
 
+# Conditions of nodes: gputile's begin with the prefix; the agent's, but for the one that the controller sets
+CONDITION_PREFIX: Final = "gputile.io/"
+AGENT_SILENT: Final = "gputile.io/AgentSilent"
+
 # The Leases of the active extender and the active controller
 EXTENDER_LEASE: Final = "gputile-extender"
 CONTROLLER_LEASE: Final = "gputile-controller"

@@ -1,5 +1,6 @@
 """``gputile agent``: the service on every GPU node."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -51,6 +52,12 @@ def agent(
     host_root: Annotated[
         Path, typer.Option("--host-root", metavar="DIR", help="Where the host's /usr and /proc/driver are, for CDI.")
     ] = Path("/"),
+    machine_root: Annotated[
+        Path, typer.Option("--machine-root", metavar="DIR", help="Where /sys, /proc and /dev tell of the GPUs.")
+    ] = Path("/"),
+    rest: Annotated[
+        bool, typer.Option("--rest/--no-rest", help="Rest where there is no NVIDIA GPU, until there is one.")
+    ] = True,
     metrics_port: Annotated[
         int, typer.Option("--metrics-port", min=0, max=65535, help="Port of /metrics, /healthz and /readyz; 0: none.")
     ] = 0,
@@ -78,6 +85,11 @@ def agent(
     gateway = ["-m", "gputile.gateway", f"--log-format={log_format.value}", f"--claim-file={places.claim}"]
     gateway += [f"--device-plugin-dir={device_plugin_dir}", f"--pod-resources-socket={pod_resources_socket}"]
     gateway += ["--verbose"] if verbose else []
-    command = [sys.executable, "-m", "gputile.agent", encode_settings(settings)]
-    # This process becomes the gateway: what the command line needed is not kept in memory.
-    os.execv(sys.executable, [sys.executable, *gateway, "--", *command])  # noqa: S606 - no shell is wanted
+    encoded = encode_settings(settings)
+    command = [sys.executable, *gateway, "--", sys.executable, "-m", "gputile.agent", encoded]
+    if rest:
+        leave = [sys.executable, "-m", "gputile.agent.leaving", encoded]
+        resting = ["-m", "gputile.gateway.rest", str(machine_root), str(metrics_port), json.dumps(leave)]
+        command = [sys.executable, *resting, *command]
+    # This process becomes the other: what the command line needed is not kept in memory.
+    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted

@@ -9,17 +9,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.quantity import QuantityError, parse_count
-from gputile.api.wellknown import INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
+from gputile.api.wellknown import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
 from gputile.device.advertised import resources_for_mode
 from gputile.device.inventory import Inventory, InventoryError, decode_inventory, unknown_mode
-
-# As with the pressure conditions of the kubelet, "True" is the bad news.
-AGENT_SILENT: Final = "gputile.io/AgentSilent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +33,7 @@ def finding(node: Node, configuration: Configuration) -> Finding | None:
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     label = node.metadata.labels.get(MODE_LABEL)
     if text is None:
-        return None if label is None else _no_agent(label)
+        return None if label is None or _has_spoken(node) else _no_agent(label)
     try:
         inventory = decode_inventory(text)
     except InventoryError as error:
@@ -49,12 +46,19 @@ def finding(node: Node, configuration: Configuration) -> Finding | None:
     return _offers_nothing(node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib)
 
 
+def _has_spoken(node: Node) -> bool:
+    """Return whether an agent tells the node's conditions: it leaves out the inventory where others hand out cards."""
+    return any(c.type.startswith(CONDITION_PREFIX) and c.type != AGENT_SILENT for c in node.status.conditions)
+
+
 def _no_agent(label: str) -> Finding:
     if label not in MODES:
         message = f"the label {MODE_LABEL} is {label!r}; valid are {', '.join(MODES)}"
         return Finding("InvalidLabel", message, at_once=True)
     return Finding(
-        "NoAgent", f"the label {MODE_LABEL} asks for mode {label}, and no gputile agent has reported the node's GPUs"
+        "NoAgent",
+        f"the label {MODE_LABEL} asks for mode {label}, and no gputile agent has reported the node's GPUs: none runs "
+        f"there, or it rests since it finds no NVIDIA GPU",
     )
 
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gputile.api.wellknown import AGENT_SILENT
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.controller.apiserver import ApiServerWriter
-from gputile.controller.findings import AGENT_SILENT, units_in_force
+from gputile.controller.findings import units_in_force
 from gputile.controller.gangkeeper import GangKeeper
 from gputile.controller.leadership import Leadership
 from gputile.controller.monitoring import Metrics, Monitoring

@@ -7,13 +7,11 @@ from typing import Any
 import msgspec
 
 from gputile.api.core import Node
-from gputile.api.wellknown import INVENTORY_ANNOTATION
+from gputile.api.wellknown import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
 from gputile.device.inventory import Inventory, InventoryError, decode_inventory
 from gputile.views.inspect import unit_name
 from gputile.views.rollout import COMPONENT_LABEL, Component, State, component_of
-
-_CONDITIONS = "gputile.io/"
 
 
 class Phase(StrEnum):
@@ -28,10 +26,12 @@ class Phase(StrEnum):
 class NodeState(msgspec.Struct, frozen=True, rename="camel"):
     """One GPU node: the mode and unit that are in force there, and what holds or ails it, in its own words.
 
-    ``mode`` "" and ``unit_mib`` 0: its agent has reported none.
+    ``mode`` "" and ``unit_mib`` 0: its agent has reported none. ``agent_there`` is unset where no agent has a pod: what
+    is known of the node is what the last one said.
     """
 
     name: str
+    agent_there: bool
     agent_ready: bool
     mode: str
     unit_mib: int
@@ -40,10 +40,14 @@ class NodeState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
-    """The whole installation. ``unit_mib`` is the configured memory unit, 0 where there is no configuration."""
+    """The whole installation. ``unit_mib`` is the configured memory unit, 0 where there is no configuration.
+
+    ``resting`` counts the nodes without GPUs, whose agents wait for one; they are not among ``nodes``.
+    """
 
     phase: Phase
     unit_mib: int
+    resting: int
     components: list[Component]
     nodes: list[NodeState]
 
@@ -52,7 +56,7 @@ def assess(
     workloads: Sequence[Deployment | DaemonSet],
     pods: Sequence[RunningPod],
     events: Sequence[Event],
-    nodes: Iterable[Node],
+    nodes: Sequence[Node],
     unit_mib: int,
 ) -> Installation:
     """Return the state of the installation with these workloads and pods."""
@@ -66,11 +70,11 @@ def assess(
         phase = Phase.FAILED
     elif State.DEPLOYING in states:
         phase = Phase.DEPLOYING
-    served = [
-        node for node in nodes if node.metadata.name in agents or INVENTORY_ANNOTATION in node.metadata.annotations
-    ]
+    told = {node.metadata.name: _told(node) for node in nodes}
+    resting = sum(agents.get(name, False) and not spoken for name, spoken in told.items())
+    served = [n for n in nodes if told[n.metadata.name] or agents.get(n.metadata.name) is False or _ailing(n)]
     return Installation(
-        phase, unit_mib, components, sorted((_node(node, agents) for node in served), key=lambda n: n.name)
+        phase, unit_mib, resting, components, sorted((_node(node, agents) for node in served), key=lambda n: n.name)
     )
 
 
@@ -90,10 +94,13 @@ def table(installation: Installation) -> str:
     if installation.nodes:
         heading = ("NODE", "AGENT", "MODE", "UNIT", "GPUS", "PROBLEMS")
         lines += ["", *_aligned([heading, *map(_node_row, installation.nodes)])]
-        other = [n for n in installation.nodes if n.unit_mib not in (0, installation.unit_mib)]
+        other = [n for n in installation.nodes if n.agent_there and n.unit_mib not in (0, installation.unit_mib)]
         if installation.unit_mib and other:
             rest = "1 node is" if len(other) == 1 else f"{len(other)} nodes are"
             lines += ["", f"The unit is {_unit(installation.unit_mib)}; {rest} not there yet."]
+    if installation.resting:
+        rest = "1 node has no GPU, and its agent rests" if installation.resting == 1 else ""
+        lines += ["", f"{rest or f'{installation.resting} nodes have no GPU, and their agents rest'}."]
     return "\n".join(lines) + "\n"
 
 
@@ -106,22 +113,32 @@ def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
     return ready
 
 
+def _told(node: Node) -> bool:
+    """Return whether an agent has said anything of the node: one that rests says nothing."""
+    if INVENTORY_ANNOTATION in node.metadata.annotations:
+        return True
+    return any(c.type.startswith(CONDITION_PREFIX) and c.type != AGENT_SILENT for c in node.status.conditions)
+
+
 def _pods_of(workload: Deployment | DaemonSet, pods: Iterable[RunningPod]) -> list[RunningPod]:
     name = workload.metadata.labels.get(COMPONENT_LABEL)
     return [pod for pod in pods if name and pod.metadata.labels.get(COMPONENT_LABEL) == name]
 
 
 def _node(node: Node, agents: dict[str, bool]) -> NodeState:
-    problems = [f"{c.reason}: {c.message}" for c in node.status.conditions if _is_bad(c.type, c.status)]
+    problems = _ailing(node)
     inventory = Inventory(cards=())
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     except KeyError:
-        problems.append("its agent has reported no GPUs")
+        problems += [] if _told(node) else ["its agent has reported no GPUs"]
     except InventoryError as error:
         problems.append(f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}")
+    if node.metadata.name not in agents:
+        problems = ["no agent runs there; this is what the last one said", *problems]
     return NodeState(
         name=node.metadata.name,
+        agent_there=node.metadata.name in agents,
         agent_ready=agents.get(node.metadata.name, False),
         mode=inventory.mode,
         unit_mib=inventory.unit_mib,
@@ -131,12 +148,16 @@ def _node(node: Node, agents: dict[str, bool]) -> NodeState:
 
 
 def _node_row(node: NodeState) -> tuple[str, ...]:
-    agent = "ready" if node.agent_ready else "not ready"
+    agent = "ready" if node.agent_ready else "not ready" if node.agent_there else "none"
     return node.name, agent, node.mode or "-", _unit(node.unit_mib), str(node.gpus), "; ".join(node.problems)
 
 
+def _ailing(node: Node) -> list[str]:
+    return [f"{c.reason}: {c.message}" for c in node.status.conditions if _is_bad(c.type, c.status)]
+
+
 def _is_bad(kind: str, status: str) -> bool:
-    return kind.startswith(_CONDITIONS) and status == "True"
+    return kind.startswith(CONDITION_PREFIX) and status == "True"
 
 
 def _unit(mib: int) -> str:

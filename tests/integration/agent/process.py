@@ -22,6 +22,7 @@ from gputile.nvml.monitor import Observation
 from tests.fakes import nvml
 from tests.fakes.agentcluster import NODE
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request
+from tests.fakes.hardware import with_gpu
 from tests.integration.agent.scene import Scene, machine
 from tests.localcluster.processtree import children, command
 
@@ -81,6 +82,12 @@ class ProcessScene(Scene):
 
     api: ClusterApi
     process: asyncio.subprocess.Process | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def hardware(self) -> Path:
+        """Where the agent looks for what the kernel shows of the machine."""
+        return self.places.state.parent / "hardware"
 
     def mode(self) -> Mode:
         return Mode(self.cluster.node.metadata.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value))
@@ -96,6 +103,7 @@ class ProcessScene(Scene):
         arguments = ["--node-name", NODE, "--kubeconfig", kubeconfig, "--config", config, "--log-format", "text"]
         arguments += ["--device-plugin-dir", self.places.device_plugins, "--state-dir", self.places.state]
         arguments += ["--pod-resources-socket", self.places.pod_resources, "--usage-dir", self.places.usage]
+        arguments += ["--machine-root", self.hardware, *self.options]
         programs = directory / "bin"
         programs.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -135,11 +143,22 @@ class ProcessScene(Scene):
 
 @asynccontextmanager
 async def process_scene(
-    directory: Path, labels: dict[str, str], sizes: list[int], configuration: Configuration, seed: int = 0
+    directory: Path,
+    labels: dict[str, str],
+    sizes: list[int],
+    configuration: Configuration,
+    seed: int = 0,
+    *,
+    visible: bool = True,
+    options: tuple[str, ...] = (),
 ) -> AsyncIterator[ProcessScene]:
+    """A scene with these cards, which the kernel shows if they are ``visible``."""
     cards = [nvml.FakeCard(f"GPU-{i}", "Tesla T4", mib, f"00000000:{i + 1:02X}:00.0") for i, mib in enumerate(sizes)]
     nvml.FakeMachine(directory / "machine", cards).write()
     here = ProcessScene(directory, configuration, labels, Observation(machine(sizes), Health()), seed)
+    here.options = options
+    if visible:
+        with_gpu(here.hardware)
     await here.start_kubelet()
     here.api = ClusterApi(here)
     async with here.api.running():

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.agent.publish import CARD_PROBLEM, DRIVER_PROBLEM, Wanted, gpu_conditions, node_patch
+from gputile.agent.publish import CARD_PROBLEM, DRIVER_PROBLEM, Wanted, farewell_patch, gpu_conditions, node_patch
 from gputile.api.core import Node, NodeCondition
 from gputile.device.health import Examined, Health, XidSeen, after
 from gputile.nvml.errors import Code, Problem, problem_of
@@ -43,6 +43,10 @@ def patched(document: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
             else:
                 result["metadata"][field][key] = value
     for condition in (patch or {}).get("status", {}).get("conditions", []):
+        if condition.get("$patch") == "delete":
+            kept = [c for c in result["status"]["conditions"] if c["type"] != condition["type"]]
+            result["status"]["conditions"] = kept
+            continue
         old = next((c for c in result["status"]["conditions"] if c["type"] == condition["type"]), None)
         if old is None:
             result["status"]["conditions"].append(dict(condition))
@@ -167,3 +171,19 @@ def test_ill_cards_and_instances_are_named_with_the_reason():
 def test_a_card_that_cannot_be_read_is_named():
     unread = machine(problems=(Problem("CardLost", "GPU 2: gone"),))
     assert told(unread)[1] == ("True", "CardLost", "GPU 2: gone")
+
+
+def test_a_node_whose_gpus_are_gone_says_nothing_of_them():
+    """U11: what others say of it stays, the controller's condition included."""
+    ready, silent = {"type": "Ready", "status": "True"}, {"type": "gputile.io/AgentSilent", "status": "True"}
+    said = {"type": DRIVER_PROBLEM, "status": "True"}
+    before = node({NAME: "Tesla-T4", "model.gputile.io/Tesla-T4": "4", "zone": "a"}, "{}", [ready, said, silent])
+    after_it = patched(before, farewell_patch(read(before)))
+    assert after_it["metadata"]["labels"] == {"zone": "a"}
+    assert after_it["metadata"]["annotations"] == {"other": "x"}
+    assert after_it["status"]["conditions"] == [ready, silent]
+    assert farewell_patch(read(after_it)) is None
+
+
+def test_labels_of_a_node_that_no_agent_has_spoken_of_are_others():
+    assert farewell_patch(read(node({NAME: "Tesla-T4"}, None, [{"type": "Ready", "status": "True"}]))) is None

@@ -10,8 +10,8 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Controller
 from gputile.api.core import Node, NodeCondition, ObjectReference, Taint
-from gputile.api.wellknown import GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU
-from gputile.controller.findings import AGENT_SILENT, condition_patch, finding, units_in_force
+from gputile.api.wellknown import AGENT_SILENT, GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU
+from gputile.controller.findings import condition_patch, finding, units_in_force
 from gputile.controller.nodekeeper import NodeKeeper
 from gputile.controller.taints import JsonPatch, taint_patch
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError

@@ -230,7 +230,7 @@ def test_a_nodes_agent_is_ready_while_its_successor_starts(order: int) -> None:
     """U11: the new agent registers before the old one ends, so that a node has two for a while."""
     old = pod("agent", "old", "a", conditions=[condition("Ready", "True")])
     new = pod("agent", "new", "a", conditions=[condition("Ready", "False")])
-    installation = assess([daemon_set()], [old, new][::order], [], [node("a")], 1024)
+    installation = assess([daemon_set()], [old, new][::order], [], [node("a", Inventory(cards=()))], 1024)
     assert [each.agent_ready for each in installation.nodes] == [True]
 
 
@@ -259,6 +259,7 @@ def test_nodes_tell_mode_unit_and_what_holds_them() -> None:
     agents = [
         pod("agent", "x", "a", conditions=[condition("Ready", "True")]),
         pod("agent", "y", "silent", conditions=[condition("Ready", "False")]),
+        pod("agent", "z", "b", conditions=[condition("Ready", "False")]),
     ]
     installation = assess([daemon_set()], agents, [], nodes, 128)
     assert [(n.name, n.agent_ready, n.mode, n.unit_mib, n.gpus) for n in installation.nodes] == [
@@ -271,6 +272,40 @@ def test_nodes_tell_mode_unit_and_what_holds_them() -> None:
     text = table(installation)
     assert "The unit is 128MiB; 1 node is not there yet." in text
     assert [line.split()[:4] for line in text.splitlines() if line.startswith("b ")] == [["b", "not", "ready", "share"]]
+
+
+def test_an_agent_that_rests_is_no_failure() -> None:
+    """M1, M3: a pod on each node, and on nodes without GPUs it only waits for one (U11)."""
+    ready = [condition("Ready", "True")]
+    agents = [pod("agent", f"agent-{name}", name, conditions=ready) for name in ("gpu", "cpu", "labelled", "sliced")]
+    cards = (Card(index=0, uuid="GPU-0", mib=15360),)
+    nodes = [
+        node("gpu", Inventory(cards=cards, mode="cgpu", unit_mib=1024)),
+        node("cpu", None, condition("Ready", "True")),
+        node("labelled", None, condition("gputile.io/AgentSilent", "True", "NoAgent", "it rests")),
+        node("sliced", None, condition("gputile.io/ModePending", "False", "ModeInForce")),
+    ]
+    installation = assess([daemon_set(4)], agents, [], nodes, 1024)
+    assert installation.phase is Phase.DEPLOYED
+    assert [(n.name, n.problems[:1]) for n in installation.nodes] == [
+        ("gpu", []),
+        ("labelled", ["NoAgent: it rests"]),
+        ("sliced", []),
+    ]
+    assert installation.resting == 2
+    assert "2 nodes have no GPU, and their agents rest." in table(installation)
+
+
+def test_what_an_agent_left_behind_is_not_waited_for() -> None:
+    """U11: after an agent has left for good nobody takes over a new unit there."""
+    cards = (Card(index=0, uuid="GPU-0", mib=15360),)
+    nodes = [node("left", Inventory(cards=cards, mode="cgpu", unit_mib=1024))]
+    installation = assess([daemon_set(0)], [], [], nodes, 128)
+    assert [(n.name, n.agent_there, n.unit_mib) for n in installation.nodes] == [("left", False, 1024)]
+    text = table(installation)
+    assert "not there yet" not in text
+    assert "no agent runs there; this is what the last one said" in text
+    assert [line.split()[:2] for line in text.splitlines() if line.startswith("left")] == [["left", "none"]]
 
 
 @given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5), st.integers(0, 5), st.integers(0, 2))
