@@ -293,6 +293,36 @@ def test_no_component_may_do_everything() -> None:
                 assert each["kind"] == "Role"
 
 
+def agent_affinity(values: dict[str, Any]) -> Any:
+    return pod_specs(render(values))["gputile-agent"].get("affinity")
+
+
+def test_agents_go_wherever_a_kubelet_serves_linux_unless_said_otherwise() -> None:
+    """M1, M3: no label of the node decides it, so none that is deleted ends an agent. Your own list is all that counts."""
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    (term,) = agent_affinity({})["nodeAffinity"][required]["nodeSelectorTerms"]
+    assert {each["key"] for each in term["matchExpressions"]} == {
+        "kubernetes.io/os",
+        "type",
+        "eks.amazonaws.com/compute-type",
+    }
+    assert agent_affinity({"agent.nodeSelectorTerms": []}) is None
+    own = [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["gpu"]}]}]
+    listed = agent_affinity({"agent.nodeSelectorTerms": own})
+    assert listed == {"nodeAffinity": {required: {"nodeSelectorTerms": own}}}
+    preferred = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    assert agent_affinity({"agent.affinity": preferred}) == preferred
+    assert "--no-rest" not in pod_specs(render({}))["gputile-agent"]["containers"][0]["args"]
+    assert "--no-rest" in pod_specs(render({"agent.rest": False}))["gputile-agent"]["containers"][0]["args"]
+
+
+def test_nothing_that_only_gpu_nodes_have_keeps_an_agent_from_starting() -> None:
+    """A hostPath of type Directory that is missing would."""
+    spec = pod_specs(render(FULL | {"agent.driverDir": "/opt/driver"}))["gputile-agent"]
+    needed = {v["hostPath"]["path"] for v in spec["volumes"] if v.get("hostPath", {}).get("type") == "Directory"}
+    assert needed == {"/", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
+
+
 def test_the_image_is_named_by_digest_or_tag() -> None:
     digest = "sha256:" + "0" * 64
     for values, expected in (

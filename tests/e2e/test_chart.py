@@ -51,7 +51,7 @@ def installed(cluster: ControlPlane) -> Iterator[Installation]:
     try:
         for component in ("scheduler", "webhook", "controller"):
             cluster.wait(lambda c=component: len(installation.pods_of(c)) == 2, f"the pods of {component}")  # type: ignore[misc]
-        cluster.wait(lambda: len(installation.pods_of("agent")) == 2, "the pods of the agent")
+        cluster.wait(lambda: len(installation.pods_of("agent")) == 3, "the pods of the agent")
         installation.run_scheduler()
         installation.run_controller()
         installation.run_webhook()
@@ -235,10 +235,36 @@ def on(node: str) -> dict[str, str]:
     return {"kubernetes.io/hostname": node}
 
 
+def agents(installation: Installation) -> dict[str, str]:
+    """Return the UIDs of the agents' pods that are to stay, by node."""
+    there = [pod for pod in installation.pods_of("agent") if not pod["metadata"].get("deletionTimestamp")]
+    return {pod["spec"].get("nodeName", ""): pod["metadata"]["uid"] for pod in there}
+
+
+def test_an_agent_stays_whatever_labels_come_and_go(installed: Installation) -> None:
+    """M1, M3, M12: the DaemonSet controller's own decision; a node that no label calls one with GPUs has an agent too."""
+    nodes = installed.plane.nodes
+    installed.plane.wait(lambda: agents(installed).keys() == {"t4", "other", "plain"}, "an agent on each node")
+    before = agents(installed)
+    try:
+        nodes.label("t4", {"ack.node.gpu.schedule": None})
+        nodes.create_node("virtual", labels={"type": "virtual-kubelet"})
+        nodes.create_node("late")
+        installed.plane.wait(lambda: "late" in agents(installed), "an agent on the node that has just joined")
+        settle(5)
+        assert {name: uid for name, uid in agents(installed).items() if name != "late"} == before
+    finally:
+        nodes.label("t4", {"ack.node.gpu.schedule": "share"})
+        for name in ("late", "virtual"):
+            nodes.delete_node(name)
+
+
 def test_an_agent_writes_on_its_own_node_only(installed: Installation, namespace: str) -> None:
     """B2: RBAC cannot say so; the chart's policy does, by the node that the API server knows of the token's pod."""
     plane = installed.plane
-    plane.wait(lambda: {p["spec"].get("nodeName") for p in installed.pods_of("agent")} == {"t4", "other"}, "agents")
+    plane.wait(
+        lambda: {p["spec"].get("nodeName") for p in installed.pods_of("agent")} == {"t4", "other", "plain"}, "agents"
+    )
     own = next(pod for pod in installed.pods_of("agent") if pod["spec"]["nodeName"] == "t4")
     headers = {"Authorization": f"Bearer {installed.token('agent', own)}", "Content-Type": STRATEGIC_PATCH}
     condition = {"type": "gputile.io/Probe", "status": "False", "reason": "Probe", "message": "written by a test"}

@@ -40,7 +40,9 @@ class Probes:
     def answer(self, until: float) -> None:
         """Answer until this time of the monotonic clock."""
         while (left := until - time.monotonic()) > 0:
-            readable, _, _ = select.select([*([self._listening] if self._listening else []), *self._asking], [], [], left)
+            readable, _, _ = select.select(
+                [*([self._listening] if self._listening else []), *self._asking], [], [], left
+            )
             for ready in readable:
                 self._accept(ready) if ready is self._listening else self._reply(ready)
 

@@ -28,7 +28,7 @@ def resting(here: ProcessScene) -> bool:
 
 async def answered(url: str) -> str:
     def ask() -> str:
-        with urlopen(url, timeout=60) as answer:  # noqa: S310 - a loopback address
+        with urlopen(url, timeout=60) as answer:
             return str(answer.read().decode())
 
     return await asyncio.to_thread(ask)
