@@ -28,6 +28,7 @@ def gpu_node(
     sick: Sequence[int] = (),
     placement: str = "",
     unit_mib: int = 0,
+    replicas: int = 0,
     bandwidth: tuple[tuple[float, ...], ...] = (),
     inventory: str | None = None,
     allocatable: Mapping[str, str] | None = None,
@@ -36,7 +37,7 @@ def gpu_node(
     text = inventory
     if text is None:
         cards = cards_of(name, sizes, sick)
-        text = encode_inventory(Inventory(cards, unit_mib=unit_mib, bandwidth=bandwidth))
+        text = encode_inventory(Inventory(cards, unit_mib=unit_mib, replicas=replicas, bandwidth=bandwidth))
     labels = ({MODE_LABEL: mode} if mode else {}) | ({PLACEMENT: placement} if placement else {})
     return Node(
         metadata=ObjectMeta(name=name, labels=labels, annotations={INVENTORY_ANNOTATION: text} if text else {}),

@@ -298,7 +298,7 @@ def agent_affinity(values: dict[str, Any]) -> Any:
 
 
 def test_agents_go_wherever_a_kubelet_serves_linux_unless_said_otherwise() -> None:
-    """M1, M3: no label of the node decides it, so none that is deleted ends an agent. Your own list is all that counts."""
+    """M1, M3: no label of the node decides it, so none that is deleted ends an agent; your own list is what counts."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     (term,) = agent_affinity({})["nodeAffinity"][required]["nodeSelectorTerms"]
     assert {each["key"] for each in term["matchExpressions"]} == {

@@ -242,7 +242,7 @@ def agents(installation: Installation) -> dict[str, str]:
 
 
 def test_an_agent_stays_whatever_labels_come_and_go(installed: Installation) -> None:
-    """M1, M3, M12: the DaemonSet controller's own decision; a node that no label calls one with GPUs has an agent too."""
+    """M1, M3, M12: the DaemonSet controller's own decision; a node without any label of GPUs has an agent too."""
     nodes = installed.plane.nodes
     installed.plane.wait(lambda: agents(installed).keys() == {"t4", "other", "plain"}, "an agent on each node")
     before = agents(installed)

@@ -4,10 +4,11 @@ Everything here is decided from what it is given; nothing waits and nothing is r
 for one container of one resource is ``preferred`` (not always asked), ``allocate``, and before each start
 ``prestart``.
 
-An error from ``allocate`` kills the pod for good, so it is given only where a container would otherwise start with a
-card or an amount that is not its own: IDs of cards that are not there, of too many cards, of cards without room, or
-of cards that hold pods it must not share with. Everything else is served as the kubelet chose, and the ledger
-corrected.
+An error from ``allocate`` kills the pod for good, and whoever controls it makes the next one at once. So it is given
+only where a container would otherwise start with a card or an amount that is not its own: IDs of cards that are not
+there, or of too many cards. Cards without room, or with pods that it must not share them with, are a matter of time:
+the pod keeps its IDs, and ``prestart``, which the kubelet tries again and again, waits until they have gone.
+Everything else is served as the kubelet chose, and the ledger corrected.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from gputile.agent.pods import KnownPod
 from gputile.agent.setup import Setup
 from gputile.agent.steer import readable
 from gputile.agent.targets import Targets
-from gputile.agent.verify import Contradiction, given_twice, stranger_on, verify
+from gputile.agent.verify import Contradiction, Occupied, check_others, given_twice, stranger_on, verify
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import ObjectMeta, Pod
 from gputile.device.request import Phase
@@ -167,9 +168,19 @@ class Admission:
         return ids
 
     def allocate(
-        self, resource: str, ids: tuple[str, ...], listing: Listing | None, now: float, now_ns: int
+        self,
+        resource: str,
+        ids: tuple[str, ...],
+        listing: Listing | None,
+        now: float,
+        now_ns: int,
+        *,
+        may_wait: bool = False,
     ) -> tuple[Grant, Holding]:
         """Take ``ids`` as given to the container that is being admitted; return what it gets, and what its pod holds.
+
+        What others on the cards forbid is no reason to fail the pod if it ``may_wait``: ``prestart`` keeps it from
+        starting until they are gone.
 
         Raises:
             Contradiction: they cannot be served.
@@ -184,7 +195,8 @@ class Admission:
         before = {i for p in holding.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
         if not _is_init(candidate):
             holding = self._without_forgotten(holding, resource, ids)
-        holding, part = self._verified(candidate, holding, resource, ids, reused=before.issuperset(ids))
+        reused = before.issuperset(ids)
+        holding, part = self._verified(candidate, holding, resource, ids, reused=reused, may_wait=may_wait)
         self.holdings.put(holding)
         self._last_uid = holding.uid
         pod, asked = (candidate.pod, candidate.part) if candidate else (None, None)
@@ -247,6 +259,7 @@ class Admission:
         return found
 
     def _start(self, holding: Holding, part: Part) -> Start:
+        self._wait_for_others(holding, part)
         mounts = dict(part.mounts) if part.mounts is not None else None
         return Start(part.directory, self._limits(holding, part), mounts)
 
@@ -282,7 +295,14 @@ class Admission:
         return self.holdings.get(uid) or holding_for(uid, pod, key, self.setup, group, now_ns)
 
     def _verified(
-        self, candidate: Candidate | None, holding: Holding, resource: str, ids: tuple[str, ...], *, reused: bool
+        self,
+        candidate: Candidate | None,
+        holding: Holding,
+        resource: str,
+        ids: tuple[str, ...],
+        *,
+        reused: bool,
+        may_wait: bool = False,
     ) -> tuple[Holding, Part]:
         container, pod, asked = (candidate.container, candidate.pod, candidate.part) if candidate else ("", None, None)
         phase = asked.phase if asked else Phase.APP
@@ -292,7 +312,11 @@ class Admission:
         except DeviceIdError as error:
             raise Contradiction(str(error)) from error
         cards, most = pod.request.shape.cards if pod and pod.request else 1, self.configuration.max_pods_per_gpu
-        verify(self.setup, self.holdings, holding, container, resource, cards, most, reused=reused)
+        try:
+            verify(self.setup, self.holdings, holding, container, resource, cards, most, reused=reused)
+        except Occupied:
+            if not may_wait:
+                raise
         return holding, part
 
     def _release(self, ids: Iterable[str], resource: str, listing: Listing | None, uid: str) -> None:
@@ -373,6 +397,32 @@ class Admission:
     def _cards(self, pod: KnownPod | None, holding: Holding, part: Part) -> tuple[int, ...]:
         return cards_of(holding, part.container, pod.shared_cards if pod is not None and self.setup.mode.shared else 0)
 
+    def _before(self, holding: Holding) -> Holdings:
+        """Return the holdings of those who have cards rather than the pod of ``holding``; others wait for it."""
+        return Holdings(o for o in self.holdings if o.uid != holding.uid and self._precedes(o, holding))
+
+    def _wait_for_others(self, holding: Holding, part: Part) -> None:
+        """Keep a container from its first start while those forbid it who were on its cards before.
+
+        Raises:
+            NotYet: says who or what is in the way.
+        """
+        if self._started(part.directory):
+            return
+        most = self.configuration.max_pods_per_gpu
+        try:
+            check_others(self.setup, self.holdings, holding, part.resource, most)
+        except Occupied:  # who has precedence takes reading of files, so it is asked where it counts alone
+            try:
+                check_others(self.setup, self._before(holding), holding, part.resource, most)
+            except Occupied as error:
+                raise NotYet(str(error)) from error
+
+    def _precedes(self, one: Holding, other: Holding) -> bool:
+        """Return whether ``one`` has the cards rather than ``other``: it has been started, or came first."""
+        ran, mine = (any(self._started(part.directory) for part in holding.parts) for holding in (one, other))
+        return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
+
     def _limits(self, holding: Holding, part: Part) -> Limits:
         pod = self.pods.get(holding.key)
         if not holding.identified:
@@ -381,6 +431,7 @@ class Admission:
         indices = self._cards(own, holding, part)
         for index in indices:
             stranger = stranger_on(self.setup, self.holdings, holding, index)
+            stranger = stranger and stranger_on(self.setup, self._before(holding), holding, index)
             if stranger is not None:
                 raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
         shares = shares_of(self.setup, holding, part.container, own.part(part.container) if own else None, indices)

@@ -126,10 +126,12 @@ class AdmissionDesk:
         """
         try:
             return self._admission.allocate(resource, ids, listing, now, time.time_ns())
-        except Contradiction:
-            if not again:
-                raise
-            return self._admission.allocate(resource, ids, await self._look(resource, len(ids)), now, time.time_ns())
+        except Contradiction as error:
+            if again:
+                listing = await self._look(resource, len(ids))
+            granted = self._admission.allocate(resource, ids, listing, now, time.time_ns(), may_wait=True)
+            log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
+            return granted
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
         """Write the limits of a container that is about to start.

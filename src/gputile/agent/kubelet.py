@@ -30,12 +30,14 @@ class GatewayGoneError(Exception):
 class Kubelet:
     """What the agent hears from the kubelet, and tells it. ``answer`` answers the kubelet's calls.
 
-    ``state`` is the gateway's latest; ``registered`` is set once the kubelet has taken all resources.
+    ``state`` is the gateway's latest, ``told`` is set once it has said any; ``registered`` is set once the kubelet has
+    taken all resources.
     """
 
     def __init__(self, link: Link[FromGateway], answer: Callable[[Call], Awaitable[Answer | Refusal]]) -> None:
         self.state = State()
         self.registered = asyncio.Event()
+        self.told = asyncio.Event()
         self._in_charge = asyncio.Event()
         self._link = link
         self._answer = answer
@@ -104,6 +106,7 @@ class Kubelet:
 
     def _take(self, state: State) -> None:
         self.state = state
+        self.told.set()
         if state.in_charge:
             self._in_charge.set()
         if state.registered:

@@ -15,13 +15,12 @@ from gputile.agent.slots import UnitError, check_unit
 from gputile.api.config.v1alpha1 import Features
 from gputile.api.core import NodeCondition
 from gputile.api.wellknown import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENTS, REPLICAS_LABEL, SHARING_LABEL, Mode
-from gputile.device.inventory import Card
+from gputile.device.inventory import MOST_REPLICAS, Card
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.
 MODE_PENDING: Final = "gputile.io/ModePending"
 PLACEMENT_REFUSED: Final = "gputile.io/PlacementRefused"
 UNIT_REFUSED: Final = "gputile.io/MemoryUnitRefused"
-MOST_REPLICAS = 64
 EVERYTHING: Final = Features()
 _NAMED_PODS = 10
 

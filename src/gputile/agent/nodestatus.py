@@ -18,8 +18,8 @@ from gputile.nvml.monitor import Observation
 _WARNING: Final = "Warning"
 
 
-def wanted_status(offering: Offering, seen: Observation) -> Wanted:
-    """Return what the node should say."""
+def wanted_status(offering: Offering, seen: Observation, *, opened: bool = False) -> Wanted:
+    """Return what the node should say; ``opened``: no exchange of agents keeps it closed any more."""
     inventory = offering.published()
     in_force = offering.plan.in_force
     return Wanted(
@@ -34,6 +34,7 @@ def wanted_status(offering: Offering, seen: Observation) -> Wanted:
             time_condition(offering.admission.labels),
             placement_condition(offering.admission.labels),
         ),
+        opened=opened,
     )
 
 

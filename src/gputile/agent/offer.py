@@ -15,7 +15,8 @@ MPS_PROBLEM: Final = "gputile.io/MpsProblem"
 
 def setup_of(machine: ProbedMachine, health: Health, in_force: InForce, foreign: str, mps_problem: str) -> Setup:
     """Return what the node offers. ``foreign`` and ``mps_problem`` say why it offers nothing, "" if it can."""
-    inventory = inventory_of(machine, health, in_force.mode.value, in_force.unit_mib)
+    replicas = in_force.replicas if in_force.sharing is Sharing.TIME_SLICING else 0
+    inventory = inventory_of(machine, health, in_force.mode.value, in_force.unit_mib, replicas)
     instances = tuple(instances_of(machine, health)) if in_force.sharing is Sharing.MIG else ()
     withheld = ""
     if foreign:
@@ -41,7 +42,7 @@ def instances_of(machine: ProbedMachine, health: Health) -> list[Instance]:
 
 def published(setup: Setup, foreign: str) -> Inventory | None:
     """Return the inventory that the scheduler sees; None where it must leave the choice of cards to kube-scheduler."""
-    if foreign or setup.replicated:
+    if foreign:
         return None
     return closed(setup) if setup.withheld else setup.inventory
 

@@ -68,7 +68,8 @@ class Offering:
         return text == encode_inventory(closed(self.admission.setup))
 
     def take_over(self, node: Node | None) -> None:
-        """Go on with the mode that ``node`` was published with, where the checkpoint has been lost."""
+        """Go on with what was in force before; as ``node`` was published, where the checkpoint has been lost."""
+        self._in_force = self._records.in_force
         if self._records.lost and self._in_force is None and node is not None:
             self._in_force = published_before(node, self.admission.configuration.unit_mib)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from gputile.agent.labels import is_ours
 from gputile.api.core import Node, NodeCondition
-from gputile.api.wellknown import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION
+from gputile.api.wellknown import AGENT_SILENT, CONDITION_PREFIX, HANDOVER_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.device.health import Health
 from gputile.nvml.probe import ProbedMachine
 
@@ -22,11 +22,15 @@ CARD_PROBLEM: Final = "gputile.io/CardProblem"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the node should say. ``labels`` are all labels of the agent's own; ``inventory`` is None for none."""
+    """What the node should say. ``labels`` are all labels of the agent's own; ``inventory`` is None for none.
+
+    ``opened`` says that no exchange of agents keeps the node closed any more.
+    """
 
     labels: Mapping[str, str]
     inventory: str | None
     conditions: tuple[NodeCondition, ...] = ()
+    opened: bool = False
 
 
 def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
@@ -35,8 +39,13 @@ def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] |
     labels: dict[str, str | None] = {key: value for key, value in wanted.labels.items() if have.get(key) != value}
     labels |= {key: None for key in have if is_ours(key) and key not in wanted.labels}
     metadata: dict[str, Any] = {"labels": labels} if labels else {}
+    annotations: dict[str, str | None] = {}
     if current.metadata.annotations.get(INVENTORY_ANNOTATION) != wanted.inventory:
-        metadata["annotations"] = {INVENTORY_ANNOTATION: wanted.inventory}
+        annotations[INVENTORY_ANNOTATION] = wanted.inventory
+    if wanted.opened and HANDOVER_ANNOTATION in current.metadata.annotations:
+        annotations[HANDOVER_ANNOTATION] = None
+    if annotations:
+        metadata["annotations"] = annotations
     conditions = _changed(current.status.conditions, wanted.conditions, now)
     patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
     if conditions:
@@ -60,7 +69,7 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
     labels = {key: None for key in current.metadata.labels if is_ours(key)}
     metadata: dict[str, Any] = {"labels": labels} if labels else {}
     if inventory:
-        metadata["annotations"] = {INVENTORY_ANNOTATION: None}
+        metadata["annotations"] = {INVENTORY_ANNOTATION: None, HANDOVER_ANNOTATION: None}
     patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
     if spoken:
         patch["status"] = {"conditions": [{"type": kind, "$patch": "delete"} for kind in spoken]}

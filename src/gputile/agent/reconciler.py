@@ -88,7 +88,7 @@ def reconcile(
             and _gone(holding, known.get(holding.uid), listing)
         ]
     for pod in known.values():
-        if pod.alive and pod.request is not None and setup.booked_by_ledger:
+        if pod.alive and pod.request is not None:
             found += _judge(pod, holdings.get(pod.uid), listing, setup, now_ns, started)
     return found
 

@@ -11,7 +11,7 @@ from gputile.agent.adopt import with_part
 from gputile.agent.checkpoint import Checkpoint
 from gputile.agent.holdings import Holdings, Part
 from gputile.agent.kubeletcheckpoint import FILE_NAME, recover
-from gputile.agent.setup import InForce
+from gputile.agent.setup import InForce, Sharing
 from gputile.agent.store import Store
 from gputile.api.core import Node
 from gputile.api.wellknown import INVENTORY_ANNOTATION, Mode
@@ -48,6 +48,17 @@ class Records:
                 registered=tuple(sorted({*resources, *self.saved.registered})),
             )
         )
+
+    def read_again(self, holdings: Holdings) -> None:
+        """Take in what the agent before this one has written until it let go of the node."""
+        loaded = self._store.load()
+        if loaded is None:
+            return
+        self.saved, self.lost = loaded, False
+        for holding in holdings:
+            holdings.drop(holding.uid)
+        for holding in loaded.holdings:
+            holdings.put(holding)
 
     def recover(self, admission: Admission) -> None:
         """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before.
@@ -99,6 +110,7 @@ def published_before(node: Node, unit_mib: int) -> InForce | None:
     """
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
-        return InForce(Mode(inventory.mode), inventory.unit_mib or unit_mib)
+        sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
+        return InForce(Mode(inventory.mode), inventory.unit_mib or unit_mib, sliced, inventory.replicas or 1)
     except (KeyError, InventoryError, ValueError):
         return None

@@ -15,6 +15,7 @@ from gputile.agent.cluster import Cluster
 from gputile.agent.comparison import Comparison
 from gputile.agent.corrections import Corrector
 from gputile.agent.desk import MPS_DIRECTORY, AdmissionDesk
+from gputile.agent.handover import HandOver
 from gputile.agent.holdings import Holdings
 from gputile.agent.kubelet import Kubelet
 from gputile.agent.metrics import Metrics
@@ -91,6 +92,7 @@ class Agent:
         self.admission = Admission(configuration, setup, holdings, self._store.started)
         cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
         self.kubelet = Kubelet(gateway, lambda call: answer(self.desk, call))
+        self._handover = HandOver(cluster, self.kubelet, lambda: self.node, closed_for)
         self.offering = Offering(self.admission, self._records, self.kubelet, self._mps, cdi, places.device_plugins)
         allocations = str(self._store.allocations)
         self._turns = TurnKeeping(
@@ -191,6 +193,7 @@ class Agent:
                 tasks.create_task(self._lag.run())
                 tasks.create_task(self.kubelet.run())
                 await self._begin()
+                tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
                 tasks.create_task(self._forever(self._compare))
                 tasks.create_task(self._forever(self._tell_node))
@@ -207,11 +210,19 @@ class Agent:
             async with asyncio.timeout(SYNC_WITHIN_S):
                 await self._synced.wait()
                 await self._node_seen.wait()
+        await self.kubelet.told.wait()
+        await self._handover.close(self.admission.configuration)
         await self.kubelet.take_charge()
         self.metrics.starts.set(self.kubelet.state.starts)
+        self._records.read_again(self.admission.holdings)
         self._records.recover(self.admission)
         self.offering.take_over(self.node)
         await self._renew()
+
+    async def _open(self) -> None:
+        """Let the node take pods again, if it has been closed for this agent to take over."""
+        await self._handover.open()
+        self._publish.wish()
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -244,7 +255,10 @@ class Agent:
         await self._publish.wait(TELL_EVERY_S)
         if self.node is None or not self._store.mine:
             return
-        wanted = wanted_status(self.offering, self._eyes.seen)
+        left = self._handover.left(self.node)
+        if left:
+            asyncio.get_running_loop().call_later(left, self._publish.wish)
+        wanted = wanted_status(self.offering, self._eyes.seen, opened=left == 0)
         try:
             told = await tell_node(self._cluster, self.node, wanted, datetime.now(UTC))
         except KubeError:

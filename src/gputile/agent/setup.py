@@ -3,7 +3,7 @@
 Beside the six modes, whole cards can be shared in NVIDIA's own ways (G3), in mode ``default`` only. The node's label
 ``gputile.io/sharing`` chooses: ``time-slicing`` offers each card ``gputile.io/replicas`` times as ``nvidia.com/gpu``;
 ``mig`` offers existing MIG instances as ``nvidia.com/mig-<profile>`` and the cards that are not split as
-``nvidia.com/gpu``. Pods on these are counted by kube-scheduler alone.
+``nvidia.com/gpu``. MIG instances are counted by kube-scheduler alone: each of a profile is as good as another.
 """
 
 from dataclasses import dataclass
@@ -69,13 +69,8 @@ class Setup:
 
     @property
     def replicated(self) -> bool:
-        """Whether a card is offered several times over, without a booking."""
+        """Whether a card is offered several times over."""
         return self.in_force.sharing is Sharing.TIME_SLICING
-
-    @property
-    def booked_by_ledger(self) -> bool:
-        """Whether the scheduler chooses the cards; elsewhere kube-scheduler only counts."""
-        return not self.replicated
 
     def card(self, index: int) -> Card | None:
         """Return the whole card with ``index``."""

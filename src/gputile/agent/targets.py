@@ -59,6 +59,11 @@ class Targets:
         usable = [c.index for c in self._setup.inventory.cards if c.healthy and not displaced(c, self._holdings)]
         if self._setup.replicated:
             friendly = [i for i in usable if stranger_on(self._setup, self._holdings, holding, i) is None]
+            shares = candidate.pod.booked(candidate.container) if candidate and candidate.pod else ()
+            booked = booked_indices(self._setup, (share.uuid for share in shares))
+            ids = spread_evenly(size, booked, available, must) if set(booked) <= set(friendly) else None
+            if ids is not None and servable(ids):
+                return ids
             return replicas(size, available, must, self._room(""), friendly)
         for indices in self._options(holding, candidate, resource, available, must, size, usable):
             ids = spread_evenly(size, indices, available, must)

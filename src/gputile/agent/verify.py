@@ -15,6 +15,10 @@ class Contradiction(Exception):
     """The kubelet's choice cannot be served; the text goes into the pod's status."""
 
 
+class Occupied(Contradiction):
+    """It cannot be served beside those who hold the cards now; it can once they have gone."""
+
+
 def verify(
     setup: Setup,
     holdings: Holdings,
@@ -84,6 +88,20 @@ def _cards(number: int) -> str:
     return "one card" if number == 1 else f"{number} cards"
 
 
+def check_others(setup: Setup, holdings: Holdings, holding: Holding, resource: str, most_pods: int) -> None:
+    """Refuse what cannot be on its cards beside the other ``holdings``: for want of room, or for their sake.
+
+    Raises:
+        Occupied: says who or what is in the way.
+    """
+    slots = holding.slots.get(resource, {})
+    if resource.startswith(MIG_PREFIX):
+        return
+    if resource in SHARED_RESOURCES:
+        _check_room(setup, holdings, holding, slots)
+    _check_company(setup, holdings, holding, slots, most_pods)
+
+
 def _check_room(setup: Setup, holdings: Holdings, holding: Holding, slots: Mapping[int, frozenset[int]]) -> None:
     for index in slots:
         card = setup.card(index)
@@ -91,10 +109,10 @@ def _check_room(setup: Setup, holdings: Holdings, holding: Holding, slots: Mappi
             continue
         others, own = holdings.mib(index, holding.uid), holding.mib(index)
         if others + own > card.mib:
-            raise Contradiction(f"GPU {index} has {card.mib - others} of {card.mib} MiB left, the pod would hold {own}")
+            raise Occupied(f"GPU {index} has {card.mib - others} of {card.mib} MiB left, the pod would hold {own}")
         percent = sum(other.percent(index) for other in holdings.on(index, holding.uid)) + holding.percent(index)
         if percent > CORE_PERCENT:
-            raise Contradiction(f"GPU {index} would have {percent} of {CORE_PERCENT} percent of its compute taken")
+            raise Occupied(f"GPU {index} would have {percent} of {CORE_PERCENT} percent of its compute taken")
 
 
 def _check_company(
@@ -103,12 +121,12 @@ def _check_company(
     for index in slots:
         others = list(holdings.on(index, holding.uid))
         if not setup.mode.shared and not setup.replicated and others:
-            raise Contradiction(f"GPU {index} is held by pod {others[0].key}")
+            raise Occupied(f"GPU {index} is held by pod {others[0].key}")
         if setup.mode.isolates_memory and len(others) >= most_pods:
-            raise Contradiction(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
+            raise Occupied(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
         stranger = stranger_on(setup, holdings, holding, index)
         if stranger is not None:
-            raise Contradiction(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
+            raise Occupied(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
 
 
 def given_twice(setup: Setup, holdings: Holdings, holding: Holding, part: Part) -> str:

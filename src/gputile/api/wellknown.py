@@ -46,6 +46,7 @@ WAKE_ANNOTATION: Final = "gputile.io/wake"  # node: touched to make kube-schedul
 MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # pod in mode mps: 1 to 100
 TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # node: its GPU taint was set by the controller, which may remove it
 TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # pod: its weight where GPU time is shared, 1 to 1000
+HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # node: takes no pods until then (Unix s), its agent is exchanged
 INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # node: its cards, see device.inventory
 
 # Annotations that existing tools read: gpushare's, and ACK's

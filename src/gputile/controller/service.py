@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gputile.api.wellknown import AGENT_SILENT
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.wellknown import AGENT_SILENT
 from gputile.controller.apiserver import ApiServerWriter
 from gputile.controller.findings import units_in_force
 from gputile.controller.gangkeeper import GangKeeper

@@ -14,6 +14,7 @@ from gputile.api.wellknown import MODES
 VERSION = 1
 MOST_CARDS = 64
 MOST_MIB = 16 * 1024 * 1024
+MOST_REPLICAS = 64
 
 
 class InventoryError(ValueError):
@@ -35,14 +36,16 @@ class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The cards of one node, ordered by index.
 
     ``mode`` and ``unit_mib`` are what the agent has in force; "" and 0 leave them to the node's label and to the
-    cluster's configuration (a node that no agent serves yet). ``bandwidth[i][j]`` is the bandwidth between the
-    i-th and the j-th card in GB/s (NVLink or PCIe), empty where it is not known; its diagonal does not count.
+    cluster's configuration (a node that no agent serves yet). ``replicas`` is how many pods have each whole
+    card in turns, 0 for one alone (time-slicing, G3). ``bandwidth[i][j]`` is the bandwidth between the i-th and the
+    j-th card in GB/s (NVLink or PCIe), empty where it is not known; its diagonal does not count.
     """
 
     cards: tuple[Card, ...]
     version: int = VERSION
     mode: str = ""
     unit_mib: int = 0
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_REPLICAS)] = 0
     bandwidth: tuple[tuple[float, ...], ...] = ()
 
 

@@ -120,7 +120,9 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
         cards = effective(parts, lambda part: part.cards)
         if cards > MOST_CARDS:
             raise RequestError(f"{kind.value}: {cards} cards are more than a node can have ({MOST_CARDS})")
-        return Request(Shape(kind, cards), unit_mib, parts, cpu_request(pod.spec))
+        # A whole card may be one of several pods' in turns; a set by topology never is.
+        group = trust_group(pod) if kind is Kind.WHOLE else ""
+        return Request(Shape(kind, cards, trust_group=group), unit_mib, parts, cpu_request(pod.spec))
     cards, unit = _card_count(pod), _stamped_unit(pod, unit_mib)
     for part in parts:
         _check_spread(part, cards)

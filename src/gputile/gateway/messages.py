@@ -55,12 +55,15 @@ class State(msgspec.Struct, frozen=True, tag="state"):
 
     ``in_charge``: no other gateway serves the node. ``registered``: the kubelet has taken all resources. ``epoch``:
     when the present kubelet was first seen, by CLOCK_MONOTONIC, in seconds. ``starts``: how many agents were started.
+    ``others``: another gateway served the node when this agent came. ``listening``: the kubelet hears each resource.
     """
 
     in_charge: bool = False
     registered: bool = False
     epoch: float = 0.0
     starts: int = 0
+    others: bool = False
+    listening: bool = False
 
 
 class Call(msgspec.Struct, frozen=True, tag="call"):

@@ -28,14 +28,20 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 
 
 class Plugin:
-    """Serves one resource. ``streams`` counts the kubelets that listen: none means that nobody knows this resource."""
+    """Serves one resource. ``streams`` counts the kubelets that listen: none means that nobody knows this resource.
 
-    def __init__(self, resource: str, directory: Path, devices: bytes, carry: Carry) -> None:
+    ``heard`` is called when one begins to.
+    """
+
+    def __init__(
+        self, resource: str, directory: Path, devices: bytes, carry: Carry, heard: Callable[[], None] = lambda: None
+    ) -> None:
         self.resource = resource
         self.streams = 0
         self._directory = directory
         self._devices = devices
         self._carry = carry
+        self._heard = heard
         self._news = asyncio.Event()
         self._stopping = False
         self._server: grpc.aio.Server | None = None
@@ -101,6 +107,7 @@ class Plugin:
     async def _list_and_watch(self, request: bytes, context: Context) -> AsyncIterator[bytes]:  # noqa: ARG002
         sent: bytes | None = None
         self.streams += 1
+        self._heard()
         try:
             while not self._stopping:
                 news, devices = self._news, self._devices

@@ -75,6 +75,11 @@ class Registrar:
                 return
             await asyncio.sleep(LOOK_FOR_OLDER_EVERY_S)
 
+    @property
+    def listening(self) -> bool:
+        """Whether the kubelet listens to every resource."""
+        return bool(self._plugins) and all(plugin.streams for plugin in self._plugins.values())
+
     def others(self) -> bool:
         """Return whether another gateway serves here."""
         own = {plugin.endpoint for plugin in self._plugins.values()}
@@ -99,7 +104,7 @@ class Registrar:
         for resource in resources:
             devices = changed.get(resource)
             if resource not in self._plugins:
-                self._plugins[resource] = Plugin(resource, self._directory, devices or b"", self._carry)
+                self._plugins[resource] = Plugin(resource, self._directory, devices or b"", self._carry, self._changed)
                 self._watch.wake()
             elif devices is not None:
                 self._plugins[resource].announce(devices)

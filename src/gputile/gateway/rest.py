@@ -1,4 +1,4 @@
-"""``python -m gputile.gateway.rest ROOT PORT LEAVE COMMAND...``: waits for a GPU, and becomes COMMAND when there is one.
+"""``python -m gputile.gateway.rest ROOT PORT LEAVE COMMAND...``: waits for a GPU, and becomes COMMAND then.
 
 The DaemonSet has a pod on every node, since no label says for certain which nodes have GPUs. Where there is none, this
 is all that runs: one process of 10 MiB that looks at the PCI bus twice a minute and answers probes. It imports next

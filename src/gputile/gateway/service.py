@@ -59,6 +59,7 @@ class Gateway:
         self._registrar = Registrar(sockets.device_plugins, self._relay.call, self._may_serve, self._tell)
         self._agent: Link[FromAgent] | None = None
         self._starts = 0
+        self._others = False
         self._told = State()
 
     async def run(self) -> None:
@@ -78,6 +79,7 @@ class Gateway:
     async def attend(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one agent until it hangs up, or is to be ended because it hangs."""
         self._starts += 1
+        self._others = not self.in_charge and self._registrar.others()
         self._agent, self._told = to_agent(reader, writer), State()
         self._tell()
         wishes: asyncio.Queue[TakeCharge | Offer] = asyncio.Queue()
@@ -164,7 +166,10 @@ class Gateway:
         return not self.in_charge or self._claim.mine
 
     def _tell(self) -> None:
-        state = State(self.in_charge, self._registrar.registered, self._registrar.epoch, self._starts)
+        registrar = self._registrar
+        state = State(
+            self.in_charge, registrar.registered, registrar.epoch, self._starts, self._others, registrar.listening
+        )
         if self._agent is not None and state != self._told:
             self._told = state
             self._agent.send(state)

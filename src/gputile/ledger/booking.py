@@ -72,11 +72,14 @@ class Booking:
         """Return whether the pod is on a card."""
         return any(share.uuid == uuid for share in self.cards)
 
-    def takes(self, share: CardShare, total_mib: int) -> tuple[int, int]:
+    def takes(self, share: CardShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
         """Return the MiB and the percent that ``share`` takes of a card that has ``total_mib``.
 
-        Of a card that a pod has for itself that is all of it, whatever the share says: nobody else gets the card.
+        Of a card that a pod has for itself that is all of it, whatever the share says: nobody else gets the card. Of
+        one that ``replicas`` pods have in turns it is that part: all of them together have the card.
         """
+        if replicas and self.whole:
+            return total_mib // replicas, 100 // replicas
         return (max(share.mib, total_mib), max(share.percent, 100)) if self.whole else (share.mib, share.percent)
 
 

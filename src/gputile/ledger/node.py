@@ -7,6 +7,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.wellknown import (
+    HANDOVER_ANNOTATION,
     INVENTORY_ANNOTATION,
     MODE_LABEL,
     MODEL_LABEL,
@@ -27,8 +28,8 @@ UNKNOWN_CPU = 128_000
 class Service(IntEnum):
     """What a node takes.
 
-    FOREIGN is a node whose whole cards another device plugin hands out; CLOSED one that takes nothing while a pod
-    on it holds cards that nobody knows.
+    FOREIGN is a node whose whole cards another device plugin hands out; SLICED one that gives each whole card to
+    several pods, in turns; CLOSED one that takes nothing while a pod on it holds cards that nobody knows.
     """
 
     NOTHING = 0
@@ -38,11 +39,12 @@ class Service(IntEnum):
     MEMORY_AND_CORE = 4
     FOREIGN = 5
     CLOSED = 6
+    SLICED = 7
 
     @property
     def closes(self) -> bool:
-        """Whether a pod on cards that nobody knows closes the node: where gputile gives out cards at all."""
-        return self not in (Service.NOTHING, Service.FOREIGN)
+        """Whether a pod on cards that nobody knows closes the node: where gputile gives out cards for one's own."""
+        return self not in (Service.NOTHING, Service.FOREIGN, Service.SLICED)
 
 
 _SERVICE = {
@@ -82,6 +84,16 @@ class NodeFacts:
             return advertised_units(card, self.unit_mib) * self.unit_mib
         return card.mib
 
+    @property
+    def replicas(self) -> int:
+        """How many pods have each whole card in turns; 0 where a card is for one alone, or given in parts."""
+        return self.inventory.replicas if self.mode is Mode.EXCLUSIVE else 0
+
+    @property
+    def sliced(self) -> bool:
+        """Whether each whole card is for several pods, in turns."""
+        return self.replicas > 0
+
 
 NO_CARDS = Inventory(cards=())
 UNLIMITED_PODS = 2**31 - 1
@@ -117,10 +129,16 @@ def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
         inventory = NO_CARDS
     elif inventory.cards and mode is not None:
         service = _SERVICE.get(mode, Service.MEMORY)
+        if service is Service.WHOLE and inventory.replicas:
+            service = Service.SLICED
     elif text is None and mode is Mode.EXCLUSIVE and _advertises_whole_cards(node):
         service = Service.FOREIGN
+    if HANDOVER_ANNOTATION in meta.annotations and not problem:
+        service, problem = Service.NOTHING, "its agent is being exchanged; it takes GPU pods again in a moment"
     cpu = cpu_allocatable(node)
-    isolated = mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS)
+    slots = inventory.replicas if service is Service.SLICED else UNLIMITED_PODS
+    if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
+        slots = configuration.max_pods_per_gpu
     return NodeFacts(
         name=meta.name,
         address=node.internal_ip,
@@ -129,8 +147,8 @@ def facts_of(node: Node, configuration: Configuration) -> NodeFacts:
         placement=placement,
         inventory=inventory,
         service=service,
-        slots=configuration.max_pods_per_gpu if isolated else UNLIMITED_PODS,
-        grouped=mode is Mode.SHARE,
+        slots=slots,
+        grouped=mode is Mode.SHARE or service is Service.SLICED,
         problem=problem,
         cpu=UNKNOWN_CPU if cpu is None else cpu,
         model=model_labels(inventory.cards).get(MODEL_LABEL, ""),

@@ -57,7 +57,7 @@ def node_state(ledger: Ledger, row: int, facts: NodeFacts, without: frozenset[st
     cards = []
     for i, card in enumerate(facts.inventory.cards):
         total = int(columns.total[row, i])
-        freed = [b.takes(share, total) for b in gone for share in b.cards if share.uuid == card.uuid]
+        freed = [b.takes(share, total, facts.replicas) for b in gone for share in b.cards if share.uuid == card.uuid]
         pods, group = int(columns.pods[row, i]) - len(freed), int(columns.group[row, i])
         if freed:
             left = {b.trust_group for b in ledger.on_card(facts.name, card.uuid) if b.uid not in without}

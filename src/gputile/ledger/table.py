@@ -83,13 +83,14 @@ class Table:
         """Count a booking on the node in ``row``; return ``knows_cards``."""
         columns, position = self.columns, self._position[row]
         group, known = self._group(booking.trust_group), booking.allocation is not None
+        replicas = self._replicas(row)
         columns.cpu[row] -= booking.cpu
         for share in booking.cards:
             column = position.get(share.uuid)
             if column is None:
                 known = False
                 continue
-            mib, percent = booking.takes(share, columns.total[row, column])
+            mib, percent = booking.takes(share, columns.total[row, column], replicas)
             columns.used[row, column] += mib
             columns.percent[row, column] += percent
             columns.pods[row, column] += 1
@@ -103,14 +104,14 @@ class Table:
     def give_back(self, row: int, booking: Booking, others: Collection[Booking]) -> bool:
         """Undo ``take``; ``others`` are the bookings that stay on the node. Return ``knows_cards``."""
         columns, position = self.columns, self._position[row]
-        known = booking.allocation is not None
+        known, replicas = booking.allocation is not None, self._replicas(row)
         columns.cpu[row] += booking.cpu
         for share in booking.cards:
             column = position.get(share.uuid)
             if column is None:
                 known = False
                 continue
-            mib, percent = booking.takes(share, columns.total[row, column])
+            mib, percent = booking.takes(share, columns.total[row, column], replicas)
             columns.used[row, column] -= mib
             columns.percent[row, column] -= percent
             columns.pods[row, column] -= 1
@@ -120,6 +121,10 @@ class Table:
                 groups = {self._group(other.trust_group) for other in others if other.on_card(share.uuid)}
                 columns.group[row, column] = groups.pop() if len(groups) == 1 else MIXED_GROUPS
         return known
+
+    def _replicas(self, row: int) -> int:
+        facts = self._facts[row]
+        return facts.replicas if facts is not None else 0
 
     def _group(self, name: str) -> int:
         number = self._groups.get(name)

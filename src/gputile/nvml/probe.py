@@ -98,15 +98,17 @@ class Probe(Protocol):
         """End the session; it may be called twice."""
 
 
-def inventory_of(machine: ProbedMachine, health: Health, mode: str = "", unit_mib: int = 0) -> Inventory:
-    """Return what is published of ``machine`` for the scheduler, with ``mode`` and ``unit_mib`` as in force.
+def inventory_of(
+    machine: ProbedMachine, health: Health, mode: str = "", unit_mib: int = 0, replicas: int = 0
+) -> Inventory:
+    """Return what is published of ``machine`` for the scheduler, with ``mode``, unit and ``replicas`` as in force.
 
     A card in MIG mode is left out: nothing can run on the whole of it.
     """
     whole = [i for i, card in enumerate(machine.cards) if card.mig is not Mig.ON]
     cards = tuple(as_card(machine.cards[i], healthy=health.healthy(machine.cards[i].uuid)) for i in whole)
     rows = tuple(tuple(machine.bandwidth[i][j] for j in whole) for i in whole) if machine.bandwidth else ()
-    return Inventory(cards=cards, mode=mode, unit_mib=unit_mib, bandwidth=rows)
+    return Inventory(cards=cards, mode=mode, unit_mib=unit_mib, replicas=replicas, bandwidth=rows)
 
 
 def as_card(card: ProbedCard, *, healthy: bool = True) -> Card:

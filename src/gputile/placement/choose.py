@@ -40,6 +40,9 @@ def choose_cards(
     if shape.kind is Kind.TOPOLOGY:
         positions = best_set(node.facts.inventory.bandwidth, tuple(i for i, _ in ready), shape.cards)
         return tuple(node.cards[i] for i in positions)
+    if node.service is Service.SLICED:  # different cards first, those that the fewest share
+        least = sorted((card for _, card in ready), key=lambda card: (card.pods, card.card.index))[: shape.cards]
+        return tuple(sorted(least, key=lambda card: card.card.index))
     return tuple(card for _, card in ready[: shape.cards])
 
 
@@ -52,8 +55,8 @@ def node_score(node: NodeState, shape: Shape, group: int, policy_name: str) -> i
     chosen = choose_cards(node, shape, group)
     if chosen is None:
         return None
-    if not chosen:
-        return 0
+    if node.service in (Service.FOREIGN, Service.SLICED):
+        return 0  # after those that give a card to the pod alone
     policy = POLICIES[policy_name]
     if shape.kind is not Kind.SHARED:
         held = sum(not card.empty for card in node.cards)

@@ -56,7 +56,7 @@ class Refusal:
 def serves(service: Service, shape: Shape) -> bool:
     """Return whether a node of ``service`` takes requests like ``shape`` at all (M1, M2, M8, T3)."""
     if shape.kind is Kind.WHOLE:
-        return service in (Service.WHOLE, Service.FOREIGN)
+        return service in (Service.WHOLE, Service.SLICED, Service.FOREIGN)
     if shape.kind is Kind.TOPOLOGY:
         return service is Service.TOPOLOGY
     return service is (Service.MEMORY_AND_CORE if shape.percent else Service.MEMORY)
@@ -75,14 +75,12 @@ def card_fits(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> bo
     """Return whether one of the pod's cards can be ``card``; ``group`` is the number of its trust group."""
     if not card.card.healthy:
         return False
-    if shape.kind is not Kind.SHARED:
-        return card.empty
-    return (
-        card.total - card.used >= shape.mib
-        and not _lacks_compute(card, shape)
-        and card.pods < facts.slots
-        and (not facts.grouped or card.group == NO_GROUP or (group != NO_GROUP and card.group == group))
+    company = card.pods < facts.slots and (
+        not facts.grouped or card.group == NO_GROUP or (group != NO_GROUP and card.group == group)
     )
+    if shape.kind is not Kind.SHARED:
+        return company if facts.sliced else card.empty
+    return card.total - card.used >= shape.mib and not _lacks_compute(card, shape) and company
 
 
 def _lacks_compute(card: CardState, shape: Shape) -> bool:
@@ -123,6 +121,8 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal | None:
         sick = f", {len(node.cards) - len(healthy)} of them unhealthy" if len(healthy) < len(node.cards) else ""
         text = f"it has {_count(len(node.cards), 'GPU')}{sick}; the pod needs {shape.cards}"
         return Refusal(Rule.TOO_FEW, text)
+    if shape.kind is not Kind.SHARED and facts.sliced:
+        return Refusal(Rule.CARDS_TAKEN, _taken_text(node, healthy, request, group))
     if shape.kind is not Kind.SHARED:
         free = sum(card.empty for card in healthy)
         return Refusal(

@@ -30,7 +30,7 @@ def scores(columns: Columns, shape: Shape, group: int, rows: Which, *, emptier: 
     """
     if shape.kind is Kind.SHARED:
         return _shared_scores(columns, shape, group, rows, emptier=emptier)
-    return _whole_scores(columns, shape, rows, emptier=emptier)
+    return _whole_scores(columns, shape, group, rows, emptier=emptier)
 
 
 def ready(columns: Columns, shape: Shape, group: int, rows: Which) -> tuple[Bool, Bool]:
@@ -42,9 +42,26 @@ def ready(columns: Columns, shape: Shape, group: int, rows: Which) -> tuple[Bool
         free_cards = columns.usable[rows] & (columns.pods[rows] == 0)
         return (columns.service[rows] == _wanted(shape)) & (_count(free_cards) >= shape.cards), free_cards
     cards = columns.usable[rows] & (columns.total[rows] - columns.used[rows] >= shape.mib)
-    cards &= columns.pods[rows] < columns.slots[rows, None]
     if shape.percent:
         cards &= columns.percent[rows] <= 100 - shape.percent
+    cards &= _company(columns, group, rows)
+    takes = (columns.service[rows] == _wanted(shape)) & (columns.unit[rows] == shape.unit_mib)
+    return takes & (_count(cards) >= shape.cards), cards
+
+
+def sliced(columns: Columns, shape: Shape, group: int, rows: Which) -> Bool:
+    """Return which of ``rows`` give each whole card to several pods, and have enough for the request: shape [rows]."""
+    found: Bool = columns.service[rows] == Service.SLICED
+    if not found.any():
+        return found
+    cards = columns.usable[rows] & _company(columns, group, rows)
+    fit: Bool = found & (_count(cards) >= shape.cards)
+    return fit
+
+
+def _company(columns: Columns, group: int, rows: Which) -> Bool:
+    """Return which cards have room beside the pods on them, and hold none of another trust group: [rows, cards]."""
+    cards: Bool = columns.pods[rows] < columns.slots[rows, None]
     grouped = columns.grouped[rows]
     if grouped.any():
         held = columns.group[rows]
@@ -52,11 +69,10 @@ def ready(columns: Columns, shape: Shape, group: int, rows: Which) -> tuple[Bool
         if group != NO_GROUP:
             mine |= held == group
         cards &= mine | ~grouped[:, None]
-    takes = (columns.service[rows] == _wanted(shape)) & (columns.unit[rows] == shape.unit_mib)
-    return takes & (_count(cards) >= shape.cards), cards
+    return cards
 
 
-def _whole_scores(columns: Columns, shape: Shape, rows: Which, *, emptier: bool) -> Int64:
+def _whole_scores(columns: Columns, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
     service = columns.service[rows]
     empty = columns.pods[rows] == 0
     fit, _ = ready(columns, shape, NO_GROUP, rows)
@@ -67,7 +83,7 @@ def _whole_scores(columns: Columns, shape: Shape, rows: Which, *, emptier: bool)
         score = 1000 - score
     result = np.where(fit, score, UNFIT)
     if shape.kind is Kind.WHOLE:
-        result[service == Service.FOREIGN] = 0
+        result[(service == Service.FOREIGN) | sliced(columns, shape, group, rows)] = 0
     return result
 
 
@@ -122,7 +138,7 @@ def rules(columns: Columns, shape: Shape, rows: Which) -> Int64:
     result[_count(usable) < shape.cards] = Rule.TOO_FEW
     if shape.kind is Kind.SHARED:
         result[columns.unit[rows] != shape.unit_mib] = Rule.UNIT
-    result[service != _wanted(shape)] = Rule.MODE
+    result[(service != _wanted(shape)) & ~((shape.kind is Kind.WHOLE) & (service == Service.SLICED))] = Rule.MODE
     result[service == Service.CLOSED] = Rule.UNPLACED
     result[service == Service.NOTHING] = Rule.NO_CARDS
     return result

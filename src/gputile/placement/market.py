@@ -89,7 +89,7 @@ def scores(columns: Columns, shape: Shape, cpu: int, group: int, rows: kernels.W
     fit, cards = kernels.ready(columns, shape, group, rows)
     result = np.full(len(fit), kernels.UNFIT, np.int64)
     if shape.kind is Kind.WHOLE:
-        result[columns.service[rows] == Service.FOREIGN] = 0
+        result[(columns.service[rows] == Service.FOREIGN) | kernels.sliced(columns, shape, group, rows)] = 0
     part = np.flatnonzero(fit)
     if not len(part):
         return result

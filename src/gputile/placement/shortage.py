@@ -15,7 +15,7 @@ def card_lacks(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> s
     if not card.card.healthy:
         return "is out of order"
     if shape.kind is not Kind.SHARED:
-        return "" if card.empty else "is in use"
+        return _company(card, facts, group) if facts.sliced else "" if card.empty else "is in use"
     unit, left = facts.unit_mib, max(0, 100 - card.percent)
     needs = f"the pod needs {amount(shape.mib, unit)} {on_cards(shape)}"
     if card.total < shape.mib:
@@ -24,10 +24,16 @@ def card_lacks(card: CardState, shape: Shape, facts: NodeFacts, group: int) -> s
         return f"has {card.free // unit} of {card.total // unit} units free; {needs}"
     if shape.percent > left:
         return f"has {left} of 100 percent of compute free; the pod needs {shape.percent} {on_cards(shape)}"
+    return _company(card, facts, group)
+
+
+def _company(card: CardState, facts: NodeFacts, group: int) -> str:
+    """Return which pods on the card keep the pod off it, "" where none do."""
     if card.pods >= facts.slots:
         return f"holds {card.pods} pods, the most that a GPU may hold here ({facts.slots})"
     if facts.grouped and card.group != NO_GROUP and (group == NO_GROUP or card.group != group):
-        return f"is used by pods of another trust group, and mode {Mode.SHARE.value} does not isolate memory"
+        way = "time-slicing" if facts.sliced else f"mode {Mode.SHARE.value}"
+        return f"is used by pods of another trust group, and {way} does not isolate memory"
     return ""
 
 

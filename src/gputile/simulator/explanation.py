@@ -117,7 +117,9 @@ class Subject:
             group = self.ledger.group_number(request.shape.trust_group)
             lacks = card_lacks(card, request.shape, state.facts, group)
         found = self.ledger.on_card(state.facts.name, card.card.uuid)
-        holders = [_holder(booking, card) for booking in sorted(found, key=lambda booking: booking.key)]
+        holders = [
+            _holder(booking, card, state.facts.replicas) for booking in sorted(found, key=lambda booking: booking.key)
+        ]
         free_percent = max(0, 100 - card.percent)
         return CardReport(card.card.index, card.card.uuid, card.total, card.free, free_percent, holders, lacks)
 
@@ -152,9 +154,9 @@ def refused_for_good(pod: Pod, error: RequestError) -> str:
     return f"{pod.key} can never be placed: {error}"
 
 
-def _holder(booking: Booking, card: CardState) -> HolderReport:
+def _holder(booking: Booking, card: CardState, replicas: int) -> HolderReport:
     share = next(share for share in booking.cards if share.uuid == card.card.uuid)
-    mib, percent = booking.takes(share, card.total)
+    mib, percent = booking.takes(share, card.total, replicas)
     return HolderReport(booking.namespace, booking.name, mib, percent, booking.tentative)
 
 

@@ -203,21 +203,53 @@ def test_a_unit_that_is_too_small_is_refused_with_the_smallest_valid(short: Path
     asyncio.run(main())
 
 
-def test_time_slicing_offers_replicas_and_leaves_counting_to_kubernetes(short: Path) -> None:
+def test_time_slicing_books_replicas_and_keeps_strangers_apart(short: Path) -> None:
+    """G3, G5: the scheduler books the card, so it knows whose pods are on it; a stranger is never sent there."""
+
     async def main() -> None:
         labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "4"}
         async with scene(short, "", (15360, 15360), labels=labels) as here:
             await here.until_offered(WHOLE_GPU, 8)
-            await here.until(lambda: MODE_PENDING in {c.type for c in here.cluster.node.status.conditions})
-            assert INVENTORY_ANNOTATION not in here.cluster.node.metadata.annotations
+            await here.until(lambda: INVENTORY_ANNOTATION in here.cluster.node.metadata.annotations)
             for i in range(4):
-                here.cluster.create(simple_pod(f"p{i}", container(**{WHOLE_GPU: 1})), node=NODE)
+                here.cluster.create(simple_pod(f"p{i}", container(**{WHOLE_GPU: 1})))
             await here.until_running(4)
             cards = sorted(here.cards(f"default/p{i}") for i in range(4))
             assert cards == [("GPU-0",)] * 2 + [("GPU-1",)] * 2
+            here.cluster.create(simple_pod("stranger", container(**{WHOLE_GPU: 1}), namespace="other"))
+            here.cluster.create(simple_pod("many", container(**{WHOLE_GPU: 3})))
+            here.cluster.create(simple_pod("both", container(**{WHOLE_GPU: 2})))
+            await here.until_running(5)
+            assert here.cards("default/both") == ("GPU-0", "GPU-1")
+            assert [pod.key for pod in here.cluster.waiting] == ["other/stranger", "default/many"]
+            for i in range(4):
+                here.cluster.delete(f"default/p{i}")
+            here.cluster.delete("default/both")
+            await here.until(lambda: here.pod("other/stranger").status.phase == "Running")
+            assert [pod.key for pod in here.cluster.waiting] == ["default/many"], "it needs three different cards"
+            assert here.failed == {}
+            await here.until(lambda: here.disagreements() == [])
+
+    asyncio.run(main())
+
+
+def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: Path) -> None:
+    """G5: its controller would make the next pod at once, and that one would fail too, without end."""
+
+    async def main() -> None:
+        labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "2"}
+        async with scene(short, "", (15360,), labels=labels) as here:
+            await here.until_offered(WHOLE_GPU, 2)
+            here.cluster.create(simple_pod("first", container(**{WHOLE_GPU: 1})))
+            await here.until_running(1)
             here.cluster.create(simple_pod("stranger", container(**{WHOLE_GPU: 1}), namespace="other"), node=NODE)
-            await here.until(lambda: bool(here.failed))
-            assert "another trust group" in next(iter(here.failed.values()))
+            await here.until(lambda: len(here.agent.admission.holdings) == 2)
+            await asyncio.sleep(1.0)
+            assert here.pod("other/stranger").status.phase in ("", "Pending")
+            assert here.failed == {}
+            here.cluster.delete("default/first")
+            await here.until(lambda: here.pod("other/stranger").status.phase == "Running")
+            assert here.cards("other/stranger") == ("GPU-0",)
 
     asyncio.run(main())
 

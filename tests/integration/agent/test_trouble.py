@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from gputile.agent import comparison, service
 from gputile.agent.answer import CONTAINER_DIRECTORY
 from gputile.api.core import Pod
-from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, MODE_LABEL, WHOLE_GPU
+from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, WHOLE_GPU
 from gputile.device.allocation import decode_allocation, encode_allocation
 from gputile.device.health import Condition, Health
 from gputile.nvml.monitor import Observation
@@ -375,6 +376,7 @@ def test_an_upgrade_with_two_agents_at_once_hands_over(short: Path, one_at_a_tim
                     again[pod.key] = pod
                     here.cluster.create(pod)
                     await asyncio.sleep(0.02)
+                await here.until(lambda: not here.cluster.waiting)  # the node is closed for the hand-over
                 assert await settle(here, again) == []
                 await cancelled(tasks)
                 assert former is not here.agent
@@ -382,6 +384,58 @@ def test_an_upgrade_with_two_agents_at_once_hands_over(short: Path, one_at_a_tim
             assert here.overbooked() == []
             await here.until(lambda: len(here.agent.admission.holdings) == 60)
             assert all(len(holding.parts) == 2 for holding in here.agent.admission.holdings)
+
+    asyncio.run(main())
+
+
+def test_no_pod_fails_while_agents_hand_over(short: Path) -> None:
+    """G1: pods come all the time, agents come one after the other, and each pod runs at its first try."""
+
+    async def main() -> None:
+        async with scene(short, "share", (81920,) * 8) as here:
+            await here.until_offered(GPU_MEMORY, 640)
+            made, over = 0, asyncio.Event()
+
+            async def make() -> None:
+                nonlocal made
+                while not over.is_set():
+                    here.cluster.create(simple_pod(f"p{made}", container(mem=1), init=(container("init", mem=2),)))
+                    made += 1
+                    if made > 250:
+                        here.cluster.delete(f"default/p{made - 250}")
+                    await asyncio.sleep(0.05)
+
+            making = asyncio.create_task(make())
+            for _ in range(6):
+                former, tasks = here.agent, here.running()
+                await here.start_younger_agent()
+                await here.until(lambda: here.agent.kubelet.state.listening)
+                await here.until(lambda: HANDOVER_ANNOTATION not in here.cluster.node.metadata.annotations)
+                await cancelled(tasks)
+                assert former is not here.agent
+            over.set()
+            await making
+            await here.until(lambda: not here.cluster.waiting)
+            await here.until_running(len(here.cluster.pods))
+            assert made > 6
+            assert here.failed == {}
+
+    asyncio.run(main())
+
+
+def test_a_hand_over_that_nobody_ends_is_ended(short: Path) -> None:
+    """A successor that dies once it has closed the node leaves it to the agent that still serves it."""
+
+    async def main() -> None:
+        async with scene(short, "cgpu") as here:
+            await here.until_offered(GPU_MEMORY, 60)
+            now = time.time()
+            for until in (f"{now + 3:.0f}", "nonsense", "-1"):
+                await here.cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: until}}})
+                assert HANDOVER_ANNOTATION in here.cluster.node.metadata.annotations
+                await here.until(lambda: HANDOVER_ANNOTATION not in here.cluster.node.metadata.annotations)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
 
     asyncio.run(main())
 

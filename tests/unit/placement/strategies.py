@@ -29,6 +29,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         sick=draw(st.lists(st.integers(0, 4), max_size=2)),
         placement=draw(st.sampled_from(["", "binpack", "spread", "x"])),
         unit_mib=draw(st.sampled_from([0, 0, 128, 1024])),
+        replicas=draw(st.sampled_from([0, 0, 2, 3])),
     )
 
 
@@ -57,7 +58,8 @@ def ledgers(draw: st.DrawFn, names: tuple[str, ...] = ("n0", "n1", "n2")) -> Led
 def requests(draw: st.DrawFn) -> Request:
     kind, cards = draw(st.sampled_from([Kind.SHARED, Kind.SHARED, Kind.WHOLE, Kind.TOPOLOGY])), draw(st.integers(1, 4))
     if kind is not Kind.SHARED:
-        return Request(Shape(kind, cards), 1024, ())
+        group = draw(st.sampled_from([*NAMESPACES, "new"])) if kind is Kind.WHOLE else ""
+        return Request(Shape(kind, cards, trust_group=group), 1024, ())
     unit = draw(st.sampled_from([128, 1024, 1024]))
     mib = unit * draw(st.sampled_from([1, 2, 7, 14, 15, 120]))
     percent = draw(st.sampled_from([0, 0, 5, 40, 100, 105]))

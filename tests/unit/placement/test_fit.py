@@ -6,6 +6,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.device.request import Kind, Request, Shape
 from gputile.ledger.booking import Booking
 from gputile.ledger.events import Assumed
 from gputile.placement.fit import Refusal, Rule
@@ -246,3 +247,25 @@ def test_units_of_128_mib_give_every_whole_unit_of_a_card_u2() -> None:
     node = gpu_node(mode="cgpu", sizes=[15109], unit_mib=128)
     assert refuse(node, pod(mem=118), unit=128) is None
     assert refuse(node, pod(mem=119), unit=128) is not None
+
+
+def test_a_card_in_turns_is_for_pods_of_one_trust_group_and_so_many_of_them() -> None:
+    """G3, G5: what the node would refuse is refused here first, and the reason names the card."""
+    ledger = ledger_of(gpu_node("n", sizes=(15360, 15360), replicas=2))
+    book(ledger, "a0", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)
+    book(ledger, "a1", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)
+    book(ledger, "b0", "n", share("GPU-n-1", 15360, 100), namespace="b", whole=True)
+    placer = Placer(ledger)
+
+    def refused(namespace: str, cards: int = 1) -> str:
+        request = Request(Shape(Kind.WHOLE, cards, trust_group=namespace), 1024, ())
+        why = placer.refusal(request, "n")
+        assert (placer.filter(request, ["n"]).feasible == ["n"]) == (why is None)
+        return why.text if why else ""
+
+    assert refused("b") == ""
+    stranger = "GPU 1 is used by pods of another trust group, and time-slicing does not isolate memory"
+    assert refused("a") == refused("c") == stranger
+    book(ledger, "b1", "n", share("GPU-n-1", 15360, 100), namespace="b", whole=True)
+    assert refused("b") == "GPU 1 holds 2 pods, the most that a GPU may hold here (2)"
+    assert refused("b", 3) == "it has 2 GPUs; the pod needs 3"
