@@ -6,13 +6,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
 from gputile.arbiter.connection import MOST_READ, Connection
 from gputile.arbiter.listening import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
-from gputile.arbiter.pace import MESSAGES_AT_ONCE, MESSAGES_PER_S, Line
+from gputile.arbiter.pace import (
+    MESSAGES_AT_ONCE,
+    MESSAGES_PER_S,
+    NODE_MESSAGES_AT_ONCE,
+    NODE_MESSAGES_PER_S,
+    Line,
+)
 from gputile.arbiter.protocol import SIZE, SOCKET, Kind, Message, decode, uuid_fields
 from gputile.arbiter.server import Arbiter
 from tests.integration.arbiter.process import ArbiterProcess
@@ -147,6 +153,34 @@ def test_a_flood_from_many_connections_gets_no_more_than_its_allowance(tmp_path:
         # A turn takes the loop three rounds, in each of which each connection is read and served once at most,
         # wherever the machine stands still.
         assert worst <= 3 * 2 * CONNECTIONS * MOST_READ // SIZE
+        arbiter.close()
+        peer.close()
+
+    asyncio.run(main())
+
+
+def test_floods_of_several_containers_have_an_allowance_together(tmp_path: Path) -> None:
+    """M5: what is handled of all of them while another container takes its turns; each has its part."""
+
+    async def main() -> None:
+        arbiter, loop, names = Recorder(), asyncio.get_running_loop(), [f"bad{i}" for i in range(4)]
+        *bad, good = await arbiter.serve(tmp_path, *names, "good")
+        begin = loop.time()
+        with ExitStack() as stack:
+            for path in bad:
+                flood = stack.enter_context(program(FLOOD, str(path), "8", (GREETING + MINE).hex()))
+                assert flood.stdout is not None
+                assert await asyncio.to_thread(flood.stdout.readline)
+            peer = await connect(good)
+            async with asyncio.timeout(WITHIN_S):
+                while min(len(arbiter.handled.get(name, [])) for name in names) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                for _ in range(ROUNDS):
+                    await take_turn(peer)
+                    await asyncio.sleep(0.01)
+            handled = sum(len(arbiter.handled[name]) for name in names)
+            at_once = NODE_MESSAGES_AT_ONCE + len(names) * MESSAGES_AT_ONCE
+            assert handled <= at_once + NODE_MESSAGES_PER_S * (loop.time() - begin)
         arbiter.close()
         peer.close()
 
