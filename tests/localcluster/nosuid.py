@@ -13,7 +13,7 @@ from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing
 
 PREFIX = "gputile-nosuid-"
-MIB = 64
+MIB = 512  # of several hundred containers at a time
 
 
 def nosuid_directory() -> Path:

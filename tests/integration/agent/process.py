@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -168,3 +169,4 @@ async def process_scene(
         finally:
             await here.stop_agent()
             await here.stop_kubelet()
+            shutil.rmtree(here.places.usage, ignore_errors=True)

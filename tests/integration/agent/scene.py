@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -281,3 +282,4 @@ async def scene(
     finally:
         await here.stop_agent()
         await here.stop_kubelet()
+        shutil.rmtree(here.places.usage, ignore_errors=True)
