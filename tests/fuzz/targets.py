@@ -50,7 +50,8 @@ from gputile.simulator.manifests import ManifestError
 from gputile.simulator.scenario import load_scenario
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-_DIRECTORY = tempfile.TemporaryDirectory(prefix="gputile-fuzz-")
+_MEMORY = Path("/dev/shm")  # thousands of small files a second are written
+_DIRECTORY = tempfile.TemporaryDirectory(prefix="gputile-fuzz-", dir=_MEMORY if _MEMORY.is_dir() else None)
 _FILES = Path(_DIRECTORY.name)
 _CONFIGURATION = Configuration()
 
