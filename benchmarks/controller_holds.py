@@ -21,9 +21,11 @@ from gputile.api.wellknown import (
 )
 from gputile.controller.gangkeeper import GangKeeper
 from gputile.controller.rounds import Planner
+from gputile.controller.slices import sliced
 from gputile.controller.view import View
 from gputile.device.allocation import encode_allocation
 from gputile.kube.reflector import Applied, Deleted, Replaced
+from gputile.placement.steps import Steps
 
 NODES, PODS, GANGS, LARGE = 5_000, 50_000, 1_000, 2_000
 ALL_UNITS = 8 * 15
@@ -68,8 +70,8 @@ class Bench:
 
     async def list(self) -> None:
         """Take the lists that a service begins with, and make one round on them."""
-        self.view.take_nodes(Replaced(self.nodes))
-        self.view.take_pods(Replaced(self.pods))
+        await sliced(self.view.node_news(Replaced(self.nodes)))
+        await sliced(self.view.pod_news(Replaced(self.pods)))
         await self.keeper.run_round()
 
 
@@ -99,15 +101,19 @@ async def _lists(bench: Bench, meter: LoopMeter) -> None:
 async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
 
-    async def news() -> None:
-        for pod in bench.pods[:100]:
+    def news() -> Steps[None]:
+        for pod in bench.pods[:1000]:
             ended = msgspec.structs.replace(pod.status, phase="Succeeded")
-            bench.view.take_pods(Applied(_newer(pod)))
-            bench.view.take_pods(Applied(msgspec.structs.replace(_newer(pod), status=ended)))
-            bench.view.take_pods(Deleted(pod))
+            for event in (
+                Applied(_newer(pod)),
+                Applied(msgspec.structs.replace(_newer(pod), status=ended)),
+                Deleted(pod),
+            ):
+                yield from bench.view.pod_news(event)
+                yield
 
     with meter.watching():
-        await _begun(news)
+        await _begun(lambda: sliced(news()))
 
 
 async def _node_events(bench: Bench, meter: LoopMeter) -> None:

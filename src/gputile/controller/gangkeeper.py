@@ -11,16 +11,20 @@ that is known here, and where one is not executed, none of those behind it is se
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NoReturn, Protocol
 
 from gputile.api.core import ObjectReference, Pod
+from gputile.controller.intake import Intake
 from gputile.controller.rounds import Note, Planner, Round, Write
+from gputile.controller.slices import sliced
 from gputile.controller.view import View
 from gputile.device.hold import encode_hold, hold_of
 from gputile.kube.errors import KubeError
 from gputile.kube.reflector import Deleted
+from gputile.placement.steps import Steps
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class GangKeeper:
         writer: PodWriter,
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
+        intake: Intake | None = None,
     ) -> None:
         self.planned = 0
         self.failures = 0
@@ -68,6 +73,7 @@ class GangKeeper:
         self._active = active
         self._waiting = 0
         self._unix_ns = unix_ns
+        self._intake = intake or Intake()
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
 
@@ -89,14 +95,23 @@ class GangKeeper:
             await asyncio.sleep(PAUSE_SECONDS)
             self._changed.clear()
             if self._active():
+                started = time.monotonic()
                 await self.run_round()
+                # Rounds that take long leave the loop to others for as long again.
+                await asyncio.sleep(min(time.monotonic() - started, LONGEST_PAUSE_SECONDS))
 
     async def run_round(self) -> Round:
-        """Plan, and write what was planned."""
-        result = self._planner.next_round(self._unix_ns())
+        """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""
+        async with self._intake.quiet():
+            result = await sliced(self._planner.steps(self._unix_ns()), self._active)
+            if result is None:
+                self._planner.abandon()
+                return Round()
         self._waiting, self.planned = result.waiting, self.planned + result.planned
+        if result.unfinished:
+            self.changed()
         for note in result.notes:
-            self._say(note)
+            await sliced(self._say(note))
         await asyncio.gather(*map(self._holds, result.holds), *map(self._ungate, result.gates))
         return result
 
@@ -150,7 +165,7 @@ class GangKeeper:
         self._view.written(found)
         self._view.not_written(pod)
 
-    def _say(self, note: Note) -> None:
+    def _say(self, note: Note) -> Steps[None]:
         log.info(note.message, extra={"reason": note.reason, "pods": len(note.pods)})
         for pod in note.pods:
             meta = pod.metadata
@@ -158,6 +173,7 @@ class GangKeeper:
                 api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
             )
             self._writer.record(about, note.reason, note.message, warning=note.warning)
+            yield
 
 
 def _stage(write: Write) -> int:

@@ -1,6 +1,6 @@
 """What a gang is at a moment: its pods that run, those that have a place kept for them, and those that have none."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -13,6 +13,8 @@ from gputile.scheduling.claim import lost_place, plan_problem
 
 # A place that ends within this part of its time is given anew, before others can take it.
 _RENEW_PART = 4
+_SECOND = 10**9
+_NEVER = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +59,77 @@ class Gang:
         return stage, -self.priority, self.oldest, self.name
 
 
-def gangs_of(view: View) -> list[Gang]:
-    """Return the gangs that have unbound pods, in the order of their turns."""
-    found = (_gang(view, name, pods) for name, pods in view.gangs())
-    return sorted((gang for gang in found if gang is not None), key=lambda gang: gang.turn)
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A gang as it was found, and what that depended on.
+
+    ``from_ns`` to ``until_ns`` nothing changes by time alone, in nanoseconds. ``holds``: places were looked at.
+    """
+
+    gang: Gang | None
+    revision: int
+    groups_read: int
+    position: int
+    holds: bool
+    from_ns: int
+    until_ns: int
 
 
-def _gang(view: View, name: GangName, pods: Sequence[Pod]) -> Gang | None:
+class Gangs:
+    """The gangs that have unbound pods; only those are looked at again about which something may have changed."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._seen: dict[GangName, _Seen] = {}
+
+    def look(self) -> Generator[None, None, list[Gang]]:
+        """Return, in steps, the gangs in the order of their turns."""
+        waiting = self._view.roster.waiting()
+        for name in self._seen.keys() - set(waiting):
+            del self._seen[name]
+        found = []
+        for name in waiting:
+            seen = self._seen.get(name)
+            if seen is None or self._is_stale(name, seen):
+                seen = self._seen[name] = yield from self._look_at(name)
+            if seen.gang is not None:
+                found.append(seen.gang)
+            yield
+        return sorted(found, key=lambda gang: gang.turn)
+
+    def _is_stale(self, name: GangName, seen: _Seen) -> bool:
+        view = self._view
+        if (seen.revision, seen.groups_read) != (view.roster.revision(name), view.groups_read):
+            return True
+        # Places are lost by what happens to their nodes and cards, and with time.
+        moved = seen.position != view.ledger.changes.position
+        return seen.holds and (moved or not seen.from_ns <= view.now_ns < seen.until_ns)
+
+    def _look_at(self, name: GangName) -> Generator[None, None, _Seen]:
+        view, now_ns = self._view, self._view.now_ns
+        pods = view.roster.pods(name)
+        gang = yield from _gang(view, name, pods)
+        whole = view.ledger.configuration.gangs.hold_seconds * _SECOND
+        ends = [end for pod in pods if (end := view.hold_end(pod.metadata.uid))]
+        turns = (end - part for end in ends for part in (0, whole // _RENEW_PART, whole + whole // _RENEW_PART))
+        return _Seen(
+            gang,
+            view.roster.revision(name),
+            view.groups_read,
+            view.ledger.changes.position,
+            bool(ends),
+            now_ns,
+            min((turn for turn in turns if turn > now_ns), default=_NEVER),
+        )
+
+
+def _gang(view: View, name: GangName, pods: Sequence[Pod]) -> Generator[None, None, Gang | None]:
     waiting = [pod for pod in pods if _waits(pod)]
     if not waiting:
         return None
     running = _running(pods)
     size = _size(view, name, pods)
-    kept = _kept(view, waiting, running) if size else set()
+    kept = (yield from _kept(view, waiting, running)) if size else set()
     ending = [pod for pod in waiting if pod.metadata.uid in kept and _lasting(view, pod) is None]
     created = [_unix(pod.metadata.creation_timestamp) for pod in waiting]
     return Gang(
@@ -107,8 +167,8 @@ def _size(view: View, name: GangName, pods: Iterable[Pod]) -> int:
     return max(labelled_size(pod) for pod in pods)
 
 
-def _kept(view: View, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str]:
-    """Return the UIDs of the pods that may take the place that is kept for them.
+def _kept(view: View, waiting: Sequence[Pod], running: Sequence[Pod]) -> Generator[None, None, set[str]]:
+    """Return, in steps, the UIDs of the pods that may take the place that is kept for them.
 
     That is the rule of the extender (``scheduling.claim``): all places of a plan, or those of one that has begun. The
     latter are kept to their end while they are sound: with one of them lost, the others could not be given anew.
@@ -116,12 +176,24 @@ def _kept(view: View, waiting: Sequence[Pod], running: Sequence[Pod]) -> set[str
     begun = {hold.plan for pod in running if (hold := hold_of(pod)) is not None}
     plans: dict[str, list[tuple[Pod, Hold]]] = {}
     for pod in waiting:
+        yield
         hold = view.hold(pod)
         if hold is not None and (_lasting(view, pod) or (hold.plan in begun and _still_fits(view, pod, hold))):
             plans.setdefault(hold.plan, []).append((pod, hold))
     kept: set[str] = set()
     for plan, places in plans.items():
-        sound = [pod.metadata.uid for pod, hold in places if _there(view, pod, hold) and not _held_up(view, pod, hold)]
+        sound: list[str] = []
+        held_up: bool | None = None
+        for pod, hold in places:
+            yield
+            if not _there(view, pod, hold):
+                continue
+            if hold.allocation is not None:
+                if held_up is None:  # it is the same for all pods of the plan whose own place is there
+                    held_up = _held_up(view, pod)
+                if held_up:
+                    continue
+            sound.append(pod.metadata.uid)
         if plan in begun or (len(sound) == len(places) >= max(hold.pods for _, hold in places)):
             kept.update(sound)
     return kept
@@ -161,10 +233,10 @@ def _there(view: View, pod: Pod, hold: Hold) -> bool:
     return not lost_place(view.ledger, booking)
 
 
-def _held_up(view: View, pod: Pod, hold: Hold) -> bool:
+def _held_up(view: View, pod: Pod) -> bool:
     """Return whether the place is one of a plan that may not start."""
     booking = view.ledger.booking(pod.metadata.uid)
-    return hold.allocation is not None and booking is not None and bool(plan_problem(view.ledger, booking))
+    return booking is not None and bool(plan_problem(view.ledger, booking))
 
 
 def _unix(timestamp: str | None) -> float:

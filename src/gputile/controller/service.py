@@ -1,6 +1,7 @@
 """Puts the controller together and runs it: watches, Lease, nodes, gangs, and an orderly end."""
 
 import asyncio
+import gc
 import logging
 import secrets
 import signal
@@ -18,6 +19,7 @@ from gputile.api.wellknown import AGENT_SILENT
 from gputile.controller.apiserver import ApiServerWriter
 from gputile.controller.findings import units_in_force
 from gputile.controller.gangkeeper import GangKeeper
+from gputile.controller.intake import Intake
 from gputile.controller.leadership import Leadership
 from gputile.controller.monitoring import Metrics, Monitoring
 from gputile.controller.nodekeeper import NodeKeeper
@@ -33,6 +35,7 @@ from gputile.kube.lease import LeaseHolder
 from gputile.kube.reflector import Applied, Deleted, Event, Reflector, Replaced
 from gputile.kube.tenancy import Tenancy
 from gputile.looplag import LoopLag
+from gputile.placement.steps import Steps
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +62,8 @@ class Controller:
         self._events = EventRecorder(connection, settings.identity)
         writer = ApiServerWriter(connection, self._events)
         self.view = View(configuration, self._changed)
+        self.intake = Intake()
+        self._listed: set[str] = set()
         seconds = settings.lease_seconds
         tenancy = Tenancy(settings.identity, seconds, seconds / 3)
         lease = LeaseHolder(connection, settings.namespace, settings.lease, tenancy, within=max(1.0, seconds / 3))
@@ -66,9 +71,9 @@ class Controller:
         active = self.leadership.active
         self.nodes = NodeKeeper(writer, configuration, self.view.node, active, time.monotonic)
         planner = Planner(self.view, lambda: secrets.token_hex(6))
-        self.gangs = GangKeeper(self.view, planner, writer, active, time.time_ns)
+        self.gangs = GangKeeper(self.view, planner, writer, active, time.time_ns, self.intake)
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
-        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self.view.take_pods)
+        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
         self._lag = LoopLag("controller")
         self._watches: list[Reflector[Node] | Reflector[Pod]] = [self._node_watch]
         if configuration.admission.gangs:
@@ -76,13 +81,14 @@ class Controller:
 
     def not_ready(self) -> str:
         """Return why this replica is not ready, "" where it is; a standby is."""
-        return "" if all(watch.synced for watch in self._watches) else "the cluster is not listed yet"
+        return "" if len(self._listed) == len(self._watches) else "the cluster is not listed yet"
 
     async def run(self) -> NoReturn:
         """Watch and act until cancelled; give the Lease up at the end."""
         work: list[Coroutine[Any, Any, Any]] = [
             self._lag.run(),
             self._events.run(),
+            self.intake.run(),
             self._node_watch.run(),
             self.nodes.queue.run(),
             self.leadership.keep(self._settings.lease_seconds / 3),
@@ -90,7 +96,7 @@ class Controller:
         if self._configuration.admission.gangs:
             work += [
                 self._pod_watch.run(),
-                watch_pod_groups(self._connection, self.view.take_groups),
+                watch_pod_groups(self._connection, lambda event: self.intake.put(self.view.group_news(event))),
                 self.gangs.run(),
             ]
         try:
@@ -132,17 +138,37 @@ class Controller:
         conditions = (c for node in self.view.nodes.values() for c in node.status.conditions)
         return sum(c.type == AGENT_SILENT and c.status == "True" for c in conditions)
 
+    def _take_pods(self, event: Event[Pod]) -> None:
+        self.intake.put(self._pod_news(event))
+
     def _take_nodes(self, event: Event[Node]) -> None:
-        self.view.take_nodes(event)
+        self.intake.put(self._node_news(event))
+
+    def _pod_news(self, event: Event[Pod]) -> Steps[None]:
+        yield from self.view.pod_news(event)
+        if isinstance(event, Replaced):
+            self._has_listed("pods")
+
+    def _node_news(self, event: Event[Node]) -> Steps[None]:
+        yield from self.view.node_news(event)
         match event:
             case Applied(node) | Deleted(node):
                 self.nodes.queue.add(node.metadata.name)
             case Replaced(nodes, _):
                 for node in nodes:
                     self.nodes.queue.add(node.metadata.name)
+                    yield
+                self._has_listed("nodes")
+
+    def _has_listed(self, what: str) -> None:
+        """Note that a whole list is in the view: the garbage collector need not walk it for long, again and again."""
+        self._listed.add(what)
+        if not self.not_ready():
+            gc.freeze()
 
     async def _refresh(self) -> None:
         await asyncio.gather(*(watch.relist() for watch in self._watches))
+        await self.intake.settle()
 
     def _begun(self) -> None:
         for name in self.view.nodes:

@@ -4,7 +4,7 @@ Watches feed it, and so do the answers to the controller's own writes, so that a
 before it wrote. News of an older version of a pod than the one known is no news.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -13,20 +13,19 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.podgroups import PodGroup
 from gputile.api.wellknown import HOLD_ANNOTATION, INVENTORY_ANNOTATION
-from gputile.device.gang import GangName, gang_of
+from gputile.controller.roster import Roster
 from gputile.device.hold import Hold, encode_hold, hold_of
 from gputile.intree.predicates import Predicates
 from gputile.kube.reflector import Applied, Deleted, Event, Replaced, Unreadable
 from gputile.ledger.events import (
     NodeApplied,
     NodeDeleted,
-    NodesReplaced,
     PodApplied,
     PodDeleted,
-    PodsReplaced,
     TimePassed,
 )
 from gputile.ledger.ledger import Ledger
+from gputile.placement.steps import Steps
 from gputile.scheduling.placer import Placer
 
 
@@ -39,29 +38,30 @@ class Ground:
 
 
 class View:
-    """One event loop owns it. ``changed`` is called after everything that may let a gang start or end its wait."""
+    """One event loop owns it. ``changed`` is called after everything that may let a gang start or end its wait.
+
+    What it keeps is bounded by what is in the cluster: nodes, PodGroups, the version of each pod, pods that are bound
+    and run, and pods of gangs that have not all finished.
+    """
 
     def __init__(self, configuration: Configuration, changed: Callable[[], None] = lambda: None) -> None:
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
         self.groups: dict[tuple[str, str], int] | None = None  # None while nobody knows PodGroups here
+        self.groups_read = 0  # grows whenever PodGroups change
         self.freed = 0  # grows whenever there may be room that was not there before
+        self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
+        self.roster = Roster()
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
-        self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and all of gangs
+        self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of the roster
         self._versions: dict[str, int] = {}
-        self._gangs: dict[GangName, dict[str, Pod]] = {}
-        self._live: Ground | None = None
-        self._empty: Ground | None = None
-        self._placer = Placer(self.ledger)
+        self._held: dict[str, int] = {}  # UID of an unbound pod with a hold -> when that ends, or has ended
+        self._live = Ground(Placer(self.ledger), Predicates(()))
+        self._empty = Ground(Placer(self._vacant), Predicates(()))
 
     # -- questions
-
-    def gangs(self) -> Iterator[tuple[GangName, list[Pod]]]:
-        """Yield the gangs with their pods, finished ones included."""
-        for name, pods in self._gangs.items():
-            yield name, list(pods.values())
 
     def node(self, name: str) -> Node | None:
         """Return a node."""
@@ -69,16 +69,10 @@ class View:
 
     def ground(self) -> Ground:
         """Return the cluster as it is."""
-        if self._live is None:
-            self._live = Ground(self._placer, Predicates(list(self.nodes.values())))
-            for pod in self._pods.values():
-                self._occupy(pod)
         return self._live
 
     def empty_ground(self) -> Ground:
         """Return the cluster as if no pod were in it: what does not fit there never will."""
-        if self._empty is None:
-            self._empty = Ground(Placer(self._vacant), Predicates(list(self.nodes.values())))
         return self._empty
 
     def hold(self, pod: Pod) -> Hold | None:
@@ -86,56 +80,72 @@ class View:
         hold = hold_of(pod)
         return hold if hold is not None and hold.expires_ns > self.now_ns else None
 
+    def hold_end(self, uid: str) -> int:
+        """Return when the hold of an unbound pod ends or has ended, Unix time in nanoseconds; 0 where it has none."""
+        return self._held.get(uid, 0)
+
     # -- facts
 
     def take_pods(self, event: Event[Pod]) -> None:
         """Take an event of the pods' watch."""
+        for _ in self.pod_news(event):
+            pass
+
+    def take_nodes(self, event: Event[Node]) -> None:
+        """Take an event of the nodes' watch."""
+        for _ in self.node_news(event):
+            pass
+
+    def pod_news(self, event: Event[Pod]) -> Steps[None]:
+        """Take an event of the pods' watch, in steps."""
         match event:
             case Applied(pod):
                 self._apply(pod)
             case Deleted(pod):
                 self._forget(pod.metadata.uid)
-                self.ledger.apply(PodDeleted(pod.metadata.uid))
             case Replaced(pods, unreadable):
                 kept = {pod.metadata.uid for pod in pods} | {each.uid for each in unreadable}
                 for uid in self._versions.keys() - kept:
                     self._forget(uid)
-                for pod in pods:
-                    self._apply(pod)
-                self.ledger.apply(
-                    PodsReplaced(
-                        [self._pods.get(pod.metadata.uid, pod) for pod in pods],
-                        frozenset(each.uid for each in unreadable),
-                    )
-                )
+                    yield
+                # Finished pods count where others of their gang have not finished: these have to be known first.
+                for finished in (False, True):
+                    for pod in pods:
+                        if pod.finished is finished:
+                            self._apply(pod)
+                        yield
                 self.freed += 1
             case Unreadable():
                 return
         self._changed()
 
-    def take_nodes(self, event: Event[Node]) -> None:
-        """Take an event of the nodes' watch."""
+    def node_news(self, event: Event[Node]) -> Steps[None]:
+        """Take an event of the nodes' watch, in steps."""
         match event:
             case Applied(node):
                 self._apply_node(node)
             case Deleted(node):
-                self.nodes.pop(node.metadata.name, None)
-                self._rebuild()
-                for ledger in (self.ledger, self._vacant):
-                    ledger.apply(NodeDeleted(node.metadata.name))
+                self._forget_node(node.metadata.name)
             case Replaced(nodes, unreadable):
-                kept = {each.name for each in unreadable}
-                self.nodes = {name: node for name, node in self.nodes.items() if name in kept}
-                self.nodes |= {node.metadata.name: node for node in nodes}
-                for ledger in (self.ledger, self._vacant):
-                    ledger.apply(NodesReplaced(nodes, frozenset(kept)))
-                self._rebuild()
+                kept = {node.metadata.name for node in nodes} | {each.name for each in unreadable}
+                for name in self.nodes.keys() - kept:
+                    self._forget_node(name)
+                    yield
+                for node in nodes:
+                    self._apply_node(node)
+                    yield
             case Unreadable():
                 return
         self._changed()
 
     def take_groups(self, event: Event[PodGroup]) -> None:
         """Take an event of the PodGroups' watch."""
+        for _ in self.group_news(event):
+            pass
+
+    def group_news(self, event: Event[PodGroup]) -> Steps[None]:
+        """Take an event of the PodGroups' watch, in steps."""
+        yield
         groups = self.groups if self.groups is not None else {}
         match event:
             case Applied(group):
@@ -147,19 +157,19 @@ class View:
             case Unreadable(namespace, name):
                 groups.pop((namespace, name), None)
         self.groups = groups
+        self.groups_read += 1
         self._changed()
 
     def tick(self, now_ns: int) -> None:
         """Let it be ``now_ns``, Unix time in nanoseconds. That is earlier than before where a clock was set back."""
-        self.now_ns = now_ns
+        before, self.now_ns = self.now_ns, now_ns
         position = self.ledger.changes.position
         self.ledger.apply(TimePassed(self.now_ns))
         if self.ledger.changes.position != position:
             self.freed += 1
-        for pods in self._gangs.values():
-            for pod in pods.values():
-                if not pod.spec.node_name:
-                    self._occupy(pod)
+        first, last = min(before, self.now_ns), max(before, self.now_ns)
+        for uid in [uid for uid, ends_ns in self._held.items() if first < ends_ns <= last]:
+            self._occupy(self._pods[uid])
 
     # -- the controller's own writes
 
@@ -195,14 +205,12 @@ class View:
         self._store(pod)
 
     def _store(self, pod: Pod) -> None:
-        uid, gang = pod.metadata.uid, gang_of(pod)
+        uid = pod.metadata.uid
         before = self.ledger.booking(uid)
         old = self._pods.get(uid)
-        if old is not None and gang_of(old) != gang:
-            self._leave_gang(old)
-        if gang is not None:
-            self._gangs.setdefault(gang, {})[uid] = pod
-        if gang is not None or (pod.spec.node_name and not pod.finished):
+        for gone in self.roster.put(pod):
+            self._pods.pop(gone, None)
+        if uid in self.roster or (pod.spec.node_name and not pod.finished):
             self._pods[uid] = pod
         else:
             self._pods.pop(uid, None)
@@ -214,44 +222,52 @@ class View:
         self._occupy(pod)
 
     def _forget(self, uid: str) -> None:
-        pod = self._pods.pop(uid, None)
+        self.ledger.apply(PodDeleted(uid))
         self._versions.pop(uid, None)
-        if pod is None:
+        if self._pods.pop(uid, None) is None:
             return
         self.freed += 1
-        self._leave_gang(pod)
-        if self._live is not None:
-            self._live.predicates.remove(uid)
-
-    def _leave_gang(self, pod: Pod) -> None:
-        gang = gang_of(pod)
-        pods = self._gangs.get(gang) if gang is not None else None
-        if gang is not None and pods is not None:
-            pods.pop(pod.metadata.uid, None)
-            if not pods:
-                del self._gangs[gang]
+        for gone in self.roster.drop(uid):
+            self._pods.pop(gone, None)
+        self._held.pop(uid, None)
+        self._live.predicates.remove(uid)
 
     def _occupy(self, pod: Pod) -> None:
         """Count the pod where it is, or where a place is kept for it."""
-        if self._live is None:
-            return
-        hold = None if pod.spec.node_name else self.hold(pod)
-        node = pod.spec.node_name or (hold.node if hold is not None else "")
-        self._live.predicates.remove(pod.metadata.uid)
+        uid = pod.metadata.uid
+        hold = None if pod.spec.node_name or pod.finished else hold_of(pod)
+        node = pod.spec.node_name
+        if hold is not None:
+            self._held[uid] = hold.expires_ns
+            node = hold.node if hold.expires_ns > self.now_ns else ""
+        else:
+            self._held.pop(uid, None)
+        self._live.predicates.remove(uid)
         if node:
             self._live.predicates.place(pod, node)
 
     def _apply_node(self, node: Node) -> None:
-        before = self.nodes.get(node.metadata.name)
-        self.nodes[node.metadata.name] = node
+        name = node.metadata.name
+        before = self.nodes.get(name)
+        self.nodes[name] = node
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeApplied(node))
         if before is None or _schedulable(before) != _schedulable(node):
-            self._rebuild()
+            for ground in (self._live, self._empty):
+                ground.predicates.put_node(node)
+            self._other_room()
 
-    def _rebuild(self) -> None:
-        self._live = self._empty = None
+    def _forget_node(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        for ledger in (self.ledger, self._vacant):
+            ledger.apply(NodeDeleted(name))
+        for ground in (self._live, self._empty):
+            ground.predicates.drop_node(name)
+        self._other_room()
+
+    def _other_room(self) -> None:
         self.freed += 1
+        self.grown += 1
 
 
 def _schedulable(node: Node) -> tuple[object, ...]:

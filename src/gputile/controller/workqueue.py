@@ -25,18 +25,16 @@ class WorkQueue:
         work: Callable[[str], Awaitable[None]],
         *,
         backoff: Backoff = _BACKOFF,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.failures = 0
         self._work = work
         self._backoff = backoff
-        self._sleep = sleep
         self._keys: asyncio.Queue[str] = asyncio.Queue()
         self._waiting: set[str] = set()
         self._busy: set[str] = set()
         self._again: set[str] = set()
         self._failed: dict[str, int] = {}
-        self._later: set[asyncio.Task[None]] = set()
+        self._later: dict[str, asyncio.TimerHandle] = {}
 
     def add(self, key: str) -> None:
         """Have ``key`` worked on."""
@@ -47,10 +45,19 @@ class WorkQueue:
             self._keys.put_nowait(key)
 
     def add_later(self, key: str, seconds: float) -> None:
-        """Have ``key`` worked on after a while."""
-        task = asyncio.create_task(self._add_after(key, seconds))
-        self._later.add(task)
-        task.add_done_callback(self._later.discard)
+        """Have ``key`` worked on after a while; sooner, where that was asked for. A key has one timer at most."""
+        loop = asyncio.get_running_loop()
+        when, timer = loop.time() + seconds, self._later.get(key)
+        if timer is not None:
+            if timer.when() <= when:
+                return
+            timer.cancel()
+        self._later[key] = loop.call_at(when, self._is_time, key)
+
+    @property
+    def timers(self) -> int:
+        """How many keys are to be worked on later."""
+        return len(self._later)
 
     async def run(self, workers: int = 4) -> NoReturn:
         """Work until cancelled."""
@@ -59,8 +66,8 @@ class WorkQueue:
                 for _ in range(workers):
                     group.create_task(self._run_one())
         finally:
-            for task in self._later:
-                task.cancel()
+            for timer in self._later.values():
+                timer.cancel()
         raise AssertionError("workers never end")
 
     async def _run_one(self) -> NoReturn:
@@ -87,6 +94,6 @@ class WorkQueue:
         log.log(logging.WARNING if failed else logging.INFO, "%s: trying again in %.1f s: %s", key, pause, error)
         self.add_later(key, pause)
 
-    async def _add_after(self, key: str, seconds: float) -> None:
-        await self._sleep(seconds)
+    def _is_time(self, key: str) -> None:
+        del self._later[key]
         self.add(key)

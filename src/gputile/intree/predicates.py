@@ -5,7 +5,7 @@ since is looked at again: by spec for what concerns a node alone, by pod for wha
 """
 
 from collections import OrderedDict
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gputile.api.core import Node, Pod, PodSpec
@@ -15,9 +15,9 @@ from gputile.intree.podrequests import PODS, Amounts, insufficient, node_allocat
 
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
 _MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 50 MB
-_FEWEST_TEMPLATES = 16
+_FEWEST_TEMPLATES, _MOST_TEMPLATES = 16, 256
 _MOST_QUESTIONS = 32
-_MOVES_KEPT = 4096  # so far back is told what has changed; who fell behind further begins anew
+_MOVES_KEPT = 2048  # so far back is told what has changed; who fell behind further begins anew
 _A_STEP = 256  # pods that are counted before others are let in
 
 
@@ -154,15 +154,30 @@ class Predicates:
         """Return the pods whose anti-affinity holds against pods that come later."""
         return (guest.pod for guest in self._repelling.values())
 
-    def count_of(self, pod: Pod, name: str) -> int:
-        """Return how many pods like this one a node has CPU, memory and other counted resources for, at most."""
+    def alone(self, pod: Pod) -> Mapping[str, str | None]:
+        """Return for each node why the pod may not go there whatever other pods' labels are; None where it may."""
+        return self._template(pod.spec).reasons
+
+    def needs(self, pod: Pod) -> Amounts:
+        """Return what the pod takes of a node, its place as a pod included."""
+        return self._template(pod.spec).needs | {PODS: 1}
+
+    def spare(self, name: str) -> Amounts:
+        """Return what pods have left of a node; nothing of one that is not known."""
+        load = self._loads.get(name)
+        if load is None:
+            return {}
+        return {resource: max(0, amount - load.used.get(resource, 0)) for resource, amount in load.allocatable.items()}
+
+    def room(self, pod: Pod, name: str) -> int:
+        """Return how many pods like this one a node has the resources for that kube-scheduler counts."""
         load = self._loads.get(name)
         if load is None:
             return 0
-        free = [load.allocatable.get(PODS, 0) - load.used.get(PODS, 0)]
+        room = load.allocatable.get(PODS, 0) - load.used.get(PODS, 0)
         for resource, amount in self._template(pod.spec).needs.items():
-            free.append((load.allocatable.get(resource, 0) - load.used.get(resource, 0)) // amount)
-        return max(0, min(free))
+            room = min(room, (load.allocatable.get(resource, 0) - load.used.get(resource, 0)) // amount)
+        return max(0, room)
 
     # -- within
 
@@ -193,7 +208,8 @@ class Predicates:
             template = self._templates[id(spec)] = _Template(spec, pod_requests(spec), static, {}, now)
             for name in self._loads:
                 self._judge(template, name)
-            if len(self._templates) > max(_FEWEST_TEMPLATES, _MOST_ANSWERS // max(1, len(self._loads))):
+            most = min(_MOST_TEMPLATES, _MOST_ANSWERS // max(1, len(self._loads)))
+            if len(self._templates) > max(_FEWEST_TEMPLATES, most):
                 self._templates.popitem(last=False)
         elif template.position != now:
             moves = self._moves[template.position - self._base :]

@@ -19,6 +19,7 @@ Bool = npt.NDArray[np.bool_]
 Which = Rows | slice
 
 UNFIT = -1
+_MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
 
@@ -70,6 +71,31 @@ def _company(columns: Columns, group: int, rows: Which) -> Bool:
             mine |= held == group
         cards &= mine | ~grouped[:, None]
     return cards
+
+
+def room(columns: Columns, shape: Shape, group: int, rows: Rows) -> Int64:
+    """Return for each of ``rows`` how many such pods its cards take, at most: shape [rows].
+
+    Of a node whose cards another device plugin hands out that is ``_MANY``: kube-scheduler counts these.
+    """
+    fit, cards = ready(columns, shape, group, rows)
+    parts = cards.astype(np.int64)
+    if shape.kind is Kind.SHARED:
+        parts *= columns.slots[rows, None].astype(np.int64) - columns.pods[rows]
+        if shape.mib:
+            parts = np.minimum(parts, np.where(cards, (columns.total[rows] - columns.used[rows]) // shape.mib, 0))
+        if shape.percent:
+            parts = np.minimum(parts, np.where(cards, (100 - columns.percent[rows]) // shape.percent, 0))
+    result: Int64 = np.where(fit, parts.sum(axis=1) // shape.cards, 0)
+    if shape.kind is Kind.WHOLE:
+        result[columns.service[rows] == Service.FOREIGN] = _MANY
+    return result
+
+
+def serving(columns: Columns, shape: Shape) -> Bool:
+    """Return which rows serve requests of such a kind: shape [rows]."""
+    result: Bool = columns.service == _wanted(shape)
+    return result
 
 
 def _whole_scores(columns: Columns, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:

@@ -124,6 +124,16 @@ class Placer:
         answer: list[int] = ranks.tolist()
         return answer
 
+    def best_first(self, request: Request, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that the request fits, best first; of equals the one that is named first."""
+        if not names:
+            return []
+        rows, known = self._rows(names)
+        found = np.where(known, self._scores(request.shape, request.cpu)[rows], kernels.UNFIT)
+        fitting = np.flatnonzero(found != kernels.UNFIT)
+        order = fitting[np.argsort(-found[fitting], kind="stable")]
+        return [names[i] for i in order.tolist()]
+
     def decide(
         self, request: Request, name: str, now_ns: int, without: frozenset[str] = frozenset()
     ) -> Decision | Refusal:

@@ -21,6 +21,7 @@ from gputile.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.ledger.ledger import Ledger
 from gputile.placement.fit import Refusal
 from gputile.placement.prices import prices
+from gputile.placement.steps import at_once
 from gputile.scheduling.decision import Decision
 from gputile.scheduling.gangplan import candidate, plan_gang
 from gputile.scheduling.placer import TOP_SCORE, Placer
@@ -104,7 +105,7 @@ class Simulation:
         for member in members:
             self._learn(member.pod, member.request)
         needed = max(1, size - running)
-        plan = plan_gang(members, needed, self.placer, self._predicates, now_ns)
+        plan = at_once(plan_gang(members, needed, self.placer, self._predicates, now_ns))
         together = f"gang {gang.name}: {needed} pods that start together"
         if not plan.fits:
             why = f"{together} wait: there is room for {len(plan.places)}; {plan.lacking}"

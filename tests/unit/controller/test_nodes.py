@@ -14,6 +14,7 @@ from gputile.api.wellknown import AGENT_SILENT, GPU_MEMORY, TAINTED_ANNOTATION, 
 from gputile.controller.findings import condition_patch, finding, units_in_force
 from gputile.controller.nodekeeper import NodeKeeper
 from gputile.controller.taints import JsonPatch, taint_patch
+from gputile.controller.workqueue import WorkQueue
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
 from tests.corebuilders import gpu_node
 
@@ -239,3 +240,39 @@ def test_a_silent_agent_is_told_of_when_it_lasts_and_only_by_the_active_replica(
         await keeper.work("gone")
 
     asyncio.run(scenario())
+
+
+def test_a_node_has_one_timer_however_often_it_changes_while_its_agent_is_silent() -> None:
+    async def scenario() -> None:
+        now, configuration = [0.0], Configuration(controller=Controller(taint_nodes=False, agent_silent_seconds=30))
+        keeper = NodeKeeper(Writer(), configuration, {"n": silent()}.get, lambda: True, lambda: now[0])
+        for i in range(1000):
+            now[0] = i / 100
+            await keeper.work("n")
+        assert keeper.queue.timers == 1
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(scenario())
+
+
+def test_the_earlier_of_two_times_counts_and_the_timer_goes() -> None:
+    async def scenario() -> list[str]:
+        worked: list[str] = []
+        done = asyncio.Event()
+
+        async def work(key: str) -> None:
+            worked.append(key)
+            done.set()
+
+        queue = WorkQueue(work)
+        running = asyncio.create_task(queue.run())
+        queue.add_later("a", 3600.0)
+        queue.add_later("a", 0.0)
+        queue.add_later("a", 7200.0)
+        async with asyncio.timeout(120):
+            await done.wait()
+        assert queue.timers == 0
+        running.cancel()
+        return worked
+
+    assert asyncio.run(scenario()) == ["a"]

@@ -13,6 +13,7 @@ from gputile.api.core import Pod, PodSpec
 from gputile.api.wellknown import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.intree.podrequests import cpu_request, pod_requests
 from gputile.intree.predicates import Predicates
+from gputile.placement.steps import at_once
 from gputile.scheduling.gangplan import candidate, plan_gang
 from gputile.scheduling.placer import Placer
 from tests.corebuilders import gpu_node, ledger_of
@@ -116,7 +117,8 @@ def test_a_gang_whose_pods_the_nodes_cpu_cannot_hold_does_not_start(fields: dict
     nodes = [gpu_node(n, mode="share", allocatable={"cpu": "4", "pods": "9", "aliyun.com/gpu-mem": "60"}) for n in "ab"]
     pods = [member(f"p{i}", cpu, fields) for i in range(3)]
     ledger = ledger_of(*nodes, configuration=Configuration(admission=Admission(gangs=True)))
-    plan = plan_gang([candidate(each, ledger) for each in pods], 3, Placer(ledger), Predicates(nodes), 1)
+    members = [candidate(each, ledger) for each in pods]
+    plan = at_once(plan_gang(members, 3, Placer(ledger), Predicates(nodes), 1))
     assert not plan.fits
 
 

@@ -14,6 +14,7 @@ from gputile.api.wellknown import GPU_MEMORY, WHOLE_GPU
 from gputile.intree.predicates import Predicates
 from gputile.ledger.ledger import Ledger
 from gputile.placement.gang import search
+from gputile.placement.steps import Steps, at_once
 from gputile.scheduling.decision import Decision
 from gputile.scheduling.gangplan import GangPlan, candidate, plan_gang
 from gputile.scheduling.placer import Placer
@@ -32,10 +33,13 @@ class Boxes:
     taken: list[tuple[int, int]] = field(default_factory=list)
     tries: int = 0
 
-    def room(self, member: int, enough: int) -> int:
-        return min(enough, sum(free // self.sizes[member] for free in self.free))
+    def most(self, enough: int) -> Steps[int]:
+        yield
+        kinds = {size: sum(free // size for free in self.free) for size in self.sizes}
+        return sum(min(self.sizes.count(size), room) for size, room in kinds.items())
 
-    def options(self, member: int) -> Iterator[int]:
+    def options(self, member: int) -> Iterator[int | None]:
+        yield None
         for box in range(len(self.free)):
             if self.free[box] >= self.sizes[member]:
                 yield box
@@ -75,7 +79,7 @@ def test_places_are_found_wherever_there_are_any(free: list[int], sizes: list[in
     sizes.sort(reverse=True)
     needed = data.draw(st.integers(1, len(sizes)))
     ground = Boxes(list(free), sizes)
-    found = search(sizes, needed, ground, 100_000)
+    found = at_once(search(sizes, needed, ground, 100_000))
     assert ground.free == free
     assert not ground.taken
     assert found.certain
@@ -95,7 +99,7 @@ def test_places_are_found_wherever_there_are_any(free: list[int], sizes: list[in
 def test_a_search_keeps_to_its_budget_and_says_that_it_gave_up(budget: int) -> None:
     sizes = [5, 4, 4, 3, 3, 3]
     ground = Boxes([11, 11], sizes)  # 22 for 22, and no way to fill both
-    found = search(sizes, 6, ground, budget)
+    found = at_once(search(sizes, 6, ground, budget))
     assert ground.tries <= budget + len(sizes)
     assert ground.free == [11, 11]
     if not found.fits:
@@ -104,14 +108,14 @@ def test_a_search_keeps_to_its_budget_and_says_that_it_gave_up(budget: int) -> N
 
 def test_a_gang_of_thousands_needs_no_stack() -> None:
     sizes = [1] * 5000
-    assert search(sizes, 5000, Boxes([5000], sizes), 10_000).fits
+    assert at_once(search(sizes, 5000, Boxes([5000], sizes), 10_000)).fits
 
 
 def test_more_pods_than_there_is_room_for_are_hopeless_at_once() -> None:
     """How many would have fitted is still told."""
     sizes = [3] * 8
     ground = Boxes([7, 7], sizes)
-    found = search(sizes, 5, ground, 10_000)
+    found = at_once(search(sizes, 5, ground, 10_000))
     assert (found.fits, found.certain, found.placed) == (False, True, 4)
     assert ground.tries <= 2 * len(sizes)
 
@@ -179,7 +183,7 @@ def _cards(each: Node) -> Sequence:  # type: ignore[type-arg]
 
 
 def plan(ledger: Ledger, predicates: Predicates, pods: Sequence[Pod], needed: int) -> GangPlan:
-    return plan_gang([candidate(each, ledger) for each in pods], needed, Placer(ledger), predicates, 1)
+    return at_once(plan_gang([candidate(each, ledger) for each in pods], needed, Placer(ledger), predicates, 1))
 
 
 @settings(deadline=None, max_examples=150)

@@ -65,10 +65,13 @@ class Gangs(_Section, frozen=True):
     ``hold_seconds``: how long the cards of a planned gang are kept for it before its pods are planned again.
     ``patience_seconds``: how long the gang whose turn it is lets later ones go ahead and other pods take what it
     could use, before cards that become free are kept for it.
+    ``keep_seconds``: how long they are kept for it at most, before others go on; ``patience_seconds`` at most where
+    nobody knows whether it could ever start.
     """
 
     hold_seconds: int = 120
     patience_seconds: int = 600
+    keep_seconds: int = 3600
 
 
 class Controller(_Section, frozen=True):
@@ -151,6 +154,7 @@ class Configuration(_Section, frozen=True):
         for field, seconds in (
             ("gangs.holdSeconds", self.gangs.hold_seconds),
             ("gangs.patienceSeconds", self.gangs.patience_seconds),
+            ("gangs.keepSeconds", self.gangs.keep_seconds),
             ("controller.agentSilentSeconds", self.controller.agent_silent_seconds),
         ):
             if not 1 <= seconds <= 86400:

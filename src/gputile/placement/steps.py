@@ -1,0 +1,21 @@
+"""Long computations in steps: whoever runs one may do other things in between, as an event loop has to.
+
+Between two steps nothing that the computation reads may change, unless it says otherwise. A step is short, and there
+is a bound on how many of them there are.
+"""
+
+from collections.abc import Generator
+from typing import TypeVar
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+
+
+def at_once(steps: Steps[T]) -> T:
+    """Go through all steps and return what they come to."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result

@@ -1,0 +1,337 @@
+"""What gangs may cost others: cards that nobody can use, time of the event loop, memory (M13, B5)."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputile.api.affinity import Affinity
+from gputile.api.core import Node, Pod
+from gputile.api.wellknown import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
+from gputile.controller.intake import Intake
+from gputile.controller.rounds import STEPS_A_ROUND, Round
+from gputile.controller.slices import sliced
+from gputile.intree import predicates
+from gputile.kube.reflector import Applied, Deleted, Replaced
+from gputile.ledger.changes import Changes
+from gputile.placement.steps import Steps
+from tests.corebuilders import gpu_node, pod
+from tests.unit.controller.test_rounds import BORN, NOW, SECOND, Bench, member, placed, said
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+OLD = "2030-03-17T10:00:00Z"
+
+
+def nodes(count: int, cards: int) -> list[Node]:
+    amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: "999"}
+    return [gpu_node(f"n{i}", mode="cgpu", sizes=[4096] * cards, allocatable=amounts) for i in range(count)]
+
+
+def numbered(gang: str, number: int, size: int, **more: Any) -> Pod:
+    """A pod as an indexed Job makes them: no two have the same labels."""
+    labels = {
+        GANG_NAME_LABEL: gang,
+        GANG_SIZE_LABEL: str(size),
+        "batch.kubernetes.io/job-completion-index": str(number),
+    }
+    return member(gang, number, size, labels=labels, **more)
+
+
+def counted(bench: Bench, after: float = 0) -> tuple[Round, int]:
+    """Return a round, and in how many steps it was made."""
+    steps, count = bench.planner.steps(int((NOW + after) * SECOND)), 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, count
+        count += 1
+
+
+@pytest.mark.parametrize(("machines", "size"), [(2, 17), (4, 33)])
+def test_a_gang_that_never_fits_is_told_so_though_all_its_pods_differ(machines: int, size: int) -> None:
+    """Labels that no rule looks at make no difference, and shapes take part in one sum."""
+    bench = Bench(*nodes(machines, 8))
+    for i in range(size):
+        bench.view.take_pods(Applied(numbered("huge", i, size, born=OLD)))
+    bench.gang("alone", 1)
+    first, steps = counted(bench, 7200)
+    assert said(first) == {"huge": "GangTooLarge", "alone": "GangPlanned"}
+    assert placed(first) == ["alone-0"], "no card is kept for a gang that can never start"
+    assert steps < 40 * size
+    assert placed(bench.round(14400)) == ["alone-0"], "nor ever"
+
+
+@pytest.mark.parametrize(("machines", "size"), [(2, 17), (4, 33)])
+def test_nor_does_a_rule_that_looks_at_the_numbers_hide_that(machines: int, size: int) -> None:
+    bench = Bench(*nodes(machines, 8))
+    for i in range(size):
+        asking = numbered("huge", i, size, born=OLD)
+        term = {
+            "topologyKey": "zone",
+            "labelSelector": {"matchExpressions": [{"key": INDEX, "operator": "In", "values": [f"x{i}"]}]},
+        }
+        rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        spec = msgspec.structs.replace(asking.spec, affinity=msgspec.convert(rules, Affinity))
+        bench.view.take_pods(Applied(msgspec.structs.replace(asking, spec=spec)))
+    assert said(bench.round(7200)) == {"huge": "GangTooLarge"}
+
+
+def odd_gang(bench: Bench, name: str = "odd", born: str = OLD) -> None:
+    """Pods of 4 and 3 on cards of 11: the sums are right, and yet they do not fit; no search in bounds can tell."""
+    for i in range(31):
+        asking = pod(f"{name}-{i}", mem=4 if i < 15 else 3)
+        labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: "31"}
+        meta = msgspec.structs.replace(asking.metadata, labels=labels, creation_timestamp=born)
+        bench.view.take_pods(Applied(msgspec.structs.replace(asking, metadata=meta)))
+
+
+def odd_bench() -> Bench:
+    amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: "999"}
+    return Bench(*(gpu_node(f"n{i}", mode="cgpu", sizes=[11 * 1024], allocatable=amounts) for i in range(10)))
+
+
+def kept(bench: Bench) -> int:
+    return sum(booking.tentative for booking in bench.view.ledger.bookings())
+
+
+def test_a_gang_of_which_nobody_knows_whether_it_ever_fits_keeps_cards_for_a_while_only() -> None:
+    bench = odd_bench()
+    odd_gang(bench)
+    result, steps = counted(bench)
+    assert said(result) == {"odd": "GangWaiting"}
+    assert steps < 20_000
+    assert kept(bench) > 0
+    for after in range(100, 600, 50):  # holds end and are given anew
+        bench.round(after)
+        assert kept(bench) > 0
+    bench.round(601)
+    assert kept(bench) == 0
+    bench.gang("alone", 1)
+    for after in range(602, 1200, 30):
+        bench.round(after)
+        assert kept(bench) <= 1, "others go on for as long"
+    for after in range(1201, 1790, 30):
+        bench.round(after)
+        assert kept(bench) <= 1, "and it waits for longer each time"
+    bench.round(1810)
+    assert kept(bench) > 1
+
+
+def test_gangs_that_take_turns_keep_cards_for_no_longer_than_one() -> None:
+    """Whoever makes a new gang before the time of the old one is over wins nothing."""
+    bench = odd_bench()
+    odd_gang(bench)
+    seen = []
+    for after in range(0, 4000, 200):
+        if after % 800 == 0:
+            odd_gang(bench, f"odd{after}", f"2030-03-16T{after // 800:02}:00:00Z")
+        bench.round(after)
+        seen.append(kept(bench) > 0)
+    assert sum(seen) <= len(seen) * 0.6
+
+
+def test_even_a_gang_that_would_fit_some_day_does_not_keep_cards_for_ever() -> None:
+    bench = Bench(*nodes(1, 4))
+    bench.view.take_pods(Applied(member("x", 0, 1, node="n0", labels={})))  # no allocation: the node is closed
+    bench.view.take_nodes(Applied(nodes(2, 4)[1]))
+    for i in range(8):
+        bench.view.take_pods(Applied(numbered("large", i, 8, born=OLD)))
+    for after in range(0, 3600, 80):
+        bench.round(after)
+        assert kept(bench) == 4
+    bench.gang("alone", 1)
+    assert placed(bench.round(3601)) == ["alone-0"]
+
+
+def test_a_search_that_failed_is_not_made_again_before_something_changes() -> None:
+    bench = odd_bench()
+    odd_gang(bench)
+    _, first = counted(bench, -20000)  # before its time: nothing is kept
+    assert first > 1000
+    _, again = counted(bench, -19999.8)
+    assert again < 100
+    bench.view.take_pods(Applied(member("x", 0, 1, node="n0", labels={})))
+    bench.view.take_pods(Deleted(member("x", 0, 1, node="n0", labels={})))
+    _, soon = counted(bench, -19999.5)
+    assert soon < 100, "one that gave up is not made again at once, whatever becomes free"
+    _, later = counted(bench, -19990)
+    assert later > 100
+
+
+def test_a_round_ends_though_there_are_many_searches_and_the_next_goes_on() -> None:
+    bench = odd_bench()
+    for gang in range(6):
+        odd_gang(bench, f"odd{gang}", BORN)
+    told: dict[str, str] = {}
+    for _ in range(12):
+        result, steps = counted(bench)
+        told |= said(result)
+        assert steps < 4 * STEPS_A_ROUND
+        if not result.unfinished:
+            break
+        bench.view.freed += 1  # what becomes free meanwhile does not begin the turn anew
+    assert len(told) == 6
+
+
+def calls(work: Callable[[], object]) -> int:
+    """Return how many functions ``work`` calls."""
+    count = 0
+
+    def note(_: FrameType, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_a_planned_gang_costs_in_proportion_to_its_pods_and_nothing_while_nothing_changes() -> None:
+    costs = {}
+    for size in (40, 160):
+        bench = Bench(*nodes(size // 8, 8))
+        bench.gang("g", size)
+        assert len(placed(bench.round())) == size
+        costs[size] = calls(bench.round)
+        assert calls(bench.round) < 8 * size, "nothing has changed: gates alone are looked at"
+    assert costs[160] < 6 * costs[40]
+
+
+def test_a_gang_looks_for_places_in_proportion_to_its_pods() -> None:
+    costs = {}
+    for size in (40, 160):
+        bench = Bench(*nodes(40, 8))
+        bench.gang("g", size)
+        costs[size] = calls(bench.round)
+    assert costs[160] < 8 * costs[40]
+
+
+def test_finished_pods_of_gangs_cost_nothing() -> None:
+    bench = Bench()
+    for i in range(500):
+        bench.view.take_pods(Applied(member("g", i, 500, node="n", phase="Succeeded" if i % 2 else "Failed")))
+    assert calls(bench.round) < 100
+    assert len(bench.view.roster) == 0
+
+
+def test_pods_that_have_succeeded_count_while_others_of_their_gang_run() -> None:
+    """In whatever order a list has them."""
+    bench = Bench()
+    done = member("g", 0, 3, node="n", phase="Succeeded")
+    runs = member("g", 1, 3, node="n")
+    bench.view.take_pods(Replaced([done, runs, member("g", 2, 3)]))
+    bench.view.take_nodes(Applied(nodes(1, 4)[0]))
+    assert placed(bench.round()) == ["g-2"]
+    bench.view.take_pods(Deleted(runs))
+    bench.view.take_pods(Deleted(member("g", 2, 3)))
+    assert len(bench.view.roster) == 0
+
+
+def entries(root: object) -> int:
+    """Return how many things the containers within hold, whatever class they are of."""
+    count, seen, left = 0, set(), [root]
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, dict):
+            count += len(each)
+            left += each.values()
+        elif isinstance(each, list | set | tuple | frozenset):
+            count += len(each)
+            left += each
+        elif type(each).__module__.startswith("gputile"):
+            left += [getattr(each, name) for name in _names(type(each)) if hasattr(each, name)]
+            left += vars(each).values() if hasattr(each, "__dict__") else []
+    return count
+
+
+def _names(kind: type) -> Iterator[str]:
+    for base in kind.__mro__:
+        yield from getattr(base, "__slots__", ())
+
+
+def test_what_came_and_went_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand pods; the logs of changes, which are of a fixed length, are shortened."""
+    monkeypatch.setattr(predicates, "_MOVES_KEPT", 8)
+    monkeypatch.setattr(Changes.__init__, "__defaults__", (8,))
+    bench, sizes = Bench(*nodes(2, 8)), []
+    for turn in range(100):
+        for i in range(100):
+            gang = f"{turn}-{i // 4}"
+            bench.view.take_pods(Applied(numbered(gang, i % 4, 4)))
+            if i % 4 == 3:
+                bench.round(turn)
+                for each in range(4):
+                    how = {"phase": "Succeeded" if each % 2 else "Failed", "node": "n0", "version": "9"}
+                    bench.view.take_pods(Applied(numbered(gang, each, 4, **how)))
+                    bench.view.take_pods(Deleted(numbered(gang, each, 4)))
+        bench.round(turn)
+        sizes.append(entries((bench.view, bench.planner)))
+    assert max(sizes[20:]) <= max(sizes[:20]) * 1.02
+
+
+def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
+    async def scene() -> list[str]:
+        intake, seen = Intake(), []
+
+        def news(text: str, steps: int = 1) -> Steps[None]:
+            for i in range(steps):
+                seen.append(f"{text}{i}")
+                yield
+
+        taking = asyncio.create_task(intake.run())
+        async with intake.quiet():
+            intake.put(news("a", 3))
+            intake.put(news("b"))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            seen.append("quiet")
+        await intake.settle()
+        intake.put(news("c"))
+        await intake.settle()
+        taking.cancel()
+        return seen
+
+    assert asyncio.run(scene()) == ["quiet", "a0", "a1", "a2", "b0", "c0"]
+
+
+def test_a_round_that_is_given_up_leaves_everything_as_it_was() -> None:
+    """A replica that lost its Lease writes nothing of what it was about to plan."""
+    for steps_taken in range(0, 400, 7):
+        bench = Bench(*nodes(2, 8))
+        bench.gang("g", 12)
+        steps = bench.planner.steps(NOW * SECOND)
+        for _ in range(steps_taken):
+            if next(steps, "end") == "end":
+                break
+        steps.close()
+        bench.planner.abandon()
+        assert not list(bench.view.ledger.bookings())
+        assert len(placed(bench.round())) == 12
+
+
+def test_steps_end_where_they_may_not_go_on() -> None:
+    async def scene() -> tuple[object, bool]:
+        closed = False
+
+        def for_ever() -> Steps[int]:
+            nonlocal closed
+            try:
+                while True:
+                    yield
+            finally:
+                closed = True
+
+        return await sliced(for_ever(), lambda: False), closed
+
+    assert asyncio.run(scene()) == (None, True)
