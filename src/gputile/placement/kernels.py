@@ -76,7 +76,7 @@ def _company(columns: Columns, group: int, rows: Which) -> Bool:
 def room(columns: Columns, shape: Shape, group: int, rows: Rows) -> Int64:
     """Return for each of ``rows`` how many such pods its cards take, at most: shape [rows].
 
-    Of a node whose cards another device plugin hands out that is ``_MANY``: kube-scheduler counts these.
+    Of a node whose whole cards kube-scheduler counts, or whose cards go to several pods each, that is ``_MANY``.
     """
     fit, cards = ready(columns, shape, group, rows)
     parts = cards.astype(np.int64)
@@ -87,8 +87,8 @@ def room(columns: Columns, shape: Shape, group: int, rows: Rows) -> Int64:
         if shape.percent:
             parts = np.minimum(parts, np.where(cards, (100 - columns.percent[rows]) // shape.percent, 0))
     result: Int64 = np.where(fit, parts.sum(axis=1) // shape.cards, 0)
-    if shape.kind is Kind.WHOLE:
-        result[columns.service[rows] == Service.FOREIGN] = _MANY
+    if shape.kind is not Kind.SHARED:
+        result[np.isin(columns.service[rows], (Service.FOREIGN, Service.SLICED))] = _MANY
     return result
 
 

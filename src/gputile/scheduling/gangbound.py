@@ -115,7 +115,7 @@ def _on_cards(groups: Sequence[_Group], nodes: Bool, columns: Columns) -> int:
     serving = nodes & kernels.serving(columns, first)
     usable = columns.usable & serving[:, None]
     if first.kind is not Kind.SHARED:
-        if (nodes & (columns.service == Service.FOREIGN)).any():
+        if (nodes & np.isin(columns.service, (Service.FOREIGN, Service.SLICED))).any():
             return sum(group.count for group in groups)
         free = int((usable & (columns.pods == 0)).sum())
         return _fill(free, ((shape.cards, group) for shape, group in shapes))
