@@ -216,24 +216,29 @@ class Keeper:
     def _succeeds(self, life: Life) -> None:
         self._status(life, "Succeeded")
 
+    def _count(self, life: Life, what: str) -> None:
+        """Count what is done for a pod once, although it may be tried several times."""
+        if not life.deleted_for:
+            self._findings.count(what)
+
     def _over(self, life: Life) -> None:
-        self._findings.count("pods that ended by themselves" if life.phase == "Succeeded" else "pods that failed")
+        self._count(life, "pods that ended by themselves" if life.phase == "Succeeded" else "pods that failed")
         self._delete(life, "it is over", now=not life.planned.real)
 
     def _planned_end(self, life: Life) -> None:
-        self._findings.count(f"pods {life.planned.end}")
+        self._count(life, f"pods {life.planned.end}")
         self._delete(life, "its time is over", now=life.planned.end == "forced")
 
     def _impossible(self, life: Life) -> None:
-        self._findings.count("pods pending with a reason, as they must")
+        self._count(life, "pods pending with a reason, as they must")
         self._delete(life, "it can never start", now=True)
 
     def _of_another_unit(self, life: Life) -> None:
-        self._findings.count("pods of a unit that is not in force any more")
+        self._count(life, "pods of a unit that is not in force any more")
         self._delete(life, "its unit is not in force any more", now=True)
 
     def _of_a_broken_gang(self, life: Life) -> None:
-        self._findings.count("pods of gangs that we took pods from")
+        self._count(life, "pods of gangs that we took pods from")
         self._delete(life, "we took pods from its gang", now=True)
 
     def _deleted(self, life: Life) -> None:
