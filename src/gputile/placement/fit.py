@@ -130,7 +130,7 @@ def refusal(node: NodeState, request: Request, group: int) -> Refusal | None:
             f"{free} of {_count(len(healthy), 'GPU')} {'is' if free == 1 else 'are'} free; the pod needs {shape.cards}",
         )
     large = sum(card.total >= shape.mib for card in healthy)
-    if large < shape.cards or shape.percent > 100:
+    if large < shape.cards:
         return Refusal(Rule.TOO_LARGE, _too_large_text(healthy, shape, facts))
     return Refusal(Rule.CARDS_TAKEN, _taken_text(node, healthy, request, group))
 
@@ -170,8 +170,6 @@ def _unit_text(facts: NodeFacts, shape: Shape) -> str:
 
 def _too_large_text(healthy: list[CardState], shape: Shape, facts: NodeFacts) -> str:
     """Name the largest of the cards that are too small, and how many are not."""
-    if shape.percent > 100:
-        return f"a GPU has 100 percent of compute; the pod needs {shape.percent} {on_cards(shape)}"
     small = [card for card in healthy if card.total < shape.mib]
     biggest, unit = max(small, key=lambda card: card.total), facts.unit_mib
     units, need = biggest.total // unit, amount(shape.mib, unit)

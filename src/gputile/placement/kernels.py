@@ -160,7 +160,7 @@ def rules(columns: Columns, shape: Shape, rows: Which) -> Int64:
     service, usable = columns.service[rows], columns.usable[rows]
     large = usable & (columns.total[rows] >= shape.mib)
     result = np.full(len(service), Rule.CARDS_TAKEN, np.int64)
-    result[(_count(large) < shape.cards) | (shape.percent > 100)] = Rule.TOO_LARGE
+    result[_count(large) < shape.cards] = Rule.TOO_LARGE
     result[_count(usable) < shape.cards] = Rule.TOO_FEW
     if shape.kind is Kind.SHARED:
         result[columns.unit[rows] != shape.unit_mib] = Rule.UNIT

@@ -11,7 +11,7 @@ from gputile.ledger.booking import Booking
 from gputile.ledger.events import Assumed
 from gputile.placement.fit import Refusal, Rule
 from gputile.scheduling.placer import Placer
-from tests.corebuilders import book, container, gpu_node, ledger_of, pod, request_of, share
+from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 
 Held = tuple[int, int, int, str]  # card, MiB, percent, namespace
 
@@ -96,14 +96,6 @@ GIB = 1024
             Rule.TOO_LARGE,
             "1 of its 2 GPUs is large enough, GPU 1 has 8 units of 1024 MiB; the pod needs 12 on each of 2 cards",
             id="M10 mixed cards",
-        ),
-        pytest.param(
-            gpu_node(mode="core_mem"),
-            pod("p", container("a", mem=1, core=60), container("b", mem=1, core=60)),
-            [],
-            Rule.TOO_LARGE,
-            "a GPU has 100 percent of compute; the pod needs 120 on one card",
-            id="M8 more than a card",
         ),
         pytest.param(
             gpu_node(sizes=[15360] * 2, sick=[1]),
