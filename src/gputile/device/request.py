@@ -64,9 +64,9 @@ class ContainerRequest:
 class Shape:
     """All of a request that decides where it fits; requests of one shape get one answer.
 
-    ``cards`` is the number of distinct cards; ``mib`` and ``percent`` are needed on each of them (0 for whole
-    cards); ``percent`` is at most 100. ``trust_group`` is the group that may share a card without isolation (G5). ``unit_mib`` is the unit that
-    the pod's gpu-mem counts in (0 for whole cards).
+    ``cards`` is the number of distinct cards; ``mib`` and ``percent`` (at most 100) are needed on each of them (0 for
+    whole cards). ``trust_group`` is the group that may share a card without isolation (G5). ``unit_mib`` is the unit
+    that the pod's gpu-mem counts in (0 for whole cards).
     """
 
     kind: Kind
