@@ -317,10 +317,15 @@ def test_agents_go_wherever_a_kubelet_serves_linux_unless_said_otherwise() -> No
 
 
 def test_nothing_that_only_gpu_nodes_have_keeps_an_agent_from_starting() -> None:
-    """A hostPath of type Directory that is missing would."""
+    """A hostPath of type Directory that is missing would; Linux itself makes /proc/driver."""
     spec = pod_specs(render(FULL | {"agent.driverDir": "/opt/driver"}))["gputile-agent"]
     needed = {v["hostPath"]["path"] for v in spec["volumes"] if v.get("hostPath", {}).get("type") == "Directory"}
-    assert needed == {"/", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
+    assert needed == {
+        "/usr",
+        "/proc/driver",
+        "/var/lib/kubelet/device-plugins",
+        "/var/lib/kubelet/pod-resources",
+    }
 
 
 def test_the_image_is_named_by_digest_or_tag() -> None:

@@ -80,7 +80,8 @@ def _json(value: Any) -> bytes:
 
 
 # -- annotations, nodes and pods
-_INVENTORY = Inventory((Card(0, "GPU-a", 15109, "T4"), Card(1, "GPU-b", 15109, "T4")), 1, "cgpu", 128, ((0, 8), (8, 0)))
+_CARDS = (Card(0, "GPU-a", 15109, "T4"), Card(1, "GPU-b", 15109, "T4"))
+_INVENTORY = Inventory(_CARDS, mode="cgpu", unit_mib=128, replicas=0, bandwidth=((0, 8), (8, 0)))
 _SHARES = (CardShare("GPU-a", 0, 2048, 50),)
 _ALLOCATION = Allocation(mode="cgpu", unit_mib=128, cards=_SHARES, containers={"main": _SHARES})
 _NODE = {

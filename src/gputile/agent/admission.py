@@ -19,7 +19,7 @@ import msgspec
 
 from gputile.agent.adopt import adopt, holding_for, with_part
 from gputile.agent.answer import Grant, Limits, directory_name, environment, pod_mib, shares_of
-from gputile.agent.holdings import Holding, Holdings, Part, cards_of, static_uid, unknown_uid
+from gputile.agent.holdings import Holding, Holdings, Part, cards_of, stand_in, static_uid, unknown_uid
 from gputile.agent.identify import Candidate, candidates, unlisted_candidates, worth_asking
 from gputile.agent.ids import DeviceIdError
 from gputile.agent.listing import Listing
@@ -427,6 +427,9 @@ class Admission:
         pod = self.pods.get(holding.key)
         if not holding.identified:
             raise NotYet("the kubelet does not say yet whose these device IDs are")
+        if stand_in(holding.uid) and self.setup.mode.shared:
+            # Its IDs may count in another unit than the one in force, and its annotation may say other cards.
+            raise NotYet(f"the API server has not said yet what pod {holding.key} asks for")
         own = pod if pod is not None and pod.uid == holding.uid else None
         indices = self._cards(own, holding, part)
         for index in indices:

@@ -1,7 +1,8 @@
 """Answers the kubelet: fetches what a decision needs, lets ``Admission`` decide, writes down what was decided.
 
-``Allocate`` holds up every pod of the node and has no deadline in the kubelet, so what is fetched has one here: the
-kubelet's list and the API server are each waited for less than half a second, and then it goes without them.
+A call holds up every pod of the node and has no deadline in the kubelet, so what is fetched has one here. The
+kubelet's list is waited for less than half a second. The API server is waited for longer, but only where it gives no
+answer about a pod that nothing is known of: what such a pod is given without knowing it, the kubelet keeps for good.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ from gputile.kube.errors import KubeError
 log = logging.getLogger(__name__)
 
 FETCH_WITHIN_S = 0.45
+READ_WITHIN_S, PATIENCE_S, READ_AGAIN_S = 2.0, 10.0, 0.2
 MPS_DIRECTORY = "mps"
 DAEMON_WITHIN_S = 5.0
 LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
@@ -199,21 +201,27 @@ class AdmissionDesk:
         listing = await self._list()
         if listing is not None:
             self._admission.settle(listing, time.time_ns())
-        unclear = self._admission.unclear(listing, resource, size)[:MOST_LOOKUPS]
-        if unclear:
-            await asyncio.gather(*(self._read(key) for key in unclear))
+        until = time.monotonic() + PATIENCE_S
+        while unclear := self._admission.unclear(listing, resource, size)[:MOST_LOOKUPS]:
+            answered = await asyncio.gather(*(self._read(key) for key in unclear))
+            known = all(key in self._admission.pods for key in unclear)
+            if known or all(answered) or time.monotonic() > until:
+                break
+            await asyncio.sleep(READ_AGAIN_S)
         return listing
 
-    async def _read(self, key: str) -> None:
+    async def _read(self, key: str) -> bool:
+        """Read a pod from the API server; return whether it answered, be it that there is none."""
         namespace, _, name = key.partition("/")
         try:
-            async with asyncio.timeout(FETCH_WITHIN_S):
-                pod = await self._cluster.pod(namespace, name, FETCH_WITHIN_S)
+            async with asyncio.timeout(READ_WITHIN_S):
+                pod = await self._cluster.pod(namespace, name, READ_WITHIN_S)
         except (KubeError, TimeoutError) as error:
             log.warning("cannot read pod %s: %s", key, error)
-            return
+            return False
         if pod is not None and pod.spec.node_name == self._node:
             answered_pod(self._admission.pods, pod, self._admission.configuration)
+        return True
 
     def _write(self, grant: Grant) -> None:
         """Write down what was granted; what fails here is made good before the container starts, or recovered."""

@@ -113,7 +113,7 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
         here.prestart(GPU_MEMORY, most, listed(GPU_MEMORY, a=most, b=most), 1)
 
 
-def test_each_container_of_a_pod_that_nobody_knows_has_its_own_amount(tmp_path: Path) -> None:
+def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its_own_amount(tmp_path: Path) -> None:
     """M4, U3: the API server does not say what the pod is, and says later that its unit is another one."""
     here = node(Mode.CGPU)
     parts = {"one": tuple(encode(0, slot) for slot in range(2)), "two": tuple(encode(0, slot) for slot in range(2, 8))}
@@ -126,20 +126,25 @@ def test_each_container_of_a_pod_that_nobody_knows_has_its_own_amount(tmp_path: 
         grant, _ = here.allocate(GPU_MEMORY, ids, listing, 0.0, 1)
         assert grant.environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(len(ids))
         held[name] = ids
-    starts = [start for ids in parts.values() for start in here.prestart(GPU_MEMORY, ids, listing, 2)]
-    assert [[share.mib for share in start.limits.cards] for start in starts] == [[2048], [6144]]
+    for ids in parts.values():
+        with pytest.raises(NotYet, match="has not said yet what pod default/a asks for"):
+            here.prestart(GPU_MEMORY, ids, listing, 2)
     claim = Claim(tmp_path / "owner", "me")
     claim.take()
     store = Store(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
-    for start in starts:
-        store.write_limits(start.directory, start.limits)
     pod = simple_pod("a", container("one", mem=2), container("two", mem=6), annotations={MEMORY_UNIT_ANNOTATION: "512"})
     meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
     found = known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
+    shown = {name: {GPU_MEMORY: frozenset(ids)} for name, ids in parts.items()}
+    listing = {"default/a": ListedPod("default", "a", shown)}
+    here.pods[found.key] = found
+    starts = [start for ids in parts.values() for start in here.prestart(GPU_MEMORY, ids, listing, 3)]
+    assert [[share.mib for share in start.limits.cards] for start in starts] == [[1024], [3072]]
+    for start in starts:  # as an agent wrote them that did not wait
+        wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.cards)
+        store.write_limits(start.directory, msgspec.structs.replace(start.limits, cards=wrong))
     later = Admission(Configuration(), here.setup, here.holdings, store.started)
     later.pods[found.key] = found
-    shown = {name: {GPU_MEMORY: frozenset(ids)} for name, ids in parts.items()}
-    adopt({"default/a": ListedPod("default", "a", shown)}, later.pods, later.holdings, later.setup, 3)
     corrected = [start.directory for start in later.let_start() if store.correct_limits(start.directory, start.limits)]
     assert sorted(corrected) == [start.directory for start in starts]
     for start, mib in zip(starts, (1024, 3072), strict=True):

@@ -75,7 +75,6 @@ def expression(key, operator, *values):
             GPUS | {"mode": "share"},
             "Insufficient aliyun.com/gpu-mem",
         ),
-        ("containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: x}}}]", GPUS, None),
         ("{overhead: {cpu: 500m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}", {"cpu": 1}, None),
         (
             "{overhead: {cpu: 501m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}",
