@@ -156,7 +156,7 @@ class Ledger:
 
     def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
         seen = {pod.metadata.uid for pod in pods} | unreadable
-        # What is assumed stays: the list may be older than the bind, and than the pod; whoever assumed it looks after it.
+        # What is assumed stays: the list may be older than the bind, even than the pod; who assumed it looks after it.
         for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
             self._release(uid)
         self._holds.keep_only(seen, self._bookings)
