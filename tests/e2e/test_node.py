@@ -11,6 +11,7 @@ from gputile.agent.publish import CARD_PROBLEM, DRIVER_PROBLEM
 from gputile.agent.setup import MODE_RESOURCES
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.device.inventory import decode_inventory
+from gputile.isolation.limits import USAGE
 from tests.e2e.extender import assert_nothing_over_allocated, events_of
 from tests.e2e.node import (
     DONE,
@@ -168,7 +169,7 @@ def test_what_the_kubelet_forgets_is_kept_and_told(shared: GpuNode, namespace: s
     shared.plane.wait(side_runs, "the sidecar to run")
     (pod,) = shared.pods(namespace)
     allocation = shared.node.directory / "state" / "allocations" / f"{pod['metadata']['uid']}-side"
-    written = (allocation / "limits", shared.node.usage / allocation.name)
+    written = (allocation / "limits", shared.node.usage / USAGE / allocation.name)
     before = [path.stat().st_ino for path in written]
     shared.node.kubelet.kill()
     (shared.node.device_plugins / "kubelet_internal_checkpoint").unlink()

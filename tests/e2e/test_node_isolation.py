@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
-from gputile.isolation.limits import USAGE_BYTES
+from gputile.isolation.limits import USAGE, USAGE_BYTES
 from tests.e2e.node import GpuNode, gpu_node, probe_pod, runs
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import LEAVE
@@ -54,7 +54,7 @@ def test_root_in_a_container_leaves_nothing_on_the_node(isolated: GpuNode, names
     said = isolated.said(pod, "main")
     assert said.keys().isdisjoint({"PROBE_COPY", "PROBE_CHMOD"})
     name = f"{pod['metadata']['uid']}-main"
-    usage, allocation = isolated.node.usage / name, isolated.node.directory / "state" / "allocations" / name
+    usage, allocation = isolated.node.usage / USAGE / name, isolated.node.directory / "state" / "allocations" / name
     # What is below is real: the same program, setuid where that counts, does run as root.
     proof = isolated.node.directory / "proof"
     shutil.copy(isolated.node.directory / "probe", proof)

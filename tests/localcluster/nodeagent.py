@@ -17,6 +17,7 @@ from tests.localcluster.client import is_ready, text_at
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import EXAMPLES, write_configuration
 from tests.localcluster.node import RealNode
+from tests.localcluster.nosuid import with_pipes
 from tests.localcluster.ports import free_ports
 from tests.localcluster.processes import Process
 from tests.localcluster.processtree import children, command
@@ -57,7 +58,7 @@ class NodeAgent:
             f"--kubeconfig={self.kubeconfig}",
             f"--device-plugin-dir={node.device_plugins}",
             f"--pod-resources-socket={node.pod_resources}",
-            f"--state-dir={node.directory / 'state'}",
+            f"--state-dir={with_pipes(node.directory / 'state')}",
             f"--usage-dir={node.usage}",
             f"--machine-root={with_gpu(node.directory / 'hardware')}",
             f"--metrics-port={port}",
@@ -67,7 +68,16 @@ class NodeAgent:
         self.programs = node.directory / "bin"
         self.programs.mkdir()
         own = {"PATH": f"{self.programs}:{os.environ['PATH']}", **nvml.environment(machine.path)}
-        self.process = Process("agent", line, node.directory / "agent.log", {**own, **(environment or {})})
+        self._environment = {**own, **(environment or {})}
+        self.process = Process("agent", line, node.directory / "agent.log", self._environment)
+
+    def successor(self) -> tuple[Process, str]:
+        """Return another agent of the node, which takes over once it is started, and its address."""
+        (port,) = free_ports(1)
+        line = [
+            f"--metrics-port={port}" if part.startswith("--metrics-port") else part for part in self.process.command
+        ]
+        return Process(f"agent-{port}", line, self.process.log, self._environment), f"http://127.0.0.1:{port}"
 
     def configure(self, settings: Mapping[str, object]) -> None:
         """Write the configuration, which the agent takes in within some seconds."""

@@ -25,6 +25,14 @@ def nosuid_directory() -> Path:
     return Path(tempfile.mkdtemp(dir=_place()))
 
 
+def with_pipes(state: Path) -> Path:
+    """Make an agent's state directory, in which the pipes of MPS are on such a file system; return it."""
+    state.mkdir(exist_ok=True, parents=True)
+    if not (state / "mps").is_symlink():
+        (state / "mps").symlink_to(nosuid_directory())
+    return state
+
+
 @functools.cache
 def _place() -> Path:
     scratch = Scratch(PREFIX, _unmount)

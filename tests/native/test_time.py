@@ -54,27 +54,19 @@ def busy_ns(container: Container) -> int:
     return container.gpus.cards()[0].busy_ns
 
 
-def part_over(container: Container, seconds: float) -> tuple[float, float]:
-    """Return what part of the card's time is used from now on, and what one gets who sleeps 1 ms by 1 ms.
-
-    That is what a process could have at most which waits for each of its kernels of 1 ms.
-    """
-    begin, had, slept = time.monotonic(), busy_ns(container), 0
-    while time.monotonic() - begin < seconds:
-        time.sleep(0.001)
-        slept += 1
-    lasted = time.monotonic() - begin
-    return (busy_ns(container) - had) / 1e9 / lasted, slept / 1000 / lasted
+def part_over(container: Container, seconds: float) -> float:
+    """Return what part of the card's time is used from now on."""
+    begin, had = time.monotonic(), busy_ns(container)
+    time.sleep(seconds)
+    return (busy_ns(container) - had) / 1e9 / (time.monotonic() - begin)
 
 
 def keeps_to_a_tenth(container: Container) -> bool:
     parts = []
     for seconds in (SECONDS, 2 * SECONDS):
         parts.append(part_over(container, seconds))
-        part, possible = parts[-1]
-        if part < 0.1 * MORE:
-            print(parts)
-            return part > 0.02 * possible
+        if parts[-1] < 0.1 * MORE:
+            return parts[-1] > 0.02
     print(parts)
     return False
 

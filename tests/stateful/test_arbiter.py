@@ -164,8 +164,7 @@ class Sets(RuleBasedStateMachine):
 
     * a container that has none of its set's cards gets all of them, or none;
     * who waits and may have the card gets it within a bound, whatever sets others have;
-    * no card is kept idle for a set for longer than two sixths of a quantum while one of a single card waits for it,
-      but for a set that has waited for too long, which is late already.
+    * no card is kept idle for a set for longer than two sixths of a quantum while one of a single card waits for it.
     """
 
     def __init__(self) -> None:
@@ -286,21 +285,12 @@ class Sets(RuleBasedStateMachine):
                 else:
                     self.blocked_since.pop((name, card), None)
 
-    def waits_in_a_set(self, name: str, card: str) -> bool:
-        account = self.node.card(card).accounts[name]
-        return account.tied and bool(account.waiting)
-
     @invariant()
     def cards_are_not_idle(self) -> None:
-        late = [
-            min(a.waits_since for a in waiting if a.waits_since is not None) + LONGEST_WAIT + QUANTUM <= self.now
-            for name in SETS
-            if (waiting := [self.node.card(c).accounts[name] for c in SETS[name] if self.waits_in_a_set(name, c)])
-        ]
         for card in CARDS:
             turns = self.node.card(card)
             single = any(account.waiting and not account.tied for account in turns.accounts.values())
-            if turns.owner is None and single and not any(late):
+            if turns.owner is None and single:
                 since = self.idle_since.setdefault(card, self.now)
                 assert self.now - since <= 2 * SPARE + LINGER + LOOK_AGAIN, card
             else:

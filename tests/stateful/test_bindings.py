@@ -32,7 +32,6 @@ CARD_MIB = 15 * 1024
 PODS = 8
 STEPS = (
     *("bind",) * 6,
-    *("list", "create", "overtake"),
     *("watch", "settle", "late", "touch", "delete", "blind", "mute", "change", "kill", "die", "die", "zombie"),
 )
 FATES = (*Fate, *(Fate.LOST_LATE,) * 6)
@@ -58,13 +57,10 @@ class Extender:
     def __init__(self, cluster: ModelCluster) -> None:
         self.view = View(cluster)
         self.ready = False
-        self.listing: list[Pod] | None = None  # what the API server has answered, and is not taken in yet
-        self.untold: set[str] = set()  # UIDs of pods that were deleted while no watch was there
-        self.now = 0.0
         self.ledger = Ledger(Configuration())
         for name in "ab":
             self.ledger.apply(NodeApplied(gpu_node(name)))
-        self.binder = Binder(Placer(self.ledger), self.view, Clock(lambda: self.now, lambda: 1))
+        self.binder = Binder(Placer(self.ledger), self.view, Clock(lambda: 0.0, lambda: 1))
 
     async def begin(self, fence: bool) -> None:
         async def never(_: float) -> None:
@@ -90,7 +86,6 @@ class World:
             pod = gpu_pod(f"p{i}", 8 + i % 8)
             self.cluster.add(pod)
             self.seen[pod.metadata.name] = copy.deepcopy(pod)  # as kube-scheduler knows it
-        self.created = 0
         self.former: list[Extender] = []
         self.active = Extender(self.cluster)
 
@@ -102,24 +97,6 @@ class World:
             return
         with contextlib.suppress(BindError):
             await extender.binder.bind(copy.deepcopy(pod), parse_request(pod, 1024), "ab"[number % 2])
-
-    def list(self) -> None:
-        """Have a list begin, or take it in; no watch tells anything in between, and all of it behind."""
-        extender = self.active
-        if not extender.ready:
-            return
-        if extender.listing is None:
-            extender.listing = [copy.deepcopy(pod) for pod in self.cluster.pods.values()]
-            return
-        extender.ledger.apply(PodsReplaced(extender.listing))
-        extender.listing = None
-
-    def told(self) -> None:
-        """Let the watch tell of the pods that are gone."""
-        if self.active.listing is None:
-            for uid in self.active.untold:
-                self.active.ledger.apply(PodDeleted(uid))
-            self.active.untold.clear()
 
     async def succeed(self, *, orderly: bool) -> None:
         """Let another one be the active extender. One that ends in order says so, if all is settled."""
@@ -138,27 +115,10 @@ class World:
                 await self.bind(self.active, number)
             case "zombie" if self.former:
                 await self.bind(self.former[number % len(self.former)], number)
-            case "list":
-                self.list()
-            case "create" if pod is None:
-                self.created += 1
-                self.cluster.add(gpu_pod(f"p{number}", 8 + number % 8, uid=f"uid-{self.created}"))
-                self.seen[f"p{number}"] = copy.deepcopy(self.cluster.pods[key])
-            case "overtake" if self.active.listing is None:  # a pod is created and bound before a list is taken in
-                if pod is not None:
-                    await self.do("delete", number)
-                self.list()
-                await self.do("create", number)
-                fate, self.cluster.next_fate = self.cluster.next_fate, lambda: Fate.LOST_EXECUTED
-                await self.bind(self.active, number)
-                self.cluster.next_fate = fate
-                self.list()
-            case "watch" if pod is not None and self.active.listing is None:
-                self.told()
+            case "watch" if pod is not None:
                 self.seen[pod.metadata.name] = copy.deepcopy(pod)
                 self.active.ledger.apply(PodApplied(copy.deepcopy(pod)))
             case "settle":
-                self.active.now += 11
                 await self.active.binder.settle()
             case "late":
                 self.cluster.execute_late()
@@ -166,8 +126,7 @@ class World:
                 self.cluster.touch(pod)
             case "delete" if pod is not None:
                 del self.cluster.pods[key]
-                self.active.untold.add(pod.metadata.uid)
-                self.told()
+                self.active.ledger.apply(PodDeleted(pod.metadata.uid))
             case "blind":
                 self.cluster.readable = not self.cluster.readable
             case "mute":

@@ -178,7 +178,8 @@ class AdmissionDesk:
             async with asyncio.timeout(DAEMON_WITHIN_S):
                 await self._mps.until_up(cards)
         except TimeoutError as error:
-            raise NotReady(f"the MPS control daemon of {', '.join(cards)} does not run yet") from error
+            why = f": {self._mps.problem}" if self._mps.problem else ""
+            raise NotReady(f"the MPS control daemon of {', '.join(cards)} does not run yet{why}") from error
 
     async def _until_left(self, limits: Limits) -> None:
         """Wait until the processes of pods that are gone have let go of the container's cards."""

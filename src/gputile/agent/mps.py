@@ -4,13 +4,18 @@ A daemon has one pipe directory, which its clients find by ``CUDA_MPS_PIPE_DIREC
 client takes down those of its own card only. A client has one daemon, so a pod on several cards gets one that serves
 them all; it takes turns with the cards' own. Each client's memory is limited by its own environment, see ``answer``.
 A daemon goes on when the agent dies, and the next agent looks after it; its clients notice nothing.
+
+Containers have the pipe directory mounted and must be able to write there. So it is on a file system that is mounted
+``nosuid``: see ``usagefiles``. Its mode lets others pass, since a daemon runs its servers as the users of its clients.
 Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
 """
 
 import asyncio
 import hashlib
 import logging
+import os
 import shutil
+import stat
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -28,6 +33,10 @@ CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks unle
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 STEADY_AFTER_S = 0.5
 STOP_WITHIN_S = 3.0
+LOGS: Final = "mps-logs"  # beside the daemons' directory: they grow, and containers do not see them
+SINGLE: Final = "GPU-"  # what NVIDIA begins a card's UUID with
+SEVERAL: Final = "cards-"
+_PASSED = 0o711
 _PROCESS = "process"  # the file that names the daemon's process
 
 Cards = tuple[str, ...]
@@ -36,7 +45,7 @@ Cards = tuple[str, ...]
 
 def daemon_name(cards: Cards) -> str:
     """Return the name of a daemon's directory: the card's UUID, or a digest of several."""
-    return cards[0] if len(cards) == 1 else f"cards-{hashlib.sha256(' '.join(cards).encode()).hexdigest()[:32]}"
+    return cards[0] if len(cards) == 1 else f"{SEVERAL}{hashlib.sha256(' '.join(cards).encode()).hexdigest()[:32]}"
 
 
 class MpsDaemons:
@@ -51,9 +60,11 @@ class MpsDaemons:
 
     @property
     def problem(self) -> str:
-        """Why no memory can be offered in mode ``mps``: the program is missing, or no daemon has come up."""
+        """Why no memory can be offered in mode ``mps``: no program, no safe place, or no daemon that has come up."""
         if shutil.which(self._program) is None:
             return f"{self._program} is not installed on this node: install NVIDIA's MPS or choose another mode"
+        if unsafe := self._unsafe():
+            return unsafe
         if self._down and not any(up.is_set() for up in self._up.values()):
             cards, why = next(iter(self._down.items()))
             return f"the MPS control daemon of {', '.join(cards)} does not run: {why}"
@@ -69,7 +80,8 @@ class MpsDaemons:
 
     def want(self, sets: Iterable[Cards]) -> None:
         """Run the daemons of just these sets of cards."""
-        wanted = set(sets) if shutil.which(self._program) is not None else set()
+        able = shutil.which(self._program) is not None and not self._unsafe()
+        wanted = set(sets) if able else set()
         for cards in self._tasks.keys() - wanted:
             self._tasks.pop(cards).cancel()
             self._down.pop(cards, None)
@@ -95,7 +107,7 @@ class MpsDaemons:
 
     async def _run(self, cards: Cards) -> float:
         """Run one daemon until it ends; return for how many seconds it did."""
-        loop, logs = asyncio.get_running_loop(), self._directory / daemon_name(cards) / "log"
+        loop, logs = asyncio.get_running_loop(), self._directory.with_name(LOGS) / daemon_name(cards)
         for directory in (self.pipes(cards), logs):
             directory.mkdir(parents=True, exist_ok=True)
         file = self._directory / daemon_name(cards) / _PROCESS
@@ -121,6 +133,23 @@ class MpsDaemons:
             ending.cancel()
             if daemon.alive:
                 await daemon.end(STOP_WITHIN_S)
+
+    def _unsafe(self) -> str:
+        """Return why containers must not be given what is in the directory, "" if they may."""
+        try:
+            self._directory.mkdir(mode=_PASSED, parents=True, exist_ok=True)
+            if stat.S_IMODE(self._directory.stat().st_mode) != _PASSED:
+                self._directory.chmod(_PASSED)
+            safe = os.statvfs(self._directory).f_flag & os.ST_NOSUID
+        except OSError as error:
+            return f"the directory for the pipes of MPS cannot be used: {error}"
+        if safe:
+            return ""
+        return (
+            f"the file system of {self._directory} is not mounted nosuid, so a container could leave a program there "
+            "that runs as root for any user of the node: have one mounted there (agent.mps and agent.usageMiB in the "
+            "chart)"
+        )
 
     def _environment(self, cards: Cards, logs: Path) -> Mapping[str, str]:
         return {

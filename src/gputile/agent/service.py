@@ -34,6 +34,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, unversioned
 from gputile.gateway.claim import Claim
 from gputile.gateway.messages import FromGateway, Link
+from gputile.isolation.limits import USAGE
 from gputile.kube.decoding import Applied, Deleted, Event, Replaced
 from gputile.kube.errors import KubeError
 from gputile.looplag import LoopLag
@@ -78,7 +79,7 @@ class Agent:
         self._eyes = eyes
         self._cluster = cluster
         self._mps = mps or MpsDaemons(places.state / MPS_DIRECTORY)
-        self._store = Store(places.state, claim, UsageFiles(places.usage))
+        self._store = Store(places.state, claim, UsageFiles(places.usage / USAGE))
         self._records = Records(self._store, places.device_plugins)
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
         self._reconcile, self._publish = Wakeup(), Wakeup()

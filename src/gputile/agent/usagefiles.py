@@ -43,7 +43,8 @@ def close_to_others(directory: Path, mode: int = CLOSED) -> None:
 class UsageFiles:
     """The files of all containers on the node, by the names of their allocations' directories.
 
-    ``directory`` has the same path on the host: the answers to ``Allocate`` name it.
+    ``directory`` has the same path on the host: the answers to ``Allocate`` name it. Nobody else has files there, since
+    those that are no container's are removed.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -64,8 +65,8 @@ class UsageFiles:
             return ""
         return (
             f"the file system of {self.directory} is not mounted nosuid, so a container could leave a program there "
-            "that runs as root for any user of the node: name a directory on one that is, such as /run (--usage-dir), "
-            "or have one mounted there (agent.usageMiB in the chart)"
+            "that runs as root for any user of the node: name a directory on one that is, such as /run/gputile "
+            "(--usage-dir), or have one mounted there (agent.usageMiB in the chart)"
         )
 
     def make(self, path: Path) -> None:

@@ -322,9 +322,7 @@ class NodeTurns:
             if self._has(name):
                 found += self._joins(name, now)
             elif any(account.asks for _, _, account in self._mine(name)):
-                rank = self._rank(name, now)
-                keeps = rank[0] == 0 and now - rank[1] >= self.longest_wait + self.quantum
-                found.append(Candidate(rank, name, self._tied[name], keeps=keeps))
+                found.append(Candidate(self._rank(name, now), name, self._tied[name]))
         return found
 
     def _joins(self, name: Hashable, now: int) -> list[Candidate]:
@@ -334,7 +332,7 @@ class NodeTurns:
         """
         since = min(began for uuid in self._has(name) if (began := self._cards[uuid].since) is not None)
         return [
-            Candidate((1, -1, 0, card.lag(account), account.name), name, (uuid,), joins=True)
+            Candidate((1, -1, 0, card.lag(account), account.name), name, (uuid,))
             for uuid, card, account in self._mine(name)
             if account.waiting
             and card.owner is not account

@@ -10,9 +10,7 @@ from typing import Final, Protocol
 
 # An honest container is never kept waiting. At the end of a turn each of the 64 processes that have it says BUSY, DONE
 # and perhaps WANT: 192 messages at once, and 6,400 a second in turns of 30 ms that all of them share and nobody else
-# has a part of. So a container that floods takes a fifth of a core, and others wait some 6 ms for it. One message can
-# cost as much as many, where containers share eight cards as sets: it counts as that many.
-MESSAGE_S: Final = 25e-6  # of the processor's time
+# has a part of. At some 25 us each, a container that floods takes a fifth of a core, and others wait some 6 ms for it.
 MESSAGES_AT_ONCE: Final = 256
 MESSAGES_PER_S: Final = 8000
 # All containers of a node together: half a core.
@@ -116,10 +114,9 @@ class Part:
         return min(own, self._pool.spare(self, certain, now)) if own else 0
 
     def spend(self, number: int) -> None:
-        """Take so many away; what others left is not owed, but what the last of its own cost more is."""
+        """Take so many away; what others left is not owed."""
         self._own.spend(number)
-        if self._certain.rest:
-            self._certain.spend(number)
+        self._certain.spend(min(number, self._certain.rest))
         self._pool.spend(number)
 
 
@@ -156,18 +153,14 @@ class Speaker(Protocol):
 class Line:
     """The connections of one container. Those that find the allowance used up wait in line, and are not read meanwhile.
 
-    What is spent is ``cost`` over ``MESSAGE_S``, and one for each message at least; ``cost`` tells how much of the
-    processor's time this thread has had, in seconds: others on the machine make nobody pay more.
-
     With what comes back, each in turn has what it has read handled. A connection that is not read does not show that
     its process has died: that is looked for when its turn comes. With 512 connections that have 16 messages each it
     comes in a second.
     """
 
-    def __init__(self, clock: Clock, allowance: Purse | None = None, cost: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, clock: Clock, allowance: Purse | None = None) -> None:
         self._clock = clock
         self._allowance = allowance or Allowance(MESSAGES_AT_ONCE, MESSAGES_PER_S)
-        self._cost = cost
         self._waiting: deque[Speaker] = deque()
         self._called = False
 
@@ -188,15 +181,8 @@ class Line:
             self._waiting.remove(speaker)
 
     def _handle(self, speaker: Speaker, most: int) -> None:
-        before, handled, spent = self._cost(), 0, 0
-        while spent < most:
-            speaker.handle(1)
-            # A part of a message has to be read as well: it counts as one.
-            handled += 1
-            spent = max(handled, int((self._cost() - before) / MESSAGE_S))
-            if not speaker.whole:
-                break
-        self._allowance.spend(spent)
+        # A part of a message has to be read as well: it counts as one.
+        self._allowance.spend(max(1, speaker.handle(most)))
 
     def _serve(self) -> None:
         self._called = False

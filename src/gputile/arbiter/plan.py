@@ -2,10 +2,8 @@
 
 Candidates are taken in the order of their rank. Each gets the earliest time at which all of its cards are free of those
 before it; one for whom that is now begins, on all of its cards or on none. One that comes later in the order may use a
-card meanwhile if it gives it back before the first of them needs it. Nobody knows how long work lasts that is submitted
-by then: for one that has waited for too long its cards are kept, so that it is late for that once. So nobody is kept
-from a card by those after him, and nobody holds one card while it waits for another. No clock and no I/O; times are
-nanoseconds.
+card meanwhile if it gives it back before the first of them needs it. So nobody is kept from a card by those after
+him, and nobody holds one card while it waits for another. No clock and no I/O; times are nanoseconds.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -16,17 +14,12 @@ from gputile.arbiter.turns import Rank
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A container that wants a turn on all of ``cards``; with ``until`` it only keeps them free until then.
-
-    ``keeps``: nobody after it begins on its cards meanwhile, but one that ``joins``, which has other cards already.
-    """
+    """A container that wants a turn on all of ``cards``; with ``until`` it only keeps them free until then."""
 
     rank: Rank
     name: Hashable
     cards: tuple[str, ...]
     until: int | None = None
-    keeps: bool = False
-    joins: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +36,6 @@ class _Card:
     idle: bool
     queued_until: int  # those before are done with it
     needed_at: int | None = None  # when the first of them begins
-    kept: bool = False  # for one of them
 
 
 def plan(
@@ -66,7 +58,7 @@ def plan(
             continue
         needed = [card.needed_at for card in mine if card.needed_at is not None]
         by = min(needed, default=None)
-        idle = all(card.idle and (candidate.joins or not card.kept) for card in mine)
+        idle = all(card.idle for card in mine)
         if idle and ((by is None and start <= now) or (by is not None and by - now >= least)):
             begun.append(Begin(candidate.name, candidate.cards, by))
             for card in mine:
@@ -76,5 +68,4 @@ def plan(
         for card in mine:
             card.needed_at = start if card.needed_at is None else min(card.needed_at, start)
             card.queued_until = max(start, now) + quantum
-            card.kept = card.kept or candidate.keeps
     return begun

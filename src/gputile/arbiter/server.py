@@ -193,7 +193,7 @@ class Arbiter:
         if container is None:
             messages = self._messages.part(MESSAGES_AT_ONCE, MESSAGES_PER_S)
             arrivals = self._arrivals.part(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
-            line = Line(asyncio.get_running_loop(), messages, time.thread_time)
+            line = Line(asyncio.get_running_loop(), messages)
             container = _Container(allocation, uuids, messages, arrivals, line)
             self._containers[allocation.directory] = container
         container.allocation = allocation

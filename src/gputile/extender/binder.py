@@ -20,7 +20,7 @@ from gputile.extender.cluster import Cluster
 from gputile.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 from gputile.ledger.booking import Booking
-from gputile.ledger.events import Assumed, Confirmed, Forgotten, PodDeleted, PodRead, TimePassed
+from gputile.ledger.events import Assumed, Confirmed, Forgotten, PodApplied, PodDeleted, TimePassed
 from gputile.placement.fit import Refusal
 from gputile.scheduling.claim import claim, waits_for
 from gputile.scheduling.decision import Decision
@@ -243,7 +243,7 @@ class Binder:
         if found is None or found.metadata.uid != uid:
             self._ledger.apply(PodDeleted(uid))
         elif before is not None and self._ledger.booking(uid) is before:
-            self._ledger.apply(PodRead(found, self._clock.monotonic()))
+            self._ledger.apply(PodApplied(found))
 
     async def settle(self) -> None:
         """End holds, and look after Bindings that no watch has confirmed in time; to be called every few seconds."""

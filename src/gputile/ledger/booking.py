@@ -20,8 +20,7 @@ class Booking:
     ``allocation`` is None for a pod that is bound to the node and asks for GPUs, but carries no readable
     allocation: nobody knows yet which cards it is on, ``problem`` says why, and ``asked_mib`` how much memory it
     asks for over all cards (0 for whole cards). ``assumed_at`` is the monotonic time in seconds of a bind that the
-    watch has not confirmed yet, None once it has. ``executed``: the API server has, by an answer or a read; until the
-    watch tells it too a list of pods may be older, so that it does not say that the pod is gone.
+    watch has not confirmed yet, None once it has.
 
     ``cpu`` is the milli-CPU that the pod asks for; it counts where the policy is packing.
 
@@ -41,7 +40,6 @@ class Booking:
     asked_mib: int = 0
     priority: int = 0
     assumed_at: float | None = None
-    executed: bool = False
     plan: str = ""
     plan_size: int = 0
     tentative: bool = False
@@ -53,7 +51,7 @@ class Booking:
     @property
     def begun(self) -> bool:
         """Whether the pod is bound for certain: what is assumed may be refused yet."""
-        return not self.tentative and (self.assumed_at is None or self.executed)
+        return not self.tentative and self.assumed_at is None
 
     @property
     def cards(self) -> tuple[CardShare, ...]:

@@ -15,14 +15,6 @@ class PodApplied:
 
 
 @dataclass(frozen=True, slots=True)
-class PodRead:
-    """A pod was read at ``at`` (monotonic, seconds): what it is now, maybe ahead of the watch and of a list."""
-
-    pod: Pod
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
 class PodDeleted:
     """A pod object is gone."""
 
@@ -92,7 +84,6 @@ class TimePassed:
 
 Event = (
     PodApplied
-    | PodRead
     | PodDeleted
     | PodsReplaced
     | NodeApplied

@@ -23,7 +23,6 @@ from gputile.ledger.events import (
     NodesReplaced,
     PodApplied,
     PodDeleted,
-    PodRead,
     PodsReplaced,
     TimePassed,
 )
@@ -66,11 +65,6 @@ class Ledger:
         match event:
             case PodApplied(pod):
                 self._pod_applied(pod)
-            case PodRead(pod, at):
-                self._pod_applied(pod)
-                held = self._bookings.get(pod.metadata.uid)
-                if held is not None and pod.spec.node_name:
-                    self._restate(replace(held, assumed_at=at, executed=True))
             case PodDeleted(uid):
                 self._holds.put(uid, None)
                 self._release(uid)
@@ -92,10 +86,10 @@ class Ledger:
             case Confirmed(uid):
                 held = self._bookings.get(uid)
                 if held is not None and held.assumed_at is not None:
-                    self._restate(replace(held, executed=True))
+                    self._restate(replace(held, assumed_at=None))
             case Forgotten(uid):
                 held = self._bookings.get(uid)
-                if held is not None and held.assumed_at is not None and not held.executed:
+                if held is not None and held.assumed_at is not None:
                     self._release(uid)
                     self._restore_hold(uid)
             case TimePassed(now_ns):
@@ -118,7 +112,7 @@ class Ledger:
             if pod.finished or pod.spec.node_name:
                 self._holds.put(uid, None)
                 self._release(uid)
-            elif self.configuration.admission.gangs and (held is None or not held.begun):
+            elif self.configuration.admission.gangs and (held is None or held.tentative or held.assumed_at is not None):
                 self._hold_applied(pod, held)
             return
         self._holds.put(uid, None)
@@ -156,7 +150,7 @@ class Ledger:
 
     def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
         seen = {pod.metadata.uid for pod in pods} | unreadable
-        # What is assumed stays: the list may be older than the bind, even than the pod; who assumed it looks after it.
+        # What is assumed stays: the list may be older than the bind; whoever assumed it looks after it.
         for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
             self._release(uid)
         self._holds.keep_only(seen, self._bookings)

@@ -169,4 +169,5 @@ async def process_scene(
         finally:
             await here.stop_agent()
             await here.stop_kubelet()
-            shutil.rmtree(here.places.usage, ignore_errors=True)
+            for path in (here.places.usage, (here.places.state / "mps").resolve()):
+                shutil.rmtree(path, ignore_errors=True)

@@ -28,7 +28,7 @@ from gputile.nvml.monitor import Observation
 from gputile.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Faults, Kubelet, Seen
-from tests.localcluster.nosuid import nosuid_directory
+from tests.localcluster.nosuid import nosuid_directory, with_pipes
 
 CLOSED_FOR_S = 0.05  # nothing is on its way for longer here
 
@@ -90,7 +90,7 @@ class Scene:
         self.places = Places(
             directory / "dp",
             directory / "pr" / "kubelet.sock",
-            directory / "state",
+            with_pipes(directory / "state"),
             cdi=directory / "cdi",
             usage=nosuid_directory(),
         )
@@ -282,4 +282,5 @@ async def scene(
     finally:
         await here.stop_agent()
         await here.stop_kubelet()
-        shutil.rmtree(here.places.usage, ignore_errors=True)
+        for path in (here.places.usage, (here.places.state / "mps").resolve()):
+            shutil.rmtree(path, ignore_errors=True)

@@ -11,6 +11,7 @@ from gputile.agent.calls import NotReady
 from gputile.agent.enforcement import ISOLATED
 from gputile.api.wellknown import GPU_MEMORY, Mode
 from gputile.isolation.library import LibraryMissing
+from gputile.isolation.limits import USAGE
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.cuda import FakeGpus
@@ -37,6 +38,26 @@ def test_a_container_of_an_isolated_mode(short: Path) -> None:
                     continue
                 out = await asyncio.to_thread(_ask_cuda, short / str(number), mounts, here.cards("default/a")[0])
                 assert out == "(2048, 2048) 2\n"
+
+    asyncio.run(main())
+
+
+def test_what_others_have_beside_the_files_of_containers_stays(short: Path) -> None:
+    """M4: the directory may be one that others use too, /run say."""
+
+    async def main() -> None:
+        async with scene(short, "cgpu") as here:
+            others = here.places.usage / "others"
+            others.write_text("a")
+            here.places.usage.chmod(0o755)
+            await here.until_offered(GPU_MEMORY, 60)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
+            here.cluster.delete("default/a")
+            await here.until(lambda: not list((here.places.usage / USAGE).iterdir()))
+            assert others.exists()
+            assert here.places.usage.stat().st_mode & 0o777 == 0o755
+            assert (here.places.usage / USAGE).stat().st_mode & 0o777 == 0o700
 
     asyncio.run(main())
 

@@ -5,7 +5,9 @@ import os
 import signal
 from pathlib import Path
 
-from gputile.agent.mps import daemon_name
+import pytest
+
+from gputile.agent.mps import LOGS, daemon_name
 from gputile.agent.offer import MPS_PROBLEM
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.wellknown import GPU_COUNT_LABEL, GPU_MEMORY, MODE_LABEL, MPS_THREADS_ANNOTATION
@@ -13,7 +15,7 @@ from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene
 from tests.integration.agent.scene import scene
-from tests.localcluster.processtree import daemons
+from tests.localcluster.processtree import command, daemons
 
 
 def says(file: Path, text: str) -> bool:
@@ -31,7 +33,7 @@ def test_each_card_has_its_daemon_and_each_client_its_limit(short: Path) -> None
             assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
             host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
             assert host == str(here.places.state / "mps" / "GPU-0" / "pipe")
-            seen = here.places.state / "mps" / "GPU-1" / "log" / "env"
+            seen = here.places.state / LOGS / "GPU-1" / "env"
             await here.until(lambda: says(seen, "CUDA_VISIBLE_DEVICES=GPU-1\n"))
 
     asyncio.run(main())
@@ -52,9 +54,11 @@ def test_a_pod_on_two_cards_has_one_daemon_for_both(short: Path) -> None:
             assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M,1=4096M"
             assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
             host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
-            daemon = here.places.state / "mps" / daemon_name(("GPU-0", "GPU-1"))
-            assert host == str(daemon / "pipe")
-            await here.until(lambda: says(daemon / "log" / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n"))
+            name = daemon_name(("GPU-0", "GPU-1"))
+            assert host == str(here.places.state / "mps" / name / "pipe")
+            await here.until(
+                lambda: says(here.places.state / LOGS / name / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n")
+            )
 
     asyncio.run(main())
 
@@ -115,5 +119,36 @@ def test_daemons_outlive_an_agent_that_is_killed_and_end_with_one_that_stops(sho
             here.process.terminate()
             await here.process.wait()
             assert running(short) == [], (short / "agent.log").read_text()[-1500:]
+
+    asyncio.run(main())
+
+
+def test_where_root_of_a_container_could_leave_a_program_for_the_node_no_daemon_runs(short: Path) -> None:
+    """M7: containers can write to the pipes of their daemons, so these are on a file system that is mounted nosuid."""
+
+    async def main() -> None:
+        async with scene(short, "mps", (15360, 15360)) as here:
+            await here.until_offered(GPU_MEMORY, 30)
+            here.cluster.create(simple_pod("a", container(mem=4)))
+            await here.until_running(1)
+            uid = here.pod("default/a").metadata.uid
+            pipes = Path(here.kubelet.pods[uid].containers["main"].mounts["/tmp/nvidia-mps"])
+            assert os.statvfs(pipes).f_flag & os.ST_NOSUID
+            assert (here.places.state / "mps").stat().st_mode & 0o777 == 0o711  # servers run as users of containers
+            safe, before = (here.places.state / "mps").readlink(), daemons(here.places.state)
+            assert len(before) == 2
+            (here.places.state / "mps").unlink()
+            (here.places.state / "mps").mkdir()
+            if os.statvfs(here.places.state).f_flag & os.ST_NOSUID:
+                pytest.skip("the directory for tests is mounted nosuid itself")
+            here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
+            await here.until_offered(GPU_MEMORY, 0)
+            await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
+            assert "is not mounted nosuid" in here.cluster.condition(MPS_PROBLEM).message
+            await here.until(lambda: not any(command(pid) for pid in before))
+            (here.places.state / "mps").rmdir()
+            (here.places.state / "mps").symlink_to(safe)
+            here.cluster.relabel({MODE_LABEL: "mps"})
+            await here.until_offered(GPU_MEMORY, 30)
 
     asyncio.run(main())

@@ -16,6 +16,7 @@ from gputile.api.core import Pod
 from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, WHOLE_GPU
 from gputile.device.allocation import decode_allocation, encode_allocation
 from gputile.device.health import Condition, Health
+from gputile.isolation.limits import USAGE
 from gputile.nvml.monitor import Observation
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
@@ -213,7 +214,7 @@ def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_next(
             (allocation,) = (
                 path for path in (here.places.state / "allocations").iterdir() if path.name.endswith("side")
             )
-            usage = here.places.usage / allocation.name
+            usage = here.places.usage / USAGE / allocation.name
             usage.write_bytes(b"in use")
             await here.stop_kubelet()
             kubelets = here.places.device_plugins / "kubelet_internal_checkpoint"

@@ -7,7 +7,6 @@ from itertools import count
 import pytest
 
 from gputile.arbiter.pace import (
-    MESSAGE_S,
     MESSAGES_AT_ONCE,
     MESSAGES_PER_S,
     NODE_MESSAGES_AT_ONCE,
@@ -167,29 +166,6 @@ def test_parts_of_messages_cost_as_much(clock: Clock) -> None:
         clock.pass_by(0.001)
     assert reads <= 2 * MESSAGES_PER_S + MESSAGES_AT_ONCE
     assert process.pauses > 10
-
-
-@pytest.mark.parametrize("containers", [1, 5])
-def test_a_message_that_costs_as_much_as_many_counts_as_many(clock: Clock, containers: int) -> None:
-    """M5: what is bounded is the arbiter's time, whatever a message is about."""
-    spent, pool = [0.0], Pool(NODE_MESSAGES_AT_ONCE, NODE_MESSAGES_PER_S)
-
-    class Dear(Process):
-        def handle(self, most: int) -> int:
-            handled = super().handle(most)
-            spent[0] += 30 * MESSAGE_S * handled
-            return handled
-
-    flood: list[Process] = []
-    for _ in range(containers):
-        line = Line(clock, pool.part(MESSAGES_AT_ONCE, MESSAGES_PER_S), lambda: spent[0])
-        flood += [Dear(line) for _ in range(4)]
-    for process in flood:
-        process.unread = 10**6
-    run(clock, flood, 2.0)
-    at_once = NODE_MESSAGES_AT_ONCE + containers * (MESSAGES_AT_ONCE + 30)
-    most = at_once + 2 * min(NODE_MESSAGES_PER_S, containers * MESSAGES_PER_S)
-    assert 0.8 * most * MESSAGE_S < spent[0] <= most * MESSAGE_S
 
 
 def test_an_honest_container_never_waits(clock: Clock) -> None:

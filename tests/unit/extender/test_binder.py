@@ -16,7 +16,7 @@ from gputile.device.allocation import Chosen, allocate, binding_annotations, dec
 from gputile.device.inventory import Card
 from gputile.device.request import parse_request
 from gputile.extender.binder import ANSWER_LOST_FOR_GOOD_S, Binder, BindError, Clock
-from gputile.ledger.events import PodApplied, PodDeleted, PodsReplaced
+from gputile.ledger.events import PodApplied, PodDeleted
 from gputile.ledger.ledger import Ledger
 from gputile.scheduling.placer import Placer
 from tests.unit.extender.builders import gpu_node, gpu_pod, ledger_of
@@ -79,44 +79,6 @@ def test_answer_lost_but_executed_is_a_success(fate: Fate) -> None:
         bench = Bench(fate)
         assert await bench.bind(bench.create("p"), "a")
         assert bench.used() == {"a": 5, "b": 0}
-
-    run(scenario())
-
-
-@pytest.mark.parametrize("how", ["a lost answer", "a long silence of the watch"])
-def test_a_list_older_than_a_pod_does_not_free_what_a_read_confirmed(how: str) -> None:
-    """A list that began before the pod was created may be taken in after it was bound."""
-
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_EXECUTED if how == "a lost answer" else Fate.OK, Fate.OK)
-        older = PodsReplaced(())
-        assert await bench.bind(bench.create("p", 15), "a")
-        bench.now += 11
-        await bench.binder.settle()
-        bench.ledger.apply(older)
-        assert bench.used() == {"a": 15, "b": 0}
-        for _ in range(3):  # and no read of it is the last, until the watch has told
-            bench.now += 11
-            await bench.binder.settle()
-            bench.ledger.apply(older)
-            assert bench.used() == {"a": 15, "b": 0}
-        bench.watch()
-        assert not bench.ledger.overdue(bench.now, 0)
-        bench.ledger.apply(older)
-        assert bench.used() == {"a": 0, "b": 0}, "what the watch has told of, a newer list knows"
-
-    run(scenario())
-
-
-def test_what_a_read_confirmed_and_no_watch_ever_tells_of_is_found_gone() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_EXECUTED)
-        assert await bench.bind(bench.create("p", 15), "a")
-        bench.cluster.pods.clear()  # deleted while no watch was there
-        bench.ledger.apply(PodsReplaced(()))
-        bench.now += 11
-        await bench.binder.settle()
-        assert bench.used() == {"a": 0, "b": 0}
 
     run(scenario())
 

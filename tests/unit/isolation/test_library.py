@@ -12,6 +12,7 @@ from gputile.agent.answer import Limits
 from gputile.agent.enforcement import Enforcement, NotIsolated
 from gputile.agent.store import Store
 from gputile.agent.usagefiles import UsageFiles
+from gputile.agent.usagemount import is_mounted, mount_usage
 from gputile.api.wellknown import Mode
 from gputile.device.allocation import CardShare
 from gputile.gateway.claim import Claim
@@ -264,3 +265,12 @@ def test_a_directory_in_the_place_of_the_file_gives_way(node: Node) -> None:
     node.usage.path("one").mkdir()
     node.usage.make(node.usage.path("one"))
     assert node.usage.path("one").stat().st_size == USAGE_BYTES
+
+
+def test_no_file_system_is_put_over_what_others_have(tmp_path: Path) -> None:
+    """M4: a mistake in the chart's agent.usageDir, /run say, hides nothing of the node."""
+    (tmp_path / "utmp").touch()
+    with pytest.raises(OSError, match="not gputile's alone, there is utmp"):
+        mount_usage(tmp_path, 1)
+    assert os.listdir(tmp_path) == ["utmp"]
+    assert not is_mounted(tmp_path)

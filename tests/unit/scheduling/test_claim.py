@@ -125,10 +125,6 @@ def test_once_the_first_pod_is_bound_the_others_need_not_wait_for_each_other() -
     assert refused.text == "pod default/a of its gang is bound first, and is not yet"
     ledger.apply(Confirmed("a"))
     assert isinstance(claimed(ledger, second), Decision)
-    ledger.apply(PodsReplaced((second,)))
-    assert ledger.booking("a") is not None, "a list may have begun before the pod was created"
-    ledger.apply(Forgotten("a"))
-    assert isinstance(claimed(ledger, second), Decision), "what was executed cannot be forgotten"
     ledger.apply(PodApplied(bound(first, decision)))
     assert isinstance(claimed(ledger, second), Decision)
     assert ledger.columns.used[0, :2].tolist() == [10240, 10240]
