@@ -33,19 +33,24 @@ async def fence_off(
 ) -> None:
     """Write to every pod that a Binding of a predecessor may be under way for.
 
-    Pods that cannot be written to are tried again until ``ANSWER_LOST_FOR_GOOD_S`` after the begin, and then left.
+    Pods that cannot be written to are tried again until ``ANSWER_LOST_FOR_GOOD_S`` after the begin, and then left. So
+    are, from then on, all that were not tried yet if ``AT_ONCE`` writes in a row fail: each may take its whole time.
 
     Raises:
         KubeError: the pods cannot be listed.
     """
     begun = monotonic()
+
+    def over() -> bool:
+        return monotonic() - begun >= ANSWER_LOST_FOR_GOOD_S
+
     left = list(_may_be_bound(await cluster.unbound(), configuration))
     log.info("fencing pods off from earlier Bindings", extra={"pods": len(left)})
     while left:
-        left = await _each(cluster, left)
+        left = await _each(cluster, left, over)
         if not left:
             return
-        if monotonic() - begun >= ANSWER_LOST_FOR_GOOD_S:
+        if over():
             log.warning("deciding although pods cannot be fenced off", extra={"pods": len(left)})
             return
         await sleep(PAUSE_S)
@@ -66,18 +71,25 @@ def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator
             yield pod
 
 
-async def _each(cluster: Cluster, pods: list[Pod]) -> list[Pod]:
-    """Write to each pod, some at a time; return those that could not be written to."""
-    waiting, failed = iter(pods), list[Pod]()
+async def _each(cluster: Cluster, pods: list[Pod], over: Callable[[], bool]) -> list[Pod]:
+    """Write to each pod, some at a time; return those that could not be written to, or are left."""
+    waiting, failed, in_a_row = iter(pods), list[Pod](), 0
 
     async def work() -> None:
+        nonlocal in_a_row
         for pod in waiting:
+            if in_a_row >= AT_ONCE and over():
+                failed.append(pod)
+                continue
             try:
                 await cluster.fence(pod.metadata.namespace, pod.metadata.name)
             except KubeError as error:
                 if not failed:
                     log.warning("a pod cannot be fenced off: %s", error, extra={"pod": pod.key})
                 failed.append(pod)
+                in_a_row += 1
+            else:
+                in_a_row = 0
 
     async with asyncio.TaskGroup() as group:
         for _ in range(min(AT_ONCE, len(pods))):
