@@ -281,6 +281,14 @@ def test_the_agent_sees_nothing_of_its_host_that_it_does_not_need() -> None:
     assert "initContainers" not in pod_specs(render({"agent.usageMiB": 0}))["gputile-agent"]
 
 
+def test_the_pipes_of_mps_are_on_a_file_system_of_their_own() -> None:
+    """M7: containers write there."""
+    (usage,) = pod_specs(render({"agent.mps": True, "agent.stateDir": "/s"}))["gputile-agent"]["initContainers"]
+    assert usage["args"] == ["64", "/run/gputile", "/s/mps"]
+    mounts = {mount["mountPath"]: mount["mountPropagation"] for mount in usage["volumeMounts"]}
+    assert mounts == {"/run/gputile": "Bidirectional", "/s": "Bidirectional"}
+
+
 def test_no_component_may_do_everything() -> None:
     """Minimal rights: no wildcard, and who reads secrets reads one by its name."""
     for each in render(FULL):

@@ -93,6 +93,13 @@ class Leaving:
         if self._command:
             self._process = os.posix_spawn(self._command[0], self._command, os.environ)
 
+    def end(self) -> None:
+        """Stop it: it would remove what the agent says of the GPU that is there now."""
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            self._process = 0
+
 
 def main() -> None:
     """Rest until there is a GPU."""
@@ -106,6 +113,7 @@ def main() -> None:
             leaving.look()
             probes.answer(time.monotonic() + LOOK_EVERY_S)
             probes.forget()
+        leaving.end()
         _say(f"there is a GPU now: {found}")
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
