@@ -1,0 +1,107 @@
+"""Agents that are exchanged, and pods that the node would refuse, on a real kubelet: no pod fails (G1, G3, G5)."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputile.api.wellknown import (
+    GPU_MEMORY,
+    HANDOVER_ANNOTATION,
+    MODE_LABEL,
+    REPLICAS_LABEL,
+    SHARING_LABEL,
+    WHOLE_GPU,
+)
+from tests.e2e.installation import settle
+from tests.e2e.node import GpuNode, gpu_node, probe_pod, told
+from tests.localcluster.client import is_ready
+from tests.localcluster.controlplane import ControlPlane
+
+HAND_OVERS, AT_ONCE = 3, 30
+ENOUGH_S = 600
+pytestmark = pytest.mark.timeout(ENOUGH_S + 300)
+
+
+def failed(here: GpuNode, namespace: str) -> list[str]:
+    return [told(pod) for pod in here.pods(namespace) if pod["status"].get("phase") == "Failed"]
+
+
+def test_a_stranger_on_a_sliced_node_is_one_pending_pod(
+    control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
+) -> None:
+    """G3, G5: the extender refuses what the node would, so a Deployment of one makes one pod, and none that fails."""
+    labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "3"}
+    other = control_plane.create_namespace(f"{namespace}-o")
+    with gpu_node(control_plane, node_programs, "company", labels, kind="t4") as here:
+        control_plane.wait(lambda: here.allocatable().get(WHOLE_GPU) == "12", "the node to offer replicas")
+        here.create(namespace, *(probe_pod(f"p{i}", {WHOLE_GPU: 1}) for i in range(4)))
+        here.wait_running(4, namespace)
+        template = probe_pod("x", {WHOLE_GPU: 1})["spec"]
+        body: dict[str, Any] = {
+            "metadata": {"name": "stranger"},
+            "spec": {
+                "replicas": 1,
+                "selector": {"matchLabels": {"app": "stranger"}},
+                "template": {"metadata": {"labels": {"app": "stranger"}}, "spec": template},
+            },
+        }
+        control_plane.api.post(f"/apis/apps/v1/namespaces/{other}/deployments", body)
+        control_plane.wait(lambda: len(here.pods(other)) == 1, "the pod of the Deployment")
+        settle(8)
+        (pod,) = here.pods(other)
+        assert pod["status"]["phase"] == "Pending"
+        (condition,) = (c for c in pod["status"]["conditions"] if c["type"] == "PodScheduled")
+        assert "another trust group, and time-slicing does not isolate memory" in condition["message"]
+        control_plane.api.delete(f"/apis/apps/v1/namespaces/{other}/deployments/stranger")
+        here.clear(namespace)
+    control_plane.api.delete(f"/api/v1/namespaces/{other}")
+
+
+def keep_creating(here: GpuNode, namespace: str, over: threading.Event) -> int:
+    """Create a pod every so often, and delete old ones by force, until it is over; return how many there were."""
+    for number in count():
+        if over.wait(0.4):
+            return number
+        here.create(namespace, probe_pod(f"p{number}", {GPU_MEMORY: 1}))
+        if number >= AT_ONCE:
+            here.delete_now(namespace, f"p{number - AT_ONCE}")
+    raise AssertionError("unreachable")
+
+
+def test_no_pod_fails_while_agents_are_exchanged(
+    control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
+) -> None:
+    """G1: pods come all the time, and each runs at its first try."""
+    with (
+        gpu_node(control_plane, node_programs, "exchange", {MODE_LABEL: "share"}, kind="t4") as here,
+        ThreadPoolExecutor(1) as worker,
+        ExitStack() as agents,
+    ):
+        control_plane.wait(lambda: here.allocatable().get(GPU_MEMORY, "0") != "0", "the node to offer memory")
+        over = threading.Event()
+        agents.callback(over.set)
+        making = worker.submit(keep_creating, here, namespace, over)
+        older = here.agent.process
+        for _ in range(HAND_OVERS):
+            younger, url = here.agent.successor()
+            agents.enter_context(younger).start()
+            control_plane.wait(lambda at=url: is_ready(at), "the younger agent")  # type: ignore[misc]
+            control_plane.wait(
+                lambda: HANDOVER_ANNOTATION not in here.node.object()["metadata"].get("annotations", {}),
+                "the node to take pods again",
+            )
+            older.stop()
+            older = younger
+            assert failed(here, namespace) == []
+        over.set()
+        assert making.result() > HAND_OVERS
+        control_plane.wait(
+            lambda: all(pod["status"].get("phase") != "Pending" for pod in here.pods(namespace)), "all pods to begin"
+        )
+        assert failed(here, namespace) == []
+        here.clear(namespace)
