@@ -195,7 +195,12 @@ class Server:
         if fate == "late":
             self.late.append((asked, version, change))
             raise AnswerLost("no answer")
-        stored = self._execute(asked, change, version)
+        try:
+            stored = self._execute(asked, change, version)
+        except NotFound:
+            if fate != "answer lost":
+                self.told.pods.pop(asked.metadata.uid, None)  # the answer says so, before any watch does
+                raise
         if fate == "answer lost":
             raise AnswerLost("no answer")
         self.told.see(stored)
@@ -235,6 +240,8 @@ class Server:
         found = next((each for each in self.pods.values() if each.metadata.name == name), None)
         if found is not None:
             self.told.see(found)
+        for uid in [uid for uid, each in self.told.pods.items() if found is None and each.metadata.name == name]:
+            del self.told.pods[uid]
         return found
 
     def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:

@@ -132,7 +132,7 @@ class NodeTurns:
 
     def _uses(self, uuid: str, name: Hashable, member: int, now: int) -> None:
         """Take note of the cards that one process uses at once: wanted lately, or its at the moment."""
-        lately = self._together.wants(member, uuid, now)
+        lately = self._together.wants(name, member, uuid, now)
         held = {other for other, card in self._cards.items() if member in card.holders}
         self._belong(name, uuid, lately | held, now)
 

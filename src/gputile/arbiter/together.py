@@ -14,11 +14,11 @@ class Together:
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, dict[str, int]] = {}
-        self._wanted: dict[int, dict[str, int]] = {}
+        self._wanted: dict[Hashable, dict[int, dict[str, int]]] = {}  # container -> process -> card -> when
 
-    def wants(self, member: int, card: str, now: int) -> set[str]:
-        """Take note that a process wants a card; return all that it has wanted lately."""
-        wanted = self._wanted.setdefault(member, {})
+    def wants(self, name: Hashable, member: int, card: str, now: int) -> set[str]:
+        """Take note that a process of a container wants a card; return all that it has wanted lately."""
+        wanted = self._wanted.setdefault(name, {}).setdefault(member, {})
         wanted[card] = now
         return {other for other, at in wanted.items() if now - at <= USED_WITHIN}
 
@@ -38,11 +38,25 @@ class Together:
 
     def forget_member(self, member: int) -> None:
         """Forget a process that has gone."""
-        self._wanted.pop(member, None)
+        for name in [name for name, members in self._wanted.items() if member in members]:
+            del self._wanted[name][member]
+            if not self._wanted[name]:
+                del self._wanted[name]
 
     def forget(self, name: Hashable, card: str) -> None:
-        """Forget that a container used a card."""
+        """Forget that a container used a card, and its processes wanted it."""
         seen = self._seen.get(name, {})
         seen.pop(card, None)
         if not seen:
             self._seen.pop(name, None)
+        members = self._wanted.get(name, {})
+        for member in [member for member, wanted in members.items() if wanted.keys() <= {card}]:
+            del members[member]
+        for wanted in members.values():
+            wanted.pop(card, None)
+        if not members:
+            self._wanted.pop(name, None)
+
+    def __len__(self) -> int:
+        """How many containers anything is kept of."""
+        return len(self._seen.keys() | self._wanted.keys())

@@ -198,9 +198,9 @@ def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
 
 def test_what_is_used_together() -> None:
     together = Together()
-    assert together.wants(1, "A", 0) == {"A"}
-    assert together.wants(1, "B", USED_WITHIN) == {"A", "B"}
-    assert together.wants(1, "B", USED_WITHIN + 1) == {"B"}
+    assert together.wants("x", 1, "A", 0) == {"A"}
+    assert together.wants("x", 1, "B", USED_WITHIN) == {"A", "B"}
+    assert together.wants("x", 1, "B", USED_WITHIN + 1) == {"B"}
     together.note("x", "AB", 0)
     assert together.of("x", TOGETHER_FOR) == ("A", "B")
     assert together.of("y", 0) == ()
@@ -208,3 +208,18 @@ def test_what_is_used_together() -> None:
     assert together.of("x", TOGETHER_FOR + 1) == ()
     together.forget("x", "A")
     assert together.of("x", 0) == ()
+
+
+def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
+    """M5: containers come and go for months; what is kept of them goes with them, in whatever order they end."""
+    together = Together()
+    for name in range(1000):
+        for card in "AB":
+            together.wants(name, 2 * name, card, 0)
+            together.wants(name, 2 * name + 1, card, 0)
+        together.note(name, "AB", 0)
+        if name % 2:
+            together.forget_member(2 * name)
+        for card in "AB":
+            together.forget(name, card)
+    assert len(together) == 0
