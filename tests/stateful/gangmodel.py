@@ -146,7 +146,8 @@ def version_of(one: Pod) -> int:
 class Server:
     """The API server: its objects, and what it tells watchers. ``told`` is what the controller was answered.
 
-    ``late`` are writes that nobody waits for any more, and that are executed all the same, some time.
+    ``late`` are writes that nobody waits for any more, and that are executed all the same, some time. ``gone`` are the
+    UIDs of pods of which an answer has said that they are, before any watch did.
     """
 
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -157,6 +158,7 @@ class Server:
     told: Told = field(default_factory=Told)
     before_ungate: Callable[[Pod], None] = lambda _: None
     late: list[tuple[Pod, str, Callable[[Pod], Pod]]] = field(default_factory=list)
+    gone: set[str] = field(default_factory=set)
 
     def store(self, changed: Pod) -> Pod:
         self.version += 1
@@ -199,7 +201,7 @@ class Server:
             stored = self._execute(asked, change, version)
         except NotFound:
             if fate != "answer lost":
-                self.told.pods.pop(asked.metadata.uid, None)  # the answer says so, before any watch does
+                self.gone.add(asked.metadata.uid)
                 raise
         if fate == "answer lost":
             raise AnswerLost("no answer")
@@ -240,9 +242,15 @@ class Server:
         found = next((each for each in self.pods.values() if each.metadata.name == name), None)
         if found is not None:
             self.told.see(found)
-        for uid in [uid for uid, each in self.told.pods.items() if found is None and each.metadata.name == name]:
-            del self.told.pods[uid]
+        else:
+            self.gone |= {uid for uid, each in self.told.pods.items() if each.metadata.name == name}
         return found
+
+    def a_round_is_over(self) -> None:
+        """What answers said to be gone is so for the next round: all writes of one are decided before the first."""
+        for uid in self.gone:
+            self.told.pods.pop(uid, None)
+        self.gone = set()
 
     def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
         assert message

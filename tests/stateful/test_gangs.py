@@ -303,6 +303,7 @@ class Gangs(RuleBasedStateMachine):
         try:
             for _ in range(rounds):
                 asyncio.run(self.keeper.run_round())
+                self.server.a_round_is_over()
         except Crash:
             self.restart_controller()
         finally:
