@@ -259,7 +259,9 @@ def test_only_the_agent_is_more_than_restricted_and_says_why() -> None:
     lines = (CHART / "templates" / "agent.yaml").read_text().splitlines()
     (usage,) = pod_specs(objects)["gputile-agent"]["initContainers"]
     assert usage["securityContext"]["privileged"] is True
-    assert [each["name"] for each in usage["volumeMounts"]] == ["usage"]
+    assert [each["name"] for each in usage["volumeMounts"]] == ["usage", "state"]
+    (alone,) = pod_specs(render(FULL | {"agent.mps": False}))["gputile-agent"]["initContainers"]
+    assert [each["name"] for each in alone["volumeMounts"]] == ["usage"]
     for exception in ("privileged: true", "hostIPC: true", "runAsUser: 0", "hostPath: {path: /usr, "):
         at = next(number for number, line in enumerate(lines) if exception in line)
         assert any(line.strip().startswith("# ") for line in lines[at - 2 : at]), f"{exception} stands without a reason"
