@@ -245,7 +245,7 @@ class Admission:
     def let_start(self) -> list[Start]:
         """Return the containers that were let start and whose pods are known, with the limits that are right for them.
 
-        They may have been let start while the API server could not be asked what their pods are.
+        An agent of an earlier release let containers start before it knew their pods, with limits to be corrected.
         """
         found = []
         for holding in self.holdings:
