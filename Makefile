@@ -8,15 +8,16 @@ PARTS ?= stateful
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e soak bench cluster lock clean
+.PHONY: help demo test quick lint types imports unit e2e docs soak bench cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-$(STAMP): requirements/uv.txt requirements/dev.txt pyproject.toml hatch_build.py $(wildcard native/* tests/fakes/cudadriver/*)
+$(STAMP): requirements/uv.txt requirements/dev.txt requirements/docs.txt pyproject.toml hatch_build.py $(wildcard native/* tests/fakes/cudadriver/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
-	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/uv.txt requirements/dev.txt
+	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/uv.txt requirements/dev.txt \
+		requirements/docs.txt
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -46,6 +47,10 @@ unit: $(STAMP) ## the tests of single parts
 e2e: $(STAMP) ## the tests on a real control plane
 	@$(BIN)/python -m pytest tests/e2e
 
+docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links checked, nothing from elsewhere
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict
+	@echo "docs: .cache/site/index.html"
+
 soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PARTS says which (stateful, native, system)
 	@for part in $(PARTS); do $(BIN)/python -m tests.soak $$part --minutes $(MINUTES) || exit 1; done
 
@@ -61,6 +66,8 @@ lock: $(STAMP) ## re-resolve requirements/*.txt (versions and hashes, no address
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header pyproject.toml -o requirements/runtime.txt
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header --all-extras --group dev \
 		-c requirements/runtime.txt pyproject.toml -o requirements/dev.txt
+	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header \
+		-c requirements/dev.txt requirements/docs.in -o requirements/docs.txt
 
 clean: ## remove what the targets made
 	@rm -rf $(VENV) .cache dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -29,7 +29,7 @@ Float64 = npt.NDArray[np.float64]
 NAME = "packing"
 TRACE = "GPUTILE_TRACE"
 """The environment variable that names the trace's directory."""
-LEFT_OUT = f"{NAME}: left out, since it needs a trace: set {TRACE} to its directory (docs/replay.md)"
+LEFT_OUT = f"{NAME}: left out, since it needs a trace: set {TRACE} to its directory (docs/guides/replay.md)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,6 +119,6 @@ def test_many_pods_at_once(crowded: GpuNode, count: int, deeds: Sequence[Callabl
     assert {text for text in failures if not any(word in text for word in NOBODY_ANSWERED)} == set()
     assert assert_nothing_over_allocated(crowded.plane) == count
     if restart_kubelet not in deeds:
-        # Calls wait for so long, as docs/agent.md says; where all agents together need longer, pods do fail.
+        # Calls wait for so long, as docs/concepts/agent.md says; where all agents together need longer, pods do fail.
         assert [text for text in failures if away < AWAY_FOR_S or NO_AGENT not in text] == []
     crowded.clear(*NAMESPACES, timeout=300.0)

@@ -1,4 +1,4 @@
-"""A hostile user with every right over pods of one namespace: what was tried, and what happened, by docs/security.md.
+"""What a hostile user with every right over pods of one namespace tried, and what happened: docs/concepts/security.md.
 
 Each row of the document's table is one function here, of the same name; the table's last column begins with the word
 that the test proves: "refused", "no effect" or "possible".
@@ -21,7 +21,7 @@ from tests.e2e.webhook import AGENT, GROUPS, Json, RunningWebhook, installed, po
 from tests.localcluster.client import MERGE_PATCH, Api, ApiError
 from tests.localcluster.controlplane import ControlPlane
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "security.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "concepts" / "security.md"
 _ROW = re.compile(r"\| `(?P<id>[a-z-]+)` \| [^|]+ \| (?P<outcome>refused|no effect|possible)[^|]*\|")
 TEAM, OTHER = "hostile-team", "other-team"
 HOSTILE = f"system:serviceaccount:{TEAM}:author"

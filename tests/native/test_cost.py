@@ -1,4 +1,4 @@
-"""What the library costs a call, as a ratio within one run; docs/isolation.md has the figures."""
+"""What the library costs a call, as a ratio within one run; docs/concepts/isolation.md has the figures."""
 
 from collections.abc import Callable
 

@@ -11,7 +11,7 @@ _LONGEST = 400  # characters of one refusal: names and values in it come from th
 
 
 class Rule(StrEnum):
-    """The rules, by the names that refusals, metrics and ``docs/admission.md`` call them."""
+    """The rules, by the names that refusals, metrics and ``docs/reference/admission.md`` call them."""
 
     POD = "pod"
     AMOUNT = "gpu-amount"

@@ -131,6 +131,6 @@ def _priority(pod: KnownPod | None) -> int:
 
 
 def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
-    """Return the content of an allocation's file ``share``, see docs/arbiter.md."""
+    """Return the content of an allocation's file ``share``, see docs/concepts/arbiter.md."""
     lines = [f"card {uuid} {share}" for uuid, share in shares.items()]
     return "\n".join(["gputile-share 1", f"quantum {quantum_ms * 1000}", *lines, "end", ""]).encode()

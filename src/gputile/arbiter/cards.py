@@ -3,7 +3,7 @@
 Work that spans cards, as NCCL's does, keeps the card that it has begun on until it has the others too. So a container
 that uses cards together gets its turns on them together: all begin at once, or none. ``CardTurns`` has each card's turn
 and accounts, ``Together`` says which cards belong together, ``plan`` who begins. No clock and no I/O; times are
-nanoseconds. See docs/arbiter.md for the rules.
+nanoseconds. See docs/concepts/arbiter.md for the rules.
 """
 
 from collections.abc import Hashable, Iterable

@@ -1,4 +1,4 @@
-"""The messages between the arbiter and the library in a container: 32 bytes each, see docs/arbiter.md."""
+"""The messages between the arbiter and the library in a container: 32 bytes each, see docs/concepts/arbiter.md."""
 
 import struct
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Whose turn it is on one card: events in, instructions out. No clock and no I/O; times are nanoseconds.
 
 Members are the connected processes, each with a number; those of one container share an account. A turn belongs to an
-account, and all its members may hold it together. See docs/arbiter.md for the rules.
+account, and all its members may hold it together. See docs/concepts/arbiter.md for the rules.
 """
 
 from collections.abc import Hashable

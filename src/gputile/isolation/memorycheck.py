@@ -15,7 +15,7 @@ from gputile.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, enco
 from gputile.isolation.probe import PIECE_MIB, WAYS
 
 TOGETHER: Final = 4
-# What a probe may miss of its limit: its context, and a pool's last grain; see docs/isolation.md.
+# What a probe may miss of its limit: its context, and a pool's last grain; see docs/concepts/isolation.md.
 SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
 _WITHIN_S: Final = 120
 

@@ -2,7 +2,7 @@
 
 Sources: Kubernetes, "Well-Known Labels, Annotations and Taints"; eksctl and EKS, managed node groups; Karpenter,
 "NodePools"; AKS, "Use labels", reserved system labels; GKE, "Run GPUs in GKE Standard node pools" and the labels
-of its node pools. ``docs/nodepools.md`` names them one by one.
+of its node pools. ``docs/guides/nodepools.md`` names them one by one.
 """
 
 import re

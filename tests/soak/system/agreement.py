@@ -20,7 +20,7 @@ from gputile.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListe
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, runs
 from tests.soak.system.objects import ASKED, Unreadable, annotation, cards_of, claim_of, key_of, node_of
 
-ID = re.compile(r"g(\d+)-\d+")  # docs/agent.md: device IDs name their card
+ID = re.compile(r"g(\d+)-\d+")  # docs/concepts/agent.md: device IDs name their card
 Cards = frozenset[str]
 
 

@@ -26,7 +26,8 @@ class Rules:
     """What the cluster is configured to. ``groups`` is the trust group of each namespace.
 
     ``kubelets`` are the nodes with a real kubelet: where nobody can tell it about a pod, it chooses the cards itself,
-    and the booking follows it. There shared pods may be on fewer cards than they asked for (docs/agent.md, Limits).
+    and the booking follows it. There shared pods may be on fewer cards than they asked for (docs/concepts/agent.md,
+    Limits).
     """
 
     pods_per_card: int

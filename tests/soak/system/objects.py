@@ -1,6 +1,6 @@
 """Pods and nodes as the judge reads them: from the API server's JSON alone, with no code of gputile.
 
-What is written on pods and nodes is in docs/annotations.md; this is a second reader of it.
+What is written on pods and nodes is in docs/reference/annotations.md; this is a second reader of it.
 """
 
 import json

@@ -154,7 +154,8 @@ def test_the_table_can_be_read(files: dict[str, str]) -> None:
     assert result.stdout.splitlines()[:4] == ["the pod fits 6 more times", "NODE  PODS", "a     3", "b     3"]
 
 
-COMMANDS = re.findall(r"^\$ gputile (simulate .*)$", (ROOT / "docs" / "simulate.md").read_text(), re.MULTILINE)
+PAGE = ROOT / "docs" / "guides" / "simulate.md"
+COMMANDS = re.findall(r"^\$ gputile (simulate .*)$", PAGE.read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

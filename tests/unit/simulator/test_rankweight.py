@@ -30,4 +30,4 @@ def test_one_rank_outweighs_all_own_scores() -> None:
     assert extender["weight"] * PER_RANK == RANK_WEIGHT
     chart = (ROOT / "charts" / "gputile" / "templates" / "_scheduler.tpl").read_text(encoding="utf-8")
     assert f"weight: {extender['weight']}\n" in chart
-    assert f"`weight: {extender['weight']}`" in (ROOT / "docs" / "extender.md").read_text(encoding="utf-8")
+    assert f"`weight: {extender['weight']}`" in (ROOT / "docs" / "guides" / "extender.md").read_text(encoding="utf-8")
