@@ -17,8 +17,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).parent
 SOURCES = ROOT / "native"
 SIMULATION = ROOT / "tests" / "fakes"
-SIMULATED = Path("src", "gputile", "isolation", "simulated")
-LIBRARY = Path("src", "gputile", "isolation", "libgputile-cuda.so")
+SIMULATED = Path("src", "gputile", "node", "isolation", "simulated")
+LIBRARY = Path("src", "gputile", "node", "isolation", "libgputile-cuda.so")
 FLAGS = ("-std=gnu11", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-fstack-protector-strong", "-Wall", "-Wextra")
 LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", f"-Wl,-soname,{LIBRARY.name}")
 

@@ -22,8 +22,8 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
-from gputile.placement.prices import CARD, best_pattern
-from gputile.replay.trace import Nodes, Workload, read_nodes, read_workload, workloads
+from gputile.core.placement.packing.prices import CARD, best_pattern
+from gputile.tools.replay.trace import Nodes, Workload, read_nodes, read_workload, workloads
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]

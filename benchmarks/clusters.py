@@ -6,14 +6,14 @@ from typing import Literal
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, ObjectMeta, Pod, PodSpec, ResourceRequirements
-from gputile.api.wellknown import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, PLACEMENT_LABEL
-from gputile.device.inventory import Card, Inventory, encode_inventory
-from gputile.device.request import Request, parse_request
-from gputile.ledger.booking import Booking
-from gputile.ledger.events import Assumed, NodeApplied
-from gputile.ledger.ledger import Ledger
-from gputile.scheduling.decision import Decision
-from gputile.scheduling.placer import Placer
+from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, PLACEMENT_LABEL
+from gputile.core.devices.inventory import Card, Inventory, encode_inventory
+from gputile.core.devices.request import Request, parse_request
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import Assumed, NodeApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import PlacementEngine
 
 Placement = Literal["binpack", "spread", "packing"]
 CARDS, CARD_MIB, UNIT_MIB = 8, 15 * 1024, 1024
@@ -51,17 +51,17 @@ def request_for(units: int) -> Request:
     return request
 
 
-def booking_for(placer: Placer, number: int, units: int, node: str) -> Booking | None:
+def booking_for(placer: PlacementEngine, number: int, units: int, node: str) -> Booking | None:
     """Return what a pod gets on a node, None where it does not fit."""
     pod = gpu_pod(number, units)
     decision = placer.decide(request_for(units), node, number)
     return decision.booking(pod, "bench", 0.0) if isinstance(decision, Decision) else None
 
 
-def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack") -> tuple[Placer, list[str]]:
+def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack") -> tuple[PlacementEngine, list[str]]:
     """Return a placer on a cluster with that many nodes and pods, and the nodes' names."""
     ledger = Ledger(Configuration(placement=placement))
-    placer = Placer(ledger)
+    placer = PlacementEngine(ledger)
     names = [node_name(i) for i in range(nodes)]
     for i in range(nodes):
         ledger.apply(NodeApplied(gpu_node(i, placement)))

@@ -11,7 +11,7 @@ from benchmarks.loopmeter import Case, LoopMeter
 from gputile.api.affinity import Affinity
 from gputile.api.config.v1alpha1 import Admission, Configuration
 from gputile.api.core import Node, ObjectReference, Pod, SchedulingGate
-from gputile.api.wellknown import (
+from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
     GANG_NAME_LABEL,
@@ -19,13 +19,13 @@ from gputile.api.wellknown import (
     GPU_MEMORY,
     HOLD_ANNOTATION,
 )
-from gputile.controller.gangkeeper import GangKeeper
-from gputile.controller.rounds import Planner
-from gputile.controller.slices import sliced
-from gputile.controller.view import View
-from gputile.device.allocation import encode_allocation
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.slices import sliced
+from gputile.core.devices.allocation import encode_allocation
+from gputile.core.placement.steps import Steps
 from gputile.kube.reflector import Applied, Deleted, Replaced
-from gputile.placement.steps import Steps
 
 NODES, PODS, GANGS, LARGE = 5_000, 50_000, 1_000, 2_000
 ALL_UNITS = 8 * 15
@@ -59,10 +59,10 @@ class Bench:
 
     def __init__(self, nodes: list[Node], pods: list[Pod]) -> None:
         self.nodes, self.pods = nodes, pods
-        self.view = View(Configuration(admission=Admission(gangs=True)))
+        self.view = ClusterState(Configuration(admission=Admission(gangs=True)))
         self._plans = 0
-        planner = Planner(self.view, self._new_plan)
-        self.keeper = GangKeeper(self.view, planner, _Server(), lambda: True, lambda: NOW)
+        planner = GangPlanner(self.view, self._new_plan)
+        self.keeper = GangReconciler(self.view, planner, _Server(), lambda: True, lambda: NOW)
 
     def _new_plan(self) -> str:
         self._plans += 1

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.clusters import CARDS, booking_for, filled, request_for
 from benchmarks.report import Result, Times, cpu_times, resident_mib, without_collector
-from gputile.ledger.events import Assumed, PodDeleted
-from gputile.placement.topology import best_set
-from gputile.scheduling.placer import Placer
+from gputile.core.ledger.events import Assumed, PodDeleted
+from gputile.core.placement.topology import best_set
+from gputile.core.scheduling.placement_engine import PlacementEngine
 
 NODES, PODS = 5_000, 50_000
 SIZES = (100, 1_000, 5_000, 10_000)
@@ -64,7 +64,7 @@ def run() -> Iterator[Result]:
     yield Result(NAME, "best-connected set of 16 cards on two switches: worst", search.at(1.0) * 1e3, "ms", 50.0)
 
 
-def growth(cluster: Callable[[int], tuple[Placer, list[str]]]) -> Iterator[tuple[int, float]]:
+def growth(cluster: Callable[[int], tuple[PlacementEngine, list[str]]]) -> Iterator[tuple[int, float]]:
     """Yield each of ``SIZES``, in nodes, with the median CPU seconds of filter and rank on such a cluster."""
     for size in SIZES:
         yield size, _filter_and_rank(*cluster(size)).median
@@ -74,7 +74,7 @@ def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Resu
     return Result(NAME, what, seconds * 1e3, "ms", target, seconds / scan.median, "the plain scan")
 
 
-def _filter_and_rank(placer: Placer, names: list[str]) -> Times:
+def _filter_and_rank(placer: PlacementEngine, names: list[str]) -> Times:
     """Ask for one pod after another, each booked before the next is asked for, as a scheduler does."""
     requests = [request_for(units) for units in (1, 2, 3)]
     booked = []
@@ -98,16 +98,16 @@ def _filter_and_rank(placer: Placer, names: list[str]) -> Times:
     return Times(tuple(seconds[3:]))
 
 
-def _first_of_a_shape(placer: Placer, names: list[str]) -> Times:
+def _first_of_a_shape(placer: PlacementEngine, names: list[str]) -> Times:
     def one(_: int) -> None:
         request = request_for(2)
-        fresh = Placer(placer.ledger)
+        fresh = PlacementEngine(placer.ledger)
         fresh.rank(request, fresh.filter(request, names).feasible)
 
     return cpu_times(one, 100)
 
 
-def _book_and_release(placer: Placer, names: list[str]) -> Iterator[tuple[str, Times]]:
+def _book_and_release(placer: PlacementEngine, names: list[str]) -> Iterator[tuple[str, Times]]:
     bookings = []
     for i in range(2_000):
         booking = booking_for(placer, 2 * 10**7 + i, 1, names[i * 7919 % len(names)])
@@ -117,7 +117,7 @@ def _book_and_release(placer: Placer, names: list[str]) -> Iterator[tuple[str, T
     yield "release", cpu_times(lambda i: placer.ledger.apply(PodDeleted(bookings[i].uid)), len(bookings), warm_up=0)
 
 
-def _plain_scan(placer: Placer, names: list[str]) -> Times:
+def _plain_scan(placer: PlacementEngine, names: list[str]) -> Times:
     """Score the same cluster as one would without arrays: free memory by node and card, a loop over all."""
     columns, ledger = placer.ledger.columns, placer.ledger
     free = {name: (columns.total[row] - columns.used[row]).tolist()[:CARDS] for name, row in ledger.row_of.items()}

@@ -10,16 +10,16 @@ from benchmarks.loopmeter import Case, LoopMeter
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
-from gputile.api.wellknown import ALLOCATION_ANNOTATION
-from gputile.device.allocation import encode_allocation
-from gputile.extender.binder import Binder, Clock
-from gputile.extender.budgets import Budgets
-from gputile.extender.feed import Feed
-from gputile.extender.pricing import priced
-from gputile.extender.verbs import Verbs
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.budgets import Budgets
+from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.price_learning import priced
+from gputile.core.devices.allocation import encode_allocation
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.decoding import Applied, Deleted, Replaced
-from gputile.ledger.ledger import Ledger
-from gputile.scheduling.placer import Placer
 
 NODES, PODS = 5_000, 50_000
 Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
@@ -50,12 +50,12 @@ class Bench:
     def __init__(self, nodes: list[Node], pods: list[Pod], placement: str) -> None:
         self.nodes, self.pods = nodes, pods
         self.ledger = Ledger(Configuration(placement=placement))  # type: ignore[arg-type]
-        self.placer = Placer(self.ledger, prices_later=True)
+        self.placer = PlacementEngine(self.ledger, prices_later=True)
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
-        self.feed = Feed(self.ledger, lambda _: None, budgets)
+        self.feed = Informer(self.ledger, lambda _: None, budgets)
         server: Any = _Server()
         binder = Binder(self.placer, server, Clock(lambda: 0.0, lambda: 1))
-        self.verbs = Verbs(self.placer, binder, server, lambda _: None, lambda: None, budgets=budgets)
+        self.verbs = ExtenderHandlers(self.placer, binder, server, lambda _: None, lambda: None, budgets=budgets)
         self.names = [node.metadata.name for node in nodes]
 
     async def list(self) -> None:

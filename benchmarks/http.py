@@ -15,10 +15,10 @@ import uvicorn
 
 from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
-from gputile.extender.app import create_app
-from gputile.extender.binder import Binder, Clock
-from gputile.extender.metrics import Metrics
-from gputile.extender.verbs import Verbs
+from gputile.controlplane.extender.app import create_app
+from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.metrics import ExtenderMetrics
 
 NAME = "http"
 NODES, PODS, NAMES, REQUESTS = 5_000, 50_000, 500, 1_000
@@ -42,10 +42,10 @@ def run() -> Iterator[Result]:
 async def _measure() -> list[Result]:
     placer, _ = filled(NODES, PODS)
     cluster = _NoCluster()
-    verbs = Verbs(
+    verbs = ExtenderHandlers(
         placer, Binder(placer, cluster, Clock(time.monotonic, time.time_ns)), cluster, lambda _: None, lambda: None
     )
-    app = create_app(verbs, Metrics(), admit=_admit, ready=lambda: "")
+    app = create_app(verbs, ExtenderMetrics(), admit=_admit, ready=lambda: "")
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
     task = asyncio.create_task(server.serve())
     while not server.started:

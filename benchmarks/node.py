@@ -22,7 +22,7 @@ from tests.localcluster.processtree import cpu_seconds, resident_mib
 
 from benchmarks.report import Result
 from gputile.api.config.v1alpha1 import Configuration, Trust
-from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
+from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
 
 NAME = "node"
 PODS, SETTLE_S, IDLE_S = 200, 90.0, 60.0

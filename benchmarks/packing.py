@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.report import Result
-from gputile.replay.catalog import POLICIES, make_policy
-from gputile.replay.engine import replay
-from gputile.replay.results import POINTS, allocated
-from gputile.replay.trace import Nodes, PodShape, Workload, draw_arrivals, read_nodes, read_workload
+from gputile.tools.replay.catalog import POLICIES, make_policy
+from gputile.tools.replay.engine import replay
+from gputile.tools.replay.results import POINTS, allocated
+from gputile.tools.replay.trace import Nodes, PodShape, Workload, draw_arrivals, read_nodes, read_workload
 
 Float64 = npt.NDArray[np.float64]
 

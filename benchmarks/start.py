@@ -21,8 +21,8 @@ from tests.localcluster.ports import free_ports
 
 from benchmarks.clusters import filled, gpu_node, gpu_pod
 from benchmarks.report import Result
-from gputile.device.allocation import encode_allocation
-from gputile.ledger.ledger import Ledger
+from gputile.core.devices.allocation import encode_allocation
+from gputile.core.ledger.ledger import Ledger
 
 NAME = "start"
 NODES, PODS = 5_000, 50_000

@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements
-from gputile.api.wellknown import GPU_CORE, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL
-from gputile.api.wellknown import PLACEMENT_LABEL as PLACEMENT
-from gputile.device.allocation import Allocation, CardShare, encode_allocation
-from gputile.device.inventory import Card, Inventory, encode_inventory
-from gputile.device.request import Request, parse_request
-from gputile.ledger.booking import Booking
-from gputile.ledger.events import Assumed, NodeApplied
-from gputile.ledger.ledger import Ledger
+from gputile.api.well_known import GPU_CORE, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL
+from gputile.api.well_known import PLACEMENT_LABEL as PLACEMENT
+from gputile.core.devices.allocation import Allocation, CardShare, encode_allocation
+from gputile.core.devices.inventory import Card, Inventory, encode_inventory
+from gputile.core.devices.request import Request, parse_request
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import Assumed, NodeApplied
+from gputile.core.ledger.ledger import Ledger
 
 GIB15 = 15 * 1024
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
-from gputile.api.wellknown import GPU_RESOURCES, LEGACY_GPU
+from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
 
 FULL = {

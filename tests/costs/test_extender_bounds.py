@@ -9,18 +9,18 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs
-from gputile.api.wellknown import ALLOCATION_ANNOTATION, POD_GROUP_LABEL
-from gputile.extender.binder import Binder, Clock
-from gputile.extender.budgets import Budgets
-from gputile.extender.feed import Feed
-from gputile.extender.verbs import Verbs
+from gputile.api.well_known import ALLOCATION_ANNOTATION, POD_GROUP_LABEL
+from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.budgets import Budgets
+from gputile.controlplane.extender.handlers import ExtenderHandlers
+from gputile.controlplane.extender.informer import Informer
+from gputile.core.ledger.events import NodeApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.decoding import Applied, Deleted
-from gputile.ledger.events import NodeApplied
-from gputile.ledger.ledger import Ledger
-from gputile.scheduling.placer import Placer
 from tests.corebuilders import allocation_text, share
-from tests.unit.extender.builders import gpu_node, gpu_pod
-from tests.unit.extender.cluster import Fate, ModelCluster
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
+from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 AT_ONCE = 50
 # Entries of one container. The largest stated bounds: pods that were learnt from, and pods that filter has shown.
@@ -52,11 +52,11 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: str, pods: int) -
     ledger = Ledger(Configuration(placement=placement))
     for i in range(4):
         ledger.apply(NodeApplied(gpu_node(f"n{i}", cards=8, mode="share" if i % 2 else "cgpu")))
-    placer, cluster = Placer(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
+    placer, cluster = PlacementEngine(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
     budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
-    feed = Feed(ledger, lambda _: None, budgets)
+    feed = Informer(ledger, lambda _: None, budgets)
     binder = Binder(placer, cluster, Clock(lambda: 0.0, lambda: 1))
-    verbs = Verbs(placer, binder, cluster, lambda _: None, lambda: None, budgets=budgets)
+    verbs = ExtenderHandlers(placer, binder, cluster, lambda _: None, lambda: None, budgets=budgets)
     names, there = [f"n{i}" for i in range(4)], list[Pod]()
     for i in range(pods):
         # Every pod is unlike all others: its name, namespace, labels, amounts and CPU.

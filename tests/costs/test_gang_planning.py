@@ -11,16 +11,16 @@ import pytest
 
 from gputile.api.affinity import Affinity
 from gputile.api.core import Node, Pod
-from gputile.api.wellknown import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
-from gputile.controller.intake import Intake
-from gputile.controller.rounds import STEPS_A_ROUND, Round
-from gputile.controller.slices import sliced
-from gputile.intree import predicates
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY
+from gputile.controlplane.controller.gang_planner import STEPS_A_ROUND, Round
+from gputile.controlplane.controller.slices import sliced
+from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.core.kube_predicates import predicates
+from gputile.core.ledger.changes import Changes
+from gputile.core.placement.steps import Steps
 from gputile.kube.reflector import Applied, Deleted, Replaced
-from gputile.ledger.changes import Changes
-from gputile.placement.steps import Steps
 from tests.corebuilders import gpu_node, pod
-from tests.unit.controller.test_rounds import BORN, NOW, SECOND, Bench, member, placed, said
+from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 OLD = "2030-03-17T10:00:00Z"
@@ -282,7 +282,7 @@ def test_what_came_and_went_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
 
 def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
     async def scene() -> list[str]:
-        intake, seen = Intake(), []
+        intake, seen = UpdateQueue(), []
 
         def news(text: str, steps: int = 1) -> Steps[None]:
             for i in range(steps):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gputile.api.core import Node, Pod
-from gputile.api.wellknown import ALLOCATION_ANNOTATION
-from gputile.device.allocation import decode_allocation
-from gputile.device.inventory import decode_inventory
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.core.devices.allocation import decode_allocation
+from gputile.core.devices.inventory import decode_inventory
 from tests.localcluster.controlplane import ControlPlane
 
 TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists"}

@@ -9,13 +9,13 @@ from typing import Any
 
 import grpc
 
-from gputile.agent.ids import by_card
-from gputile.api.wellknown import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
-from gputile.device.allocation import AllocationError, decode_allocation
-from gputile.device.inventory import decode_inventory
-from gputile.gateway.podresources import CLIENT_OPTIONS
-from gputile.gateway.protocols import podresources_v1_pb2 as pb
-from gputile.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
+from gputile.core.devices.allocation import AllocationError, decode_allocation
+from gputile.core.devices.inventory import decode_inventory
+from gputile.node.agent.allocate.device_ids import by_card
+from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
+from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.node.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
 from tests.localcluster.client import ApiError

@@ -1,7 +1,7 @@
 """Agents of simulated nodes: their own decisions about mode and unit, without a GPU or a device plugin.
 
-What a node is set to is decided by the very code of the agent (``gputile.agent.modes``); its labels, inventory,
-conditions and counts are written as the agent and the kubelet write them, and a pod that is deleted ends.
+What a node is set to is decided by the very code of the agent (``gputile.node.agent.advertise.modes``); its labels,
+inventory, conditions and counts are written as the agent and the kubelet write them, and a pod that is deleted ends.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ from typing import Any
 import httpx2 as httpx
 import msgspec
 
-from gputile.agent.labels import node_labels
-from gputile.agent.modes import plan
-from gputile.agent.publish import Wanted, node_patch
-from gputile.agent.setup import InForce
 from gputile.api.core import Node
-from gputile.api.wellknown import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
-from gputile.device.advertised import resources_for_mode
-from gputile.device.inventory import Inventory, decode_inventory, encode_inventory
+from gputile.api.well_known import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.core.devices.advertised import resources_for_mode
+from gputile.core.devices.inventory import Inventory, decode_inventory, encode_inventory
+from gputile.node.agent.advertise.labels import node_labels
+from gputile.node.agent.advertise.modes import plan
+from gputile.node.agent.advertise.node_config import EffectiveMode
+from gputile.node.agent.status.published import Wanted, node_patch
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 
 LOOK_EVERY_S = 0.1
@@ -39,7 +39,7 @@ class PlayedAgents:
     unit_mib: Callable[[], int]
     plays: Callable[[str], bool] = lambda node: True
     look_every_s: float = LOOK_EVERY_S
-    in_force: dict[str, InForce] = field(default_factory=dict)
+    in_force: dict[str, EffectiveMode] = field(default_factory=dict)
     inventories: dict[str, Inventory] = field(default_factory=dict)
     problem: BaseException | None = None
 

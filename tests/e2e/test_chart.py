@@ -13,7 +13,7 @@ import httpx2 as httpx
 import pytest
 import yaml
 
-from gputile.api.wellknown import ACK_ALLOCATION, GPU_MEMORY
+from gputile.api.well_known import ACK_ALLOCATION, GPU_MEMORY
 from tests.chart.helmcli import CHART, helm, settings
 from tests.documents import document_yaml
 from tests.e2e.extender import assert_nothing_over_allocated, bound, pod_body, pods_in, write_cluster

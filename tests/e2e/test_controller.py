@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from gputile.api.wellknown import AGENT_SILENT, GPU_MEMORY, INVENTORY_ANNOTATION, WHOLE_GPU
+from gputile.api.well_known import AGENT_SILENT, GPU_MEMORY, INVENTORY_ANNOTATION, WHOLE_GPU
 from tests.e2e.extender import write_cluster
 from tests.localcluster.client import text_at
 from tests.localcluster.controlplane import ControlPlane

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gputile.api.wellknown import (
+from gputile.api.well_known import (
     ACK_ALLOCATION,
     ALLOCATION_ANNOTATION,
     GPU_CORE,
@@ -19,11 +19,11 @@ from gputile.api.wellknown import (
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
-from gputile.extender.apiserver import ApiServerCluster
+from gputile.controlplane.extender.api_server import ApiServerPodBinder
+from gputile.core.scheduling.decision import Decision
 from gputile.kube.connection import Connection
 from gputile.kube.errors import Conflict
 from gputile.kube.kubeconfig import load_access
-from gputile.scheduling.decision import Decision
 from tests.documents import document_yaml
 from tests.e2e.extender import (
     assert_nothing_over_allocated,
@@ -280,7 +280,7 @@ def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlPlane, 
 
     async def work() -> None:
         async with Connection(access) as connection:
-            real = ApiServerCluster(connection, lambda: True)
+            real = ApiServerPodBinder(connection, lambda: True)
             decision = Decision("t4", (), None)
             late = decision.binding(namespace, "late", uid, first)
             fenced = await real.fence(namespace, "late")

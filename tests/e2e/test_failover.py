@@ -8,9 +8,9 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.wellknown import GPU_MEMORY
-from gputile.ledger.events import NodesReplaced, PodsReplaced
-from gputile.ledger.ledger import Ledger
+from gputile.api.well_known import GPU_MEMORY
+from gputile.core.ledger.events import NodesReplaced, PodsReplaced
+from gputile.core.ledger.ledger import Ledger
 from tests.e2e.extender import assert_nothing_over_allocated, bound, pod_body, pods_in, write_cluster
 from tests.localcluster.client import text_at
 from tests.localcluster.controlplane import ControlPlane

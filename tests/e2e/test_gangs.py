@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gputile.api.wellknown import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, POD_GROUP_LABEL
+from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, POD_GROUP_LABEL
 from tests.e2e.extender import (
     assert_nothing_over_allocated,
     bound,

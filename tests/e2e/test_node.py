@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gputile.agent.publish import CARD_PROBLEM, DRIVER_PROBLEM
-from gputile.agent.setup import MODE_RESOURCES
-from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
-from gputile.device.inventory import decode_inventory
-from gputile.isolation.limits import USAGE
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.core.devices.inventory import decode_inventory
+from gputile.node.agent.advertise.node_config import MODE_RESOURCES
+from gputile.node.agent.status.published import CARD_PROBLEM, DRIVER_PROBLEM
+from gputile.node.isolation.limits import USAGE
 from tests.e2e.extender import assert_nothing_over_allocated, events_of
 from tests.e2e.node import (
     DONE,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gputile.api.wellknown import (
+from gputile.api.well_known import (
     GPU_MEMORY,
     HANDOVER_ANNOTATION,
     MODE_LABEL,

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from gputile.api.wellknown import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, MEMORY_UNIT_ANNOTATION
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, MEMORY_UNIT_ANNOTATION
 from tests.e2e.extender import assert_nothing_over_allocated, bound, pods_in, write_cluster
 from tests.e2e.webhook import installed, pod
 from tests.localcluster.client import ApiError

@@ -8,8 +8,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gputile.admission.access import CARD_PATHS, DAEMON_PATHS, LIMIT_PATHS, NODE_PATHS, WISH_PATHS, broken_access
-from gputile.admission.podview import PodView
+from gputile.core.admission.isolation_bypass import (
+    CARD_PATHS,
+    DAEMON_PATHS,
+    LIMIT_PATHS,
+    NODE_PATHS,
+    WISH_PATHS,
+    broken_access,
+)
+from gputile.core.admission.pod_view import PodView
 from tests.e2e.webhook import EXAMPLES, Json, pod, verdict
 from tests.localcluster.controlplane import ControlPlane
 

@@ -9,13 +9,13 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, NodeCondition, ObjectMeta, ObjectReference, Pod
-from gputile.device.request import parse_request
-from gputile.kube.decoding import Applied, Deleted, Event, Replaced
+from gputile.core.devices.request import parse_request
+from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.fit import FitRefusal
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.errors import Conflict, ConnectionFailed
-from gputile.ledger.events import NodeApplied, PodApplied, PodDeleted
-from gputile.ledger.ledger import Ledger
-from gputile.placement.fit import Refusal
-from gputile.scheduling.placer import Placer
 
 NODE = "n"
 
@@ -34,9 +34,9 @@ class FakeCluster:
         self.patches = 0
         self.waiting: deque[Pod] = deque()
         self.ledger = Ledger(self.configuration)
-        self.placer = Placer(self.ledger)
-        self.on_pods: Callable[[Event[Pod]], None] = lambda event: None
-        self.on_node: Callable[[Event[Node]], None] = lambda event: None
+        self.placer = PlacementEngine(self.ledger)
+        self.on_pods: Callable[[WatchEvent[Pod]], None] = lambda event: None
+        self.on_node: Callable[[WatchEvent[Node]], None] = lambda event: None
         self.on_bound: Callable[[Pod], None] = lambda pod: None
         self.on_gone: Callable[[str], None] = lambda uid: None
         self._version = 1
@@ -97,7 +97,7 @@ class FakeCluster:
             annotations: dict[str, str] = {}
             if request is not None:
                 decision = self.placer.decide(request, NODE, self._version)
-                if isinstance(decision, Refusal):
+                if isinstance(decision, FitRefusal):
                     self.waiting.append(pod)
                     continue
                 annotations = decision.annotations()
@@ -117,7 +117,7 @@ class FakeCluster:
 
     # -- the agent's calls
 
-    def connect(self, on_pods: Callable[[Event[Pod]], None], on_node: Callable[[Event[Node]], None]) -> None:
+    def connect(self, on_pods: Callable[[WatchEvent[Pod]], None], on_node: Callable[[WatchEvent[Node]], None]) -> None:
         """A new agent's watches: a list first."""
         self.on_pods, self.on_node = on_pods, on_node
         self._news.clear()

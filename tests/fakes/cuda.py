@@ -9,9 +9,16 @@ from pathlib import Path
 
 from hatch_build import ROOT, SOURCES, build_simulation, simulation_sources
 
-from gputile.isolation.simulation import DRIVER, MIB, STATE_VARIABLE, CardState, ProcessState, SimulatedGpus
+from gputile.node.isolation.simulated_gpus import (
+    DRIVER,
+    MIB,
+    STATE_VARIABLE,
+    SimulatedCard,
+    SimulatedGpus,
+    SimulatedProcess,
+)
 
-__all__ = ["MIB", "NAME", "STATE_VARIABLE", "CardState", "FakeGpus", "ProcessState", "library"]
+__all__ = ["MIB", "NAME", "STATE_VARIABLE", "FakeGpus", "SimulatedCard", "SimulatedProcess", "library"]
 
 NAME = DRIVER
 _CACHE = ROOT / ".cache" / "fakes"

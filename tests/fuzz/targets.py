@@ -16,38 +16,39 @@ from typing import Any
 
 import msgspec
 
-from gputile.admission.patch import encode_patch
-from gputile.admission.refusal import message
-from gputile.admission.review import Policy, Unreadable, mutate, validate
-from gputile.agent import cdi, ids, kubeletcheckpoint
-from gputile.agent.checkpoint import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
-from gputile.agent.pods import known_pod
-from gputile.agent.setup import InForce, Setup
 from gputile.api.admission import AdmissionReview
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
 from gputile.api.core import Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs
 from gputile.api.quantity import QuantityError, parse_count, parse_mib, parse_quantity
-from gputile.api.wellknown import INVENTORY_ANNOTATION, Mode
-from gputile.arbiter import protocol, usage
-from gputile.arbiter.assignment import Allocation as TimeAllocation
-from gputile.arbiter.assignment import Assignment, AssignmentError, CardClaim, decode_assignment, encode_assignment
-from gputile.controller.findings import finding
-from gputile.device.allocation import Allocation, AllocationError, CardShare, decode_allocation, encode_allocation
-from gputile.device.hold import HoldError, decode_hold
-from gputile.device.inventory import Card, Inventory, InventoryError, decode_inventory, encode_inventory
-from gputile.device.request import RequestError, parse_request
-from gputile.documents import DocumentError, load_document
-from gputile.isolation.driversymbols import NotADriver, functions
+from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
+from gputile.controlplane.controller.node_diagnosis import diagnose
+from gputile.core.admission.json_patch import encode_patch
+from gputile.core.admission.refusal import message
+from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, mutate, validate
+from gputile.core.devices.allocation import Allocation, AllocationError, CardShare, decode_allocation, encode_allocation
+from gputile.core.devices.inventory import Card, Inventory, InventoryError, decode_inventory, encode_inventory
+from gputile.core.devices.request import RequestError, parse_request
+from gputile.core.devices.reservation import ReservationError, decode_reservation
+from gputile.core.ledger.node_info import node_info_of
 from gputile.kube.decoding import ObjectDecoder
 from gputile.kube.errors import ApiError, BadAnswer, ConfigError
 from gputile.kube.kubeconfig import load_access
-from gputile.ledger.node import facts_of
-from gputile.nodepool.description import DescriptionError, load_nodepool
-from gputile.replay.departures import schedule
-from gputile.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
-from gputile.simulator.manifests import ManifestError
-from gputile.simulator.scenario import load_scenario
+from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.allocate import cdi, device_ids
+from gputile.node.agent.allocate.known_pods import known_pod
+from gputile.node.agent.checkpoint import kubelet_checkpoint
+from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.node.arbiter import protocol, usage
+from gputile.node.arbiter.assignment import Allocation as TimeAllocation
+from gputile.node.arbiter.assignment import Assignment, AssignmentError, CardClaim, decode_assignment, encode_assignment
+from gputile.node.isolation.driver_symbols import NotADriver, functions
+from gputile.support.yaml_loader import DocumentError, load_document
+from gputile.tools.nodepool.description import DescriptionError, load_nodepool
+from gputile.tools.replay.departures import schedule
+from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload
+from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.scenario import load_scenario
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 _MEMORY = Path("/dev/shm")  # thousands of small files a second are written
@@ -121,10 +122,10 @@ _NODE_DECODER = msgspec.json.Decoder(Node)
 
 def _node(data: bytes) -> None:
     node = _NODE_DECODER.decode(data)
-    facts = facts_of(node, _CONFIGURATION)
+    facts = node_info_of(node, _CONFIGURATION)
     for position in range(len(facts.inventory.cards)):
         facts.card_total(position)
-    finding(node, _CONFIGURATION)
+    diagnose(node, _CONFIGURATION)
 
 
 def _pod(data: bytes) -> None:
@@ -136,7 +137,7 @@ def _pod(data: bytes) -> None:
 # -- what the API server and kube-scheduler send
 _JSON = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _REVIEW = msgspec.json.Decoder(AdmissionReview)
-_POLICY = Policy(128, frozenset(("system:serviceaccount:gputile:gputile-agent",)), gangs=True, scheduler="s")
+_POLICY = AdmissionPolicy(128, frozenset(("system:serviceaccount:gputile:gputile-agent",)), gangs=True, scheduler="s")
 _LEGACY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
 
 
@@ -263,7 +264,7 @@ def _trace(name: str) -> Target:
 
 
 # -- the node: kubelet, arbiter, containers
-_CARDS = Setup(_INVENTORY, InForce(Mode.CGPU, 128))
+_CARDS = NodeConfig(_INVENTORY, EffectiveMode(Mode.CGPU, 128))
 _KNOWN = {"u": known_pod(msgspec.convert(_POD, Pod), _CONFIGURATION)}
 _KUBELET = _json(
     {
@@ -298,7 +299,7 @@ def _elf() -> bytes:
 TARGETS: Mapping[str, Target] = {
     "inventory": Target(_text(decode_inventory), (InventoryError,), (encode_inventory(_INVENTORY).encode(),)),
     "allocation": Target(_text(decode_allocation), (AllocationError,), (encode_allocation(_ALLOCATION).encode(),)),
-    "hold": Target(_text(decode_hold), (HoldError,), (_json(_HOLD),)),
+    "hold": Target(_text(decode_reservation), (ReservationError,), (_json(_HOLD),)),
     "node": Target(_node, _JSON, (_json(_NODE),)),
     "pod": Target(_pod, (*_JSON, RequestError), (_json(_POD), _json(_OLD))),
     "quantity": Target(
@@ -307,7 +308,7 @@ TARGETS: Mapping[str, Target] = {
     "memory-size": Target(_text(parse_mib), (QuantityError,), (b"128MiB", b"1Gi")),
     "review": Target(
         _review,
-        (*_JSON, Unreadable),
+        (*_JSON, UnreadableReview),
         (_asked("CREATE", object=_POD), _asked("CREATE", object=_OLD), _asked("UPDATE", object=_POD, oldObject=_OLD)),
     ),
     "extender": Target(
@@ -352,8 +353,11 @@ TARGETS: Mapping[str, Target] = {
         protocol.decode,
         (protocol.ProtocolError,),
         (
-            *(protocol.Message(kind, a=1, b=2).encode() for kind in (protocol.Kind.HELLO, protocol.Kind.CARD)),
-            protocol.Message(protocol.Kind.TURN, 1, 2, 3).encode(),
+            *(
+                protocol.Message(kind, a=1, b=2).encode()
+                for kind in (protocol.MessageKind.HELLO, protocol.MessageKind.CARD)
+            ),
+            protocol.Message(protocol.MessageKind.TURN, 1, 2, 3).encode(),
         ),
     ),
     "arbiter-usage": Target(usage.decode_usage, (usage.UsageError,), (usage.encode_usage({"/d/a": {"GPU-a": 5}}),)),
@@ -362,9 +366,9 @@ TARGETS: Mapping[str, Target] = {
         (AssignmentError,),
         (encode_assignment(Assignment((TimeAllocation("/d/a", (CardClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
     ),
-    "device-id": Target(_text(ids.decode), (ids.DeviceIdError,), (b"g3-00412",)),
+    "device-id": Target(_text(device_ids.decode), (device_ids.DeviceIdError,), (b"g3-00412",)),
     "checkpoint": Target(decode_checkpoint, (CheckpointError,), (encode_checkpoint(Checkpoint(mode="cgpu")),)),
-    "kubelet-checkpoint": Target(lambda data: kubeletcheckpoint.recover(data, _KNOWN, _CARDS, 1), (), (_KUBELET,)),
+    "kubelet-checkpoint": Target(lambda data: kubelet_checkpoint.recover(data, _KNOWN, _CARDS, 1), (), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
     "driver": Target(_placed("libcuda.so", functions), (NotADriver,), (_elf(),)),

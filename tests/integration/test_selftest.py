@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.main import app
-from gputile.isolation import simulation
+from gputile.node.isolation import simulated_gpus
 from tests.fakes.cuda import library
 
 RUNNER = CliRunner()
@@ -14,7 +14,7 @@ RUNNER = CliRunner()
 
 def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """G4, M5: the command says what holds. Roughly is enough here: the machine may be busy with something else."""
-    monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
+    monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "3", "-o", "json"])
     rows = json.loads(done.stdout)["time"]
     assert [row["wanted_ratio"] for row in rows] == [0, 0, 2, 0, 3]

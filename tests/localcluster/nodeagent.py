@@ -94,7 +94,7 @@ class NodeAgent:
     def pids(self) -> list[int]:
         """Return the process IDs of the gateway and of the agent behind it, if one runs."""
         gateway = self.process.pid
-        return [gateway, *(pid for pid in children(gateway) if "gputile.agent" in command(pid))]
+        return [gateway, *(pid for pid in children(gateway) if "gputile.node.agent" in command(pid))]
 
     def kill_agent(self) -> None:
         """Kill the agent; its gateway stays, and starts another one."""

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from gputile.agent.usagemount import mount_usage
+from gputile.node.agent.allocate.usage_mount import mount_usage
 from tests.localcluster.scratch import Scratch
 from tests.localcluster.skipping import skip_or_fail
 from tests.localcluster.toolchain import ComponentMissing

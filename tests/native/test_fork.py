@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputile.arbiter.assignment import CardClaim
-from gputile.isolation.limits import CardLimit, encode_limits
+from gputile.node.arbiter.assignment import CardClaim
+from gputile.node.isolation.limits import CardLimit, encode_limits
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program
 

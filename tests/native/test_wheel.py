@@ -9,9 +9,9 @@ from pathlib import Path
 from hatch_build import ROOT
 
 NATIVE = {
-    "gputile/isolation/libgputile-cuda.so",
-    "gputile/isolation/simulated/libcuda.so.1",
-    "gputile/isolation/simulated/libnvidia-ml.so.1",
+    "gputile/node/isolation/libgputile-cuda.so",
+    "gputile/node/isolation/simulated/libcuda.so.1",
+    "gputile/node/isolation/simulated/libnvidia-ml.so.1",
 }
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from gputile.api.core import Node, ObjectReference, Pod, SchedulingGate
-from gputile.api.wellknown import (
+from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
     GANG_NAME_LABEL,
@@ -16,8 +16,8 @@ from gputile.api.wellknown import (
     GPU_MEMORY,
     HOLD_ANNOTATION,
 )
-from gputile.device.allocation import decode_allocation
-from gputile.device.hold import Hold, hold_of
+from gputile.core.devices.allocation import decode_allocation
+from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.kube.errors import AnswerLost, Conflict, ConnectionFailed, NotFound
 from gputile.kube.reflector import Applied, Deleted
 from tests.corebuilders import gpu_node, pod
@@ -78,9 +78,9 @@ def waits(one: Pod) -> bool:
     return not one.spec.node_name and not one.finished
 
 
-def live_hold(one: Pod, now_ns: int) -> Hold | None:
+def live_hold(one: Pod, now_ns: int) -> Reservation | None:
     """Return the place that is kept for a pod which waits."""
-    hold = hold_of(one) if waits(one) else None
+    hold = reservation_of(one) if waits(one) else None
     return hold if hold is not None and hold.expires_ns > now_ns else None
 
 
@@ -132,7 +132,7 @@ class Told:
             self.pods[one.metadata.uid] = one
 
     def of_plan(self, plan: str) -> list[Pod]:
-        return [each for each in self.pods.values() if (hold := hold_of(each)) is not None and hold.plan == plan]
+        return [each for each in self.pods.values() if (hold := reservation_of(each)) is not None and hold.plan == plan]
 
     def of_gang(self, gang: str) -> list[Pod]:
         return [each for each in self.pods.values() if gang_name(each) == gang]

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gputile.api.wellknown import Mode
-from gputile.ledger.columns import MIXED_GROUPS, NO_GROUP
-from gputile.ledger.ledger import Ledger
-from gputile.ledger.snapshot import CardState, NodeState, node_state
+from gputile.api.well_known import Mode
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
+from gputile.core.ledger.snapshot import CardState, NodeState, node_state
 
 CARD_ARRAYS = ("total", "used", "percent", "pods", "usable")
 NODE_ARRAYS = ("service", "slots", "unit", "spread", "grouped")

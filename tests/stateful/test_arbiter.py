@@ -13,10 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gputile.arbiter.cards import LOOK_AGAIN, NodeTurns, Said
-from gputile.arbiter.shares import WHOLE, Share
-from gputile.arbiter.turns import LINGER, MOST_OVERRUN, MOST_OWED, MS, CardTurns, Grant, Instruction, Limit
-from tests.unit.arbiter.machine import Client, Machine
+from gputile.node.arbiter.node_timeslices import LOOK_AGAIN, NodeTimeSlices, Said
+from gputile.node.arbiter.shares import WHOLE, Share
+from gputile.node.arbiter.timeslice_scheduler import (
+    LINGER,
+    MOST_OVERRUN,
+    MOST_OWED,
+    MS,
+    Grant,
+    Instruction,
+    Limit,
+    TimeSliceScheduler,
+)
+from tests.unit.node.arbiter.machine import Client, Machine
 
 QUANTUM, LONGEST_WAIT = 30 * MS, 300 * MS
 NAMES = ("a", "b", "c", "d")
@@ -34,7 +43,7 @@ shares = st.builds(
 class Turns(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.turns = CardTurns(QUANTUM, LONGEST_WAIT)
+        self.turns = TimeSliceScheduler(QUANTUM, LONGEST_WAIT)
         self.now = 0
         self.asked: dict[int, int] = {}
         self.holds: dict[int, tuple[int, int | None]] = {}
@@ -169,7 +178,7 @@ class Sets(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.node = NodeTurns(QUANTUM, LONGEST_WAIT)
+        self.node = NodeTimeSlices(QUANTUM, LONGEST_WAIT)
         self.now = 0
         self.asked: set[tuple[int, str]] = set()
         self.holds: dict[tuple[int, str], int] = {}

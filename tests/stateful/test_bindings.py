@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Pod
-from gputile.api.wellknown import ALLOCATION_ANNOTATION
-from gputile.device.allocation import decode_allocation
-from gputile.device.request import parse_request
-from gputile.extender.apiserver import NoLongerActive
-from gputile.extender.binder import Binder, BindError, Clock
-from gputile.extender.fence import fence_off
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.controlplane.extender.api_server import NoLongerActive
+from gputile.controlplane.extender.binder import Binder, BindError, Clock
+from gputile.controlplane.extender.fence import fence_off
+from gputile.core.devices.allocation import decode_allocation
+from gputile.core.devices.request import parse_request
+from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted, PodsReplaced
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import KubeError
-from gputile.ledger.events import NodeApplied, PodApplied, PodDeleted, PodsReplaced
-from gputile.ledger.ledger import Ledger
-from gputile.scheduling.placer import Placer
-from tests.unit.extender.builders import gpu_node, gpu_pod
-from tests.unit.extender.cluster import Fate, ModelCluster
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
+from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 CARD_MIB = 15 * 1024
 PODS = 8
@@ -60,7 +60,7 @@ class Extender:
         self.ledger = Ledger(Configuration())
         for name in "ab":
             self.ledger.apply(NodeApplied(gpu_node(name)))
-        self.binder = Binder(Placer(self.ledger), self.view, Clock(lambda: 0.0, lambda: 1))
+        self.binder = Binder(PlacementEngine(self.ledger), self.view, Clock(lambda: 0.0, lambda: 1))
 
     async def begin(self, fence: bool) -> None:
         async def never(_: float) -> None:

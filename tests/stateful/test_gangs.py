@@ -22,14 +22,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gputile.api.config.v1alpha1 import Admission, Configuration
 from gputile.api.config.v1alpha1 import Gangs as Settings
 from gputile.api.core import Pod
-from gputile.api.wellknown import GANG_NAME_LABEL, GANG_SIZE_LABEL
-from gputile.controller.gangkeeper import GangKeeper
-from gputile.controller.rounds import Planner
-from gputile.controller.view import View
-from gputile.device.gang import gated
-from gputile.device.hold import hold_of
-from gputile.kube.reflector import Applied, Deleted, Replaced
-from gputile.ledger.events import (
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.core.devices.gang_membership import gated
+from gputile.core.devices.reservation import reservation_of
+from gputile.core.ledger.events import (
     Assumed,
     Confirmed,
     Forgotten,
@@ -40,10 +39,11 @@ from gputile.ledger.events import (
     PodsReplaced,
     TimePassed,
 )
-from gputile.ledger.ledger import Ledger
-from gputile.scheduling.claim import claim, place_of, place_problem
-from gputile.scheduling.decision import Decision
-from gputile.scheduling.placer import Placer
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.gang_reservation import claim, place_of, place_problem
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import request_of
 from tests.stateful.gangmodel import (
     CARD_UNITS,
@@ -111,12 +111,12 @@ class Gangs(RuleBasedStateMachine):
 
     def restart_controller(self) -> None:
         self.active = True
-        self.view = View(CONFIGURATION)
+        self.view = ClusterState(CONFIGURATION)
         self.view.tick(self.controller_ns)
         self.view.take_nodes(Replaced(list(self.server.nodes.values())))
         self.the_controller_lists()
-        planner = Planner(self.view, self.new_plan)
-        self.keeper = GangKeeper(self.view, planner, self.server, lambda: self.active, lambda: self.controller_ns)
+        planner = GangPlanner(self.view, self.new_plan)
+        self.keeper = GangReconciler(self.view, planner, self.server, lambda: self.active, lambda: self.controller_ns)
 
     @property
     def controller_ns(self) -> int:
@@ -135,7 +135,7 @@ class Gangs(RuleBasedStateMachine):
         """Another replica takes over: it lists, and knows nothing else."""
         self.bindings_land()
         self.extender = Ledger(CONFIGURATION)
-        self.placer = Placer(self.extender)
+        self.placer = PlacementEngine(self.extender)
         self.extender_ns = self.now_ns + self.ahead["extender"] * SECOND
         self.extender.apply(TimePassed(self.extender_ns))
         self.extender.apply(NodesReplaced(list(self.server.nodes.values())))
@@ -191,7 +191,7 @@ class Gangs(RuleBasedStateMachine):
         self.view.take_nodes(Applied(self.server.nodes[name]))
         healthy = healthy_cards(NAMES, self.sick)
         for each in self.members():
-            hold = hold_of(each)
+            hold = reservation_of(each)
             shares = hold.allocation.cards if hold is not None and hold.allocation is not None and waits(each) else ()
             if hold is not None and any(share.uuid not in healthy for share in shares):
                 self.lost.add(hold.plan)
@@ -204,7 +204,7 @@ class Gangs(RuleBasedStateMachine):
     def time_passes(self, seconds: int) -> None:
         self.now_ns += seconds * SECOND
         for each in self.members():
-            hold = hold_of(each)
+            hold = reservation_of(each)
             if waits(each) and hold is not None and hold.expires_ns <= self.now_ns:
                 self.lost.add(hold.plan)
 
@@ -383,7 +383,7 @@ class Gangs(RuleBasedStateMachine):
             self.extender.apply(Confirmed(uid))
             self.extender_told.see(bound)
             if decision.plan:
-                hold = hold_of(bound)
+                hold = reservation_of(bound)
                 assert hold is not None
                 assert hold.plan == decision.plan, f"{bound.key} starts by a plan that it is not of any more"
                 self.begun.setdefault(decision.plan, places)
@@ -414,7 +414,7 @@ class Gangs(RuleBasedStateMachine):
     def plans_are_of_enough_pods(self, before: dict[str, Pod]) -> None:
         """With those that run, and those that have other places, a new plan makes its gang whole."""
         told = self.server.told
-        old = {hold.plan for each in before.values() if (hold := hold_of(each)) is not None}
+        old = {hold.plan for each in before.values() if (hold := reservation_of(each)) is not None}
         for plan in {hold.plan for each in told.pods.values() if (hold := live_hold(each, self.controller_ns))} - old:
             places = [each for each in told.of_plan(plan) if live_hold(each, self.controller_ns)]
             (gang,) = {gang_name(each) for each in places}
@@ -423,7 +423,7 @@ class Gangs(RuleBasedStateMachine):
             elsewhere = sum(
                 (hold := live_hold(each, self.controller_ns)) is not None and hold.plan != plan for each in pods
             )
-            asked = {hold.pods for each in places if (hold := hold_of(each)) is not None}
+            asked = {hold.pods for each in places if (hold := reservation_of(each)) is not None}
             assert len(asked) == 1
             assert asked.pop() + running + elsewhere >= gang_size(pods), f"{gang} is planned in part"
 
@@ -447,10 +447,12 @@ class Gangs(RuleBasedStateMachine):
             return {each.metadata.uid for each in places}
         assert plan not in self.under_way_plans(), f"{starting.key} starts before it is certain that its plan begins"
         kept = [each for each in places if live_hold(each, now_ns)]
-        hold = hold_of(told.pods[starting.metadata.uid])
+        hold = reservation_of(told.pods[starting.metadata.uid])
         assert hold is not None
         assert len(kept) >= hold.pods, f"{starting.key} starts ahead of its gang"
-        cards = {share.uuid for each in kept if (h := hold_of(each)) and h.allocation for share in h.allocation.cards}
+        cards = {
+            share.uuid for each in kept if (h := reservation_of(each)) and h.allocation for share in h.allocation.cards
+        }
         held = held_units(told.pods.values(), now_ns)
         assert all(held[uuid] <= CARD_UNITS for uuid in cards), "a place of the plan is not free"
         assert cards <= set(healthy_cards(NAMES, self.sick)), "a place of the plan is on a card that is out of order"
@@ -679,10 +681,12 @@ def test_what_is_kept_for_a_gang_that_has_waited_too_long_is_what_it_can_use() -
     machine.pods_come_alone_and_are_bound_at_once(4, 3)
     machine.the_controller_hears(10_000)
     machine.the_controller_acts([], 1)
-    (kept,) = [each for each in machine.members() if hold_of(each) is not None]
+    (kept,) = [each for each in machine.members() if reservation_of(each) is not None]
     machine.pods_come_alone_and_are_bound_at_once(4, 1)
     machine.everything_settles()
-    assert hold_of(machine.server.pods[kept.metadata.uid]) is None, "its card was given away before that was heard"
+    assert reservation_of(machine.server.pods[kept.metadata.uid]) is None, (
+        "its card was given away before that was heard"
+    )
     machine.server.delete("alone2")
     machine.everything_settles()
     machine.pods_come_alone_and_are_bound_at_once(4, 1)

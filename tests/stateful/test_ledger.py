@@ -19,11 +19,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.wellknown import ALLOCATION_ANNOTATION
-from gputile.device.allocation import encode_allocation
-from gputile.ledger.booking import Booking
-from gputile.ledger.changes import Changes
-from gputile.ledger.events import (
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.core.devices.allocation import encode_allocation
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.changes import Changes
+from gputile.core.ledger.events import (
     Assumed,
     Forgotten,
     NodeApplied,
@@ -33,9 +33,9 @@ from gputile.ledger.events import (
     PodDeleted,
     PodsReplaced,
 )
-from gputile.ledger.ledger import Ledger, LedgerError
-from gputile.scheduling.decision import Decision
-from gputile.scheduling.placer import Placer
+from gputile.core.ledger.ledger import Ledger, LedgerError
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import allocation_text, gpu_node, pod, request_of, share
 from tests.stateful.ledgercheck import image, overfull, states, unused_rows_are_empty
 
@@ -89,7 +89,7 @@ class Cluster(RuleBasedStateMachine):
         super().__init__()
         self.ledger = Ledger(CONFIGURATION)
         self.ledger.changes = Changes(keep=3)  # so that falling behind further than the log reaches happens here
-        self.placer = Placer(self.ledger)
+        self.placer = PlacementEngine(self.ledger)
         self.server_nodes: dict[str, Node] = {}
         self.server_pods: dict[str, Pod] = {}
         self.seen: dict[str, Pod] = {}
@@ -355,7 +355,7 @@ class Cluster(RuleBasedStateMachine):
         for asks in ASKS:
             for namespace in "ab":
                 shape = request_of(asking_pod("p", asks, namespace=namespace)).shape
-                assert self.placer._scores(shape).tolist() == Placer(self.ledger)._scores(shape).tolist()
+                assert self.placer._scores(shape).tolist() == PlacementEngine(self.ledger)._scores(shape).tolist()
 
     def teardown(self) -> None:
         self.kept_scores_are_those_of_a_new_placer()

@@ -15,7 +15,7 @@ class WorkloadMeta(ObjectMeta):
     generation: int = 0
 
 
-class Condition(_Object):
+class WorkloadCondition(_Object):
     """A condition of a workload or pod."""
 
     type: str = ""
@@ -37,7 +37,7 @@ class DeploymentStatus(_Object):
     replicas: int = 0
     updated_replicas: int = 0
     available_replicas: int = 0
-    conditions: list[Condition] = []
+    conditions: list[WorkloadCondition] = []
 
 
 class Deployment(_Object):
@@ -55,7 +55,7 @@ class DaemonSetStatus(_Object):
     desired_number_scheduled: int = 0
     updated_number_scheduled: int = 0
     number_available: int = 0
-    conditions: list[Condition] = []
+    conditions: list[WorkloadCondition] = []
 
 
 class DaemonSet(_Object):
@@ -109,7 +109,7 @@ class RunningPodStatus(_Object):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    conditions: list[Condition] = []
+    conditions: list[WorkloadCondition] = []
     init_container_statuses: list[ContainerStatus] = []
     container_statuses: list[ContainerStatus] = []
 

@@ -10,7 +10,7 @@ import typer
 
 from gputile.cli.configuration import read_configuration
 from gputile.cli.output import fail
-from gputile.logs import LogFormat
+from gputile.support.logs import LogFormat
 
 
 def agent(
@@ -65,10 +65,10 @@ def agent(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
     """Serve this node's GPUs: tell the cluster what they are, give each pod the card that was booked for it."""
-    from gputile.agent.serve import Settings, encode_settings
-    from gputile.agent.surroundings import Places
     from gputile.kube.errors import ConfigError
     from gputile.kube.kubeconfig import load_access
+    from gputile.node.agent.host import HostPaths
+    from gputile.node.agent.serve import AgentSettings, encode_settings
 
     name = node_name or os.uname().nodename
     read_configuration(config)
@@ -80,16 +80,18 @@ def agent(
         state_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fail(f"--state-dir {state_dir}: {error.strerror}")
-    places = Places(device_plugin_dir, pod_resources_socket, state_dir, host_state_dir, cdi_dir, host_root, usage_dir)
-    settings = Settings(name, places, config, kubeconfig, context, metrics_port, log_format, verbose)
-    gateway = ["-m", "gputile.gateway", f"--log-format={log_format.value}", f"--claim-file={places.claim}"]
+    places = HostPaths(
+        device_plugin_dir, pod_resources_socket, state_dir, host_state_dir, cdi_dir, host_root, usage_dir
+    )
+    settings = AgentSettings(name, places, config, kubeconfig, context, metrics_port, log_format, verbose)
+    gateway = ["-m", "gputile.node.gateway", f"--log-format={log_format.value}", f"--claim-file={places.claim}"]
     gateway += [f"--device-plugin-dir={device_plugin_dir}", f"--pod-resources-socket={pod_resources_socket}"]
     gateway += ["--verbose"] if verbose else []
     encoded = encode_settings(settings)
-    command = [sys.executable, *gateway, "--", sys.executable, "-m", "gputile.agent", encoded]
+    command = [sys.executable, *gateway, "--", sys.executable, "-m", "gputile.node.agent", encoded]
     if rest:
-        leave = [sys.executable, "-m", "gputile.agent.leaving", encoded]
-        resting = ["-m", "gputile.gateway.rest", str(machine_root), str(metrics_port), json.dumps(leave)]
+        leave = [sys.executable, "-m", "gputile.node.agent.status.leaving", encoded]
+        resting = ["-m", "gputile.node.gateway.idle", str(machine_root), str(metrics_port), json.dumps(leave)]
         command = [sys.executable, *resting, *command]
     # This process becomes the other: what the command line needed is not kept in memory.
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted

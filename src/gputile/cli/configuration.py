@@ -99,7 +99,7 @@ def assumed(configuration: Configuration, why: str) -> Configuration:
 
 
 def _given(text: str | bytes) -> Given:
-    from gputile.kube.configfile import parse
+    from gputile.kube.config_file import parse
 
     data = parse(text)
     configuration = load_configuration(data)

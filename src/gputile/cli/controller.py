@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from gputile.api.wellknown import CONTROLLER_LEASE
+from gputile.api.well_known import CONTROLLER_LEASE
 from gputile.cli.configuration import read_configuration
 from gputile.cli.output import fail
 from gputile.cli.serving import run
-from gputile.logs import LogFormat, set_up_logging
+from gputile.support.logs import LogFormat, set_up_logging
 
 
 def controller(
@@ -40,7 +40,7 @@ def controller(
 
     One replica acts at a time, by the Lease; the others stand by. Ends on SIGTERM.
     """
-    from gputile.controller.service import Settings, default_identity, serve
+    from gputile.controlplane.controller.controller import ControllerSettings, default_identity, serve
     from gputile.kube.errors import ConfigError
     from gputile.kube.kubeconfig import load_access
 
@@ -50,7 +50,7 @@ def controller(
     except ConfigError as error:
         fail(str(error))
     set_up_logging(log_format, verbose)
-    settings = Settings(
+    settings = ControllerSettings(
         namespace=namespace or access.namespace,
         lease=lease,
         identity=identity or default_identity(),

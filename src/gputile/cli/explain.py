@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
-    from gputile.device.allocation import Allocation
-    from gputile.simulator.explanation import CardReport, NodeReport, Subject
-    from gputile.simulator.remedies import Remedy
+    from gputile.core.devices.allocation import Allocation
+    from gputile.tools.simulator.explanation import CardReport, NodeReport, Subject
+    from gputile.tools.simulator.remedies import Remedy
 
 _NODES_SHOWN = 10
 _HOLDERS_SHOWN = 4
@@ -59,8 +59,8 @@ def explain(
     Exit code: 0 when the pod has its place or fits somewhere, 3 when it fits nowhere, 2 for input that cannot be used
     (a pod that does not exist), 1 when the cluster does not answer.
     """
-    from gputile.device.request import RequestError
-    from gputile.simulator.explanation import Subject, refused_for_good
+    from gputile.core.devices.request import RequestError
+    from gputile.tools.simulator.explanation import Subject, refused_for_good
 
     nodes, pods, configuration = _read(cluster, config, kubeconfig, context, installed_in)
     found = _find(pod, namespace, pods)
@@ -77,8 +77,8 @@ def explain(
 
 
 def _explain_pending(subject: "Subject", output: Output, *, every: bool) -> None:
-    from gputile.simulator.explanation import asks, waiting_for
-    from gputile.simulator.remedies import remedies
+    from gputile.tools.simulator.explanation import asks, waiting_for
+    from gputile.tools.simulator.remedies import remedies
 
     reports = subject.reports()
     fitting = [report.name for report in reports if report.fits]
@@ -106,8 +106,8 @@ def _read(
     installed_in: str,
 ) -> "tuple[list[Node], list[Pod], Configuration]":
     """Return nodes, pods, and the configuration that goes for them."""
-    from gputile.simulator.manifests import ManifestError
-    from gputile.simulator.scenario import load_scenario, unit_in_force
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.scenario import load_scenario, unit_in_force
 
     given = read_given(config)
     if not cluster:
@@ -140,8 +140,8 @@ def _find(name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod":
 
 def _placed(pod: "Pod") -> tuple[str, list[str]]:
     """Return the state of a pod that has its place, or had it, and a sentence on it."""
-    from gputile.api.wellknown import ALLOCATION_ANNOTATION
-    from gputile.device.allocation import AllocationError, decode_allocation
+    from gputile.api.well_known import ALLOCATION_ANNOTATION
+    from gputile.core.devices.allocation import AllocationError, decode_allocation
 
     if pod.finished:
         return pod.status.phase, [f"Pod {pod.key} has ended ({pod.status.phase}) and holds nothing any more."]

@@ -9,7 +9,7 @@ import typer
 from gputile.cli.configuration import read_configuration
 from gputile.cli.output import fail
 from gputile.cli.serving import run
-from gputile.logs import LogFormat, set_up_logging
+from gputile.support.logs import LogFormat, set_up_logging
 
 
 def extender(
@@ -57,7 +57,7 @@ def extender(
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
     the Bindings that are under way.
     """
-    from gputile.extender.service import Settings, Tls, default_identity, serve
+    from gputile.controlplane.extender.server import ExtenderSettings, Tls, default_identity, serve
     from gputile.kube.errors import ConfigError
     from gputile.kube.kubeconfig import load_access
 
@@ -74,7 +74,7 @@ def extender(
     except ConfigError as error:
         fail(str(error))
     set_up_logging(log_format, verbose)
-    settings = Settings(
+    settings = ExtenderSettings(
         host=host,
         port=port,
         tls=Tls(tls_cert, tls_key, client_ca) if tls_cert and tls_key else None,

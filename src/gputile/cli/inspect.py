@@ -32,11 +32,11 @@ def inspect(
     A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which card yet.
     """
     from gputile.cli.live import read_cluster
-    from gputile.ledger.events import NodesReplaced, PodsReplaced, TimePassed
-    from gputile.ledger.ledger import Ledger
-    from gputile.simulator.scenario import unit_in_force
-    from gputile.views import inspect as tables
-    from gputile.views.tiles import tiles, to_builtins
+    from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
+    from gputile.core.ledger.ledger import Ledger
+    from gputile.tools.simulator.scenario import unit_in_force
+    from gputile.tools.views import inspect as tables
+    from gputile.tools.views.node_summaries import node_summaries, to_builtins
 
     live = read_cluster(kubeconfig, context, read_given(config), installed_in)
     configuration = in_force(live.given, None, unit_in_force(live.nodes))
@@ -46,7 +46,7 @@ def inspect(
     ledger.apply(TimePassed(time.time_ns()))
     ledger.apply(NodesReplaced(live.nodes))
     ledger.apply(PodsReplaced(live.pods))
-    shown = tiles(ledger)
+    shown = node_summaries(ledger)
     if names:
         unmatched = [name for name in names if not any(fnmatch.fnmatchcase(tile.name, name) for tile in shown)]
         if unmatched:

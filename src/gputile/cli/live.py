@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gputile.api.core import Node, Pod
-from gputile.api.podgroups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
+from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
 from gputile.api.workloads import ConfigMap
 from gputile.cli.configuration import Given, installed_configuration
 from gputile.cli.output import fail
@@ -14,8 +14,8 @@ from gputile.kube.decoding import ObjectDecoder
 from gputile.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from gputile.kube.kubeconfig import load_access
 from gputile.kube.listing import list_all, list_pages
-from gputile.simulator.gangs import Groups
-from gputile.simulator.manifests import misfit
+from gputile.tools.simulator.gangs import Groups
+from gputile.tools.simulator.manifests import misfit
 
 UNREACHABLE = 1
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}

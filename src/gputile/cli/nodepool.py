@@ -9,8 +9,8 @@ import typer
 from gputile.cli.output import NOT_PLACED, fail, note, write
 
 if TYPE_CHECKING:
-    from gputile.nodepool.plan import File, Plan
-    from gputile.nodepool.pool import NodePool
+    from gputile.tools.nodepool.plan import File, PoolPlan
+    from gputile.tools.nodepool.pool import NodePool
 
 
 def nodepool(
@@ -51,8 +51,8 @@ def nodepool(
 
     Exit code: 0, 2 for a description that cannot be used, 3 when a workload of --pod can never run on the pool.
     """
-    from gputile.nodepool.description import DescriptionError, load_nodepool
-    from gputile.nodepool.providers import plan_for
+    from gputile.tools.nodepool.description import DescriptionError, load_nodepool
+    from gputile.tools.nodepool.providers import plan_for
 
     options = {
         "provider": provider,
@@ -82,9 +82,9 @@ def nodepool(
         raise typer.Exit(NOT_PLACED)
 
 
-def script(plan: "Plan") -> str:
+def script(plan: "PoolPlan") -> str:
     """Return a plan as a shell script."""
-    from gputile.nodepool.plan import File
+    from gputile.tools.nodepool.plan import File
 
     lines = ["#!/bin/sh", "set -eu"]
     for text in plan.notes:
@@ -114,7 +114,7 @@ def _yaml(file: "File") -> str:
 
 
 def _read(path: Path | None) -> dict[str, Any]:
-    from gputile.documents import DocumentError, load_document
+    from gputile.support.yaml_loader import DocumentError, load_document
 
     if path is None:
         return {}
@@ -145,11 +145,11 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
     import msgspec
 
     from gputile.api.config.v1alpha1 import Configuration
-    from gputile.nodepool.selection import decidable
-    from gputile.nodepool.template import empty_node
-    from gputile.simulator.manifests import ManifestError
-    from gputile.simulator.scenario import load_scenario
-    from gputile.simulator.simulation import Simulation
+    from gputile.tools.nodepool.selection import decidable
+    from gputile.tools.nodepool.template import empty_node
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.scenario import load_scenario
+    from gputile.tools.simulator.simulation import Simulation
 
     if not files:
         return []

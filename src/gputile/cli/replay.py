@@ -13,15 +13,15 @@ import typer
 from gputile.cli.output import Output, fail, write, write_json
 
 if TYPE_CHECKING:
-    from gputile.replay.departures import Stay
-    from gputile.replay.results import Result
-    from gputile.replay.study import Task
+    from gputile.tools.replay.departures import Stay
+    from gputile.tools.replay.results import Result
+    from gputile.tools.replay.study import Task
 
 SEEDS = [42, 43, 44, 45, 46]
 Outcome = TypeVar("Outcome")
 
 
-class Scenario(StrEnum):
+class ReplayScenario(StrEnum):
     """What happens to pods."""
 
     ARRIVALS = "arrivals"
@@ -43,8 +43,9 @@ def replay(
         list[int] | None, typer.Option("--seed", min=0, metavar="N", help="0 or more; default: 42 to 46.")
     ] = None,
     scenario: Annotated[
-        Scenario, typer.Option("--scenario", help="Whether pods only arrive, or leave again at the trace's own times.")
-    ] = Scenario.ARRIVALS,
+        ReplayScenario,
+        typer.Option("--scenario", help="Whether pods only arrive, or leave again at the trace's own times."),
+    ] = ReplayScenario.ARRIVALS,
     load: Annotated[
         float, typer.Option("--load", min=0.01, max=100, help="For departures: peak demand over the cluster's GPUs.")
     ] = 1.0,
@@ -62,17 +63,17 @@ def replay(
     Arrivals: pods come one by one until 130 % of the GPUs were asked for, and nothing leaves; prints the allocated part
     of the GPUs, per cent, when 95, 100 and 130 % had come. Departures: prints GPU-hours, and who waited.
     """
-    from gputile.replay.plot import PlotError
-    from gputile.replay.study import Task
-    from gputile.replay.trace import TraceError
+    from gputile.tools.replay.plot import PlotError
+    from gputile.tools.replay.study import Task
+    from gputile.tools.replay.trace import TraceError
 
-    if plot is not None and scenario is Scenario.DEPARTURES:
+    if plot is not None and scenario is ReplayScenario.DEPARTURES:
         fail("--plot draws the scenario arrivals; leave out --scenario departures")
     try:
-        names = _workloads(trace, workload, timed=scenario is Scenario.DEPARTURES)
+        names = _workloads(trace, workload, timed=scenario is ReplayScenario.DEPARTURES)
         work = [(name, each, number) for name in names for each in _policies(policy) for number in seed or SEEDS]
         tasks = [Task(trace, *each, load) for each in work]
-        if scenario is Scenario.DEPARTURES:
+        if scenario is ReplayScenario.DEPARTURES:
             _departures(tasks, jobs, output)
         else:
             _arrivals(tasks, jobs, output, plot)
@@ -81,12 +82,12 @@ def replay(
 
 
 def _arrivals(tasks: "list[Task]", jobs: int | None, output: Output, plot: Path | None) -> None:
-    from gputile.replay.study import measure, measure_with_trail
+    from gputile.tools.replay.study import measure, measure_with_trail
 
     if plot is None:
         results = list(_run(measure, tasks, jobs))
     else:
-        from gputile.replay.plot import draw, require
+        from gputile.tools.replay.plot import draw, require
 
         require(plot)
         outcomes = list(_run(measure_with_trail, tasks, jobs))
@@ -99,7 +100,7 @@ def _arrivals(tasks: "list[Task]", jobs: int | None, output: Output, plot: Path 
 
 
 def _departures(tasks: "list[Task]", jobs: int | None, output: Output) -> None:
-    from gputile.replay.study import measure_departures
+    from gputile.tools.replay.study import measure_departures
 
     stays = list(_run(measure_departures, tasks, jobs))
     if output is Output.JSON:
@@ -110,7 +111,7 @@ def _departures(tasks: "list[Task]", jobs: int | None, output: Output) -> None:
 
 def _workloads(trace: Path, names: list[str] | None, *, timed: bool) -> list[str]:
     """Return the workloads to replay, by default all, or all with times; reads every file, to fail early."""
-    from gputile.replay.trace import TraceError, read_nodes, read_workload, workloads
+    from gputile.tools.replay.trace import TraceError, read_nodes, read_workload, workloads
 
     read_nodes(trace)
     found = [read_workload(trace, name) for name in names or workloads(trace)]
@@ -123,7 +124,7 @@ def _workloads(trace: Path, names: list[str] | None, *, timed: bool) -> list[str
 
 
 def _policies(names: list[str] | None) -> list[str]:
-    from gputile.replay.catalog import POLICIES
+    from gputile.tools.replay.catalog import POLICIES
 
     unknown = next((name for name in names or () if name not in POLICIES), None)
     if unknown is not None:
@@ -136,7 +137,7 @@ def _run(work: "Callable[[Task], Outcome]", tasks: "list[Task]", jobs: int | Non
     from rich.console import Console
     from rich.progress import track
 
-    from gputile.replay.study import side_by_side
+    from gputile.tools.replay.study import side_by_side
 
     console = Console(stderr=True)
     outcomes = side_by_side(work, tasks, jobs or os.cpu_count() or 1)

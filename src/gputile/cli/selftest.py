@@ -9,8 +9,8 @@ import typer
 from gputile.cli.output import Output, fail, write, write_json
 
 if TYPE_CHECKING:
-    from gputile.isolation.memorycheck import MemoryRow
-    from gputile.isolation.timecheck import TimeRow
+    from gputile.node.isolation.memory_check import MemoryRow
+    from gputile.node.isolation.time_check import TimeRow
 
 MISSED = 1
 SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
@@ -36,7 +36,7 @@ def isolation(
 
     Leaves with code 1 if a bound was missed.
     """
-    from gputile.isolation.library import LibraryMissing
+    from gputile.node.isolation.library import LibraryMissing
 
     try:
         memory, times = _simulated(seconds) if fake_driver else _real(limit_mib, seconds)
@@ -60,8 +60,8 @@ def symbols(
 
     Leaves with code 1 if there are any.
     """
-    from gputile.isolation.driversymbols import NotADriver, functions, unknown
-    from gputile.isolation.library import LibraryMissing
+    from gputile.node.isolation.driver_symbols import NotADriver, functions, unknown
+    from gputile.node.isolation.library import LibraryMissing
 
     try:
         known, refused = len(functions(driver)), unknown(driver)
@@ -76,9 +76,9 @@ def symbols(
 
 
 def _simulated(seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
-    from gputile.isolation.memorycheck import memory_rows
-    from gputile.isolation.simulation import SimulatedGpus, driver_directory
-    from gputile.isolation.timecheck import time_rows
+    from gputile.node.isolation.memory_check import memory_rows
+    from gputile.node.isolation.simulated_gpus import SimulatedGpus, driver_directory
+    from gputile.node.isolation.time_check import time_rows
 
     with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
         sizes, rate = [SIMULATED_MIB], SIMULATED_BYTES_PER_US
@@ -89,10 +89,10 @@ def _simulated(seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
 
 
 def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
-    from gputile.isolation.memorycheck import memory_rows
-    from gputile.isolation.timecheck import time_rows
-    from gputile.nvml.errors import NvmlError
-    from gputile.nvml.real import open_real
+    from gputile.node.isolation.memory_check import memory_rows
+    from gputile.node.isolation.time_check import time_rows
+    from gputile.node.nvml.errors import NvmlError
+    from gputile.node.nvml.real import open_real
 
     try:
         cards = open_real().inventory().cards

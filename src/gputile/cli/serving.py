@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from gputile.cli.output import fail
-from gputile.ports import PortError
+from gputile.support.ports import PortError
 
 
 def run(service: Coroutine[Any, Any, None]) -> None:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
-    from gputile.simulator.scenario import Scenario
-    from gputile.simulator.simulation import Outcome, Simulation
-    from gputile.simulator.whatif import Fit
+    from gputile.tools.simulator.scenario import Scenario
+    from gputile.tools.simulator.simulation import Outcome, Simulation
+    from gputile.tools.simulator.whatif import Fit
 
 _NAMES_SHOWN = 5
 
@@ -93,10 +93,10 @@ def simulate(
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
     that cannot be used, 1 when the cluster does not answer.
     """
-    from gputile.simulator.gangs import Groups
-    from gputile.simulator.manifests import ManifestError
-    from gputile.simulator.scenario import load_pods, load_scenario, unit_in_force
-    from gputile.simulator.simulation import Simulation
+    from gputile.tools.simulator.gangs import Groups
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.scenario import load_pods, load_scenario, unit_in_force
+    from gputile.tools.simulator.simulation import Simulation
 
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
@@ -150,7 +150,7 @@ def _imagine(
     import msgspec
 
     from gputile.api.config.v1alpha1 import ConfigurationError
-    from gputile.simulator.whatif import UnknownNode, selected, with_unit, without_nodes
+    from gputile.tools.simulator.whatif import UnknownNode, selected, with_unit, without_nodes
 
     try:
         leaving = {*names, *(selected(scenario.nodes, selector) if selector is not None else ())}
@@ -175,7 +175,7 @@ def _count(simulation: "Simulation", pods: "Sequence[Pod]") -> "Fit":
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from gputile.simulator.whatif import fit_more
+    from gputile.tools.simulator.whatif import fit_more
 
     console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}")
@@ -204,10 +204,10 @@ def _run(simulation: "Simulation", scenario: "Scenario") -> "list[Outcome]":
 
 
 def _print(output: Format, simulation: "Simulation", outcomes: "list[Outcome]", count: "Fit | None") -> None:
-    from gputile.views import inspect
-    from gputile.views.tiles import tiles, to_builtins
+    from gputile.tools.views import inspect
+    from gputile.tools.views.node_summaries import node_summaries, to_builtins
 
-    nodes = tiles(simulation.ledger)
+    nodes = node_summaries(simulation.ledger)
     unit = inspect.unit_of(nodes, simulation.configuration.unit_mib)
     if output is Format.JSON:
         answer = {"decisions": [_decision(outcome) for outcome in outcomes], "nodes": to_builtins(nodes)}

@@ -10,7 +10,7 @@ import typer
 from gputile.cli.output import NOT_PLACED, Output, fail, write, write_json
 
 if TYPE_CHECKING:
-    from gputile.views.status import Installation
+    from gputile.tools.views.status import Installation
 
 NOT_DEPLOYED = NOT_PLACED
 LOOK_EVERY_S = 1.0
@@ -32,19 +32,19 @@ def status(
 
     Exits with 0 when every component is ready, and with 3 while one is not.
     """
-    from gputile.views.status import Phase, table, to_builtins
+    from gputile.tools.views.status import RolloutPhase, table, to_builtins
 
     deadline = time.monotonic() + wait
     while True:
         installation = _read(kubeconfig, context, namespace, release)
-        if installation.phase is Phase.DEPLOYED or time.monotonic() >= deadline:
+        if installation.phase is RolloutPhase.DEPLOYED or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_EVERY_S)
     if output is Output.JSON:
         write_json(to_builtins(installation))
     else:
         write(table(installation))
-    if installation.phase is not Phase.DEPLOYED:
+    if installation.phase is not RolloutPhase.DEPLOYED:
         raise typer.Exit(NOT_DEPLOYED)
 
 
@@ -58,7 +58,7 @@ def _read(kubeconfig: Path | None, context: str | None, namespace: str, release:
     from gputile.kube.errors import ConfigError, KubeError
     from gputile.kube.kubeconfig import load_access
     from gputile.kube.listing import list_all
-    from gputile.views.status import assess
+    from gputile.tools.views.status import assess
 
     selector = INSTALLED["labelSelector"] + (f",app.kubernetes.io/instance={release}" if release else "")
     ours = {"labelSelector": selector}

@@ -8,7 +8,7 @@ import typer
 from gputile.cli.configuration import read_configuration
 from gputile.cli.output import fail
 from gputile.cli.serving import run
-from gputile.logs import LogFormat, set_up_logging
+from gputile.support.logs import LogFormat, set_up_logging
 
 
 def webhook(
@@ -44,9 +44,9 @@ def webhook(
 
     Issues and renews its own certificates. Ends on SIGTERM, after the reviews that are still on their way.
     """
+    from gputile.controlplane.webhook.server import WebhookSettings, serve
     from gputile.kube.errors import ConfigError
     from gputile.kube.kubeconfig import load_access
-    from gputile.webhook.service import Settings, serve
 
     read_configuration(config)
     try:
@@ -54,7 +54,7 @@ def webhook(
     except ConfigError as error:
         fail(str(error))
     set_up_logging(log_format, verbose)
-    settings = Settings(
+    settings = WebhookSettings(
         namespace=namespace,
         service=service,
         secret=secret,

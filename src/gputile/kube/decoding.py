@@ -29,7 +29,7 @@ T = TypeVar("T", bound=KubeObject)
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableObject:
     """An object that exists but does not fit its type: ``why`` says what is the matter with it."""
 
     namespace: str
@@ -43,7 +43,7 @@ class Replaced(Generic[T]):
     """A complete, consistent list: what is neither in ``objects`` nor in ``unreadable`` does not exist."""
 
     objects: Sequence[T]
-    unreadable: Sequence[Unreadable] = ()
+    unreadable: Sequence[UnreadableObject] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +60,14 @@ class Deleted(Generic[T]):
     object: T
 
 
-Event = Replaced[T] | Applied[T] | Deleted[T] | Unreadable
+WatchEvent = Replaced[T] | Applied[T] | Deleted[T] | UnreadableObject
 
 
 class WatchLine(NamedTuple, Generic[T]):
     """One line of a watch: the version that the watch has reached, and what happened (None for a bookmark)."""
 
     version: str
-    event: Applied[T] | Deleted[T] | Unreadable | None
+    event: Applied[T] | Deleted[T] | UnreadableObject | None
 
 
 class Page(NamedTuple, Generic[T]):
@@ -75,7 +75,7 @@ class Page(NamedTuple, Generic[T]):
 
     metadata: ListMeta
     objects: Sequence[T]
-    unreadable: Sequence[Unreadable]
+    unreadable: Sequence[UnreadableObject]
 
 
 class _ListOf(msgspec.Struct, Generic[T]):
@@ -88,7 +88,7 @@ class _RawList(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
-class _WatchEvent(msgspec.Struct, Generic[T], gc=False):
+class _WatchEventHead(msgspec.Struct, Generic[T], gc=False):
     type: str
     object: T
 
@@ -105,7 +105,7 @@ class ObjectDecoder(Generic[T]):
         self._kind = kind
         self._object = msgspec.json.Decoder(kind)
         self._list: msgspec.json.Decoder[_ListOf[T]] = msgspec.json.Decoder(_ListOf[kind])  # type: ignore[valid-type]
-        self._event: msgspec.json.Decoder[_WatchEvent[T]] = msgspec.json.Decoder(_WatchEvent[kind])  # type: ignore[valid-type]
+        self._event: msgspec.json.Decoder[_WatchEventHead[T]] = msgspec.json.Decoder(_WatchEventHead[kind])  # type: ignore[valid-type]
         self._raw_list = msgspec.json.Decoder(_RawList)
         self._raw_event = msgspec.json.Decoder(_RawEvent)
 
@@ -130,7 +130,7 @@ class ObjectDecoder(Generic[T]):
                 f"the answer is no list of an API server ({error}; it begins {start!r}): is the server one?"
             ) from error
         objects: list[T] = []
-        unreadable: list[Unreadable] = []
+        unreadable: list[UnreadableObject] = []
         for item in raw.items or ():
             try:
                 objects.append(self._object.decode(item))
@@ -198,5 +198,5 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _unreadable(identity: ObjectMeta, error: Exception) -> Unreadable:
-    return Unreadable(identity.namespace, identity.name, identity.uid, str(error))
+def _unreadable(identity: ObjectMeta, error: Exception) -> UnreadableObject:
+    return UnreadableObject(identity.namespace, identity.name, identity.uid, str(error))

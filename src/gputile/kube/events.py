@@ -14,7 +14,7 @@ from gputile.api.core import ObjectReference
 from gputile.kube.backoff import Backoff
 from gputile.kube.connection import Connection
 from gputile.kube.errors import ConnectionFailed, KubeError, NotFound, TooManyRequests
-from gputile.kube.eventbox import EventBox, EventKey, Occurrences, shortened
+from gputile.kube.event_buffer import EventBuffer, EventKey, Occurrences, shortened
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class EventRecorder:
         self._instance = instance
         self._per_second = per_second
         self._burst = burst
-        self._box = EventBox(capacity)
+        self._box = EventBuffer(capacity)
         self._backoff = backoff
         self._now = now
         self._monotonic = monotonic

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from gputile.documents import load_document
-from gputile.kube.clientconfig import Cluster, Context, User
+from gputile.kube.client_config import ClientConfigCluster, ClientConfigContext, ClientConfigUser
 from gputile.kube.credentials import Credentials, FixedCredentials, TokenFileCredentials, basic, bearer
 from gputile.kube.errors import ConfigError
-from gputile.kube.execplugin import ExecConfig, ExecCredentials
+from gputile.kube.exec_plugin import ExecConfig, ExecCredentials
 from gputile.kube.tls import ClusterTls
+from gputile.support.yaml_loader import load_document
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 DEFAULT_NAMESPACE = "default"
@@ -127,9 +127,9 @@ def _access(document: dict[str, Any], name: str | None) -> Access:
     chosen = name or document.get("current-context")
     if not chosen:
         raise ValueError("it has no current context, and none is named")
-    context = _entry(document, "contexts", chosen, Context)
-    cluster = _entry(document, "clusters", context.cluster, Cluster)
-    user = _entry(document, "users", context.user, User) if context.user else User()
+    context = _entry(document, "contexts", chosen, ClientConfigContext)
+    cluster = _entry(document, "clusters", context.cluster, ClientConfigCluster)
+    user = _entry(document, "users", context.user, ClientConfigUser) if context.user else ClientConfigUser()
     server = cluster.server.rstrip("/")
     _check_server(server, context.cluster)
     return Access(
@@ -155,11 +155,11 @@ def _in_cluster(service_account: Path, environ: Mapping[str, str]) -> Access:
     """Return what the kubelet gives every pod (Kubernetes, "Accessing the Kubernetes API from a Pod")."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    cluster = Cluster(server=server, certificate_authority=str(service_account / "ca.crt"))
+    cluster = ClientConfigCluster(server=server, certificate_authority=str(service_account / "ca.crt"))
     token = service_account / "token"
     token.read_text()  # a pod without one cannot get in, and is told now
     namespace = (service_account / "namespace").read_text()
-    return Access(server, _credentials(cluster, User(token_file=str(token))), namespace)
+    return Access(server, _credentials(cluster, ClientConfigUser(token_file=str(token))), namespace)
 
 
 def _entry(document: dict[str, Any], section: str, name: str, kind: type[T]) -> T:
@@ -170,7 +170,7 @@ def _entry(document: dict[str, Any], section: str, name: str, kind: type[T]) -> 
     raise ValueError(f"it has no {kept} {name!r}")
 
 
-def _credentials(cluster: Cluster, user: User) -> Credentials:
+def _credentials(cluster: ClientConfigCluster, user: ClientConfigUser) -> Credentials:
     tls = ClusterTls(cluster)
     if user.exec:
         plugin = msgspec.convert(user.exec, ExecConfig)
@@ -187,7 +187,7 @@ def _credentials(cluster: Cluster, user: User) -> Credentials:
     return FixedCredentials(None, context)
 
 
-def _told_to_plugin(cluster: Cluster, tls: ClusterTls) -> dict[str, Any]:
+def _told_to_plugin(cluster: ClientConfigCluster, tls: ClusterTls) -> dict[str, Any]:
     """Return the ``spec.cluster`` of an ExecCredential (client.authentication.k8s.io/v1)."""
     told: dict[str, Any] = {
         "server": cluster.server,

@@ -16,7 +16,7 @@ import msgspec
 from gputile.api.core import ObjectMeta
 from gputile.kube.connection import Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound
-from gputile.kube.tenancy import Record, Step, Tenancy
+from gputile.kube.lease_state import LeaseRecord, LeaseState, LeaseStep
 
 
 class _LeaseSpec(msgspec.Struct, rename="camel"):
@@ -44,7 +44,7 @@ class LeaseHolder:
         connection: Connection,
         namespace: str,
         name: str,
-        tenancy: Tenancy,
+        tenancy: LeaseState,
         *,
         within: float = 5.0,
         monotonic: Callable[[], float] = time.monotonic,
@@ -128,9 +128,9 @@ class LeaseHolder:
             self._tenancy.give_up()
             record = self._tenancy.record
             if record and record.holder == self._tenancy.identity:
-                nobody = Record(record.resource_version, "", 1.0, record.transitions, record.uid)
+                nobody = LeaseRecord(record.resource_version, "", 1.0, record.transitions, record.uid)
                 try:
-                    stored = await self._write(Step.RENEW, nobody)
+                    stored = await self._write(LeaseStep.RENEW, nobody)
                 except Conflict:
                     return
                 self._tenancy.seen(stored, self._monotonic())
@@ -138,7 +138,7 @@ class LeaseHolder:
     async def _claim(self) -> bool:
         for _ in range(2):
             step = self._tenancy.next_step(self._monotonic())
-            if step is Step.WAIT:
+            if step is LeaseStep.WAIT:
                 return False
             started = self._monotonic()
             try:
@@ -157,7 +157,7 @@ class LeaseHolder:
             record = None
         self._tenancy.seen(record, self._monotonic())
 
-    async def _write(self, step: Step, record: Record) -> Record:
+    async def _write(self, step: LeaseStep, record: LeaseRecord) -> LeaseRecord:
         stamp = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec: dict[str, Any] = {
             "holderIdentity": record.holder,
@@ -165,10 +165,10 @@ class LeaseHolder:
             "leaseTransitions": record.transitions,
             "renewTime": stamp,
         }
-        if step is not Step.RENEW:
+        if step is not LeaseStep.RENEW:
             spec["acquireTime"] = stamp
         body: dict[str, Any] = {"metadata": {"name": self._name}, "spec": spec}
-        if step is Step.CREATE:
+        if step is LeaseStep.CREATE:
             body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
             answer = await self._connection.post(self._collection, msgspec.json.encode(body), within=self._within)
         else:
@@ -178,13 +178,13 @@ class LeaseHolder:
         return _record(answer)
 
 
-def _record(answer: bytes) -> Record:
+def _record(answer: bytes) -> LeaseRecord:
     try:
         lease = _LEASE.decode(answer)
     except msgspec.MsgspecError as error:
         raise BadAnswer(f"this is no Lease: {error}") from error
     spec = lease.spec
-    return Record(
+    return LeaseRecord(
         resource_version=lease.metadata.resource_version,
         uid=lease.metadata.uid,
         holder=spec.holder_identity or "",

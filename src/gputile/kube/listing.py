@@ -1,7 +1,7 @@
 """A complete, consistent list of one kind of object."""
 
 from gputile.kube.connection import Connection, Query
-from gputile.kube.decoding import ObjectDecoder, Replaced, T, Unreadable
+from gputile.kube.decoding import ObjectDecoder, Replaced, T, UnreadableObject
 from gputile.kube.errors import Gone
 
 PAGE_SIZE = 500
@@ -24,7 +24,7 @@ async def list_pages(
         KubeError: it cannot be had.
     """
     objects: list[T] = []
-    unreadable: list[Unreadable] = []
+    unreadable: list[UnreadableObject] = []
     asked = {**query, "limit": str(page_size)}
     while True:
         try:

@@ -13,7 +13,16 @@ from typing import Any, Generic, NoReturn
 
 from gputile.kube.backoff import Backoff
 from gputile.kube.connection import Connection, Query
-from gputile.kube.decoding import Applied, Deleted, Event, ObjectDecoder, Replaced, T, Unreadable, WatchLine
+from gputile.kube.decoding import (
+    Applied,
+    Deleted,
+    ObjectDecoder,
+    Replaced,
+    T,
+    UnreadableObject,
+    WatchEvent,
+    WatchLine,
+)
 from gputile.kube.errors import (
     AnswerLost,
     ConnectionFailed,
@@ -27,7 +36,7 @@ from gputile.kube.errors import (
 from gputile.kube.lines import LineSplitter
 from gputile.kube.listing import PAGE_SIZE, list_pages
 
-__all__ = ["Applied", "Deleted", "Event", "Reflector", "ReflectorCounts", "Replaced", "Unreadable"]
+__all__ = ["Applied", "Deleted", "Reflector", "ReflectorCounts", "Replaced", "UnreadableObject", "WatchEvent"]
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +81,7 @@ class Reflector(Generic[T]):
         connection: Connection,
         path: str,
         kind: type[T],
-        on_event: Callable[[Event[T]], None],
+        on_event: Callable[[WatchEvent[T]], None],
         *,
         on_list: Callable[[Replaced[T]], Awaitable[None]] | None = None,
         query: Query | None = None,
@@ -100,7 +109,7 @@ class Reflector(Generic[T]):
         self._scope: asyncio.Timeout | None = None
         self._failures = 0  # in a row, for the backoff
         self._progressed = False  # whether the latest watch has delivered anything
-        self._logged: set[Unreadable] = set()
+        self._logged: set[UnreadableObject] = set()
 
     @property
     def synced(self) -> bool:
@@ -226,13 +235,13 @@ class Reflector(Generic[T]):
             self.counts.duplicates += 1
             return
         self.counts.events += 1
-        if isinstance(event, Unreadable):
+        if isinstance(event, UnreadableObject):
             self.counts.unreadable += 1
             self._log(event)
         self._on_event(event)
         self._version = line.version
 
-    def _log(self, unreadable: Unreadable) -> None:
+    def _log(self, unreadable: UnreadableObject) -> None:
         if unreadable not in self._logged:
             if len(self._logged) >= _MOST_LOGGED:
                 self._logged.clear()

@@ -5,20 +5,20 @@ import ssl
 import tempfile
 from pathlib import Path
 
-from gputile.kube.clientconfig import Cluster, User
+from gputile.kube.client_config import ClientConfigCluster, ClientConfigUser
 
 
 class ClusterTls:
     """Makes the TLS settings of one cluster; None throughout where the API server is reached by plain HTTP."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClientConfigCluster) -> None:
         self._encrypted = cluster.server.startswith("https:")
         self._insecure = cluster.insecure_skip_tls_verify
         self.authority_data = cluster.certificate_authority_data or ""  # PEM in base64, as kubeconfigs hold it
         if not self.authority_data and cluster.certificate_authority:
             self.authority_data = base64.b64encode(Path(cluster.certificate_authority).read_bytes()).decode()
 
-    def of_user(self, user: User) -> ssl.SSLContext | None:
+    def of_user(self, user: ClientConfigUser) -> ssl.SSLContext | None:
         """Return the settings with the client certificate of ``user``, if it has one."""
         if user.client_certificate_data or user.client_key_data:
             return self.with_pem(_decoded(user.client_certificate_data), _decoded(user.client_key_data))

@@ -16,10 +16,10 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.wellknown import MODE_LABEL, Mode
-from gputile.device.health import Health
-from gputile.kube.decoding import Applied, Deleted, Event
-from gputile.nvml.monitor import Observation
+from gputile.api.well_known import MODE_LABEL, Mode
+from gputile.core.devices.health import Health
+from gputile.kube.decoding import Applied, Deleted, WatchEvent
+from gputile.node.nvml.monitor import Observation
 from tests.fakes import nvml
 from tests.fakes.agentcluster import NODE
 from tests.fakes.apiserver import FakeApiServer, Object, Refused, Request
@@ -41,7 +41,7 @@ class ClusterApi(FakeApiServer):
         self.on_node(Applied(self.cluster.node))
         self.cluster.on_pods, self.cluster.on_node = self.on_pods, self.on_node
 
-    def on_pods(self, event: Event[Pod]) -> None:
+    def on_pods(self, event: WatchEvent[Pod]) -> None:
         match event:
             case Applied(pod):
                 self.put(PODS, msgspec.to_builtins(pod))
@@ -50,7 +50,7 @@ class ClusterApi(FakeApiServer):
                 if held is not None and held["metadata"]["uid"] == pod.metadata.uid:
                     FakeApiServer.delete(self, PODS, pod.metadata.name)
 
-    def on_node(self, event: Event[Node]) -> None:
+    def on_node(self, event: WatchEvent[Node]) -> None:
         if isinstance(event, Applied):
             self.put(NODES, msgspec.to_builtins(event.object))
 
@@ -139,7 +139,7 @@ class ProcessScene(Scene):
         """Return the process IDs of the gateway and, behind it, the agent."""
         assert self.process is not None
         gateway = self.process.pid
-        return [gateway, *(pid for pid in children(gateway) if "gputile.agent" in command(pid))]
+        return [gateway, *(pid for pid in children(gateway) if "gputile.node.agent" in command(pid))]
 
 
 @asynccontextmanager

@@ -10,22 +10,22 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from gputile.agent.answer import VISIBLE_DEVICES
-from gputile.agent.desk import MPS_DIRECTORY
-from gputile.agent.mps import MpsDaemons
-from gputile.agent.service import Agent
-from gputile.agent.surroundings import Places
-from gputile.agent.verify import SHARED_RESOURCES
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.api.wellknown import MODE_LABEL, Mode
-from gputile.device.allocation import AllocationError, decode_allocation
-from gputile.device.health import Health
-from gputile.gateway.claim import Claim
-from gputile.gateway.messages import to_gateway
-from gputile.gateway.service import Gateway, Sockets
-from gputile.nvml.monitor import Observation
-from gputile.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
+from gputile.api.well_known import MODE_LABEL, Mode
+from gputile.core.devices.allocation import AllocationError, decode_allocation
+from gputile.core.devices.health import Health
+from gputile.node.agent.advertise.mps import MpsDaemons
+from gputile.node.agent.agent import Agent
+from gputile.node.agent.allocate.answer import VISIBLE_DEVICES
+from gputile.node.agent.allocate.handler import MPS_DIRECTORY
+from gputile.node.agent.allocate.validation import SHARED_RESOURCES
+from gputile.node.agent.host import HostPaths
+from gputile.node.gateway.gateway import Gateway, Sockets
+from gputile.node.gateway.messages import to_gateway
+from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.nvml.monitor import Observation
+from gputile.node.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Faults, Kubelet, Seen
 from tests.localcluster.nosuid import nosuid_directory, with_pipes
@@ -87,7 +87,7 @@ class Scene:
     ) -> None:
         self.cluster = FakeCluster(configuration, labels)
         self.eyes = FixedEyes(seen)
-        self.places = Places(
+        self.places = HostPaths(
             directory / "dp",
             directory / "pr" / "kubelet.sock",
             with_pipes(directory / "state"),
@@ -102,7 +102,7 @@ class Scene:
         self.failed: dict[str, str] = {}
         self._seed = seed
         self._tasks: list[asyncio.Task[None]] = []
-        self._behind: tuple[Gateway, Claim]
+        self._behind: tuple[Gateway, NodeLock]
 
     async def start_kubelet(self, after: str = "") -> None:
         """Start the next kubelet; it hears of its pods at once, or after a plugin of ``after`` has registered."""
@@ -137,7 +137,7 @@ class Scene:
     async def start_agent(self) -> None:
         """Start an agent, in this process: behind the gateway that has lost its own, or behind one of its own."""
         if not self._tasks:
-            claim = Claim(self.places.claim, secrets.token_hex(8))
+            claim = NodeLock(self.places.claim, secrets.token_hex(8))
             gateway = Gateway(Sockets(self.places.device_plugins, self.places.pod_resources), claim)
             self._behind = gateway, claim
             self._tasks = [asyncio.create_task(gateway.run())]

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import scene

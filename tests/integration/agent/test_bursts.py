@@ -12,7 +12,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.core import Pod
-from gputile.api.wellknown import GPU_COUNT_LABEL, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.api.well_known import GPU_COUNT_LABEL, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import Scene, scene

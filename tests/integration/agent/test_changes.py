@@ -5,12 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.agent.foreign import FOREIGN_PLUGIN
-from gputile.agent.modes import MODE_PENDING, UNIT_REFUSED
-from gputile.agent.offer import MIG_PROBLEM
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import PodStatus
-from gputile.api.wellknown import (
+from gputile.api.well_known import (
     GPU_CORE,
     GPU_MEMORY,
     INVENTORY_ANNOTATION,
@@ -20,8 +17,11 @@ from gputile.api.wellknown import (
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
-from gputile.device.allocation import Allocation, decode_allocation
-from gputile.nvml.probe import MigInstance
+from gputile.core.devices.allocation import Allocation, decode_allocation
+from gputile.node.agent.advertise.modes import MODE_PENDING, UNIT_REFUSED
+from gputile.node.agent.advertise.node_offer import MIG_PROBLEM
+from gputile.node.agent.advertise.other_plugin import FOREIGN_PLUGIN
+from gputile.node.nvml.probe import MigInstance
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.integration.agent.scene import Scene, scene

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
-from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
+from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene
@@ -19,7 +19,7 @@ def test_an_arbiter_that_hangs_ends_with_its_agent(short: Path) -> None:
     """M5: it holds the lock that the next agent's arbiter waits for."""
 
     def arbiters(agent: int) -> list[int]:
-        return [pid for pid in children(agent) if "gputile.arbiter" in command(pid)]
+        return [pid for pid in children(agent) if "gputile.node.arbiter" in command(pid)]
 
     async def main() -> None:
         configuration = Configuration(trust=Trust(by="cluster"))

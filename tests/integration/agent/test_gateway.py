@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.wellknown import GPU_MEMORY
-from gputile.gateway import relay, service
-from gputile.gateway.claim import Claim
+from gputile.api.well_known import GPU_MEMORY
+from gputile.node.gateway import gateway, relay
+from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import cancelled, scene
@@ -25,7 +25,7 @@ def run_gateway(directory: Path, agent: str) -> "subprocess.Popen[str]":
     """Start a gateway in front of an agent that is a line of Python."""
     where = [f"--device-plugin-dir={directory}", f"--pod-resources-socket={directory / 'none'}"]
     options = [*where, f"--claim-file={directory / 'owner'}", "--log-format=text"]
-    line = [sys.executable, "-m", "gputile.gateway", *options, "--", sys.executable, "-c", agent]
+    line = [sys.executable, "-m", "gputile.node.gateway", *options, "--", sys.executable, "-c", agent]
     return subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
 
 
@@ -52,10 +52,10 @@ def test_a_gateway_that_is_told_to_end_takes_its_agent_along(short: Path) -> Non
 def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would wait for ever."""
 
-    def refuse(claim: Claim) -> None:
+    def refuse(claim: NodeLock) -> None:
         raise OSError("the disk is read-only")
 
-    monkeypatch.setattr(Claim, "take", refuse)
+    monkeypatch.setattr(NodeLock, "take", refuse)
 
     async def main() -> None:
         async with scene(short, "share") as here:
@@ -68,9 +68,9 @@ def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch: pyte
 def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (relay, service):
+    for module in (relay, gateway):
         monkeypatch.setattr(module, "AWAY_FOR_S", 0.3)
-    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(gateway, "LOOK_EVERY_S", 0.05)
 
     async def main() -> None:
         async with scene(short, "share") as here:
@@ -87,7 +87,7 @@ def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
 
 
 def test_an_agent_that_hangs_is_ended(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "QUIET_FOR_S", 0.2)
+    monkeypatch.setattr(gateway, "QUIET_FOR_S", 0.2)
 
     async def main() -> None:
         async with scene(short, "share") as here:
@@ -101,8 +101,8 @@ def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise nobody would serve the node."""
-    monkeypatch.setattr(service, "ABANDONED_AFTER_S", 0.3)
-    monkeypatch.setattr(service, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(gateway, "ABANDONED_AFTER_S", 0.3)
+    monkeypatch.setattr(gateway, "LOOK_EVERY_S", 0.05)
 
     async def main() -> None:
         async with scene(short, "share") as here:
@@ -111,7 +111,7 @@ def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
             await here.start_younger_agent()
             await here.until(here.agent.kubelet.registered.is_set)
             await here.stop_agent()
-            with pytest.raises(service.AbandonedError):
+            with pytest.raises(gateway.AbandonedError):
                 async with asyncio.timeout(20):
                     await older[0]
             await cancelled(older)

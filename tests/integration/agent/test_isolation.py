@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gputile.agent import enforcement
-from gputile.agent.calls import NotReady
-from gputile.agent.enforcement import ISOLATED
-from gputile.api.wellknown import GPU_MEMORY, Mode
-from gputile.isolation.library import LibraryMissing
-from gputile.isolation.limits import USAGE
+from gputile.api.well_known import GPU_MEMORY, Mode
+from gputile.node.agent.allocate import isolation_mounts
+from gputile.node.agent.allocate.isolation_mounts import ISOLATED
+from gputile.node.agent.allocate.kubelet_calls import AgentNotReady
+from gputile.node.isolation.library import LibraryMissing
+from gputile.node.isolation.limits import USAGE
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.cuda import FakeGpus
@@ -75,7 +75,7 @@ def test_an_answer_without_the_library_starts_nothing_for_good(
         async with scene(short, "cgpu") as here:
             await here.until_offered(GPU_MEMORY, 60)
             with monkeypatch.context() as without:
-                without.setattr(enforcement, "library_path", missing)
+                without.setattr(isolation_mounts, "library_path", missing)
                 here.cluster.create(simple_pod("a", container(mem=2)))
                 uid = here.pod("default/a").metadata.uid
                 await here.until(lambda: uid in here.kubelet.pods and here.kubelet.pods[uid].admitted)
@@ -88,7 +88,9 @@ def test_an_answer_without_the_library_starts_nothing_for_good(
             await asyncio.sleep(2.0)  # the kubelet tries again and again
             assert here.kubelet.pods[uid].containers == {}
             ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
-            with pytest.raises(NotReady, match=r"default/a does not start: .* delete the pod, so that it is admitted"):
+            with pytest.raises(
+                AgentNotReady, match=r"default/a does not start: .* delete the pod, so that it is admitted"
+            ):
                 await here.agent.desk.prestart(GPU_MEMORY, tuple(ids))
             here.cluster.delete("default/a")
             here.cluster.create(simple_pod("a", container(mem=2)))

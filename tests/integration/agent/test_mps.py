@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gputile.agent.mps import LOGS, daemon_name
-from gputile.agent.offer import MPS_PROBLEM
 from gputile.api.config.v1alpha1 import Configuration, Trust
-from gputile.api.wellknown import GPU_COUNT_LABEL, GPU_MEMORY, MODE_LABEL, MPS_THREADS_ANNOTATION
+from gputile.api.well_known import GPU_COUNT_LABEL, GPU_MEMORY, MODE_LABEL, MPS_THREADS_ANNOTATION
+from gputile.node.agent.advertise.mps import LOGS, daemon_name
+from gputile.node.agent.advertise.node_offer import MPS_PROBLEM
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene

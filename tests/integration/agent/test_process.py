@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
-from gputile.api.wellknown import GPU_MEMORY, MODE_LABEL
+from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import ProcessScene, process_scene

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.wellknown import GPU_MEMORY
-from gputile.gateway import registration
-from gputile.gateway.registration import KUBELET_SOCKET, Registrar
+from gputile.api.well_known import GPU_MEMORY
+from gputile.node.gateway import registration
+from gputile.node.gateway.registration import KUBELET_SOCKET, Registrar
 from tests.fakes.kubelet import Kubelet
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputile.agent import comparison
-from gputile.api.wellknown import GPU_MEMORY
+from gputile.api.well_known import GPU_MEMORY
+from gputile.node.agent.reconcile import drift_check
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import Scene, scene
@@ -17,14 +17,14 @@ from tests.integration.agent.scene import Scene, scene
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count what was found in each round that went through all pods."""
     found: list[int] = []
-    whole = comparison.reconcile
+    whole = drift_check.reconcile
 
     def counted(*arguments, **settings):
         result = whole(*arguments, **settings)
         found.append(len(result))
         return result
 
-    monkeypatch.setattr(comparison, "reconcile", counted)
+    monkeypatch.setattr(drift_check, "reconcile", counted)
     return found
 
 

@@ -4,9 +4,9 @@ import asyncio
 from pathlib import Path
 from urllib.request import urlopen
 
-from gputile.agent.publish import DRIVER_PROBLEM
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.wellknown import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL
+from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL
+from gputile.node.agent.status.published import DRIVER_PROBLEM
 from tests.fakes import nvml
 from tests.fakes.hardware import with_gpu
 from tests.integration.agent.process import ProcessScene, process_scene
@@ -23,7 +23,7 @@ def status(pid: int, field: str) -> int:
 
 def resting(here: ProcessScene) -> bool:
     assert here.process is not None
-    return "gputile.gateway.rest" in command(here.process.pid)
+    return "gputile.node.gateway.idle" in command(here.process.pid)
 
 
 async def answered(url: str) -> str:

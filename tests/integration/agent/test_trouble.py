@@ -10,14 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.agent import comparison, service
-from gputile.agent.answer import CONTAINER_DIRECTORY
 from gputile.api.core import Pod
-from gputile.api.wellknown import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, WHOLE_GPU
-from gputile.device.allocation import decode_allocation, encode_allocation
-from gputile.device.health import Condition, Health
-from gputile.isolation.limits import USAGE
-from gputile.nvml.monitor import Observation
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, HANDOVER_ANNOTATION, MODE_LABEL, WHOLE_GPU
+from gputile.core.devices.allocation import decode_allocation, encode_allocation
+from gputile.core.devices.health import Health, HealthState
+from gputile.node.agent import agent
+from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY
+from gputile.node.agent.reconcile import drift_check
+from gputile.node.isolation.limits import USAGE
+from gputile.node.nvml.monitor import Observation
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
 from tests.integration.agent.scene import Scene, cancelled, scene
@@ -199,10 +200,10 @@ def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_next(
     has told the API server.
     """
 
-    monkeypatch.setattr(service, "RECONCILE_EVERY_S", 0.2)
+    monkeypatch.setattr(agent, "RECONCILE_EVERY_S", 0.2)
 
     async def main(agent: str, lasts: float) -> None:
-        monkeypatch.setattr(comparison, "LASTS_S", lasts)
+        monkeypatch.setattr(drift_check, "LASTS_S", lasts)
         async with scene(short / agent, "cgpu") as here:
             await here.until_offered(GPU_MEMORY, 60)
             here.faults.held_up = "main"
@@ -293,7 +294,7 @@ def test_a_card_that_fails_leaves_and_comes_back(short: Path) -> None:
         async with scene(short, "share") as here:
             await here.until_offered(GPU_MEMORY, 60)
             well = here.eyes.seen
-            sick = Health({"GPU-0": Condition(healthy=False, reason="XID 79")})
+            sick = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
             here.eyes.seen, here.eyes.changed = Observation(well.machine, sick), True
             await here.until_offered(GPU_MEMORY, 45)
             here.cluster.create(simple_pod("a", container(mem=4)))
@@ -490,7 +491,7 @@ def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -> None
             in_the_way.mkdir()
             before = checkpoint.stat().st_ino if checkpoint.exists() else 0
             well = here.eyes.seen
-            sick = Health({"GPU-0": Condition(healthy=False, reason="XID 79")})
+            sick = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
             here.eyes.seen, here.eyes.changed = Observation(well.machine, sick), True
             await here.until_offered(GPU_MEMORY, 45)
             in_the_way.rmdir()
@@ -502,8 +503,8 @@ def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -> None
 
 def test_a_round_that_takes_for_ever_is_given_up(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway ends an agent that asks it nothing for 90 s, however well it is."""
-    monkeypatch.setattr(service, "RECONCILE_EVERY_S", 0.1)
-    monkeypatch.setattr(service, "ROUND_WITHIN_S", 0.2)
+    monkeypatch.setattr(agent, "RECONCILE_EVERY_S", 0.1)
+    monkeypatch.setattr(agent, "ROUND_WITHIN_S", 0.2)
 
     async def main() -> None:
         async with scene(short, "share") as here:

@@ -10,9 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gputile.arbiter.assignment import Allocation, Assignment, CardClaim, encode_assignment
-from gputile.arbiter.protocol import SOCKET
-from gputile.arbiter.shares import WHOLE
+from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim, encode_assignment
+from gputile.node.arbiter.protocol import SOCKET
+from gputile.node.arbiter.shares import WHOLE
 
 WITHIN_S = 60.0
 
@@ -81,7 +81,7 @@ class ArbiterProcess:
         self._process.wait(WITHIN_S)
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "gputile.arbiter", "--lock", str(self.directory / "lock")]
+        command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(self.directory / "lock")]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ)
 
 

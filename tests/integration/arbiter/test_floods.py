@@ -9,23 +9,23 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
-from gputile.arbiter.connection import MOST_READ, Connection
-from gputile.arbiter.listening import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
-from gputile.arbiter.pace import (
+from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.connection import MOST_READ, Connection
+from gputile.node.arbiter.listener import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
+from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
+from gputile.node.arbiter.rate_limit import (
     MESSAGES_AT_ONCE,
     MESSAGES_PER_S,
     NODE_MESSAGES_AT_ONCE,
     NODE_MESSAGES_PER_S,
-    Line,
+    ConnectionQueue,
 )
-from gputile.arbiter.protocol import SIZE, SOCKET, Kind, Message, decode, uuid_fields
-from gputile.arbiter.server import Arbiter
+from gputile.node.arbiter.server import Arbiter
 from tests.integration.arbiter.process import ArbiterProcess
 
 CARD = "GPU-00000000-0000-5117-0000-000000000001"
-GREETING = Message(Kind.HELLO, a=1, b=1).encode()
-MINE = Message(Kind.CARD, a=uuid_fields(CARD)[0], b=uuid_fields(CARD)[1]).encode()
+GREETING = Message(MessageKind.HELLO, a=1, b=1).encode()
+MINE = Message(MessageKind.CARD, a=uuid_fields(CARD)[0], b=uuid_fields(CARD)[1]).encode()
 WITHIN_S = 60.0
 ROUNDS = 30
 CONNECTIONS = 48
@@ -33,7 +33,7 @@ CONNECTIONS = 48
 # Sends parts of messages too: what does not fit into the kernel is cut anywhere.
 FLOOD = """
 import select, socket, sys
-from gputile.arbiter.protocol import Kind, Message
+from gputile.node.arbiter.protocol import Kind, Message
 path, number, start = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
 data = Message(Kind.BUSY, turn=1).encode() * 6000
 left = {}
@@ -124,10 +124,10 @@ async def connect(path: Path) -> socket.socket:
 
 async def take_turn(peer: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    await loop.sock_sendall(peer, Message(Kind.WANT).encode())
+    await loop.sock_sendall(peer, Message(MessageKind.WANT).encode())
     turn = decode(await loop.sock_recv(peer, SIZE))
-    assert turn.kind is Kind.TURN
-    await loop.sock_sendall(peer, Message(Kind.DONE, turn=turn.turn).encode())
+    assert turn.kind is MessageKind.TURN
+    await loop.sock_sendall(peer, Message(MessageKind.DONE, turn=turn.turn).encode())
 
 
 def test_a_flood_from_many_connections_gets_no_more_than_its_allowance(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_one_that_says_too_much_is_heard_to_the_end_and_in_order(tmp_path: Path)
         (path,) = await arbiter.serve(tmp_path, "one")
         peer = await connect(path)
         turns = list(range(1, 5 * MESSAGES_AT_ONCE))
-        said = b"".join(Message(Kind.BUSY, turn=turn).encode() for turn in turns)
+        said = b"".join(Message(MessageKind.BUSY, turn=turn).encode() for turn in turns)
         async with asyncio.timeout(WITHIN_S):
             for start in range(0, len(said), 1001):
                 await loop.sock_sendall(peer, said[start : start + 1001])
@@ -219,10 +219,10 @@ def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tm
             peer.sendall(GREETING + MINE)
             peer.recv(SIZE, socket.MSG_WAITALL)
             for _ in range(ROUNDS):
-                peer.sendall(Message(Kind.WANT).encode())
+                peer.sendall(Message(MessageKind.WANT).encode())
                 turn = decode(peer.recv(SIZE, socket.MSG_WAITALL))
-                assert turn.kind is Kind.TURN
-                peer.sendall(Message(Kind.DONE, turn=turn.turn).encode())
+                assert turn.kind is MessageKind.TURN
+                peer.sendall(Message(MessageKind.DONE, turn=turn.turn).encode())
                 time.sleep(0.02)
             greeted, seconds = loop.communicate("\n", WITHIN_S)[0].split()
             assert 0 < int(greeted) <= CONNECTIONS_AT_ONCE + CONNECTIONS_PER_S * float(seconds)
@@ -235,11 +235,11 @@ def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> None:
         arbiter, loop = Recorder(), asyncio.get_running_loop()
         (path,) = await arbiter.serve(tmp_path, "one")
         here, there = socket.socketpair()
-        line = Line(loop)
+        line = ConnectionQueue(loop)
         connection = Connection(str(path.parent), 1, arbiter, line)
         await loop.connect_accepted_socket(lambda: connection, here)
         there.sendall(GREETING)
-        assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is Kind.WELCOME
+        assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is MessageKind.WELCOME
         connection.pause()
         there.sendall(MINE * 100)
         connection.end_if_gone()
@@ -263,7 +263,7 @@ def test_the_turn_of_a_flood_that_ends_goes_to_another(tmp_path: Path) -> None:
     async def main() -> None:
         arbiter = Recorder()
         bad, good = await arbiter.serve(tmp_path, "bad", "good")
-        with program(FLOOD, str(bad), "2", (GREETING + MINE + Message(Kind.WANT).encode()).hex()) as flood:
+        with program(FLOOD, str(bad), "2", (GREETING + MINE + Message(MessageKind.WANT).encode()).hex()) as flood:
             assert flood.stdout is not None
             assert await asyncio.to_thread(flood.stdout.readline)
             async with asyncio.timeout(WITHIN_S):

@@ -5,9 +5,9 @@ import contextlib
 import os
 from pathlib import Path
 
-from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
-from gputile.arbiter.protocol import SOCKET
-from gputile.arbiter.server import Arbiter
+from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.protocol import SOCKET
+from gputile.node.arbiter.server import Arbiter
 
 CARD = "GPU-00000000-0000-5117-0000-000000000001"
 

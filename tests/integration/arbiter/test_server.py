@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
-from gputile.arbiter.listening import MOST_CONNECTIONS
-from gputile.arbiter.protocol import SIZE, VERSION, Kind, Message, decode, uuid_fields
+from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.listener import MOST_CONNECTIONS
+from gputile.node.arbiter.protocol import SIZE, VERSION, Message, MessageKind, decode, uuid_fields
 from tests.integration.arbiter.process import ArbiterProcess
 
 CARD = "GPU-00000000-0000-5117-0000-000000000001"
@@ -33,9 +33,9 @@ class Peer:
         self.socket.settimeout(20.0)
         self.socket.connect(str(path))
         if greet:
-            self.say(Message(Kind.HELLO, a=1, b=1))
-            assert self.hear().kind is Kind.WELCOME
-            self.say(Message(Kind.CARD, card=0, a=A, b=B))
+            self.say(Message(MessageKind.HELLO, a=1, b=1))
+            assert self.hear().kind is MessageKind.WELCOME
+            self.say(Message(MessageKind.CARD, card=0, a=A, b=B))
 
     def say(self, *messages: Message) -> None:
         self.socket.sendall(b"".join(message.encode() for message in messages))
@@ -71,35 +71,35 @@ def serve(arbiter: ArbiterProcess, *names: str, card: str = CARD) -> list[Path]:
 
 def test_a_turn_and_its_limit(arbiter: ArbiterProcess) -> None:
     one, two = (Peer(path) for path in serve(arbiter, "one", "two"))
-    one.say(Message(Kind.WANT))
+    one.say(Message(MessageKind.WANT))
     turn = one.hear()
-    assert (turn.kind, turn.a) == (Kind.TURN, 0)
-    two.say(Message(Kind.WANT))
-    assert one.hear().kind is Kind.LIMIT
-    one.say(Message(Kind.DONE, turn=turn.turn, b=1))
-    assert two.hear().kind is Kind.TURN
+    assert (turn.kind, turn.a) == (MessageKind.TURN, 0)
+    two.say(Message(MessageKind.WANT))
+    assert one.hear().kind is MessageKind.LIMIT
+    one.say(Message(MessageKind.DONE, turn=turn.turn, b=1))
+    assert two.hear().kind is MessageKind.TURN
 
 
 def test_killed_and_silent_holders(arbiter: ArbiterProcess) -> None:
     one, two, three = (Peer(path) for path in serve(arbiter, "one", "two", "three"))
-    one.say(Message(Kind.WANT))
+    one.say(Message(MessageKind.WANT))
     one.hear()
-    two.say(Message(Kind.WANT))
+    two.say(Message(MessageKind.WANT))
     one.hear()
     one.socket.close()
     turn = two.hear()
-    assert (turn.kind, turn.a) == (Kind.TURN, 30_000_000), "one was there a moment ago"
-    three.say(Message(Kind.WANT))
-    assert three.hear().kind is Kind.TURN, "two says nothing"
+    assert (turn.kind, turn.a) == (MessageKind.TURN, 30_000_000), "one was there a moment ago"
+    three.say(Message(MessageKind.WANT))
+    assert three.hear().kind is MessageKind.TURN, "two says nothing"
 
 
 def test_versions(arbiter: ArbiterProcess) -> None:
     """A newer library that still speaks version 1 is welcome; one that does not is told so."""
     (path,) = serve(arbiter, "one")
     newer, alien = Peer(path, greet=False), Peer(path, greet=False)
-    newer.say(Message(Kind.HELLO, a=1, b=VERSION + 6))
+    newer.say(Message(MessageKind.HELLO, a=1, b=VERSION + 6))
     assert newer.hear().a == VERSION
-    alien.say(Message(Kind.HELLO, a=VERSION + 1, b=VERSION + 6))
+    alien.say(Message(MessageKind.HELLO, a=VERSION + 1, b=VERSION + 6))
     assert alien.hear().a == 0
     assert alien.closed()
 
@@ -108,7 +108,7 @@ def test_a_card_of_somebody_else(arbiter: ArbiterProcess) -> None:
     (path,) = serve(arbiter, "one")
     peer = Peer(path)
     a, b = uuid_fields(OTHER)
-    peer.say(Message(Kind.CARD, card=1, a=a, b=b))
+    peer.say(Message(MessageKind.CARD, card=1, a=a, b=b))
     assert peer.closed()
 
 
@@ -117,8 +117,8 @@ def test_too_many_connections(arbiter: ArbiterProcess) -> None:
     peers = [Peer(path) for _ in range(MOST_CONNECTIONS)]
     assert Peer(path, greet=False).closed()
     peers[0].socket.close()
-    peers[1].say(Message(Kind.WANT))
-    assert peers[1].hear().kind is Kind.TURN
+    peers[1].say(Message(MessageKind.WANT))
+    assert peers[1].hear().kind is MessageKind.TURN
 
 
 def test_an_allocation_that_is_gone(arbiter: ArbiterProcess) -> None:
@@ -132,7 +132,7 @@ def test_an_allocation_that_is_gone(arbiter: ArbiterProcess) -> None:
 def test_a_flood_is_read_slowly_and_disturbs_nobody(arbiter: ArbiterProcess) -> None:
     one, two = (Peer(path) for path in serve(arbiter, "one", "two"))
     one.socket.setblocking(False)
-    flood = Message(Kind.WANT).encode() * 4096
+    flood = Message(MessageKind.WANT).encode() * 4096
     sent = 0
     for _ in range(100):
         try:
@@ -140,8 +140,8 @@ def test_a_flood_is_read_slowly_and_disturbs_nobody(arbiter: ArbiterProcess) -> 
         except BlockingIOError:
             break
     assert sent
-    two.say(Message(Kind.WANT))
-    assert two.hear().kind is Kind.TURN
+    two.say(Message(MessageKind.WANT))
+    assert two.hear().kind is MessageKind.TURN
 
 
 def test_another_arbiter_waits_for_the_first_to_end(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_one_that_waits_for_the_first_to_end_ends_with_its_agent(tmp_path: Path)
 
 def test_it_ends_with_the_agent(tmp_path: Path) -> None:
     """Standard input closes when the agent dies, however it dies."""
-    process = subprocess.Popen([sys.executable, "-m", "gputile.arbiter"], stdin=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-m", "gputile.node.arbiter"], stdin=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(20.0) == 0
@@ -193,15 +193,15 @@ any_message = st.builds(
     st.sampled_from([0, 1, B, 2**64 - 1]),
     st.sampled_from([0, 0, 0, 1]),
 )
-HELLO = Message(Kind.HELLO, a=1, b=1).encode()
-MINE = Message(Kind.CARD, a=A, b=B).encode()
+HELLO = Message(MessageKind.HELLO, a=1, b=1).encode()
+MINE = Message(MessageKind.CARD, a=A, b=B).encode()
 
 
 @settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 @given(st.lists(st.one_of(any_message, st.binary(max_size=70), st.sampled_from([HELLO, MINE])), max_size=30))
-@example([HELLO, MINE, Message(Kind.DONE, turn=1, a=2**64 - 1, b=1).encode()])
+@example([HELLO, MINE, Message(MessageKind.DONE, turn=1, a=2**64 - 1, b=1).encode()])
 def test_whatever_bytes_come_others_get_their_turns(arbiter: ArbiterProcess, chunks: list[bytes]) -> None:
     fuzzed, good = arbiter.paths if arbiter.paths else serve(arbiter, "fuzzed", "good")
     bad = socket.socket(socket.AF_UNIX)
@@ -212,7 +212,7 @@ def test_whatever_bytes_come_others_get_their_turns(arbiter: ArbiterProcess, chu
             bad.sendall(chunk)
     except (BrokenPipeError, ConnectionResetError):
         pass
-    peer.say(Message(Kind.WANT))
-    assert peer.hear().kind is Kind.TURN
+    peer.say(Message(MessageKind.WANT))
+    assert peer.hear().kind is MessageKind.TURN
     bad.close()
     peer.socket.close()

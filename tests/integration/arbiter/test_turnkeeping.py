@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gputile.agent import turnkeeping
-from gputile.agent.store import Store
-from gputile.agent.timeshares import TimeShares
-from gputile.agent.turnkeeping import TurnKeeping
-from gputile.agent.usagefiles import UsageFiles
-from gputile.arbiter.assignment import Allocation, Assignment, CardClaim
-from gputile.arbiter.protocol import SIZE, SOCKET, Kind, Message, decode, uuid_fields
-from gputile.gateway.claim import Claim
+from gputile.node.agent.allocate.usage_files import UsageFiles
+from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.gpu_time import arbiter_process
+from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
+from gputile.node.agent.gpu_time.time_shares import TimeShares
+from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
+from gputile.node.gateway.node_lock import NodeLock
 
 CARD = "GPU-00000000-0000-5117-0000-000000000001"
 WITHIN_S = 60.0
@@ -35,9 +35,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def claimed(directory: Path, token: str) -> Claim:
+def claimed(directory: Path, token: str) -> NodeLock:
     """Return a claim that has been made."""
-    claim = Claim(directory / "owner", token)
+    claim = NodeLock(directory / "owner", token)
     claim.take()
     return claim
 
@@ -48,8 +48,8 @@ def answers(path: Path) -> bool:
         peer.settimeout(0.5)
         try:
             peer.connect(str(path))
-            peer.sendall(Message(Kind.HELLO, a=1, b=1).encode())
-            return decode(peer.recv(SIZE, socket.MSG_WAITALL)).kind is Kind.WELCOME
+            peer.sendall(Message(MessageKind.HELLO, a=1, b=1).encode())
+            return decode(peer.recv(SIZE, socket.MSG_WAITALL)).kind is MessageKind.WELCOME
         except (OSError, ValueError):
             return False
 
@@ -58,8 +58,8 @@ def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypatch: py
     async def main() -> None:
         store, wanted = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ["one"]
         store.prepare("one")
-        monkeypatch.setattr(turnkeeping, "STOP_WITHIN_S", 60.0)
-        turns = TurnKeeping(store, lambda beside: shares_of(store, *wanted))
+        monkeypatch.setattr(arbiter_process, "STOP_WITHIN_S", 60.0)
+        turns = ArbiterProcess(store, lambda beside: shares_of(store, *wanted))
         path = store.allocations / "one" / SOCKET
         turns.starting("one")
         assert (store.allocations / "one" / "share").read_bytes().startswith(b"gputile-share 1\n")
@@ -83,14 +83,14 @@ def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypatch: py
 
 def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
     async def main() -> None:
-        claim = Claim(tmp_path / "owner", "b")
+        claim = NodeLock(tmp_path / "owner", "b")
         older, younger = (
             Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")),
             Store(tmp_path, claim, UsageFiles(tmp_path / "usage")),
         )
         older.prepare("one")
-        former = TurnKeeping(older, lambda beside: shares_of(older, "one"))
-        latter = TurnKeeping(younger, lambda beside: shares_of(younger, "one"))
+        former = ArbiterProcess(older, lambda beside: shares_of(older, "one"))
+        latter = ArbiterProcess(younger, lambda beside: shares_of(younger, "one"))
         path = older.allocations / "one" / SOCKET
         former.refresh()
         await until(lambda: answers(path))
@@ -109,13 +109,13 @@ def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G4: who had how much of a card can be seen, and no counter falls."""
-    monkeypatch.setattr(turnkeeping, "REPORT_EVERY_S", 0.05)
+    monkeypatch.setattr(arbiter_process, "REPORT_EVERY_S", 0.05)
     told: list[Mapping[tuple[str, str], int]] = []
 
     async def main() -> None:
         store = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
         store.prepare("one")
-        turns = TurnKeeping(store, lambda beside: shares_of(store, "one"), told.append)
+        turns = ArbiterProcess(store, lambda beside: shares_of(store, "one"), told.append)
         path = store.allocations / "one" / SOCKET
         turns.refresh()
         await until(lambda: answers(path))
@@ -140,11 +140,11 @@ def use(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(WITHIN_S)
         peer.connect(str(path))
-        peer.sendall(Message(Kind.HELLO, a=1, b=1).encode())
-        assert decode(peer.recv(SIZE, socket.MSG_WAITALL)).kind is Kind.WELCOME
-        peer.sendall(Message(Kind.CARD, card=0, a=a, b=b).encode() + Message(Kind.WANT).encode())
+        peer.sendall(Message(MessageKind.HELLO, a=1, b=1).encode())
+        assert decode(peer.recv(SIZE, socket.MSG_WAITALL)).kind is MessageKind.WELCOME
+        peer.sendall(Message(MessageKind.CARD, card=0, a=a, b=b).encode() + Message(MessageKind.WANT).encode())
         turn = decode(peer.recv(SIZE, socket.MSG_WAITALL))
-        assert turn.kind is Kind.TURN
+        assert turn.kind is MessageKind.TURN
         time.sleep(0.05)
-        peer.sendall(Message(Kind.DONE, turn=turn.turn, a=USED_NS).encode())
+        peer.sendall(Message(MessageKind.DONE, turn=turn.turn, a=USED_NS).encode())
         time.sleep(0.2)

@@ -14,9 +14,9 @@ from typing import Any
 
 import grpc
 
-from gputile.gateway.podresources import CLIENT_OPTIONS
-from gputile.gateway.protocols import podresources_v1_pb2 as pb
-from gputile.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
+from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
+from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
+from gputile.node.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, runs
 from tests.soak.system.objects import ASKED, Unreadable, annotation, cards_of, claim_of, key_of, node_of
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from gputile.api.wellknown import MODE_LABEL
+from gputile.api.well_known import MODE_LABEL
 from tests.e2e.extender import write_cluster
 from tests.e2e.node import GpuNode
 from tests.e2e.playedagents import PlayedAgents
@@ -114,7 +114,7 @@ class System:
     def arbiters(self) -> list[int]:
         """Return the process IDs of the arbiter, at most one."""
         agents = self.real.agent.pids()[1:]
-        return [pid for agent in agents for pid in children(agent) if "gputile.arbiter" in command(pid)]
+        return [pid for agent in agents for pid in children(agent) if "gputile.node.arbiter" in command(pid)]
 
     def memory(self) -> dict[str, tuple[int, float]]:
         """Return the process ID and the MiB in RAM of each of gputile's processes that runs."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-from gputile.api.wellknown import MODE_LABEL
+from gputile.api.well_known import MODE_LABEL
 from tests.localcluster.client import ApiError
 from tests.localcluster.processes import Process
 from tests.soak.system.cluster import CONTROLLERS, EXTENDERS, OURS, SCHEDULERS, System

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gputile.api.wellknown import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
 from gputile.cli.main import app
-from gputile.device.allocation import Allocation
-from gputile.device.hold import Hold, encode_hold
-from gputile.simulator.naming import make_gpu_uuid
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.reservation import Reservation, encode_reservation
+from gputile.tools.simulator.naming import make_gpu_uuid
 from tests.corebuilders import allocation_text, share
 
 run = CliRunner()
@@ -121,8 +121,10 @@ nodes:
 def test_places_that_are_kept_count_until_they_end(tmp_path: Path, ends_in_s: int, code: int, config: str) -> None:
     """B4, M13: also where no configuration says that gangs are planned, as the chart's does."""
     card = share(make_gpu_uuid("a", 0), 15 * 1024)
-    hold = Hold("g/1", 1, 1, "a", time.time_ns() + ends_in_s * 10**9, Allocation((card,), {}, 1024, mode="share"))
-    kept = json.dumps({HOLD_ANNOTATION: encode_hold(hold)})
+    hold = Reservation(
+        "g/1", 1, 1, "a", time.time_ns() + ends_in_s * 10**9, Allocation((card,), {}, 1024, mode="share")
+    )
+    kept = json.dumps({HOLD_ANNOTATION: encode_reservation(hold)})
     (tmp_path / "state").write_text(ONE + pod("member", 15, annotations=kept) + pod("waits", 4), encoding="utf-8")
     (tmp_path / "config").write_text(config, encoding="utf-8")
     more = ("--config", str(tmp_path / "config")) if config else ()

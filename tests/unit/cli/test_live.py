@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.api.core import Node, Pod
-from gputile.api.wellknown import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
 from gputile.cli.main import app
-from gputile.device.allocation import Allocation
-from gputile.device.hold import Hold, encode_hold
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.apiserver import FakeApiServer
 
@@ -44,8 +44,8 @@ def machine(mode: str = "share") -> Node:
 def kept(ends_in_s: int) -> Pod:
     """Return a pod of a gang, for which the whole card is kept."""
     card = share("GPU-n-0", 15 * GIB)
-    hold = Hold("g/1", 1, 1, "n", time.time_ns() + ends_in_s * 10**9, Allocation((card,), {}, GIB, mode="share"))
-    return pod("member", mem=15, annotations={HOLD_ANNOTATION: encode_hold(hold)})
+    hold = Reservation("g/1", 1, 1, "n", time.time_ns() + ends_in_s * 10**9, Allocation((card,), {}, GIB, mode="share"))
+    return pod("member", mem=15, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.main import app
-from gputile.isolation import memorycheck, simulation
-from gputile.isolation.limits import USAGE, CardLimit, encode_limits
+from gputile.node.isolation import memory_check, simulated_gpus
+from gputile.node.isolation.limits import USAGE, CardLimit, encode_limits
 from tests.fakes.cuda import library
 
 RUNNER = CliRunner()
@@ -21,7 +21,7 @@ RUNNER = CliRunner()
 
 def test_memory_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """M4: every way to memory gets the limit less a context, and no more."""
-    monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
+    monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0", "-o", "json"])
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["memory"]
@@ -34,8 +34,8 @@ def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     """M4: where nothing is enforced, the proof fails and says what was got."""
     nothing = tmp_path / "none.so"
     nothing.write_bytes((library().parent / "libnvidia-ml.so.1").read_bytes())  # a library that enforces nothing
-    monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
-    monkeypatch.setattr("gputile.isolation.memorycheck.library_path", lambda: nothing)
+    monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
+    monkeypatch.setattr("gputile.node.isolation.memory_check.library_path", lambda: nothing)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0"])
     assert done.exit_code == 1
     assert "MISSED" in done.stdout
@@ -43,24 +43,24 @@ def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def _one_limit_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second allocation has the first one's limit."""
-    monkeypatch.setattr(memorycheck, "encode_limits", lambda cards: encode_limits([CardLimit(cards[0].uuid, 512)]))
+    monkeypatch.setattr(memory_check, "encode_limits", lambda cards: encode_limits([CardLimit(cards[0].uuid, 512)]))
 
 
 def _a_limit_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of one allocation do not see what the others hold."""
-    start, copies = memorycheck._start, count()
+    start, copies = memory_check._start, count()
 
     def alone(way: str, mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack) -> Popen[str]:
         own = place.with_name(f"copy{next(copies)}")
         copytree(place, own)
         return start(way, mib, own, environment, stack)
 
-    monkeypatch.setattr(memorycheck, "_start", alone)
+    monkeypatch.setattr(memory_check, "_start", alone)
 
 
 def _one_account_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the second allocation holds is counted as the first one's too."""
-    start = memorycheck._start
+    start = memory_check._start
 
     def mixed(way: str, mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack) -> Popen[str]:
         if place.name == "1":
@@ -68,7 +68,7 @@ def _one_account_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
             (place / USAGE).hardlink_to(place.with_name("0") / USAGE)
         return start(way, mib, place, environment, stack)
 
-    monkeypatch.setattr(memorycheck, "_start", mixed)
+    monkeypatch.setattr(memory_check, "_start", mixed)
 
 
 @pytest.mark.parametrize("fault", [_one_limit_for_all, _a_limit_for_each_process, _one_account_for_all])
@@ -76,7 +76,7 @@ def test_a_fault_between_processes_is_seen(
     monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     """M4: limits that hold for a process alone, and not for two allocations side by side, fail the proof."""
-    monkeypatch.setattr(simulation, "driver_directory", lambda: library().parent)
+    monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
     fault(monkeypatch)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0", "-o", "json"])
     rows = json.loads(done.stdout)["memory"]

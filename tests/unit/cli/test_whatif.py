@@ -10,10 +10,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gputile.api.wellknown import ALLOCATION_ANNOTATION, HOLD_ANNOTATION, MEMORY_UNIT_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION, MEMORY_UNIT_ANNOTATION
 from gputile.cli.main import app
-from gputile.device.allocation import Allocation, CardShare, encode_allocation
-from gputile.simulator.naming import make_gpu_uuid
+from gputile.core.devices.allocation import Allocation, CardShare, encode_allocation
+from gputile.tools.simulator.naming import make_gpu_uuid
 
 ROOT = Path(__file__).resolve().parents[3]
 run = CliRunner()

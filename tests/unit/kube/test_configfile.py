@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
-from gputile.kube.configfile import follow, read
+from gputile.kube.config_file import follow, read
 from tests.fakes.apiserver import until
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import ObjectReference
 from gputile.kube.connection import Connection
-from gputile.kube.eventbox import shortened
+from gputile.kube.event_buffer import shortened
 from gputile.kube.events import EventRecorder
 from tests.fakes.apiserver import FakeApiServer, Object, until
 from tests.unit.kube.views import QUICK

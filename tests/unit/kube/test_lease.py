@@ -6,7 +6,7 @@ import pytest
 from gputile.kube.connection import Connection
 from gputile.kube.errors import AnswerLost, BadAnswer, Forbidden
 from gputile.kube.lease import LeaseHolder
-from gputile.kube.tenancy import Tenancy
+from gputile.kube.lease_state import LeaseState
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.views import QUICK
 
@@ -20,7 +20,7 @@ class Scene:
         self.time = 0.0
 
     def replica(self, identity: str) -> LeaseHolder:
-        tenancy = Tenancy(identity, duration=15, margin=3)
+        tenancy = LeaseState(identity, duration=15, margin=3)
         return LeaseHolder(self.connection, "ns", "active", tenancy, within=10.0, monotonic=lambda: self.time)
 
     @property

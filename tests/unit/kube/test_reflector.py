@@ -9,7 +9,7 @@ import pytest
 from gputile.api.core import Pod
 from gputile.kube.backoff import Backoff
 from gputile.kube.connection import Connection
-from gputile.kube.reflector import Deleted, Event, Reflector, Replaced, Unreadable
+from gputile.kube.reflector import Deleted, Reflector, Replaced, UnreadableObject, WatchEvent
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
 
@@ -159,7 +159,7 @@ def test_one_bad_object_does_not_stop_the_rest(caplog: pytest.LogCaptureFixture)
             assert world.view.unreadable == {"bad"}
             event = world.view.events[0]
             assert isinstance(event, Replaced)
-            assert event.unreadable[0] == Unreadable(
+            assert event.unreadable[0] == UnreadableObject(
                 "ns", "bad", "uid-bad", "Expected `array`, got `int` - at `$.spec.containers`"
             )
             await reflector.relist()
@@ -237,7 +237,7 @@ def test_what_the_consumer_raises_ends_the_reflector() -> None:
     class Broken(Exception):
         pass
 
-    def on_event(event: Event[Pod]) -> None:
+    def on_event(event: WatchEvent[Pod]) -> None:
         raise Broken
 
     async def work(world: World) -> None:

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gputile.kube.tenancy import Record, Step, Tenancy
+from gputile.kube.lease_state import LeaseRecord, LeaseState, LeaseStep
 
 OFFSETS = (0.0, 1_000_000.0, -500.0)
 REPLICAS = st.integers(0, len(OFFSETS) - 1)
@@ -17,9 +17,9 @@ REPLICAS = st.integers(0, len(OFFSETS) - 1)
 class Write:
     """A request on its way: it takes effect when it arrives, if its version is still the current one."""
 
-    record: Record
+    record: LeaseRecord
     started: float
-    stored: Record | None = None
+    stored: LeaseRecord | None = None
     arrived: bool = False
 
 
@@ -30,9 +30,9 @@ class Leases(RuleBasedStateMachine):
         super().__init__()
         self.time = 0.0
         self.version = 0
-        self.stored: Record | None = None
-        self.replicas = [Tenancy(f"r{i}", 5 + 3 * i, 0) for i in range(len(OFFSETS))]
-        self.reads: dict[int, Record | None] = {}
+        self.stored: LeaseRecord | None = None
+        self.replicas = [LeaseState(f"r{i}", 5 + 3 * i, 0) for i in range(len(OFFSETS))]
+        self.reads: dict[int, LeaseRecord | None] = {}
         self.writes: dict[int, Write] = {}
         self.strays: list[Write] = []
 
@@ -65,7 +65,7 @@ class Leases(RuleBasedStateMachine):
 
     @rule(i=REPLICAS)
     def start_to_write(self, i: int) -> None:
-        if self.idle(i) and self.replicas[i].next_step(self.now(i)) is not Step.WAIT:
+        if self.idle(i) and self.replicas[i].next_step(self.now(i)) is not LeaseStep.WAIT:
             self.writes[i] = Write(self.replicas[i].wanted(), self.now(i))
 
     @rule(i=REPLICAS)
@@ -101,7 +101,7 @@ class Leases(RuleBasedStateMachine):
     @rule(i=REPLICAS)
     def restart(self, i: int) -> None:
         old = self.replicas[i]
-        self.replicas[i] = Tenancy(old.identity, old.duration, old.margin)
+        self.replicas[i] = LeaseState(old.identity, old.duration, old.margin)
         self.reads.pop(i, None)
         if i in self.writes:
             self.strays.append(self.writes.pop(i))
@@ -121,7 +121,7 @@ class DeletedLeases(Leases):
 
     def __init__(self) -> None:
         super().__init__()
-        self.replicas = [Tenancy(f"r{i}", 5, 0) for i in range(len(OFFSETS))]
+        self.replicas = [LeaseState(f"r{i}", 5, 0) for i in range(len(OFFSETS))]
 
     @rule()
     def delete(self) -> None:
@@ -135,48 +135,48 @@ TestDeletedLeases = DeletedLeases.TestCase
 @pytest.mark.parametrize(("holder", "vacated"), [("", True), ("them", False), ("me", False)])
 def test_who_takes_a_lease_knows_whether_it_was_released(holder: str, vacated: bool) -> None:
     """Under the own name it is what the process before this one left behind."""
-    mine = Tenancy("me", 15, 3)
-    mine.seen(Record("1", holder, 5.0, uid="u"), 0.0)
-    assert mine.next_step(5.0) is not Step.WAIT
+    mine = LeaseState("me", 15, 3)
+    mine.seen(LeaseRecord("1", holder, 5.0, uid="u"), 0.0)
+    assert mine.next_step(5.0) is not LeaseStep.WAIT
     for now in (5.0, 6.0):
         mine.written(replace(mine.wanted(), resource_version=str(now)), now, now)
         assert mine.vacated is vacated
 
 
 def test_what_was_just_created_belongs_to_nobody() -> None:
-    mine = Tenancy("me", 15, 3)
+    mine = LeaseState("me", 15, 3)
     mine.written(replace(mine.wanted(), resource_version="1"), 100.0, 104.0)
     assert not mine.valid(104.0)
-    assert mine.next_step(118.9) is Step.WAIT
-    assert mine.next_step(119.0) is Step.TAKE
+    assert mine.next_step(118.9) is LeaseStep.WAIT
+    assert mine.next_step(119.0) is LeaseStep.TAKE
 
 
 def test_an_expired_holder_is_replaced_after_its_own_duration_on_my_clock() -> None:
-    mine = Tenancy("me", 15, 3)
-    theirs = Record("1", "them", 10.0, transitions=4)
+    mine = LeaseState("me", 15, 3)
+    theirs = LeaseRecord("1", "them", 10.0, transitions=4)
     mine.seen(theirs, 100.0)
     mine.seen(theirs, 105.0)
-    assert mine.next_step(109.9) is Step.WAIT
+    assert mine.next_step(109.9) is LeaseStep.WAIT
     assert mine.expected_free_at == 110.0
-    assert mine.next_step(110.0) is Step.TAKE
-    assert mine.wanted() == Record("1", "me", 15.0, transitions=5)
+    assert mine.next_step(110.0) is LeaseStep.TAKE
+    assert mine.wanted() == LeaseRecord("1", "me", 15.0, transitions=5)
     mine.seen(replace(theirs, resource_version="2"), 110.0)
-    assert mine.next_step(110.0) is Step.WAIT
+    assert mine.next_step(110.0) is LeaseStep.WAIT
 
 
 def test_a_claim_counts_from_before_its_request() -> None:
-    mine = Tenancy("me", 15, 3)
-    assert mine.next_step(0.0) is Step.CREATE
-    mine.seen(Record("0", "", 0.0), 99.0)
-    assert mine.next_step(99.0) is Step.TAKE
+    mine = LeaseState("me", 15, 3)
+    assert mine.next_step(0.0) is LeaseStep.CREATE
+    mine.seen(LeaseRecord("0", "", 0.0), 99.0)
+    assert mine.next_step(99.0) is LeaseStep.TAKE
     mine.written(replace(mine.wanted(), resource_version="1"), 100.0, 104.0)
     assert mine.valid_until == 112.0
     assert mine.valid(111.9)
     assert not mine.valid(112.0)
-    assert mine.next_step(200.0) is Step.RENEW
+    assert mine.next_step(200.0) is LeaseStep.RENEW
 
 
 @pytest.mark.parametrize(("identity", "duration", "margin"), [("", 15, 3), ("me", 3, 3), ("me", 3, -1)])
 def test_nonsense_is_refused(identity: str, duration: float, margin: float) -> None:
     with pytest.raises(ValueError, match="lease"):
-        Tenancy(identity, duration, margin)
+        LeaseState(identity, duration, margin)

@@ -2,7 +2,7 @@
 
 from gputile.api.core import Pod
 from gputile.kube.backoff import Backoff
-from gputile.kube.reflector import Applied, Deleted, Event, Replaced, Unreadable
+from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
 
 PODS = "/api/v1/pods"
 QUICK = Backoff(first=0.001, longest=0.004)
@@ -20,9 +20,9 @@ class View:
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
         self.unreadable: set[str] = set()
-        self.events: list[Event[Pod]] = []
+        self.events: list[WatchEvent[Pod]] = []
 
-    def __call__(self, event: Event[Pod]) -> None:
+    def __call__(self, event: WatchEvent[Pod]) -> None:
         self.events.append(event)
         match event:
             case Replaced(objects, unreadable):
@@ -34,6 +34,6 @@ class View:
             case Deleted(each):
                 self.versions.pop(each.metadata.name, None)
                 self.unreadable.discard(each.metadata.name)
-            case Unreadable(name=name):
+            case UnreadableObject(name=name):
                 self.versions.pop(name, None)
                 self.unreadable.add(name)

@@ -5,9 +5,9 @@ from typing import Any, Literal
 import msgspec
 
 from gputile.api.core import Pod
-from gputile.api.gputime import MOST_WEIGHT, Policy, PolicyError, parse_policy
+from gputile.api.gpu_time import MOST_WEIGHT, GpuTimePolicy, GpuTimePolicyError, parse_policy
 from gputile.api.quantity import QuantityError, parse_mib
-from gputile.api.wellknown import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB
+from gputile.api.well_known import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
@@ -95,7 +95,7 @@ class GpuTime(_Section, frozen=True):
     nobody has more than others.
     """
 
-    policy: str = Policy.WEIGHTED.value
+    policy: str = GpuTimePolicy.WEIGHTED.value
     quantum_ms: int = 30
     longest_wait_ms: int = 1000
     max_weight: int = 1
@@ -139,7 +139,7 @@ class Configuration(_Section, frozen=True):
             raise ConfigurationError(f"maxPodsPerGpu is {self.max_pods_per_gpu}: valid are 1 to 1024")
         try:
             parse_policy(self.gpu_time.policy)
-        except PolicyError as error:
+        except GpuTimePolicyError as error:
             raise ConfigurationError(f"gpuTime.policy: {error}") from error
         weights = {f"gpuTime.namespaceMaxWeight.{name}": n for name, n in self.gpu_time.namespace_max_weight.items()}
         for field, weight in {"gpuTime.maxWeight": self.gpu_time.max_weight, **weights}.items():

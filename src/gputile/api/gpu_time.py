@@ -1,0 +1,72 @@
+"""The policies by which time on a card is shared.
+
+They are those of ACK's cGPU (parameter ``POLICY``, 0 to 5), under names of their own and under its numbers. Source:
+Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
+"""
+
+from enum import StrEnum
+from typing import Final
+
+MOST_WEIGHT: Final = 1000
+
+
+class GpuTimePolicy(StrEnum):
+    """How time on a card is shared.
+
+    ``average``: each container gets 1/maxPodsPerGpu, whoever else is there. ``preemptive``: equal shares of those that
+    want the card. ``weighted``: the same by weights and priorities. ``fixed``: each gets its percentage, never
+    more. ``weak``: each is guaranteed its percentage, and the rest goes by weights and priorities. ``native``: the
+    driver alone decides.
+    """
+
+    AVERAGE = "average"
+    PREEMPTIVE = "preemptive"
+    WEIGHTED = "weighted"
+    FIXED = "fixed"
+    WEAK = "weak"
+    NATIVE = "native"
+
+
+POLICIES: Final = tuple(GpuTimePolicy)
+"""All policies; the place of each is its number in ACK."""
+
+
+class GpuTimePolicyError(ValueError):
+    """There is no such policy; the text names those there are."""
+
+
+def parse_policy(text: str) -> GpuTimePolicy:
+    """Return the policy that ``text`` names, by name or by ACK's number.
+
+    Raises:
+        GpuTimePolicyError: there is none.
+    """
+    if text in POLICIES:
+        return GpuTimePolicy(text)
+    if len(text) == 1 and text in "012345":
+        return POLICIES[int(text)]
+    valid = ", ".join(f"{policy} ({number})" for number, policy in enumerate(POLICIES))
+    raise GpuTimePolicyError(f"{text!r} is no policy of GPU time; valid are {valid}")
+
+
+def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
+    """Return the weight in a pod's annotation; ``most`` is what the pod's namespace may have.
+
+    Raises:
+        ValueError: it is none; the text names the valid ones.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= most:
+        return int(text)
+    whose = "" if most == MOST_WEIGHT else " in this namespace"
+    raise ValueError(f"{text!r} is no weight of GPU time; valid{whose} are 1 to {most}")
+
+
+def parse_active_threads(text: str) -> int:
+    """Return the percentage of a card's threads in a pod's annotation (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
+
+    Raises:
+        ValueError: it is none; the text names the valid ones.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 100:
+        return int(text)
+    raise ValueError(f"{text!r} is no percentage of a card's threads; valid are 1 to 100")

@@ -1,0 +1,1 @@
+"""The services beside the API server and kube-scheduler: extender, controller and webhook."""

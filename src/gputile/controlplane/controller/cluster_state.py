@@ -1,0 +1,281 @@
+"""The controller's view of the cluster: the ledger, what kube-scheduler counts, and the pods of gangs.
+
+Watches feed it, and so do the answers to the controller's own writes, so that a round of planning sees what the one
+before it wrote. News of an older version of a pod than the one known is no news.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.pod_groups import PodGroup
+from gputile.api.well_known import HOLD_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.controlplane.controller.gang_members import GangMembers
+from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.events import (
+    NodeApplied,
+    NodeDeleted,
+    PodApplied,
+    PodDeleted,
+    TimePassed,
+)
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject, WatchEvent
+
+
+@dataclass(slots=True)
+class PlacementState:
+    """Where pods may be placed: cards, and what kube-scheduler counts."""
+
+    placer: PlacementEngine
+    predicates: Predicates
+
+
+class ClusterState:
+    """One event loop owns it. ``changed`` is called after everything that may let a gang start or end its wait.
+
+    What it keeps is bounded by what is in the cluster: nodes, PodGroups, the version of each pod, pods that are bound
+    and run, and pods of gangs that have not all finished.
+    """
+
+    def __init__(self, configuration: Configuration, changed: Callable[[], None] = lambda: None) -> None:
+        self.ledger = Ledger(configuration)
+        self.nodes: dict[str, Node] = {}
+        self.groups: dict[tuple[str, str], int] | None = None  # None while nobody knows PodGroups here
+        self.groups_read = 0  # grows whenever PodGroups change
+        self.freed = 0  # grows whenever there may be room that was not there before
+        self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
+        self.now_ns = 0
+        self.roster = GangMembers()
+        self._vacant = Ledger(configuration)  # the same nodes without a pod
+        self._changed = changed
+        self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of the roster
+        self._versions: dict[str, int] = {}
+        self._held: dict[str, int] = {}  # UID of an unbound pod with a hold -> when that ends, or has ended
+        self._live = PlacementState(PlacementEngine(self.ledger), Predicates(()))
+        self._empty = PlacementState(PlacementEngine(self._vacant), Predicates(()))
+
+    # -- questions
+
+    def node(self, name: str) -> Node | None:
+        """Return a node."""
+        return self.nodes.get(name)
+
+    def ground(self) -> PlacementState:
+        """Return the cluster as it is."""
+        return self._live
+
+    def empty_ground(self) -> PlacementState:
+        """Return the cluster as if no pod were in it: what does not fit there never will."""
+        return self._empty
+
+    def hold(self, pod: Pod) -> Reservation | None:
+        """Return a pod's hold, None where it has none or it has ended."""
+        hold = reservation_of(pod)
+        return hold if hold is not None and hold.expires_ns > self.now_ns else None
+
+    def hold_end(self, uid: str) -> int:
+        """Return when the hold of an unbound pod ends or has ended, Unix time in nanoseconds; 0 where it has none."""
+        return self._held.get(uid, 0)
+
+    # -- facts
+
+    def take_pods(self, event: WatchEvent[Pod]) -> None:
+        """Take an event of the pods' watch."""
+        for _ in self.pod_news(event):
+            pass
+
+    def take_nodes(self, event: WatchEvent[Node]) -> None:
+        """Take an event of the nodes' watch."""
+        for _ in self.node_news(event):
+            pass
+
+    def pod_news(self, event: WatchEvent[Pod]) -> Steps[None]:
+        """Take an event of the pods' watch, in steps."""
+        match event:
+            case Applied(pod):
+                self._apply(pod)
+            case Deleted(pod):
+                self._forget(pod.metadata.uid)
+            case Replaced(pods, unreadable):
+                kept = {pod.metadata.uid for pod in pods} | {each.uid for each in unreadable}
+                for uid in self._versions.keys() - kept:
+                    self._forget(uid)
+                    yield
+                # Finished pods count where others of their gang have not finished: these have to be known first.
+                for finished in (False, True):
+                    for pod in pods:
+                        if pod.finished is finished:
+                            self._apply(pod)
+                        yield
+                self.freed += 1
+            case UnreadableObject():
+                return
+        self._changed()
+
+    def node_news(self, event: WatchEvent[Node]) -> Steps[None]:
+        """Take an event of the nodes' watch, in steps."""
+        match event:
+            case Applied(node):
+                self._apply_node(node)
+            case Deleted(node):
+                self._forget_node(node.metadata.name)
+            case Replaced(nodes, unreadable):
+                kept = {node.metadata.name for node in nodes} | {each.name for each in unreadable}
+                for name in self.nodes.keys() - kept:
+                    self._forget_node(name)
+                    yield
+                for node in nodes:
+                    self._apply_node(node)
+                    yield
+            case UnreadableObject():
+                return
+        self._changed()
+
+    def take_groups(self, event: WatchEvent[PodGroup]) -> None:
+        """Take an event of the PodGroups' watch."""
+        for _ in self.group_news(event):
+            pass
+
+    def group_news(self, event: WatchEvent[PodGroup]) -> Steps[None]:
+        """Take an event of the PodGroups' watch, in steps."""
+        yield
+        groups = self.groups if self.groups is not None else {}
+        match event:
+            case Applied(group):
+                groups[group.metadata.namespace, group.metadata.name] = group.spec.min_member
+            case Deleted(group):
+                groups.pop((group.metadata.namespace, group.metadata.name), None)
+            case Replaced(all_groups, _):
+                groups = {(each.metadata.namespace, each.metadata.name): each.spec.min_member for each in all_groups}
+            case UnreadableObject(namespace, name):
+                groups.pop((namespace, name), None)
+        self.groups = groups
+        self.groups_read += 1
+        self._changed()
+
+    def tick(self, now_ns: int) -> None:
+        """Let it be ``now_ns``, Unix time in nanoseconds. That is earlier than before where a clock was set back."""
+        before, self.now_ns = self.now_ns, now_ns
+        position = self.ledger.changes.position
+        self.ledger.apply(TimePassed(self.now_ns))
+        if self.ledger.changes.position != position:
+            self.freed += 1
+        first, last = min(before, self.now_ns), max(before, self.now_ns)
+        for uid in [uid for uid, ends_ns in self._held.items() if first < ends_ns <= last]:
+            self._occupy(self._pods[uid])
+
+    # -- the controller's own writes
+
+    def expect(self, pod: Pod, hold: Reservation | None) -> Pod:
+        """See a pod as it will be once a write of its hold is executed; return it as it will be."""
+        annotations = {key: text for key, text in pod.metadata.annotations.items() if key != HOLD_ANNOTATION}
+        if hold is not None:
+            annotations[HOLD_ANNOTATION] = encode_reservation(hold)
+        else:
+            self.freed += 1
+        expected = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+        self._store(expected)
+        return expected
+
+    def written(self, pod: Pod) -> None:
+        """Take the API server's answer to a write. A pod that is gone meanwhile stays gone."""
+        if pod.metadata.uid in self._versions:
+            self._apply(pod)
+
+    def not_written(self, pod: Pod) -> None:
+        """Take back what was expected of ``pod``, unless something newer is known of it."""
+        if self._versions.get(pod.metadata.uid) == _version(pod):
+            self.freed += 1
+            self._store(pod)
+
+    # -- within
+
+    def _apply(self, pod: Pod) -> None:
+        version = _version(pod)
+        if version < self._versions.get(pod.metadata.uid, 0):
+            return
+        self._versions[pod.metadata.uid] = version
+        self._store(pod)
+
+    def _store(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        before = self.ledger.booking(uid)
+        old = self._pods.get(uid)
+        for gone in self.roster.put(pod):
+            self._pods.pop(gone, None)
+        if uid in self.roster or (pod.spec.node_name and not pod.finished):
+            self._pods[uid] = pod
+        else:
+            self._pods.pop(uid, None)
+        self.ledger.apply(PodApplied(pod))
+        after = self.ledger.booking(uid)
+        ended = pod.finished and old is not None and not old.finished
+        if ended or (before is not None and (after is None or after.node != before.node)):
+            self.freed += 1
+        self._occupy(pod)
+
+    def _forget(self, uid: str) -> None:
+        self.ledger.apply(PodDeleted(uid))
+        self._versions.pop(uid, None)
+        if self._pods.pop(uid, None) is None:
+            return
+        self.freed += 1
+        for gone in self.roster.drop(uid):
+            self._pods.pop(gone, None)
+        self._held.pop(uid, None)
+        self._live.predicates.remove(uid)
+
+    def _occupy(self, pod: Pod) -> None:
+        """Count the pod where it is, or where a place is kept for it."""
+        uid = pod.metadata.uid
+        hold = None if pod.spec.node_name or pod.finished else reservation_of(pod)
+        node = pod.spec.node_name
+        if hold is not None:
+            self._held[uid] = hold.expires_ns
+            node = hold.node if hold.expires_ns > self.now_ns else ""
+        else:
+            self._held.pop(uid, None)
+        self._live.predicates.remove(uid)
+        if node:
+            self._live.predicates.place(pod, node)
+
+    def _apply_node(self, node: Node) -> None:
+        name = node.metadata.name
+        before = self.nodes.get(name)
+        self.nodes[name] = node
+        for ledger in (self.ledger, self._vacant):
+            ledger.apply(NodeApplied(node))
+        if before is None or _schedulable(before) != _schedulable(node):
+            for ground in (self._live, self._empty):
+                ground.predicates.put_node(node)
+            self._other_room()
+
+    def _forget_node(self, name: str) -> None:
+        self.nodes.pop(name, None)
+        for ledger in (self.ledger, self._vacant):
+            ledger.apply(NodeDeleted(name))
+        for ground in (self._live, self._empty):
+            ground.predicates.drop_node(name)
+        self._other_room()
+
+    def _other_room(self) -> None:
+        self.freed += 1
+        self.grown += 1
+
+
+def _schedulable(node: Node) -> tuple[object, ...]:
+    """Return what kube-scheduler and gputile look at."""
+    meta = node.metadata
+    return meta.labels, meta.annotations.get(INVENTORY_ANNOTATION), node.spec, node.status.allocatable
+
+
+def _version(pod: Pod) -> int:
+    text = pod.metadata.resource_version
+    return int(text) if text.isdecimal() else 0

@@ -1,0 +1,253 @@
+"""Puts the controller together and runs it: watches, Lease, nodes, gangs, and an orderly end."""
+
+import asyncio
+import gc
+import logging
+import secrets
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import AGENT_SILENT
+from gputile.controlplane.controller.api_server import ApiServerWriter
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gang_planner import GangPlanner
+from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.leadership import Leadership
+from gputile.controlplane.controller.monitoring import ControllerMetrics, Monitoring
+from gputile.controlplane.controller.node_diagnosis import units_in_force
+from gputile.controlplane.controller.node_reconciler import NodeReconciler
+from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
+from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.core.placement.steps import Steps
+from gputile.kube.config_file import follow
+from gputile.kube.connection import Connection
+from gputile.kube.events import EventRecorder
+from gputile.kube.kubeconfig import Access
+from gputile.kube.lease import LeaseHolder
+from gputile.kube.lease_state import LeaseState
+from gputile.kube.reflector import Applied, Deleted, Reflector, Replaced, WatchEvent
+from gputile.support.http_server import ANY_ADDRESS, Server, holding
+from gputile.support.loop_lag import LoopLag
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """How this process runs. ``config`` is followed while it changes; ``health_port`` 0 serves nothing."""
+
+    namespace: str
+    lease: str
+    identity: str
+    lease_seconds: float = 15.0
+    health_port: int = 8082
+    config: Path | None = None
+
+
+class Controller:
+    """The parts of one controller on one connection, with one configuration."""
+
+    def __init__(self, connection: Connection, configuration: Configuration, settings: ControllerSettings) -> None:
+        self._settings = settings
+        self._configuration = configuration
+        self._connection = connection
+        self._events = EventRecorder(connection, settings.identity)
+        writer = ApiServerWriter(connection, self._events)
+        self.view = ClusterState(configuration, self._changed)
+        self.intake = UpdateQueue()
+        self._listed: set[str] = set()
+        seconds = settings.lease_seconds
+        tenancy = LeaseState(settings.identity, seconds, seconds / 3)
+        lease = LeaseHolder(connection, settings.namespace, settings.lease, tenancy, within=max(1.0, seconds / 3))
+        self.leadership = Leadership(lease, self._refresh, self._begun)
+        active = self.leadership.active
+        self.nodes = NodeReconciler(writer, configuration, self.view.node, active, time.monotonic)
+        planner = GangPlanner(self.view, lambda: secrets.token_hex(6))
+        self.gangs = GangReconciler(self.view, planner, writer, active, time.time_ns, self.intake)
+        self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
+        self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
+        self._lag = LoopLag("controller")
+        self._watches: list[Reflector[Node] | Reflector[Pod]] = [self._node_watch]
+        if configuration.admission.gangs:
+            self._watches.append(self._pod_watch)
+
+    def not_ready(self) -> str:
+        """Return why this replica is not ready, "" where it is; a standby is."""
+        return "" if len(self._listed) == len(self._watches) else "the cluster is not listed yet"
+
+    async def run(self) -> NoReturn:
+        """Watch and act until cancelled; give the Lease up at the end."""
+        work: list[Coroutine[Any, Any, Any]] = [
+            self._lag.run(),
+            self._events.run(),
+            self.intake.run(),
+            self._node_watch.run(),
+            self.nodes.queue.run(),
+            self.leadership.keep(self._settings.lease_seconds / 3),
+        ]
+        if self._configuration.admission.gangs:
+            work += [
+                self._pod_watch.run(),
+                watch_pod_groups(self._connection, lambda event: self.intake.put(self.view.group_news(event))),
+                self.gangs.run(),
+            ]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for each in work:
+                    group.create_task(each)
+        finally:
+            await asyncio.shield(self.leadership.release())
+        raise AssertionError("the controller's tasks never end")
+
+    def describe(self, metrics: ControllerMetrics) -> None:
+        """Export what can be counted."""
+        view, gangs, nodes = self.view, self.gangs, self.nodes
+        metrics.registry.register(self._lag.seconds)
+        gauge = metrics.gauge
+        gauge("gputile_controller_active", "1 while this replica acts.", self.leadership.active)
+        gauge("gputile_controller_synced", "1 once the cluster is listed.", lambda: not self.not_ready())
+        gauge("gputile_controller_gangs_waiting", "Gangs that have pods without a place.", lambda: gangs.waiting)
+        gauge("gputile_controller_gangs_planned", "Gangs that were given places.", lambda: gangs.planned)
+        gauge("gputile_controller_taints_written", "Changes of GPU taints.", lambda: nodes.tainted)
+        gauge(
+            "gputile_controller_write_failures",
+            "Writes that were tried again.",
+            lambda: nodes.queue.failures + gangs.failures,
+        )
+        gauge("gputile_controller_places_kept", "Pods of gangs whose cards are kept for them.", self._kept)
+        gauge("gputile_controller_silent_nodes", "GPU nodes whose agent is silent.", self._silent)
+        metrics.labelled(
+            "gputile_controller_nodes_by_unit",
+            "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
+            "unit_mib",
+            lambda: [(str(u), n) for u, n in units_in_force(view.nodes.values(), self._configuration).items()],
+        )
+
+    def _kept(self) -> int:
+        return sum(booking.tentative for booking in self.view.ledger.bookings())
+
+    def _silent(self) -> int:
+        conditions = (c for node in self.view.nodes.values() for c in node.status.conditions)
+        return sum(c.type == AGENT_SILENT and c.status == "True" for c in conditions)
+
+    def _take_pods(self, event: WatchEvent[Pod]) -> None:
+        self.intake.put(self._pod_news(event))
+
+    def _take_nodes(self, event: WatchEvent[Node]) -> None:
+        self.intake.put(self._node_news(event))
+
+    def _pod_news(self, event: WatchEvent[Pod]) -> Steps[None]:
+        yield from self.view.pod_news(event)
+        if isinstance(event, Replaced):
+            self._has_listed("pods")
+
+    def _node_news(self, event: WatchEvent[Node]) -> Steps[None]:
+        yield from self.view.node_news(event)
+        match event:
+            case Applied(node) | Deleted(node):
+                self.nodes.queue.add(node.metadata.name)
+            case Replaced(nodes, _):
+                for node in nodes:
+                    self.nodes.queue.add(node.metadata.name)
+                    yield
+                self._has_listed("nodes")
+
+    def _has_listed(self, what: str) -> None:
+        """Note that a whole list is in the view: the garbage collector need not walk it for long, again and again."""
+        self._listed.add(what)
+        if not self.not_ready():
+            gc.freeze()
+
+    async def _refresh(self) -> None:
+        await asyncio.gather(*(watch.relist() for watch in self._watches))
+        await self.intake.settle()
+
+    def _begun(self) -> None:
+        for name in self.view.nodes:
+            self.nodes.queue.add(name)
+        self.gangs.changed()
+
+    def _changed(self) -> None:
+        self.gangs.changed()
+
+
+async def serve(access: Access, configuration: Configuration, settings: ControllerSettings) -> None:
+    """Run the controller until SIGTERM or SIGINT; a changed configuration starts it anew within the process.
+
+    Raises:
+        PortError: ``health_port`` cannot be had.
+    """
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    monitoring = Monitoring()
+    in_force = configuration
+    async with _answering(monitoring, settings.health_port), Connection(access) as connection:
+        log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
+        while not ended.is_set():
+            in_force = await _serve_one(connection, in_force, settings, monitoring, ended)
+    log.info("controller stops")
+
+
+@asynccontextmanager
+async def _answering(monitoring: Monitoring, port: int) -> AsyncIterator[None]:
+    """Answer probes and Prometheus for as long as the context lasts, if there is a port."""
+    if not port:
+        yield
+        return
+    server = Server(monitoring.app, "--health-port", ANY_ADDRESS, port, timeout_graceful_shutdown=1)
+    with holding(server):
+        answering = asyncio.create_task(server.answer())
+        try:
+            yield
+        finally:
+            server.stop()
+            await answering
+
+
+async def _serve_one(
+    connection: Connection,
+    configuration: Configuration,
+    settings: ControllerSettings,
+    monitoring: Monitoring,
+    ended: asyncio.Event,
+) -> Configuration:
+    """Run with one configuration until it ends or another comes; return the next."""
+    following: list[Configuration] = []
+    over = asyncio.Event()
+
+    def take(found: Configuration) -> None:
+        following.append(found)
+        over.set()
+
+    controller = Controller(connection, configuration, settings)
+    monitoring.show(controller.describe, controller.not_ready)
+    running = [
+        asyncio.create_task(controller.run()),
+        asyncio.create_task(ended.wait()),
+        asyncio.create_task(over.wait()),
+    ]
+    beside = asyncio.create_task(follow(settings.config, configuration, take))
+    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    for task in (*running, beside):
+        task.cancel()
+    for task in (*running[1:], beside):
+        with suppress(asyncio.CancelledError):
+            await task
+    with suppress(asyncio.CancelledError):
+        await running[0]
+    return following[-1] if following else configuration
+
+
+def default_identity() -> str:
+    """Return the name of this host: in Kubernetes the pod's, so that a restarted container resumes its own Lease."""
+    return socket.gethostname()

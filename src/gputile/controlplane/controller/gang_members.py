@@ -1,0 +1,99 @@
+"""The pods of gangs, and which gangs anybody has to look at.
+
+A pod that has succeeded counts as started while others of its gang have not finished; so it is kept until they have.
+A pod that has failed counts for nothing, and is not kept.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gputile.api.core import Pod
+from gputile.core.devices.gang_membership import GangName, gang_of
+
+
+@dataclass(slots=True)
+class _Members:
+    """Pods of one gang by UID: those that have not finished, and those that have succeeded."""
+
+    alive: dict[str, Pod] = field(default_factory=dict)
+    succeeded: dict[str, Pod] = field(default_factory=dict)
+    unbound: set[str] = field(default_factory=set)
+    revision: int = 0
+
+
+class GangMembers:
+    """Pods by gang. Each change gives the gang another revision; revisions are never used again."""
+
+    def __init__(self) -> None:
+        self._gangs: dict[GangName, _Members] = {}
+        self._gang_of: dict[str, GangName] = {}
+        self._waiting: dict[GangName, None] = {}
+        self._revisions = 0
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._gang_of
+
+    def __len__(self) -> int:
+        return len(self._gang_of)
+
+    def waiting(self) -> list[GangName]:
+        """Return the gangs that have an unbound pod."""
+        return list(self._waiting)
+
+    def revision(self, gang: GangName) -> int:
+        """Return a number that changes whenever one of the gang's pods does."""
+        return self._gangs[gang].revision
+
+    def pods(self, gang: GangName) -> Sequence[Pod]:
+        """Return the pods of a gang."""
+        members = self._gangs[gang]
+        return [*members.alive.values(), *members.succeeded.values()]
+
+    def put(self, pod: Pod) -> list[str]:
+        """Take the last word on a pod; return the UIDs of those that are not kept any more."""
+        uid, gang = pod.metadata.uid, gang_of(pod)
+        known = self._gang_of.get(uid)
+        gone: list[str] = []
+        if known is not None and known != gang:
+            gone += self.drop(uid)
+        if gang is not None:
+            gone += self._put(gang, uid, pod)
+        return gone
+
+    def drop(self, uid: str) -> list[str]:
+        """Forget a pod; return the UIDs of others that are not kept any more."""
+        gang = self._gang_of.pop(uid, None)
+        if gang is None:
+            return []
+        members = self._gangs[gang]
+        for pods in (members.alive, members.succeeded):
+            pods.pop(uid, None)
+        members.unbound.discard(uid)
+        return self._settle(gang, members)
+
+    def _put(self, gang: GangName, uid: str, pod: Pod) -> list[str]:
+        if pod.finished and (pod.status.phase != "Succeeded" or gang not in self._gangs):
+            return self.drop(uid)
+        members = self._gangs.setdefault(gang, _Members())
+        self._gang_of[uid] = gang
+        (members.succeeded if pod.finished else members.alive)[uid] = pod
+        (members.alive if pod.finished else members.succeeded).pop(uid, None)
+        if pod.spec.node_name or pod.finished:
+            members.unbound.discard(uid)
+        else:
+            members.unbound.add(uid)
+        return self._settle(gang, members)
+
+    def _settle(self, gang: GangName, members: _Members) -> list[str]:
+        self._revisions += 1
+        members.revision = self._revisions
+        if members.unbound:
+            self._waiting[gang] = None
+        else:
+            self._waiting.pop(gang, None)
+        if members.alive:
+            return []
+        del self._gangs[gang]
+        for uid in members.succeeded:
+            del self._gang_of[uid]
+        return list(members.succeeded)

@@ -1,0 +1,115 @@
+"""What is wrong with a GPU node that its own agent cannot tell, because it is not there, or is not heard.
+
+The agent itself says what it holds back or refuses (modes, units, cards, drivers). Where it is silent nobody speaks:
+its inventory stays on the node, while the kubelet, which noticed that the device plugin is gone, offers nothing.
+That is seen from the Node object alone, without any clock of the agent's.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node
+from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
+from gputile.core.devices.advertised import resources_for_mode
+from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, unknown_mode
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDiagnosis:
+    """What is wrong: a reason in CamelCase, and a sentence. ``at_once`` is it that no patience would mend."""
+
+    reason: str
+    message: str
+    at_once: bool = False
+
+
+def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
+    """Return what is wrong with a node that its agent does not tell, None where nothing is."""
+    text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
+    label = node.metadata.labels.get(MODE_LABEL)
+    if text is None:
+        return None if label is None or _has_spoken(node) else _no_agent(label)
+    try:
+        inventory = decode_inventory(text)
+    except InventoryError as error:
+        return NodeDiagnosis(
+            "InventoryUnreadable", f"the annotation {INVENTORY_ANNOTATION} cannot be read: {error}", True
+        )
+    mode = inventory.mode or label or Mode.EXCLUSIVE.value
+    if mode not in MODES and inventory.mode:
+        return NodeDiagnosis("InventoryUnreadable", f"the annotation {INVENTORY_ANNOTATION} {unknown_mode(mode)}", True)
+    if mode not in MODES:
+        return _no_agent(mode)
+    return _offers_nothing(node, inventory, Mode(mode), inventory.unit_mib or configuration.unit_mib)
+
+
+def _has_spoken(node: Node) -> bool:
+    """Return whether an agent tells the node's conditions: it leaves out the inventory where others hand out cards."""
+    return any(c.type.startswith(CONDITION_PREFIX) and c.type != AGENT_SILENT for c in node.status.conditions)
+
+
+def _no_agent(label: str) -> NodeDiagnosis:
+    if label not in MODES:
+        message = f"the label {MODE_LABEL} is {label!r}; valid are {', '.join(MODES)}"
+        return NodeDiagnosis("InvalidLabel", message, at_once=True)
+    return NodeDiagnosis(
+        "NoAgent",
+        f"the label {MODE_LABEL} asks for mode {label}, and no gputile agent has reported the node's GPUs: none runs "
+        f"there, or it rests since it finds no NVIDIA GPU",
+    )
+
+
+def _offers_nothing(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> NodeDiagnosis | None:
+    expected = {name: n for name, n in resources_for_mode(mode, inventory.cards, unit_mib).items() if n}
+    if not expected or any(_count(node, resource) for resource in expected):
+        return None
+    healthy = sum(card.healthy for card in inventory.cards)
+    return NodeDiagnosis(
+        "NothingOffered",
+        f"the node's agent reported {healthy} GPUs in mode {mode.value}, and its kubelet offers no {min(expected)}: "
+        f"the agent does not run, or its device plugin is not registered",
+    )
+
+
+def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> dict[str, Any] | None:
+    """Return the strategic merge patch of the node's status that says what was found; None where it is said already.
+
+    A node that never had the condition is not given one that says that all is well.
+    """
+    before = next((each for each in node.status.conditions if each.type == AGENT_SILENT), None)
+    status, reason, message = ("True", found.reason, found.message) if found else ("False", "AgentHeard", "")
+    if before is None and found is None:
+        return None
+    if before is not None and (before.status, before.reason, before.message) == (status, reason, message):
+        return None
+    time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    entry = {"type": AGENT_SILENT, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": time}
+    if before is None or before.status != status:
+        entry["lastTransitionTime"] = time
+    return {"status": {"conditions": [entry]}}
+
+
+def units_in_force(nodes: Iterable[Node], configuration: Configuration) -> Counter[int]:
+    """Return how many nodes have which memory unit in force, in MiB: how far a new unit has come (U5, U9)."""
+    units: Counter[int] = Counter()
+    for node in nodes:
+        text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
+        if text is None:
+            continue
+        try:
+            units[decode_inventory(text).unit_mib or configuration.unit_mib] += 1
+        except InventoryError:
+            continue
+    return units
+
+
+def _count(node: Node, resource: str) -> int:
+    try:
+        return parse_count(node.status.allocatable.get(resource, 0))
+    except QuantityError:
+        return 0

@@ -1,0 +1,149 @@
+"""The HTTP face of the extender: bytes in, bytes out, and an answer to everything."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from gputile.api.extender import (
+    ExtenderArgs,
+    ExtenderBindingArgs,
+    ExtenderBindingResult,
+    ExtenderPreemptionArgs,
+    FilterResult,
+)
+from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
+from gputile.controlplane.extender.metrics import ExtenderMetrics
+from gputile.controlplane.extender.readiness import NotReady
+
+log = logging.getLogger(__name__)
+
+# kube-scheduler sends one pod and at most some thousand names; a body beyond this is not from it.
+LARGEST_BODY = 64 * 1024 * 1024
+BODY_SECONDS = 5.0  # a peer that went in the middle would hold up a change of configuration for ever
+
+_args = msgspec.json.Decoder(ExtenderArgs)
+_binding_args = msgspec.json.Decoder(ExtenderBindingArgs)
+_preemption_args = msgspec.json.Decoder(ExtenderPreemptionArgs)
+_encoder = msgspec.json.Encoder()
+
+Answer = tuple[Any, str]
+Handler = Callable[[bytes], Awaitable[Answer]]
+
+
+def create_app(
+    verbs: ExtenderHandlers,
+    metrics: ExtenderMetrics,
+    *,
+    admit: Callable[[], Awaitable[None]],
+    ready: Callable[[], str],
+) -> Starlette:
+    """Return the ASGI application.
+
+    ``admit`` raises ``NotReady`` where this replica may not act. ``ready`` returns why it is not ready to be asked,
+    "" where it is.
+    """
+
+    async def filter_(body: bytes) -> Answer:
+        result = verbs.filter(_args.decode(body))
+        return result, "fits" if result.node_names else "refused"
+
+    async def prioritize(body: bytes) -> Answer:
+        return verbs.prioritize(_args.decode(body)), "scored"
+
+    async def bind(body: bytes) -> Answer:
+        result = await verbs.bind(_binding_args.decode(body))
+        return result, "failed" if result.error else "bound"
+
+    async def preempt(body: bytes) -> Answer:
+        return await verbs.preempt(_preemption_args.decode(body)), "answered"
+
+    # How each verb says that it could not be answered; prioritize and preempt have no field for it.
+    errors: dict[str, Callable[[str], Any]] = {
+        "filter": lambda text: FilterResult(error=text),
+        "bind": lambda text: ExtenderBindingResult(error=text),
+    }
+
+    def endpoint(verb: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        counter, seconds = metrics.requests, metrics.seconds.labels(verb)
+        failure = errors.get(verb)
+
+        def failed(text: str, status: int, outcome: str) -> Response:
+            counter.labels(verb, outcome).inc()
+            if failure is not None:
+                return _json(failure(text))
+            return PlainTextResponse(text, status)
+
+        async def serve(request: Request) -> Response:
+            begin = time.perf_counter()
+            try:
+                body = await _body(request)
+                await admit()
+                result, outcome = await handler(body)
+            except msgspec.MsgspecError as error:
+                return failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")
+            except (UnicodeError, RecursionError) as error:
+                return failed(f"{verb}: the request cannot be decoded: {error}", 400, "bad_request")
+            except BadRequest as error:
+                return failed(f"{verb}: {error}", 400, "bad_request")
+            except NotReady as error:
+                return failed(f"{verb}: {error}", 503, "not_ready")
+            except Exception as error:  # the boundary: one bad call must not take the others down
+                log.exception("%s failed", verb)
+                return failed(f"{verb}: internal error: {error!r}", 500, "error")
+            counter.labels(verb, outcome).inc()
+            seconds.observe(time.perf_counter() - begin)
+            return _json(result)
+
+        return serve
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def readyz(_: Request) -> Response:
+        why = ready()
+        return PlainTextResponse(why or "ok", 503 if why else 200)
+
+    async def exposition(_: Request) -> Response:
+        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    verbs_served: dict[str, Handler] = {
+        "filter": filter_,
+        "prioritize": prioritize,
+        "bind": bind,
+        "preempt": preempt,
+    }
+    return Starlette(
+        routes=[
+            *(Route(f"/{verb}", endpoint(verb, handler), methods=["POST"]) for verb, handler in verbs_served.items()),
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", exposition),
+        ]
+    )
+
+
+async def _body(request: Request) -> bytes:
+    size = 0
+    parts: list[bytes] = []
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > LARGEST_BODY:
+                    raise BadRequest(f"the body has more than {LARGEST_BODY} bytes")
+                parts.append(part)
+    except TimeoutError:
+        raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from None
+    return b"".join(parts)
+
+
+def _json(result: Any) -> Response:
+    return Response(_encoder.encode(result), media_type="application/json")

@@ -1,0 +1,97 @@
+"""Makes Bindings that an earlier extender sent impossible, before its successor decides.
+
+A Binding names the resourceVersion of its pod, so it is never executed once the pod has another one, however long it
+was under way: in a socket, or in an API server that stood still. So whoever may have a predecessor writes to every
+pod that such a Binding may be for, and lists the cluster after that. What was executed before is in the list, and what
+was not never will be. This needs no clock, neither ours nor the API server's.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.controlplane.extender.pod_binder import PodBinder
+from gputile.core.devices.request import RequestError, parse_request
+from gputile.kube.errors import KubeError
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+PAUSE_S = 1.0
+# The API server gives up on a request after 60 s (--request-timeout). That is less certain than a fence: an API server
+# that stood still may begin later with what it had not read yet. It is for pods that nobody can write to.
+ANSWER_LOST_FOR_GOOD_S = 75.0
+
+
+async def fence_off(
+    cluster: PodBinder,
+    configuration: Configuration,
+    monotonic: Callable[[], float],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Write to every pod that a Binding of a predecessor may be under way for.
+
+    Pods that cannot be written to are tried again until ``ANSWER_LOST_FOR_GOOD_S`` after the begin, and then left. So
+    are, from then on, all that were not tried yet if ``AT_ONCE`` writes in a row fail: each may take its whole time.
+
+    Raises:
+        KubeError: the pods cannot be listed.
+    """
+    begun = monotonic()
+
+    def over() -> bool:
+        return monotonic() - begun >= ANSWER_LOST_FOR_GOOD_S
+
+    left = list(_may_be_bound(await cluster.unbound(), configuration))
+    log.info("fencing pods off from earlier Bindings", extra={"pods": len(left)})
+    while left:
+        left = await _each(cluster, left, over)
+        if not left:
+            return
+        if over():
+            log.warning("deciding although pods cannot be fenced off", extra={"pods": len(left)})
+            return
+        await sleep(PAUSE_S)
+
+
+def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator[Pod]:
+    """Yield those that the API server would take a Binding for, and that an extender would send one with cards for."""
+    for pod in pods:
+        if pod.spec.node_name or pod.finished or pod.spec.scheduling_gates or pod.metadata.deletion_timestamp:
+            continue
+        try:
+            request = parse_request(pod, configuration.unit_mib, configuration.trust_group)
+        except RequestError:
+            # By another configuration it may have been a valid one.
+            yield pod
+            continue
+        if request is not None:
+            yield pod
+
+
+async def _each(cluster: PodBinder, pods: list[Pod], over: Callable[[], bool]) -> list[Pod]:
+    """Write to each pod, some at a time; return those that could not be written to, or are left."""
+    waiting, failed, in_a_row = iter(pods), list[Pod](), 0
+
+    async def work() -> None:
+        nonlocal in_a_row
+        for pod in waiting:
+            if in_a_row >= AT_ONCE and over():
+                failed.append(pod)
+                continue
+            try:
+                await cluster.fence(pod.metadata.namespace, pod.metadata.name)
+            except KubeError as error:
+                if not failed:
+                    log.warning("a pod cannot be fenced off: %s", error, extra={"pod": pod.key})
+                failed.append(pod)
+                in_a_row += 1
+            else:
+                in_a_row = 0
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(AT_ONCE, len(pods))):
+            group.create_task(work())
+    return failed

@@ -1,0 +1,215 @@
+"""The extender's four verbs, from typed arguments to typed answers.
+
+What is wrong with a request is said in the answer, in kube-scheduler's terms: a pod that breaks a rule fits nowhere,
+and why; only what is not the pod's fault (not synced, another replica active) is an error of the call.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gputile.api.core import Pod
+from gputile.api.extender import (
+    ExtenderArgs,
+    ExtenderBindingArgs,
+    ExtenderBindingResult,
+    ExtenderPreemptionArgs,
+    ExtenderPreemptionResult,
+    FilterResult,
+    HostPriority,
+    MetaPod,
+    MetaVictims,
+)
+from gputile.controlplane.extender.binder import Binder, BindError
+from gputile.controlplane.extender.budgets import Budgets
+from gputile.controlplane.extender.pod_binder import PodBinder
+from gputile.core.devices.gang_membership import gang_of
+from gputile.core.devices.request import Request, RequestError, parse_request
+from gputile.core.scheduling.gang_reservation import place_of, place_problem
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.preemption import victims
+from gputile.kube.errors import KubeError
+
+log = logging.getLogger(__name__)
+
+_PODS_REMEMBERED = 8192
+
+
+class BadRequest(Exception):
+    """The call cannot be answered as it is; the text says what is wrong and what to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodEvent:
+    """Something to tell the people who look at a pod: an Event's type, reason and message.
+
+    ``latest``: said again with other amounts it is the same Event, with the latest message.
+    """
+
+    pod: Pod
+    warning: bool
+    reason: str
+    message: str
+    latest: bool = False
+
+
+class ExtenderHandlers:
+    """Answers ``filter``, ``prioritize``, ``bind`` and ``preempt``."""
+
+    def __init__(
+        self,
+        placer: PlacementEngine,
+        binder: Binder,
+        cluster: PodBinder,
+        notify: Callable[[PodEvent], None],
+        refused: Callable[[], None],
+        unix_ns: Callable[[], int] = time.time_ns,
+        *,
+        budgets: Budgets | None = None,
+    ) -> None:
+        self._placer = placer
+        self._binder = binder
+        self._cluster = cluster
+        self._budgets = Budgets(lambda _: False) if budgets is None else budgets
+        self._notify = notify
+        self._refused = refused
+        self._unix_ns = unix_ns
+        self._configuration = placer.ledger.configuration
+        self._seen: OrderedDict[str, Pod] = OrderedDict()  # by UID: pods that filter has shown, for bind
+
+    def filter(self, args: ExtenderArgs) -> FilterResult:
+        """Return which of the named nodes the pod fits, and why not the others."""
+        pod, names = args.pod, _names(args)
+        self._remember(pod)
+        try:
+            request = self._request(pod)
+        except RequestError as error:
+            self._notify(PodEvent(pod, True, "InvalidGPURequest", str(error)))
+            return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
+        if self._placer.demand is not None:
+            self._placer.demand.observe(pod, request)
+        if request is None:
+            return FilterResult(node_names=list(names))
+        ledger = self._placer.ledger
+        why = place_problem(ledger, pod, self._unix_ns())
+        if why:
+            self._refused()
+            return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, why))
+        place = place_of(pod, ledger, self._unix_ns())
+        if place:
+            return _only(place, names, f"the pod's gang keeps a place for it on node {place}")
+        held = ledger.booking(pod.metadata.uid)
+        if held is not None:
+            return _only(held.node, names, f"an earlier Binding of the pod to node {held.node} is not settled yet")
+        result = self._placer.filter(request, names)
+        if not result.feasible:
+            self._refused()
+        if not result.feasible and result.closest:
+            why = _no_fit_message(len(names), result.closest)
+            self._notify(PodEvent(pod, True, "NoGPUFits", why, latest=True))
+        return FilterResult(
+            node_names=result.feasible,
+            failed_nodes=result.refused,
+            failed_and_unresolvable_nodes=result.lasting,
+        )
+
+    def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
+        """Return 0 to 10 for each of the named nodes."""
+        names = _names(args)
+        try:
+            request = self._request(args.pod)
+        except RequestError:
+            request = None
+        scores = self._placer.rank(request, names) if request is not None else [0] * len(names)
+        return [HostPriority(host=name, score=score) for name, score in zip(names, scores, strict=True)]
+
+    async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:
+        """Choose the pod's cards on the node and bind it there."""
+        try:
+            pod = await self._pod(args)
+            decision = await self._binder.bind(pod, self._request(pod), args.node)
+        except (BindError, RequestError) as error:
+            log.warning("not bound", extra={"pod": f"{args.pod_namespace}/{args.pod_name}", "why": str(error)})
+            return ExtenderBindingResult(error=str(error))
+        if decision is not None:
+            log.info("bound", extra={"pod": pod.key, "node": args.node, "gpus": decision.text()})
+            self._notify(PodEvent(pod, False, "GPUAssigned", f"{decision.text()} of node {args.node}"))
+        return ExtenderBindingResult()
+
+    async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
+        """Return for each candidate node the pods that have to leave so that the pod fits its cards.
+
+        There may be many nodes: other calls get their turn after each.
+        """
+        proposed: dict[str, MetaVictims] = dict(args.node_name_to_meta_victims or {})
+        for node, chosen in (args.node_name_to_victims or {}).items():
+            proposed.setdefault(
+                node,
+                MetaVictims(
+                    pods=[MetaPod(uid=pod.metadata.uid) for pod in chosen.pods or []],
+                    num_pdb_violations=chosen.num_pdb_violations,
+                ),
+            )
+        try:
+            request = self._request(args.pod)
+        except RequestError:
+            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # nobody's leaving would help
+        if self._configuration.admission.gangs and gang_of(args.pod) is not None:
+            return ExtenderPreemptionResult(node_name_to_meta_victims={})  # a gang is planned, and evicts nobody
+        if request is None:
+            return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
+        priority = args.pod.spec.priority or 0
+        answer: dict[str, MetaVictims] = {}
+        for node, candidate in proposed.items():
+            first = [victim.uid for victim in candidate.pods or []]
+            leaving = victims(self._placer, request, node, first, priority)
+            if leaving:
+                more = sorted(leaving.difference(first))
+                violations = candidate.num_pdb_violations + self._budgets.violations(first, more)
+                answer[node] = MetaVictims(
+                    pods=[MetaPod(uid=uid) for uid in [*first, *more]], num_pdb_violations=violations
+                )
+            await asyncio.sleep(0)
+        return ExtenderPreemptionResult(node_name_to_meta_victims=answer)
+
+    def _request(self, pod: Pod) -> Request | None:
+        return parse_request(pod, self._configuration.unit_mib, self._configuration.trust_group)
+
+    def _remember(self, pod: Pod) -> None:
+        self._seen[pod.metadata.uid] = pod
+        self._seen.move_to_end(pod.metadata.uid)
+        if len(self._seen) > _PODS_REMEMBERED:
+            self._seen.popitem(last=False)
+
+    async def _pod(self, args: ExtenderBindingArgs) -> Pod:
+        pod = self._seen.get(args.pod_uid)
+        if pod is None or pod.key != f"{args.pod_namespace}/{args.pod_name}":
+            try:
+                pod = await self._cluster.pod(args.pod_namespace, args.pod_name)
+            except KubeError as error:
+                raise BindError(f"pod {args.pod_namespace}/{args.pod_name} cannot be read: {error}") from error
+        if pod is None or pod.metadata.uid != args.pod_uid:
+            raise BindError(f"pod {args.pod_namespace}/{args.pod_name} with UID {args.pod_uid} is gone")
+        return pod
+
+
+def _names(args: ExtenderArgs) -> Sequence[str]:
+    if args.node_names is None:
+        raise BadRequest("NodeNames is missing: set nodeCacheCapable: true for this extender in kube-scheduler")
+    return args.node_names
+
+
+def _only(node: str, names: Sequence[str], why: str) -> FilterResult:
+    return FilterResult(
+        node_names=[name for name in names if name == node],
+        failed_nodes={name: why for name in names if name != node},
+    )
+
+
+def _no_fit_message(asked: int, closest: list[tuple[str, str]]) -> str:
+    shown = "; ".join(f"{name}: {why}" for name, why in closest)
+    rest = asked - len(closest)
+    return f"none of {asked} node(s) fits; {shown}" + (f"; and {rest} more" if rest > 0 else "")

@@ -1,0 +1,125 @@
+"""From the API server's watches to the ledger: each change becomes one of the ledger's events."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from gputile.api.core import Node, Pod
+from gputile.controlplane.extender.budgets import Budgets
+from gputile.core.ledger.events import (
+    LedgerEvent,
+    NodeApplied,
+    NodeDeleted,
+    NodesReplaced,
+    PodApplied,
+    PodDeleted,
+    PodsReplaced,
+)
+from gputile.core.ledger.ledger import Ledger
+from gputile.kube.decoding import Applied, Deleted, Replaced, T, UnreadableObject, WatchEvent
+
+log = logging.getLogger(__name__)
+
+
+_PIECE = 50  # objects: some milliseconds, of nodes the most
+
+
+class Informer:
+    """Takes to ``ledger`` and ``budgets`` what two reflectors deliver.
+
+    ``freed`` is told of nodes that may have more free now.
+    """
+
+    def __init__(self, ledger: Ledger, freed: Callable[[str], None], budgets: Budgets | None = None) -> None:
+        self._ledger = ledger
+        self._budgets = Budgets(lambda uid: ledger.booking(uid) is not None) if budgets is None else budgets
+        self._freed = freed
+
+    def _apply(self, event: LedgerEvent) -> None:
+        uid = event.pod.metadata.uid if isinstance(event, PodApplied) else ""
+        uid = event.uid if isinstance(event, PodDeleted) else uid
+        before, position = self._ledger.booking(uid), self._ledger.changes.position
+        self._ledger.apply(event)
+        after = self._ledger.booking(uid)
+        if before is not None and (after is None or after.node != before.node):
+            self._freed(before.node)
+        elif after is not None and after.tentative and after != before:
+            self._freed(after.node)  # its gang may have been refused for want of this place
+        elif not uid and self._ledger.changes.position != position and self._ledger.row_of:
+            name = event.node.metadata.name if isinstance(event, NodeApplied) else next(iter(self._ledger.row_of))
+            self._freed(name)
+
+    def pods(self, event: WatchEvent[Pod]) -> None:
+        """Take an event of the pods' watch."""
+        match event:
+            case Applied(pod):
+                self._apply(PodApplied(pod))
+                self._budgets.pod_applied(pod)
+            case Deleted(pod):
+                self._apply(PodDeleted(pod.metadata.uid))
+                self._budgets.pod_deleted(pod.metadata.uid)
+            case Replaced(pods, unreadable):
+                unread = frozenset(each.uid for each in unreadable)
+                self._apply(PodsReplaced(pods, unread))
+                self._budgets.pods_replaced(pods, unread)
+                # What a list brought stays for long: a full collection need not walk it again and again.
+                gc.collect()
+                gc.freeze()
+            case UnreadableObject():
+                pass  # logged by the reflector; the last word on the pod stands
+
+    async def listed_pods(self, event: Replaced[Pod]) -> None:
+        """Take a list of pods as ``pods`` does, in pieces between which others get their turn.
+
+        What is gone goes first. What is there and not taken in yet is as if the watch were that much behind; a replica
+        that has to have seen it all waits for the end of this.
+        """
+        position = self._ledger.changes.position
+        unread = {each.uid for each in event.unreadable}
+        there = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
+        await asyncio.sleep(0)
+        self._ledger.apply(PodsReplaced((), there))
+        await asyncio.sleep(0)
+        self._budgets.pods_replaced((), there)
+        for pods in _pieces(event.objects):
+            await asyncio.sleep(0)
+            for pod in pods:
+                self._ledger.apply(PodApplied(pod))
+                self._budgets.pod_applied(pod)
+        self._free_any(position)
+        await asyncio.sleep(0)
+        # What a list brought stays for long: a full collection need not walk it again and again.
+        gc.freeze()
+
+    async def listed_nodes(self, event: Replaced[Node]) -> None:
+        """Take a list of nodes as ``nodes`` does, in pieces between which others get their turn."""
+        position = self._ledger.changes.position
+        unread = {each.name for each in event.unreadable}
+        there = frozenset(unread.union(node.metadata.name for node in event.objects))
+        self._ledger.apply(NodesReplaced((), there))
+        for nodes in _pieces(event.objects):
+            await asyncio.sleep(0)
+            for node in nodes:
+                self._ledger.apply(NodeApplied(node))
+        self._free_any(position)
+
+    def _free_any(self, position: int) -> None:
+        if self._ledger.changes.position != position and self._ledger.row_of:
+            self._freed(next(iter(self._ledger.row_of)))
+
+    def nodes(self, event: WatchEvent[Node]) -> None:
+        """Take an event of the nodes' watch."""
+        match event:
+            case Applied(node):
+                self._apply(NodeApplied(node))
+            case Deleted(node):
+                self._apply(NodeDeleted(node.metadata.name))
+            case Replaced(nodes, unreadable):
+                self._apply(NodesReplaced(nodes, frozenset(each.name for each in unreadable)))
+            case UnreadableObject():
+                pass  # logged by the reflector; the last word on the node stands
+
+
+def _pieces(objects: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (objects[start : start + _PIECE] for start in range(0, len(objects), _PIECE))

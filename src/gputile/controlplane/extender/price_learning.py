@@ -1,0 +1,75 @@
+"""Learns prices anew while pods arrive, in a process of its own: no decision waits for it.
+
+A cutting-stock problem is solved each time (``placement.prices``), and all nodes are weighed by it
+(``placement.market``), which takes longer than a decision may. The process gets a copy of the ledger's arrays. It is
+started when there are nodes. While it is in trouble the prices of before stay; before the first, pods are placed by the
+plain rule.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+
+from gputile.core.ledger.node_arrays import NodeArrays
+from gputile.core.placement.packing.prices import Demand, prices
+from gputile.core.placement.packing.state import PackingState, build
+from gputile.core.scheduling.placement_engine import PlacementEngine
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+STALE_AFTER_S = 60.0  # what was scarce then may not be any more
+
+
+def priced(demand: Demand, columns: NodeArrays, models: Sequence[str], cpu: int) -> PackingState:
+    """Return the prices of a demand on a cluster as it stood: see ``market.opened``."""
+    return build(columns, prices(demand), models, cpu)
+
+
+class PriceLearning:
+    """Keeps the prices of one placer up to date."""
+
+    def __init__(self, placer: PlacementEngine, *, look_every: float = LOOK_EVERY_S) -> None:
+        self._placer = placer
+        self._look_every = look_every
+        self._pool: ProcessPoolExecutor | None = None
+
+    async def run(self) -> None:
+        """Learn whenever enough pods came, until cancelled; return at once where nothing is to be learnt."""
+        demand = self._placer.demand
+        if demand is None:
+            return
+        loop = asyncio.get_running_loop()
+        learnt = float("-inf")
+        try:
+            while not self._placer.ledger.row_of:  # noqa: ASYNC110 - the ledger tells nobody
+                await asyncio.sleep(self._look_every)
+            for _ in demand.catch_up():
+                await asyncio.sleep(0)
+            while True:
+                if not self._placer.ledger.row_of or not (demand.due() or loop.time() - learnt > STALE_AFTER_S):
+                    await asyncio.sleep(self._look_every)
+                    continue
+                learnt = loop.time()
+                asked, columns = demand.demand(), self._placer.ledger.columns.copy()
+                try:
+                    market = await loop.run_in_executor(self._workers(), priced, asked, columns, *self._placer.supply())
+                    self._placer.go_by(market)
+                except (BrokenProcessPool, OSError) as error:
+                    log.warning("prices are not learnt anew: %s", error)
+                    self._close()
+        finally:
+            self._close()
+
+    def _workers(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        return self._pool
+
+    def _close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None

@@ -1,0 +1,243 @@
+"""Puts the extender together and runs it: watches, Lease, HTTP server, and an orderly end."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, ObjectReference, Pod
+from gputile.api.policy import PodDisruptionBudget
+from gputile.api.well_known import EXTENDER_LEASE
+from gputile.controlplane.extender.api_server import BIND_SECONDS, ApiServerPodBinder
+from gputile.controlplane.extender.app import create_app
+from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.budgets import Budgets
+from gputile.controlplane.extender.config_reload import ConfigReloader
+from gputile.controlplane.extender.fence import fence_off
+from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
+from gputile.controlplane.extender.informer import Informer
+from gputile.controlplane.extender.leader_gate import AlwaysActive, LeaderGate
+from gputile.controlplane.extender.metrics import ExtenderMetrics
+from gputile.controlplane.extender.pod_requeuer import PodRequeuer
+from gputile.controlplane.extender.price_learning import PriceLearning
+from gputile.controlplane.extender.readiness import NotReady
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.kube.config_file import follow
+from gputile.kube.connection import Connection
+from gputile.kube.events import EventRecorder
+from gputile.kube.kubeconfig import Access
+from gputile.kube.lease import LeaseHolder
+from gputile.kube.lease_state import LeaseState
+from gputile.kube.reflector import Reflector
+from gputile.support.http_server import ANY_ADDRESS, Server, holding
+from gputile.support.loop_lag import LoopLag
+
+log = logging.getLogger(__name__)
+
+SETTLE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The server's certificate and key, and the authority that clients' certificates must come from."""
+
+    certificate: Path
+    key: Path
+    client_authority: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderSettings:
+    """How this process runs.
+
+    ``lease_seconds`` 0 means that there is no other replica. ``config`` is followed while it changes. ``health_port``
+    serves health and metrics beyond loopback, 0 for not.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8888
+    tls: Tls | None = None
+    identity: str = ""
+    lease_namespace: str = ""
+    lease_seconds: float = 15.0
+    events: bool = True
+    config: Path | None = None
+    health_port: int = 0
+
+
+class Extender:
+    """The parts of one extender on one connection."""
+
+    def __init__(self, connection: Connection, configuration: Configuration, settings: ExtenderSettings) -> None:
+        self.ledger = Ledger(configuration)
+        self.metrics = ExtenderMetrics()
+        self._lag = LoopLag("extender")
+        self.metrics.registry.register(self._lag.seconds)
+        self._settings = settings
+        self._events = EventRecorder(connection, settings.identity) if settings.events else None
+        self._wake = PodRequeuer(connection, time.monotonic)
+        budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
+        feed = Informer(self.ledger, self._wake.freed, budgets)
+        self._pods = Reflector(connection, "/api/v1/pods", Pod, feed.pods, on_list=feed.listed_pods)
+        self._nodes = Reflector(connection, "/api/v1/nodes", Node, feed.nodes, on_list=feed.listed_nodes)
+        path = "/apis/policy/v1/poddisruptionbudgets"
+        self._budgets = Reflector(connection, path, PodDisruptionBudget, budgets.budgets)
+        namespace = settings.lease_namespace or connection.namespace
+        tenancy = LeaseState(settings.identity, settings.lease_seconds or 1.0, settings.lease_seconds / 3 or 0.5)
+        lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, tenancy, within=max(1.0, settings.lease_seconds / 3))
+        self._activity: LeaderGate | AlwaysActive = (
+            LeaderGate(lease, self._take_over, time.monotonic)
+            if settings.lease_seconds
+            else AlwaysActive(self._take_over)
+        )
+        self._cluster = ApiServerPodBinder(connection, self._activity.active)
+        placer = PlacementEngine(self.ledger, prices_later=True)
+        self._pricing = PriceLearning(placer)
+        self.binder = Binder(placer, self._cluster, Clock(time.monotonic, time.time_ns))
+        self.app: Starlette = create_app(
+            ExtenderHandlers(placer, self.binder, self._cluster, self._notify, self._wake.refused, budgets=budgets),
+            self.metrics,
+            admit=self._admit,
+            ready=self.not_ready,
+        )
+        self._describe()
+
+    def not_ready(self) -> str:
+        """Return why this replica is not ready to be asked, "" where it is."""
+        missing = [name for name, r in (("pods", self._pods), ("nodes", self._nodes)) if not r.synced]
+        return f"the {' and '.join(missing)} are not listed yet" if missing else ""
+
+    async def _admit(self) -> None:
+        why = self.not_ready()
+        if why:
+            raise NotReady(why)
+        await self._activity.admit()
+
+    async def _take_over(self, fence: bool) -> None:
+        if fence:
+            await fence_off(self._cluster, self.ledger.configuration, time.monotonic)
+        await asyncio.gather(self._pods.relist(), self._nodes.relist())
+
+    def _notify(self, notice: PodEvent) -> None:
+        if self._events is not None:
+            meta = notice.pod.metadata
+            about = ObjectReference(
+                api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
+            )
+            kind: Literal["Normal", "Warning"] = "Warning" if notice.warning else "Normal"
+            self._events.record(about, notice.reason, notice.message, kind, latest=notice.latest)
+
+    def _describe(self) -> None:
+        gauge, ledger = self.metrics.gauge, self.ledger
+        gauge("gputile_extender_synced", "1 once pods and nodes are listed.", lambda: not self.not_ready())
+        gauge("gputile_extender_active", "1 while this replica may decide.", self._activity.active)
+        gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
+        gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
+        gauge("gputile_ledger_unconfirmed", "Bindings not confirmed.", lambda: len(ledger.overdue(time.monotonic(), 0)))
+        gauge(
+            "gputile_ledger_overallocated_gpus",
+            "GPUs with more booked than they have: never, unless somebody else writes allocations.",
+            lambda: int(((ledger.columns.used > ledger.columns.total) & ledger.columns.usable).sum()),
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
+        work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._settle()]
+        work += [self._wake.run(), self._pricing.run(), self._lag.run()]
+        work.append(self._activity.keep(self._settings.lease_seconds / 3))
+        if self._events is not None:
+            work.append(self._events.run())
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in work]
+            try:
+                yield
+            finally:
+                settled = await self.binder.conclude()
+                for task in tasks:
+                    task.cancel()
+        await self._activity.end(settled=settled)
+
+    async def _settle(self) -> None:
+        while True:
+            await asyncio.sleep(SETTLE_SECONDS)
+            position = self.ledger.changes.position
+            await self.binder.settle()
+            if self.ledger.changes.position != position and self.ledger.row_of:
+                self._wake.freed(next(iter(self.ledger.row_of)))
+
+
+async def serve(access: Access, configuration: Configuration, settings: ExtenderSettings) -> None:
+    """Run the extender until SIGTERM or SIGINT; Bindings that are under way are finished first.
+
+    Raises:
+        PortError: a port cannot be had.
+    """
+    async with Connection(access) as connection:
+        succession = ConfigReloader(lambda each: Extender(connection, each, settings), configuration)
+        servers = [_verbs(succession, settings)]
+        if settings.health_port:
+            servers.append(_health(succession, settings))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, servers[0].stop)
+        with holding(*servers):
+            address = f"{settings.host}:{settings.port}"
+            log.info("extender starts", extra={"address": address, "identity": settings.identity})
+            async with asyncio.TaskGroup() as group:
+                group.create_task(succession.run())
+                following = group.create_task(follow(settings.config, configuration, succession.take))
+                for server in servers[1:]:
+                    group.create_task(server.answer())
+                await servers[0].answer()
+                following.cancel()
+                succession.stop()
+                for server in servers[1:]:
+                    server.stop()
+        log.info("extender stops")
+
+
+def _verbs(app: ConfigReloader, settings: ExtenderSettings) -> Server:
+    tls = settings.tls
+    return Server(
+        app,
+        "--port",
+        settings.host,
+        settings.port,
+        timeout_graceful_shutdown=int(BIND_SECONDS),
+        timeout_keep_alive=75,
+        ssl_certfile=tls.certificate if tls else None,
+        ssl_keyfile=tls.key if tls else None,
+        ssl_ca_certs=str(tls.client_authority) if tls and tls.client_authority else None,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if tls and tls.client_authority else ssl.CERT_NONE,
+    )
+
+
+def _health(app: ConfigReloader, settings: ExtenderSettings) -> Server:
+    """Return the server of what the kubelet and Prometheus read, on every address of the pod, and of nothing else."""
+
+    async def reading_only(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") == "GET":
+            await app(scope, receive, send)
+        else:
+            await PlainTextResponse("there are /healthz, /readyz and /metrics", 405)(scope, receive, send)
+
+    return Server(reading_only, "--health-port", ANY_ADDRESS, settings.health_port, timeout_graceful_shutdown=1)
+
+
+def default_identity() -> str:
+    """Return the name of this host: in Kubernetes the pod's, so that a restarted container resumes its own Lease."""
+    return socket.gethostname()

@@ -1,0 +1,181 @@
+"""Keeps Secret, TLS settings and webhook configurations in step, on every replica, for ever.
+
+Replicas agree by the Secret's resourceVersion: who loses a race reads what the winner has stored.
+"""
+
+import asyncio
+import base64
+import binascii
+import logging
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gputile.controlplane.webhook.certificates import Material, MaterialError, Pair, decode, encode, next_material
+from gputile.kube.connection import STRATEGIC_MERGE_PATCH, Connection
+from gputile.kube.errors import BadAnswer, Conflict, KubeError, NotFound
+
+log = logging.getLogger(__name__)
+
+INTERVAL_SECONDS = 30.0  # well below certificates.OVERLAP: all replicas see a change long before it serves
+RETRY_SECONDS = 2.0
+_ATTEMPTS = 4
+_KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+
+
+class _Secret(msgspec.Struct):
+    metadata: _Meta
+    data: dict[str, str] = {}
+
+
+class _ClientConfig(msgspec.Struct, rename="camel"):
+    ca_bundle: str = ""
+
+
+class _Webhook(msgspec.Struct, rename="camel"):
+    name: str
+    client_config: _ClientConfig
+
+
+class _Webhooks(msgspec.Struct):
+    metadata: _Meta
+    webhooks: list[_Webhook] = []
+
+
+class CertificateRotation:
+    """Looks after the certificates of one webhook.
+
+    ``names`` are the DNS names and addresses that the API server may reach it by. ``secret`` in ``namespace`` keeps
+    the certificates; both webhook configurations are called ``configuration``.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        namespace: str,
+        secret: str,
+        configuration: str,
+        names: Sequence[str],
+        now: Callable[[], datetime],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.problem = "there is no certificate yet"
+        self.material: Material | None = None
+        self.served = asyncio.Event()  # a certificate is loaded
+        self._connection = connection
+        self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
+        self._secret = secret
+        self._configuration = configuration
+        self._names = tuple(names)
+        self._now = now
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Do what is due, again and again."""
+        while True:
+            try:
+                await self.once()
+                self.problem = ""
+            except KubeError as error:
+                self.problem = f"the certificates cannot be looked after: {error}"
+                log.warning(self.problem)
+            await self._sleep(RETRY_SECONDS if self.problem else INTERVAL_SECONDS)
+
+    async def once(self) -> None:
+        """Read the Secret, renew what is due, serve it, and tell the API server whom to trust.
+
+        Raises:
+            KubeError: the API server could not be asked or told. What was done before stays done.
+        """
+        material = await self._agree()
+        if self.material is None or material.current != self.material.current:
+            load(self.context, material.current)
+            log.info("serving a certificate", extra={"expires": material.expires.isoformat()})
+        self.material = material
+        self.served.set()
+        for kind in _KINDS:
+            await self._publish(kind, material)
+
+    async def _agree(self) -> Material:
+        for _ in range(_ATTEMPTS):
+            version, stored = await self._read()
+            # a Secret that was deleted or damaged is written again as it was: the other replicas still serve from it
+            before = stored or self.material
+            wanted = await asyncio.to_thread(next_material, before, self._names, self._now())
+            if wanted == stored:
+                return wanted
+            try:
+                await self._write(version, wanted)
+            except Conflict:
+                continue
+            log.info("certificates stored", extra={"announced": wanted.following is not None})
+            return wanted
+        raise BadAnswer(f"the Secret {self._secret} changes faster than it can be written")
+
+    async def _read(self) -> tuple[str, Material | None]:
+        """Return the Secret's version, "" where there is none, and what can be used of it."""
+        try:
+            body = await self._connection.get(f"{self._secrets}/{self._secret}")
+            secret = msgspec.json.decode(body, type=_Secret)
+            data = {name: base64.b64decode(value, validate=True) for name, value in secret.data.items()}
+        except NotFound:
+            return "", None
+        except (msgspec.MsgspecError, binascii.Error) as error:
+            raise BadAnswer(f"this is no Secret: {error}") from error
+        try:
+            return secret.metadata.resource_version, decode(data)
+        except MaterialError as error:
+            if data:
+                log.warning("the Secret %s is replaced: %s", self._secret, error)
+            return secret.metadata.resource_version, None
+
+    async def _write(self, version: str, material: Material) -> None:
+        data = {name: base64.b64encode(value).decode() for name, value in encode(material).items()}
+        meta: dict[str, Any] = {"name": self._secret}
+        if not version:
+            body = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "metadata": meta, "data": data}
+            await self._connection.post(self._secrets, msgspec.json.encode(body))
+            return
+        meta["resourceVersion"] = version  # a conflict if anybody has written since
+        await self._connection.patch(
+            f"{self._secrets}/{self._secret}", msgspec.json.encode({"metadata": meta, "data": data})
+        )
+
+    async def _publish(self, kind: str, material: Material) -> None:
+        path = f"/apis/admissionregistration.k8s.io/v1/{kind}/{self._configuration}"
+        bundle = base64.b64encode(material.bundle).decode()
+        try:
+            found = msgspec.json.decode(await self._connection.get(path), type=_Webhooks)
+        except msgspec.MsgspecError as error:
+            raise BadAnswer(f"{path} cannot be read: {error}") from error
+        stale = [webhook.name for webhook in found.webhooks if webhook.client_config.ca_bundle != bundle]
+        if not stale:
+            return
+        patch = {
+            "metadata": {"resourceVersion": found.metadata.resource_version},
+            "webhooks": [{"name": name, "clientConfig": {"caBundle": bundle}} for name in stale],
+        }
+        await self._connection.patch(path, msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH)
+        log.info("the API server is told whom to trust", extra={"kind": kind, "webhooks": len(stale)})
+
+
+def load(context: ssl.SSLContext, pair: Pair) -> None:
+    """Serve new connections with this certificate; ssl reads one from files only."""
+    with tempfile.TemporaryDirectory() as directory:
+        files = Path(directory, "tls.crt"), Path(directory, "tls.key")
+        for file, content in zip(files, (pair.certificate, pair.key), strict=True):
+            file.touch(mode=0o600)
+            file.write_bytes(content)
+        context.load_cert_chain(*files)

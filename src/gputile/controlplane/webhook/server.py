@@ -1,0 +1,188 @@
+"""Puts the webhook together and runs it: configuration, certificates, two HTTP servers, and an orderly end."""
+
+import asyncio
+import gc
+import logging
+import signal
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from starlette.types import ASGIApp
+
+from gputile.controlplane.webhook.app import create_app, create_health_app
+from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
+from gputile.controlplane.webhook.config_reload import ConfigReload
+from gputile.controlplane.webhook.metrics import WebhookMetrics
+from gputile.controlplane.webhook.request_body import BodyReader
+from gputile.core.admission.review import AdmissionPolicy
+from gputile.kube.connection import Connection
+from gputile.kube.kubeconfig import Access
+from gputile.support.http_server import Server, holding
+from gputile.support.loop_lag import LoopLag
+
+log = logging.getLogger(__name__)
+
+# Go's HTTP client keeps an idle connection for 90 s: it has to be the one that closes it.
+KEEP_ALIVE_SECONDS = 120
+ANSWER_SECONDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookSettings:
+    """How this process runs. ``names`` are further names in the certificate, besides those of the Service.
+
+    ``drain_seconds`` is how long reviews are still answered after SIGTERM, until no API server sends one any more.
+    """
+
+    namespace: str
+    service: str
+    secret: str
+    configuration: str
+    host: str = "0.0.0.0"  # noqa: S104 - the API server comes from outside of the pod
+    port: int = 9443
+    health_port: int = 8083
+    names: tuple[str, ...] = ()
+    config: Path | None = None
+    drain_seconds: float = 5.0
+
+
+class Webhook:
+    """The parts of one replica on one connection."""
+
+    def __init__(self, connection: Connection, configuration: ConfigReload, settings: WebhookSettings) -> None:
+        self.metrics = WebhookMetrics()
+        self._lag = LoopLag("webhook")
+        self.metrics.registry.register(self._lag.seconds)
+        self.configuration = configuration
+        self.draining = False
+        self.rotation = CertificateRotation(
+            connection,
+            namespace=settings.namespace,
+            secret=settings.secret,
+            configuration=settings.configuration,
+            names=service_names(settings),
+            now=lambda: datetime.now(UTC),
+        )
+        self.app = create_app(self.policy, self.metrics, BodyReader())
+        self.health_app = create_health_app(self.not_ready, self.metrics)
+        self._describe()
+
+    def policy(self, unsafe_access: bool) -> AdmissionPolicy:
+        """Return what is in force now."""
+        current = self.configuration.current
+        admission = current.admission
+        return AdmissionPolicy(
+            current.unit_mib,
+            admission.trusted_users,
+            admission.gangs,
+            unsafe_access,
+            current.scheduler_name,
+            current.gpu_time,
+        )
+
+    def not_ready(self) -> str:
+        """Return why no review should be sent here, "" where one may."""
+        return "it is about to end" if self.draining else self.rotation.problem
+
+    def _describe(self) -> None:
+        gauge, rotation, configuration = self.metrics.gauge, self.rotation, self.configuration
+        gauge("gputile_webhook_ready", "1 while reviews may be sent here.", lambda: not self.not_ready())
+        gauge(
+            "gputile_webhook_certificate_expiry_timestamp_seconds",
+            "When the serving certificate ends, Unix time; 0 without one.",
+            lambda: rotation.material.expires.timestamp() if rotation.material else 0.0,
+        )
+        gauge(
+            "gputile_webhook_configuration_valid",
+            "1 while the configuration file is the one in force.",
+            lambda: not configuration.problem,
+        )
+        gauge(
+            "gputile_webhook_memory_unit_mib",
+            "The memory unit that pods are stamped with.",
+            lambda: configuration.current.unit_mib,
+        )
+
+    async def run(self, settings: WebhookSettings) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Raises:
+            PortError: a port cannot be had.
+        """
+        health = _server(self.health_app, "--health-port", settings.host, settings.health_port)
+        certificate = {"ssl_context_factory": lambda *_: self.rotation.context}
+        reviews = _server(self.app, "--port", settings.host, settings.port, **certificate)
+        with holding(health, reviews):
+            await self._answer(health, reviews, settings.drain_seconds)
+
+    async def _answer(self, health: Server, reviews: Server, drain_seconds: float) -> None:
+        ending = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ending.set)
+        async with asyncio.TaskGroup() as group:
+            work = (self.configuration.run(), self.rotation.run(), self._lag.run())
+            background = [group.create_task(each) for each in work]
+            health_served = group.create_task(health.answer())
+            if await _first(self.rotation.served, ending):
+                # What is loaded by now stays: no review shall wait for a collection that walks it, for tens of ms.
+                gc.collect()
+                gc.freeze()
+                served = group.create_task(reviews.answer())
+                await ending.wait()
+                self.draining = True
+                await asyncio.sleep(drain_seconds)
+                reviews.stop()
+                await served
+            for task in background:
+                task.cancel()
+            health.stop()
+            await health_served
+
+
+async def serve(access: Access, settings: WebhookSettings) -> None:
+    """Run the webhook until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigurationError: the configuration file cannot be used.
+        PortError: a port cannot be had.
+    """
+    configuration = ConfigReload(settings.config)
+    async with Connection(access) as connection:
+        webhook = Webhook(connection, configuration, settings)
+        log.info("webhook starts", extra={"address": f"{settings.host}:{settings.port}"})
+        await webhook.run(settings)
+    log.info("webhook stops")
+
+
+def service_names(settings: WebhookSettings) -> tuple[str, ...]:
+    """Return the names of the certificate: those by which a Service is reached, and further ones."""
+    base = f"{settings.service}.{settings.namespace}"
+    return (f"{base}.svc", f"{base}.svc.cluster.local", base, *settings.names)
+
+
+async def _first(wanted: asyncio.Event, other: asyncio.Event) -> bool:
+    """Wait for one of the two, and return whether it is the one that is wanted."""
+    tasks = [asyncio.create_task(event.wait()) for event in (wanted, other)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return wanted.is_set() and not other.is_set()
+
+
+def _server(app: ASGIApp, option: str, host: str, port: int, **tls: Any) -> Server:
+    return Server(
+        app,
+        option,
+        host,
+        port,
+        proxy_headers=False,
+        ws="none",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=ANSWER_SECONDS,
+        **tls,
+    )

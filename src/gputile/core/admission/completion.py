@@ -1,0 +1,74 @@
+"""What a GPU pod gets on its way in besides its rewritten forms: unit in force, scheduler, and its gang's gate."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gputile.api.core import Pod
+from gputile.api.well_known import (
+    GANG_GATE,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    GPU_MEMORY,
+    MEMORY_UNIT_ANNOTATION,
+    POD_GROUP_LABEL,
+)
+from gputile.core.admission.gpu_requests import asks_for
+from gputile.core.admission.json_patch import Operation
+from gputile.core.admission.pod_view import PodView
+from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
+from gputile.core.admission.rewrite import Rewriting, append
+
+DEFAULT_SCHEDULER: Final = "default-scheduler"  # Kubernetes; what spec.schedulerName is where nobody names one
+_LONGEST_SIZE = 5  # digits of min-available
+
+
+def stamp(pod: Pod, unit_mib: int, rewriting: Rewriting) -> None:
+    """Write down which unit the pod's gpu-mem counts in: a later unit does not change what it asked for (U5, U9)."""
+    annotations = pod.metadata.annotations
+    stamped, unit = annotations.get(MEMORY_UNIT_ANNOTATION), str(unit_mib)
+    if not asks_for(pod, GPU_MEMORY) or stamped == unit:
+        return
+    if stamped is not None:
+        rule = (
+            f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {stamped[:20]!r}, and the unit in force is {unit} MiB: "
+            f"remove the annotation, it is written when the pod is created"
+        )
+        rewriting.refusals.append(AdmissionRefusal(AdmissionRule.UNIT, rule))
+        return
+    path = ("metadata", "annotations")
+    # an operation before this one may take the last annotation away, but never the map that holds them
+    add = Operation("add", (*path, MEMORY_UNIT_ANNOTATION), unit)
+    rewriting.operations.append(add if annotations else Operation("add", path, {MEMORY_UNIT_ANNOTATION: unit}))
+
+
+def assign(pod: Pod, scheduler: str, rewriting: Rewriting) -> None:
+    """Give the pod to gputile's own scheduler, unless it names another than the cluster's; "" leaves it as it is."""
+    if scheduler and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
+        rewriting.operations.append(Operation("add", ("spec", "schedulerName"), scheduler))
+
+
+def gate(pod: Pod, view: PodView, rewriting: Rewriting) -> None:
+    """Hold the pod of a gang back until its gang has been planned as a whole (M13)."""
+    if not _in_gang(pod.metadata.labels, rewriting):
+        return
+    gates = view.spec.scheduling_gates
+    if all(each.name != GANG_GATE for each in gates):
+        rewriting.operations.append(append(gates, ("spec", "schedulingGates"), {"name": GANG_GATE}))
+
+
+def _in_gang(labels: Mapping[str, str], rewriting: Rewriting) -> bool:
+    """Return whether the labels put a pod into a gang; the size of one with a PodGroup stands there."""
+    if labels.get(POD_GROUP_LABEL):
+        return True
+    name, size = labels.get(GANG_NAME_LABEL), labels.get(GANG_SIZE_LABEL)
+    if name is None and size is None:
+        return False
+    if not name or size is None:
+        missing = GANG_SIZE_LABEL if name else GANG_NAME_LABEL
+        rewriting.warnings.append(f"the pod is scheduled alone, not in a gang: the label {missing} is missing; add it")
+        return False
+    if not (size.isascii() and size.isdigit() and len(size) <= _LONGEST_SIZE and int(size) >= 1):
+        rule = f"metadata.labels[{GANG_SIZE_LABEL}] is {size[:20]!r}: write how many pods start together, 1 or more"
+        rewriting.refusals.append(AdmissionRefusal(AdmissionRule.GANG, rule))
+        return False
+    return True

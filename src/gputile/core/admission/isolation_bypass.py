@@ -1,0 +1,235 @@
+"""The ways past the ledger to a card, refused unless the namespace's label says that they are wanted (B2).
+
+The same rules stand in CEL in ``examples/webhook/policies.yaml``, where the API server keeps them for pods that ask for
+no GPU and so never meet the webhook. Here they are told together with everything else that is wrong with a GPU pod.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from gputile.api.well_known import CDI_ANNOTATION_PREFIX, UNSAFE_ACCESS_LABEL
+from gputile.core.admission.pod_view import ContainerView, PodView
+from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
+
+# Read by NVIDIA's container toolkit (which cards and control devices a container gets), by CUDA's MPS clients (whose
+# daemon, and how much memory), and by gputile's limits.
+ENVIRONMENT: Final = (
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_MIG_CONFIG_DEVICES",
+    "NVIDIA_MIG_MONITOR_DEVICES",
+    "NVIDIA_IMEX_CHANNELS",
+    "NVIDIA_NVSWITCH",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+)
+ENVIRONMENT_PREFIX: Final = "GPUTILE_"
+HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show no card
+# They undo what the container is limited by; capabilities(7): BPF detaches device rules of a cgroup, DAC_READ_SEARCH
+# opens the node's files by their handles.
+CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
+
+# Where cards, their daemons and their limits are on a node: nobody's hostPath.
+CARD_PATHS: Final = (
+    "/dev/nvidia",
+    "/var/lib/gputile",
+    "/run/gputile",
+    "/tmp/nvidia-mps",  # noqa: S108 - a name to refuse
+    "/run/nvidia/mps",
+)
+# Other ways to the same on a node, kept from pods that hold a GPU: devices, what the kernel lets one change, and what
+# starts containers (sockets, state and configuration of runtimes and kubelets, static pods, systemd).
+NODE_PATHS: Final = (
+    "/dev/char",
+    "/dev/dri",
+    "/dev/mem",
+    "/dev/vfio",
+    "/etc/cdi",
+    "/etc/containerd",
+    "/etc/crio",
+    "/etc/docker",
+    "/etc/kubernetes",
+    "/etc/nvidia-container-runtime",
+    "/etc/rancher",
+    "/etc/systemd",
+    "/proc",
+    "/run/cdi",
+    "/run/containerd",
+    "/run/cri-dockerd.sock",
+    "/run/crio",
+    "/run/crun",
+    "/run/dbus",
+    "/run/docker",
+    "/run/docker.sock",
+    "/run/k3s",
+    "/run/nvidia",
+    "/run/podman",
+    "/run/runc",
+    "/run/systemd",
+    "/sys",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/docker",
+    "/var/lib/kubelet",
+    "/var/lib/rancher",
+)
+# Where the container toolkit reads wishes, and gputile writes limits, in a container.
+WISHES: Final = "nvidia-container-devices"
+WISH_PATHS: Final = (f"/run/{WISHES}",)
+# gputile's limits and library, and the lists by which loaders find it: ld.so(8), and that of Nix.
+LIMIT_PATHS: Final = ("/etc/gputile", "/etc/ld-nix.so.preload", "/etc/ld.so.preload")
+# The sockets of MPS's control daemon, which keeps the limits in mode mps.
+DAEMON_PATHS: Final = ("/tmp/nvidia-mps",)  # noqa: S108 - a name to refuse
+
+_OWNER = f"or ask the cluster's owner to label the namespace {UNSAFE_ACCESS_LABEL}=allowed"
+
+
+def broken_access(pod: PodView, *, gpu: bool) -> Iterator[AdmissionRefusal]:
+    """Yield every way past the ledger that the pod takes; ``gpu`` is whether it asks for GPUs."""
+    if gpu:
+        yield from _privileged(pod)
+        yield from _host_namespaces(pod)
+        yield from _node_name(pod)
+    yield from _host_paths(pod, gpu)
+    yield from _mounts(pod, gpu)
+    yield from _device_annotations(pod)
+    yield from _environment(pod)
+
+
+def plain_path(path: str) -> str:
+    """Return a path as the node would resolve it without its links: no "//", no "/./"; /var/run is /run.
+
+    ".." stays: where it leads depends on links, so that no path with it can be judged (see ``climbs``).
+    """
+    plain = "/" + "/".join(part for part in path.split("/") if part not in ("", "."))
+    return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
+
+
+def climbs(path: str) -> bool:
+    """Return whether a path goes up by ".."; the API server refuses that in all paths but those of mounts."""
+    return ".." in path.split("/")
+
+
+def _environment(pod: PodView) -> Iterator[AdmissionRefusal]:
+    for where, container in pod.containers():
+        for variable in container.env:
+            name = variable.name
+            if name == ENVIRONMENT[0] and variable.value in HARMLESS:
+                continue
+            if name in ENVIRONMENT or name.startswith(ENVIRONMENT_PREFIX):
+                yield AdmissionRefusal(
+                    AdmissionRule.ENVIRONMENT,
+                    f"{where}.env[{name}]: which cards a container gets, and how much of them, is decided by its "
+                    f"booking: remove the variable, {_OWNER}",
+                )
+
+
+def _host_paths(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
+    for volume in pod.spec.volumes:
+        if volume.host_path is None:
+            continue
+        path = plain_path(volume.host_path.path)
+        if climbs(path) or _leads_to_cards(path) or (gpu and _leads_to_the_node(path)):
+            yield AdmissionRefusal(
+                AdmissionRule.HOST_PATH,
+                f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to cards or their limits: "
+                f"remove the volume, {_OWNER}",
+            )
+
+
+def _leads_to_cards(path: str) -> bool:
+    return path.startswith(CARD_PATHS[0]) or any(_within(path, protected) for protected in CARD_PATHS[1:])
+
+
+def _leads_to_the_node(path: str) -> bool:
+    return any(_within(path, other) for other in NODE_PATHS) or any(
+        _within(protected, path) for protected in (*CARD_PATHS, *NODE_PATHS)
+    )
+
+
+def _within(path: str, directory: str) -> bool:
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _mounts(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
+    for where, container in pod.containers():
+        mounts = [(f"volumeMounts[{mount.name}].mountPath", mount.mount_path) for mount in container.volume_mounts]
+        mounts += [(f"volumeDevices[{each.name}].devicePath", each.device_path) for each in container.volume_devices]
+        for field, path in mounts:
+            why = _hides(path, gpu)
+            if why:
+                yield AdmissionRefusal(AdmissionRule.MOUNT, f"{where}.{field}: {path} {why}, {_OWNER}")
+
+
+def _hides(path: str, gpu: bool) -> str:
+    """Return why nothing may be mounted at a path in a container, with the remedy; "" where something may.
+
+    A volume at a directory that contains limits hides nothing at first, as runtimes mount what lies deeper later. But
+    another container with the same volume can then remove the names on which the limits are mounted.
+    """
+    elsewhere = "where a container's cards and limits are written: mount the volume elsewhere"
+    if climbs(path):
+        if gpu or WISHES in path.split("/"):
+            return "goes up by '..', and where that leads depends on links: write the path without it"
+        return ""
+    plain = plain_path(path)
+    if any(_within(plain, each) for each in (*WISH_PATHS, *((*LIMIT_PATHS, *DAEMON_PATHS) if gpu else ()))):
+        return f"is {elsewhere}"
+    if gpu and any(_within(each, plain) for each in LIMIT_PATHS):
+        return f"holds the place {elsewhere}"
+    return ""
+
+
+def _device_annotations(pod: PodView) -> Iterator[AdmissionRefusal]:
+    for key in pod.metadata.annotations:
+        if key.startswith(CDI_ANNOTATION_PREFIX):
+            yield AdmissionRefusal(
+                AdmissionRule.DEVICE_ANNOTATION,
+                f"metadata.annotations[{key}]: devices are added by the device plugin alone: remove the annotation, "
+                f"{_OWNER}",
+            )
+
+
+def _privileged(pod: PodView) -> Iterator[AdmissionRefusal]:
+    for where, container in pod.containers():
+        if _is_privileged(container):
+            yield AdmissionRefusal(
+                AdmissionRule.PRIVILEGED,
+                f"{where}.securityContext.privileged: a privileged container sees every card of its node: set it to "
+                f"false, {_OWNER}",
+            )
+        for capability in _strong_capabilities(container):
+            yield AdmissionRefusal(
+                AdmissionRule.PRIVILEGED,
+                f"{where}.securityContext.capabilities.add: {capability} lets a container of a GPU pod undo its "
+                f"limits: remove it, {_OWNER}",
+            )
+
+
+def _is_privileged(container: ContainerView) -> bool:
+    return container.security_context is not None and bool(container.security_context.privileged)
+
+
+def _strong_capabilities(container: ContainerView) -> list[str]:
+    context = container.security_context
+    if context is None or context.capabilities is None:
+        return []
+    return [name for name in context.capabilities.add if name.upper().removeprefix("CAP_") in CAPABILITIES]
+
+
+def _host_namespaces(pod: PodView) -> Iterator[AdmissionRefusal]:
+    for field, used in (("hostPID", pod.spec.host_pid), ("hostIPC", pod.spec.host_ipc)):
+        if used:
+            yield AdmissionRefusal(
+                AdmissionRule.HOST_NAMESPACE,
+                f"spec.{field}: a GPU pod in the node's namespace reaches the processes of others on its cards: set it "
+                f"to false, {_OWNER}",
+            )
+
+
+def _node_name(pod: PodView) -> Iterator[AdmissionRefusal]:
+    if pod.spec.node_name:
+        yield AdmissionRefusal(
+            AdmissionRule.NODE_NAME,
+            f"spec.nodeName: {pod.spec.node_name} passes by the scheduler, so that no card is booked: use nodeSelector "
+            f"or affinity, {_OWNER}",
+        )

@@ -1,0 +1,107 @@
+"""The fields of a pod by which it could reach cards past its booking. Kept apart from ``api.core``, which is read for
+tens of thousands of pods; this is read for one.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from gputile.api.core import ObjectMeta
+
+
+class _Part(msgspec.Struct, rename="camel", kw_only=True):
+    """Common settings; fields that no rule reads are skipped."""
+
+
+class EnvVar(_Part):
+    """core/v1 EnvVar."""
+
+    name: str = ""
+    value: str = ""
+
+
+class Capabilities(_Part):
+    """core/v1 Capabilities."""
+
+    add: list[str] = []
+
+
+class SecurityContext(_Part):
+    """core/v1 SecurityContext."""
+
+    privileged: bool | None = None
+    capabilities: Capabilities | None = None
+
+
+class VolumeMount(_Part):
+    """core/v1 VolumeMount."""
+
+    name: str = ""
+    mount_path: str = ""
+
+
+class VolumeDevice(_Part):
+    """core/v1 VolumeDevice: a block volume."""
+
+    name: str = ""
+    device_path: str = ""
+
+
+class ContainerView(_Part):
+    """core/v1 Container and EphemeralContainer."""
+
+    name: str = ""
+    env: list[EnvVar] = []
+    security_context: SecurityContext | None = None
+    volume_mounts: list[VolumeMount] = []
+    volume_devices: list[VolumeDevice] = []
+
+
+class HostPath(_Part):
+    """core/v1 HostPathVolumeSource."""
+
+    path: str = ""
+
+
+class Volume(_Part):
+    """core/v1 Volume."""
+
+    name: str = ""
+    host_path: HostPath | None = None
+
+
+class SchedulingGateView(_Part):
+    """core/v1 PodSchedulingGate."""
+
+    name: str = ""
+
+
+class PodSpecView(_Part):
+    """core/v1 PodSpec."""
+
+    containers: list[ContainerView] = []
+    init_containers: list[ContainerView] = []
+    ephemeral_containers: list[ContainerView] = []
+    volumes: list[Volume] = []
+    host_pid: bool = msgspec.field(default=False, name="hostPID")
+    host_ipc: bool = msgspec.field(default=False, name="hostIPC")
+    node_name: str = ""
+    scheduling_gates: list[SchedulingGateView] = []
+
+
+class PodView(_Part):
+    """core/v1 Pod, and core/v1 Binding, whose metadata is merged into a pod's."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodSpecView = msgspec.field(default_factory=PodSpecView)
+
+    def containers(self) -> Iterator[tuple[str, ContainerView]]:
+        """Yield every container with the path of its fields."""
+        spec = self.spec
+        for kind, containers in (
+            ("initContainers", spec.init_containers),
+            ("containers", spec.containers),
+            ("ephemeralContainers", spec.ephemeral_containers),
+        ):
+            for container in containers:
+                yield f"spec.{kind}[{container.name}]", container

@@ -1,0 +1,68 @@
+"""Who may write the ledger: allocations are the annotations of pods, and nobody but gputile writes them (B2, B9)."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from gputile.api.well_known import (
+    ACK_ALLOCATION,
+    ALLOCATION_ANNOTATION,
+    GPU_COUNT_LABEL,
+    GPUSHARE_PREFIX,
+    HOLD_ANNOTATION,
+    MEMORY_UNIT_ANNOTATION,
+)
+from gputile.core.admission.refusal import MOST_FOUND, AdmissionRefusal, AdmissionRule
+
+PROTECTED: Final = (ALLOCATION_ANNOTATION, ACK_ALLOCATION, HOLD_ANNOTATION)
+PROTECTED_PREFIX: Final = GPUSHARE_PREFIX
+# Stamped when a pod is created; to be changed by a Binding and by corrections only.
+STAMPED: Final = MEMORY_UNIT_ANNOTATION
+
+
+def forged_on_create(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[AdmissionRefusal]:
+    """Return the allocation annotations that a new pod carries, or that a Binding would give to one."""
+    return [] if user in trusted else _refused(user, filter(_protected, annotations))
+
+
+def forged_on_binding(annotations: Mapping[str, str], user: str, trusted: Collection[str]) -> list[AdmissionRefusal]:
+    """Return the annotations by which a Binding would write the ledger."""
+    if user in trusted:
+        return []
+    return _refused(user, (key for key in annotations if _protected(key) or key == STAMPED))
+
+
+def forged_on_update(
+    old: Mapping[str, str], new: Mapping[str, str], user: str, trusted: Collection[str]
+) -> list[AdmissionRefusal]:
+    """Return the allocation annotations that a change adds, alters or removes."""
+    if user in trusted:
+        return []
+    return _refused(user, (key for key in _changed(old, new) if _protected(key) or key == STAMPED))
+
+
+def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[AdmissionRefusal]:
+    """Return whether a change alters the number of cards that a pod has asked for (M10)."""
+    if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
+        return []
+    rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of cards is fixed when a pod is created: create it anew"
+    return [AdmissionRefusal(AdmissionRule.COUNT_CHANGED, rule)]
+
+
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    return (key for key in {*old, *new} if old.get(key) != new.get(key))
+
+
+def _protected(key: str) -> bool:
+    return key in PROTECTED or key.startswith(PROTECTED_PREFIX)
+
+
+def _refused(user: str, keys: Iterable[str]) -> list[AdmissionRefusal]:
+    return [_forged(key, user) for key in sorted(keys)[:MOST_FOUND]]
+
+
+def _forged(key: str, user: str) -> AdmissionRefusal:
+    return AdmissionRefusal(
+        AdmissionRule.FORGED,
+        f"metadata.annotations[{key}]: only gputile writes which cards a pod holds, and {user or 'this user'} is not "
+        f"one of its accounts: leave the annotation as it is",
+    )

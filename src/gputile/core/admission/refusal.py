@@ -1,0 +1,52 @@
+"""Why a pod is refused: the field, the rule and the remedy, in one sentence each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+MOST_SHOWN: Final = 12
+MOST_FOUND: Final = 50  # a pod may have thousands of mistakes; nobody reads them, and looking for them takes time
+_LONGEST = 400  # characters of one refusal: names and values in it come from the pod
+
+
+class AdmissionRule(StrEnum):
+    """The rules, by the names that refusals, metrics and ``docs/reference/admission.md`` call them."""
+
+    POD = "pod"
+    AMOUNT = "gpu-amount"
+    UNIT = "memory-unit"
+    SHARE = "gpu-share"
+    LEGACY_AFFINITY = "legacy-affinity"
+    GANG = "gang"
+    GANG_GATE = "gang-gate"
+    FORGED = "forged-allocation"
+    COUNT_CHANGED = "gpu-count-changed"
+    ENVIRONMENT = "environment"
+    PRIVILEGED = "privileged"
+    HOST_NAMESPACE = "host-namespace"
+    HOST_PATH = "host-path"
+    MOUNT = "mount"
+    DEVICE_ANNOTATION = "device-annotation"
+    NODE_NAME = "node-name"
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRefusal:
+    """One broken rule; ``text`` names the field, the rule and the remedy."""
+
+    rule: AdmissionRule
+    text: str
+
+
+def message(refusals: Sequence[AdmissionRefusal]) -> str:
+    """Return what the user is told: all refusals, the first ``MOST_SHOWN`` in full."""
+    shown = [f"{_cut(refusal.text)} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
+    if len(refusals) > MOST_SHOWN:
+        shown.append("and more")
+    return f"gputile: {'; '.join(shown)}"
+
+
+def _cut(text: str) -> str:
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return printable if len(printable) <= _LONGEST else f"{printable[:_LONGEST]}..."

@@ -1,0 +1,185 @@
+"""One question of the API server: may this be stored, and with which changes?"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, TypeVar
+
+import msgspec
+
+from gputile.api.admission import AdmissionRequest
+from gputile.api.config.v1alpha1 import GpuTime
+from gputile.api.core import Pod
+from gputile.core.admission.amounts import broken_amounts
+from gputile.core.admission.completion import assign, gate, stamp
+from gputile.core.admission.gang_gate import broken_wait
+from gputile.core.admission.gpu_requests import asks_for_gpu, is_decided
+from gputile.core.admission.isolation_bypass import broken_access
+from gputile.core.admission.json_patch import Operation
+from gputile.core.admission.pod_view import PodView
+from gputile.core.admission.protected_annotations import (
+    count_changed,
+    forged_on_binding,
+    forged_on_create,
+    forged_on_update,
+)
+from gputile.core.admission.refusal import MOST_FOUND, AdmissionRefusal, AdmissionRule
+from gputile.core.admission.rewrite import rewrite
+from gputile.core.admission.sharing_annotations import broken_shares
+
+DEFAULT_TIME: Final = GpuTime()
+MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"  # kubelet; on the API server's copy of a static pod
+NODES_GROUP: Final = "system:nodes"  # Kubernetes; the kubelets
+
+_POD = msgspec.json.Decoder(Pod)
+_VIEW = msgspec.json.Decoder(PodView)
+
+T = TypeVar("T")
+
+
+class UnreadableReview(ValueError):
+    """The object is not what the request says that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionPolicy:
+    """What the cluster's owner has set.
+
+    ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs`` is whether
+    gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach cards past the ledger.
+    ``scheduler`` gets the pods that name none, "" for the cluster's own. ``time`` is how GPU time is shared: who may
+    have which weight.
+    """
+
+    unit_mib: int
+    trusted: Collection[str]
+    gangs: bool = False
+    unsafe_access: bool = False
+    scheduler: str = ""
+    time: GpuTime = DEFAULT_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer: refused if there are refusals, else allowed with the operations."""
+
+    operations: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    refusals: tuple[AdmissionRefusal, ...] = ()
+
+
+ALLOWED: Final = Verdict()
+
+
+def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
+    """Return how a new pod is stored, or everything that keeps it from being stored.
+
+    Raises:
+        Unreadable: the object is no pod.
+    """
+    if not _is_pod(request) or request.operation != "CREATE" or request.sub_resource:
+        return _not_asked(request)
+    pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
+    if _is_mirror(pod, request):
+        return ALLOWED
+    rewriting = rewrite(pod)
+    if is_decided(pod):
+        stamp(pod, policy.unit_mib, rewriting)
+        assign(pod, policy.scheduler, rewriting)
+        if policy.gangs:
+            gate(pod, view, rewriting)
+    # what is refused is judged as the author wrote it, so that the text names the author's fields
+    refusals = (*rewriting.refusals, *_broken(pod, view, request, policy))
+    warnings = tuple(rewriting.warnings)
+    return Verdict(warnings=warnings, refusals=refusals) if refusals else Verdict(tuple(rewriting.operations), warnings)
+
+
+def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
+    """Return what is wrong with a pod as it would be stored, with a change to one, or with a Binding.
+
+    Raises:
+        Unreadable: the object is no pod, or no Binding.
+    """
+    user = request.user_info.username
+    if request.operation == "CREATE" and request.kind.kind == "Binding":
+        binding = _decoded(request.object, _VIEW)
+        refusals = forged_on_binding(binding.metadata.annotations, user, policy.trusted)
+        refusals += broken_shares(binding.metadata.annotations, policy.time.most_weight(request.namespace))
+        return Verdict(refusals=tuple(refusals))
+    if not _is_pod(request):
+        return _not_asked(request)
+    if request.operation == "CREATE" and not request.sub_resource:
+        pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
+        return Verdict(refusals=tuple(_broken(pod, view, request, policy)))
+    if request.operation == "UPDATE":
+        return Verdict(refusals=tuple(_broken_change(request, policy)))
+    return _not_asked(request)
+
+
+def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
+    """Return every rule that a new pod breaks."""
+    refusals = forged_on_create(pod.metadata.annotations, request.user_info.username, policy.trusted)
+    if _is_mirror(pod, request):
+        return refusals
+    refusals += broken_amounts(pod, policy.unit_mib)
+    refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
+    if not policy.unsafe_access:
+        refusals += islice(broken_access(view, gpu=asks_for_gpu(pod)), MOST_FOUND)
+    return refusals
+
+
+def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
+    """Return every rule that a change of a pod breaks; what was there before is not judged again."""
+    old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
+    user = request.user_info.username
+    refusals = forged_on_update(old.metadata.annotations, new.metadata.annotations, user, policy.trusted)
+    if user not in policy.trusted:
+        refusals += count_changed(old.metadata.labels, new.metadata.labels)
+    if policy.gangs:
+        refusals += broken_wait(old, new, user, policy.trusted)
+    refusals += broken_shares(_added(old, new).metadata.annotations, policy.time.most_weight(request.namespace))
+    if not policy.unsafe_access:
+        gpu = asks_for_gpu(_decoded(request.object, _POD))
+        refusals += islice(broken_access(_added(old, new), gpu=gpu), MOST_FOUND)
+    return refusals
+
+
+def _added(old: PodView, new: PodView) -> PodView:
+    """Return what a change adds to a pod: ephemeral containers and annotations; all else of a spec is fixed."""
+    known = {container.name for container in old.spec.ephemeral_containers}
+    annotations = {k: v for k, v in new.metadata.annotations.items() if old.metadata.annotations.get(k) != v}
+    added = PodView()
+    added.spec.ephemeral_containers = [c for c in new.spec.ephemeral_containers if c.name not in known]
+    added.metadata.annotations = annotations
+    return added
+
+
+def _is_pod(request: AdmissionRequest) -> bool:
+    return request.kind.kind == "Pod" and not request.kind.group
+
+
+def _is_mirror(pod: Pod, request: AdmissionRequest) -> bool:
+    """Return whether a kubelet reports a static pod: it runs already, and must be stored as it is."""
+    return MIRROR_ANNOTATION in pod.metadata.annotations and NODES_GROUP in request.user_info.groups
+
+
+def _not_asked(request: AdmissionRequest) -> Verdict:
+    what = "/".join(part for part in (request.resource.resource or request.kind.kind, request.sub_resource) if part)
+    return Verdict(
+        warnings=(
+            f"gputile has no rules about {request.operation or 'this'} of {what[:80] or 'this kind'}: the webhook's "
+            f"configuration need not send it",
+        )
+    )
+
+
+def _decoded(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
+    try:
+        return decoder.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise UnreadableReview(str(error)) from error
+
+
+def unreadable(error: UnreadableReview) -> AdmissionRefusal:
+    """Return the refusal of an object that cannot be read."""
+    return AdmissionRefusal(AdmissionRule.POD, f"the pod cannot be read: {error}; correct the field")

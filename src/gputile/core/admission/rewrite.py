@@ -1,0 +1,152 @@
+"""The forms of early Kubernetes as today's, and what every GPU pod needs: the same for a live pod and a simulated one.
+
+Each rule reads the pod and says what to change as operations of a JSON patch. On a pod that is right already it says
+nothing, so that a pod may pass twice.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from gputile.api.affinity import Affinity, NodeAffinity, NodeSelectorTerm
+from gputile.api.core import Container, Pod
+from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
+from gputile.core.admission.gpu_requests import asked_by, asks_for_gpu
+from gputile.core.admission.json_patch import Operation
+from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
+from gputile.core.devices.advertised import model_label_value
+
+_TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
+_AFFINITY_PATH = ("spec", "affinity")
+_LONGEST_AFFINITY = 64 * 1024  # characters; more is nobody's rule
+_DEEPEST_AFFINITY = 32
+
+
+@dataclass(slots=True)
+class Rewriting:
+    """What to change in a pod, what its author should know of it, and what cannot be understood."""
+
+    operations: list[Operation] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    refusals: list[AdmissionRefusal] = field(default_factory=list)
+
+
+def rewrite(pod: Pod) -> Rewriting:
+    """Return how a cluster with gputile stores ``pod``; a pod that asks for no GPU changes only in its old forms."""
+    rewriting = Rewriting()
+    affinity = _legacy_affinity(pod, rewriting)
+    rewriting.operations += _model_names(pod, affinity or pod.spec.affinity)
+    _legacy_resources(pod, rewriting)
+    if asks_for_gpu(pod) and not _tolerates(pod):
+        rewriting.operations.append(append(pod.spec.tolerations, ("spec", "tolerations"), _TOLERATION))
+    return rewriting
+
+
+def append(current: list[Any], path: tuple[str, ...], value: Any) -> Operation:
+    """Return the operation that appends to a list which, when it is empty, may not be there."""
+    return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
+
+
+def _tolerates(pod: Pod) -> bool:
+    return any(
+        t.key in (WHOLE_GPU, "") and t.operator == "Exists" and t.effect in ("NoSchedule", "")
+        for t in pod.spec.tolerations
+    )
+
+
+def _legacy_affinity(pod: Pod, rewriting: Rewriting) -> Affinity | None:
+    """Move the affinity that Kubernetes 1.5 and earlier took from an annotation into the spec (L4)."""
+    text = pod.metadata.annotations.get(LEGACY_AFFINITY_ANNOTATION)
+    if text is None:
+        return None
+    where = f"metadata.annotations[{LEGACY_AFFINITY_ANNOTATION}]"
+    remove = Operation("remove", ("metadata", "annotations", LEGACY_AFFINITY_ANNOTATION))
+    if pod.spec.affinity is not None:
+        rewriting.warnings.append(f"{where} is left out: spec.affinity is there and goes before it; remove it")
+        rewriting.operations.append(remove)
+        return None
+    try:
+        value, affinity = _parsed(text)
+    except ValueError as error:
+        rule = f"{where}: the affinity in it cannot be read: {error}; write it as spec.affinity"
+        rewriting.refusals.append(AdmissionRefusal(AdmissionRule.LEGACY_AFFINITY, rule))
+        return None
+    rewriting.warnings.append(f"{where} is read as spec.affinity: write it there")
+    rewriting.operations += [Operation("add", _AFFINITY_PATH, value), remove]
+    return affinity
+
+
+def _parsed(text: str) -> tuple[Any, Affinity]:
+    """Return the affinity as it is written, with the fields that gputile does not read, and as it reads it."""
+    if len(text) > _LONGEST_AFFINITY:
+        raise ValueError(f"it has {len(text)} characters, more than {_LONGEST_AFFINITY}")
+    try:
+        affinity = msgspec.json.decode(text, type=Affinity)
+        value = msgspec.json.decode(text)
+        if _depth(value) > _DEEPEST_AFFINITY:
+            raise ValueError(f"it is nested deeper than {_DEEPEST_AFFINITY} levels")
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise ValueError(str(error)) from error
+    return value, affinity
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(_depth, value), default=0)
+    return 0
+
+
+def _legacy_resources(pod: Pod, rewriting: Rewriting) -> None:
+    """Ask for the resource under today's name (L3); a container that uses both names is refused elsewhere."""
+    found = False
+    for kind, containers in (("initContainers", pod.spec.init_containers), ("containers", pod.spec.containers)):
+        for index, container in enumerate(containers):
+            operations = list(_renamed(container, ("spec", kind, index, "resources")))
+            found = found or bool(operations)
+            rewriting.operations += operations
+    if found:
+        what = f"{LEGACY_GPU} is the old name of {WHOLE_GPU}, and read as that: write the new one"
+        rewriting.warnings.append(f"spec.containers[*].resources: {what}")
+
+
+def _renamed(container: Container, path: tuple[str | int, ...]) -> Iterator[Operation]:
+    asked = set(asked_by(container))
+    if LEGACY_GPU in asked and WHOLE_GPU in asked:
+        return  # refused: nobody can tell which is meant
+    for section, amounts in (("limits", container.resources.limits), ("requests", container.resources.requests)):
+        if LEGACY_GPU in amounts:
+            if WHOLE_GPU not in asked:  # beside an amount under the new name, a "0" under the old one means nothing
+                yield Operation("add", (*path, section, WHOLE_GPU), amounts[LEGACY_GPU])
+            yield Operation("remove", (*path, section, LEGACY_GPU))
+
+
+def _model_names(pod: Pod, affinity: Affinity | None) -> Iterator[Operation]:
+    """Write GPU models as the nodes' label has them: "Tesla K80" is "Tesla-K80" there (C3)."""
+    model = pod.spec.node_selector.get(LEGACY_MODEL_LABEL)
+    if model is not None and model_label_value(model) != model:
+        yield Operation("replace", ("spec", "nodeSelector", LEGACY_MODEL_LABEL), model_label_value(model))
+    if affinity is not None and affinity.node_affinity is not None:
+        yield from _affinity_models(affinity.node_affinity)
+
+
+def _affinity_models(affinity: NodeAffinity) -> Iterator[Operation]:
+    base = (*_AFFINITY_PATH, "nodeAffinity")
+    if affinity.required is not None:
+        required = (*base, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
+        for i, term in enumerate(affinity.required.node_selector_terms):
+            yield from _term_models(term, (*required, i))
+    for i, preferred in enumerate(affinity.preferred):
+        where = (*base, "preferredDuringSchedulingIgnoredDuringExecution", i, "preference")
+        yield from _term_models(preferred.preference, where)
+
+
+def _term_models(term: NodeSelectorTerm, path: tuple[str | int, ...]) -> Iterator[Operation]:
+    for i, requirement in enumerate(term.match_expressions):
+        if requirement.key == LEGACY_MODEL_LABEL:
+            values = [model_label_value(value) for value in requirement.values]
+            if values != list(requirement.values):
+                yield Operation("replace", (*path, "matchExpressions", i, "values"), values)

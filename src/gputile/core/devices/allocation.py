@@ -1,0 +1,176 @@
+"""Which cards a pod holds, and the pod annotation that says so: the ledger's entry.
+
+The entry is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor a card that leaves can change
+what it means. It is written by the Binding itself. Beside it go the annotations that gpushare's and ACK's tools
+read (B9); gputile never reads those.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+
+from gputile.api.well_known import (
+    ACK_ALLOCATION,
+    ALLOCATION_ANNOTATION,
+    GPUSHARE_ASSIGNED,
+    GPUSHARE_ASSUME_TIME,
+    GPUSHARE_DEVICE,
+    GPUSHARE_INDEX,
+    GPUSHARE_POD,
+    MEMORY_UNIT_ANNOTATION,
+)
+from gputile.core.devices.inventory import MOST_CARDS, MOST_MIB, Card
+from gputile.core.devices.request import Phase, Request, RequestKind
+
+VERSION = 1
+
+Uuid = Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
+Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
+Mib = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
+Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
+
+
+class AllocationError(ValueError):
+    """The allocation annotation cannot be read."""
+
+
+class CardShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A pod's or a container's part of one card: MiB of memory and percent of compute; 0 percent is no reservation."""
+
+    uuid: Uuid
+    index: Index
+    mib: Mib
+    percent: Percent = 0
+
+
+class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The cards of one pod.
+
+    ``cards`` is what the pod holds at its peak, ``containers`` each container's own part. ``whole`` means that
+    nobody else may be on the cards. ``unit_mib`` is the unit that the pod's gpu-mem counts in; ``assumed_ns`` is
+    when it was decided (Unix time in nanoseconds).
+    """
+
+    cards: Annotated[tuple[CardShare, ...], msgspec.Meta(min_length=1, max_length=MOST_CARDS)]
+    containers: dict[str, tuple[CardShare, ...]]
+    unit_mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)]
+    version: int = VERSION
+    mode: str = ""
+    whole: bool = False
+    assumed_ns: int = 0
+
+    def decided_at(self, now_ns: int) -> "Allocation":
+        """Return the same allocation, decided at ``now_ns``."""
+        return msgspec.structs.replace(self, assumed_ns=now_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A card that placement chose, with what it advertises in units (0 for whole cards)."""
+
+    card: Card
+    units: int = 0
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def allocate(request: Request, chosen: tuple[Chosen, ...], mode: str, now_ns: int) -> Allocation:
+    """Return the allocation of ``request`` on the ``chosen`` cards, each container's part included."""
+    if request.shape.kind is RequestKind.SHARED:
+        shape, count = request.shape, len(chosen)
+        cards = tuple(CardShare(c.card.uuid, c.card.index, shape.mib, shape.percent) for c in chosen)
+        containers = {
+            part.name: tuple(
+                CardShare(c.uuid, c.index, part.units * request.unit_mib // count, part.percent // count) for c in cards
+            )
+            for part in request.containers
+        }
+        return Allocation(cards, containers, request.unit_mib, mode=mode, assumed_ns=now_ns)
+    cards = tuple(CardShare(c.card.uuid, c.card.index, c.card.mib, 100) for c in chosen)
+    containers = _deal(request, cards)
+    return Allocation(cards, containers, request.unit_mib, mode=mode, whole=True, assumed_ns=now_ns)
+
+
+def _deal(request: Request, cards: tuple[CardShare, ...]) -> dict[str, tuple[CardShare, ...]]:
+    """Give each container its whole cards.
+
+    Sidecars and app containers get cards of their own; an init container takes any that no sidecar started before
+    it holds, since the app containers are not running yet (as the kubelet reuses an init container's devices).
+    """
+    dealt: dict[str, tuple[CardShare, ...]] = {}
+    taken = 0
+    for part in request.containers:
+        dealt[part.name] = cards[taken : taken + part.cards]
+        if part.phase is not Phase.INIT:
+            taken += part.cards
+    return dealt
+
+
+def encode_allocation(allocation: Allocation) -> str:
+    """Return the text of the allocation annotation."""
+    return msgspec.json.encode({"version": allocation.version, **msgspec.to_builtins(allocation)}).decode()
+
+
+def decode_allocation(text: str) -> Allocation:
+    """Return the allocation in the annotation's text.
+
+    Raises:
+        AllocationError: not JSON, an unknown version, values out of range, or parts that contradict each other.
+    """
+    try:
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version != VERSION:
+            raise AllocationError(f"version {version} is not known; this gputile reads version {VERSION}")
+        allocation = msgspec.json.decode(text, type=Allocation)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise AllocationError(str(error)) from error
+    return check_allocation(allocation)
+
+
+def check_allocation(allocation: Allocation) -> Allocation:
+    """Return ``allocation``, which says the same of each card wherever it speaks of it.
+
+    The ledger books ``cards`` and the node enforces ``containers``: no container may have what is not booked.
+
+    Raises:
+        AllocationError: one card twice, or a container with a card, or more of it, than the pod has.
+    """
+    cards = {share.uuid: share for share in allocation.cards}
+    if len(cards) < len(allocation.cards) or len({share.index for share in allocation.cards}) < len(cards):
+        raise AllocationError("a card is listed twice")
+    for name, shares in allocation.containers.items():
+        for share in shares:
+            whole = cards.get(share.uuid)
+            if whole is None or whole.index != share.index:
+                raise AllocationError(f"container {name[:63]} has a card that is not among the pod's")
+            if share.mib > whole.mib or share.percent > whole.percent:
+                raise AllocationError(f"container {name[:63]} has more of GPU {share.index} than the pod")
+    return allocation
+
+
+def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...]) -> dict[str, str]:
+    """Return the annotations that a Binding carries: the ledger's entry and what existing tools read (B9).
+
+    gpushare's tools know one card a pod: the ``ALIYUN_COM_GPU_MEM_*`` annotations are written for pods on one
+    card, the ACK allocation for every shared pod.
+    """
+    annotations = {ALLOCATION_ANNOTATION: encode_allocation(allocation)}
+    if allocation.whole:
+        return annotations
+    unit = allocation.unit_mib
+    annotations[MEMORY_UNIT_ANNOTATION] = str(unit)
+    annotations[ACK_ALLOCATION] = msgspec.json.encode(
+        {name: {str(s.index): s.mib // unit for s in shares} for name, shares in allocation.containers.items()}
+    ).decode()
+    if len(allocation.cards) == 1:
+        annotations |= {
+            GPUSHARE_INDEX: str(allocation.cards[0].index),
+            GPUSHARE_POD: str(allocation.cards[0].mib // unit),
+            GPUSHARE_DEVICE: str(chosen[0].units),
+            GPUSHARE_ASSIGNED: "false",
+            GPUSHARE_ASSUME_TIME: str(allocation.assumed_ns),
+        }
+    return annotations

@@ -1,0 +1,122 @@
+"""The cards of a node, and the node annotation that carries them.
+
+The agent publishes ``gputile.io/inventory`` as JSON with a version, and everybody else reads it. A node is
+semi-trusted: what it writes is checked here once, so that no later code meets a card without memory, two cards of
+one UUID or a crooked bandwidth matrix.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from gputile.api.well_known import MODES
+
+VERSION = 1
+MOST_CARDS = 64
+MOST_MIB = 16 * 1024 * 1024
+MOST_REPLICAS = 64
+
+
+class InventoryError(ValueError):
+    """The inventory annotation cannot be read, or contradicts itself."""
+
+
+class Card(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One GPU. ``mib`` is its total memory in MiB as NVML tells; ``numa`` is -1 where unknown."""
+
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
+    uuid: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
+    mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)]
+    model: Annotated[str, msgspec.Meta(max_length=96)] = ""
+    numa: int = -1
+    healthy: bool = True
+
+
+class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The cards of one node, ordered by index.
+
+    ``mode`` and ``unit_mib`` are what the agent has in force; "" and 0 leave them to the node's label and to the
+    cluster's configuration (a node that no agent serves yet). ``replicas`` is how many pods have each whole
+    card in turns, 0 for one alone (time-slicing, G3). ``bandwidth[i][j]`` is the bandwidth between the i-th and the
+    j-th card in GB/s (NVLink or PCIe), empty where it is not known; its diagonal does not count.
+    """
+
+    cards: tuple[Card, ...]
+    version: int = VERSION
+    mode: str = ""
+    unit_mib: int = 0
+    replicas: Annotated[int, msgspec.Meta(ge=0, le=MOST_REPLICAS)] = 0
+    bandwidth: tuple[tuple[float, ...], ...] = ()
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def decode_inventory(text: str) -> Inventory:
+    """Return the inventory in the annotation's text.
+
+    Raises:
+        InventoryError: not JSON, an unknown version, or cards that contradict each other; says which.
+    """
+    try:
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version != VERSION:
+            raise InventoryError(f"version {version} is not known; this gputile reads version {VERSION}")
+        inventory = msgspec.json.decode(text, type=Inventory)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InventoryError(str(error)) from error
+    return check_inventory(inventory)
+
+
+def check_inventory(inventory: Inventory) -> Inventory:
+    """Return ``inventory`` with its cards in the order of their indices.
+
+    Raises:
+        InventoryError: two cards share an index or a UUID, or the bandwidth matrix has the wrong shape.
+    """
+    cards = inventory.cards
+    if len(cards) > MOST_CARDS:
+        raise InventoryError(f"{len(cards)} GPUs are more than the {MOST_CARDS} that a node may have")
+    for name, values in (("index", [c.index for c in cards]), ("UUID", [c.uuid for c in cards])):
+        twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
+        if twice is not None:
+            raise InventoryError(f"two GPUs have the {name} {twice}")
+    size = len(inventory.bandwidth)
+    if size and (size != len(cards) or any(len(row) != size for row in inventory.bandwidth)):
+        raise InventoryError(f"the bandwidth matrix must be {len(cards)} x {len(cards)}")
+    for i in range(size):
+        for j in range(i):
+            forward, back = inventory.bandwidth[i][j], inventory.bandwidth[j][i]
+            if forward != back or not 0 <= forward < 1e9:
+                raise InventoryError(
+                    f"the bandwidth between GPU {i} and GPU {j} is {forward} one way, {back} the other"
+                )
+    if inventory.unit_mib < 0 or inventory.unit_mib > MOST_MIB:
+        raise InventoryError(f"the memory unit {inventory.unit_mib} MiB is out of range")
+    order = sorted(range(len(cards)), key=lambda i: cards[i].index)
+    if order == list(range(len(cards))):
+        return inventory
+    return msgspec.structs.replace(
+        inventory,
+        cards=tuple(cards[i] for i in order),
+        bandwidth=tuple(tuple(inventory.bandwidth[i][j] for j in order) for i in order) if size else (),
+    )
+
+
+def unknown_mode(mode: str) -> str:
+    """Return what to say of an inventory in a mode that is not known here: of a newer agent, or of nobody's."""
+    return (
+        f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it knows {', '.join(MODES)}"
+    )
+
+
+def encode_inventory(inventory: Inventory) -> str:
+    """Return the text of the node annotation."""
+    body = {"version": inventory.version, **msgspec.to_builtins(inventory)}
+    return msgspec.json.encode(body).decode()
+
+
+def advertised_units(card: Card, unit_mib: int) -> int:
+    """Return how many memory units a card counts: floor(MiB / unit), each card by its own size (U1, U2)."""
+    return card.mib // unit_mib

@@ -1,0 +1,243 @@
+"""What a pod asks of a GPU, parsed once at the edge into one normal form.
+
+Rules: GPU resources are set in limits, as whole numbers, and a request, where given, equals its limit (Kubernetes,
+"Schedule GPUs"); a pod asks for one kind of GPU resource; compute goes in steps of 5 percent and together with
+memory (ACK); init containers and sidecars count by Kubernetes' own arithmetic (KEP-753).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from gputile.api.core import Container, Pod
+from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.well_known import (
+    GPU_CORE,
+    GPU_COUNT_LABEL,
+    GPU_MEMORY,
+    GPU_RESOURCES,
+    LEGACY_GPU,
+    MEMORY_UNIT_ANNOTATION,
+    SMALLEST_UNIT_MIB,
+    TOPOLOGY_GPU,
+    WHOLE_GPU,
+)
+from gputile.core.devices.inventory import MOST_CARDS, MOST_MIB
+from gputile.core.kube_predicates.pod_requests import cpu_request
+
+PERCENT_STEP = 5
+MOST_PERCENT = 100  # of one card; several cards have as much each (M8)
+
+
+class RequestError(ValueError):
+    """The pod asks for a GPU in a way that can never be served; the text names the field, the rule and the remedy."""
+
+
+class RequestKind(Enum):
+    """Which of the three families of GPU resources a pod asks for; the value is the resource's name."""
+
+    SHARED = GPU_MEMORY
+    WHOLE = WHOLE_GPU
+    TOPOLOGY = TOPOLOGY_GPU
+
+
+class Phase(Enum):
+    """When a container runs: before the others, beside them from before, or as one of them."""
+
+    INIT = "init"
+    SIDECAR = "sidecar"
+    APP = "app"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerRequest:
+    """One container's part: ``units`` and ``percent`` over all cards of the pod (shared), or ``cards`` (whole)."""
+
+    name: str
+    phase: Phase
+    units: int = 0
+    percent: int = 0
+    cards: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """All of a request that decides where it fits; requests of one shape get one answer.
+
+    ``cards`` is the number of distinct cards; ``mib`` and ``percent`` (at most 100) are needed on each of them (0 for
+    whole cards). ``trust_group`` is the group that may share a card without isolation (G5). ``unit_mib`` is the unit
+    that the pod's gpu-mem counts in (0 for whole cards).
+    """
+
+    kind: RequestKind
+    cards: int
+    mib: int = 0
+    percent: int = 0
+    trust_group: str = ""
+    unit_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A pod's GPU request in its normal form. ``unit_mib`` is the memory unit that its counts are in.
+
+    ``cpu`` is the milli-CPU that it asks for: packing weighs it, and nothing is refused for it here.
+    """
+
+    shape: Shape
+    unit_mib: int
+    containers: tuple[ContainerRequest, ...]
+    cpu: int = 0
+
+    @property
+    def units(self) -> int:
+        """Memory units over all cards, by Kubernetes' arithmetic; 0 for whole cards."""
+        return self.shape.mib * self.shape.cards // self.unit_mib
+
+
+def by_namespace(pod: Pod) -> str:
+    """Return the trust group of a pod where nothing else is configured: its namespace."""
+    return pod.metadata.namespace
+
+
+def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = by_namespace) -> Request | None:
+    """Return what ``pod`` asks of GPUs, or None where it asks nothing.
+
+    ``unit_mib`` is the cluster's memory unit, for pods that were not stamped with one at admission.
+
+    Raises:
+        RequestError: the request breaks a rule.
+    """
+    containers = tuple(_container_requests(pod))
+    kinds = {kind for _, kind in containers}
+    if not kinds:
+        return None
+    if len(kinds) > 1:
+        asked = " and ".join(sorted(kind.value for kind in kinds))
+        raise RequestError(f"the pod asks for {asked}; a pod takes one kind of GPU resource: remove the other")
+    kind, parts = kinds.pop(), tuple(part for part, _ in containers)
+    if kind is not RequestKind.SHARED:
+        cards = effective(parts, lambda part: part.cards)
+        if cards > MOST_CARDS:
+            raise RequestError(f"{kind.value}: {cards} cards are more than a node can have ({MOST_CARDS})")
+        # A whole card may be one of several pods' in turns; a set by topology never is.
+        group = trust_group(pod) if kind is RequestKind.WHOLE else ""
+        return Request(Shape(kind, cards, trust_group=group), unit_mib, parts, cpu_request(pod.spec))
+    cards, unit = _card_count(pod), _stamped_unit(pod, unit_mib)
+    for part in parts:
+        _check_spread(part, cards)
+    mib = effective(parts, lambda part: part.units) * unit // cards
+    if mib > MOST_MIB:
+        raise RequestError(
+            f"{GPU_MEMORY} counts units of {unit} MiB: {mib // unit} of them on one card are more than any card has"
+        )
+    percent = effective(parts, lambda part: part.percent) // cards
+    if percent > MOST_PERCENT:
+        raise RequestError(
+            f"the pod asks for {percent} percent of one card ({GPU_CORE}), and a card has {MOST_PERCENT}: ask less, or "
+            f"more cards by the label {GPU_COUNT_LABEL}"
+        )
+    return Request(Shape(kind, cards, mib, percent, trust_group(pod), unit), unit, parts, cpu_request(pod.spec))
+
+
+def effective(parts: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:
+    """Return what the pod needs at its peak (KEP-753, "Resources calculation for scheduling and pod admission").
+
+    Sidecars keep what they take, an init container runs beside the sidecars started before it, and the app
+    containers run beside all sidecars.
+    """
+    peak = sidecars = apps = 0
+    for part in parts:
+        if part.phase is Phase.APP:
+            apps += amount(part)
+        elif part.phase is Phase.SIDECAR:
+            sidecars += amount(part)
+            peak = max(peak, sidecars)
+        else:
+            peak = max(peak, sidecars + amount(part))
+    return max(peak, sidecars + apps)
+
+
+def _container_requests(pod: Pod) -> Iterator[tuple[ContainerRequest, RequestKind]]:
+    for container in pod.spec.init_containers:
+        phase = Phase.SIDECAR if container.restart_policy == "Always" else Phase.INIT
+        yield from _container_request(container, phase, "initContainers")
+    for container in pod.spec.containers:
+        yield from _container_request(container, Phase.APP, "containers")
+
+
+def _container_request(
+    container: Container, phase: Phase, field: str
+) -> Iterator[tuple[ContainerRequest, RequestKind]]:
+    where = f"spec.{field}[{container.name}].resources"
+    counts = {name: count for name in GPU_RESOURCES if (count := _limit(container, name, where))}
+    memory, percent = counts.get(GPU_MEMORY, 0), counts.get(GPU_CORE, 0)
+    whole, legacy = counts.get(WHOLE_GPU, 0), counts.get(LEGACY_GPU, 0)
+    topology = counts.get(TOPOLOGY_GPU, 0)
+    if memory and not percent and GPU_CORE in container.resources.limits:
+        raise RequestError(f"{where}.limits: {GPU_CORE} is 0: ask {PERCENT_STEP} or more, or remove it")
+    if percent and not memory:
+        raise RequestError(f"{where}.limits: {GPU_CORE} goes together with {GPU_MEMORY}: add {GPU_MEMORY}")
+    if percent % PERCENT_STEP:
+        low = percent - percent % PERCENT_STEP
+        remedy = f"{low} or {low + PERCENT_STEP}" if low else f"{PERCENT_STEP}"
+        raise RequestError(f"{where}.limits: {GPU_CORE} is {percent}, not a multiple of {PERCENT_STEP}: ask {remedy}")
+    if whole and legacy:
+        raise RequestError(f"{where}.limits: {LEGACY_GPU} is the old name of {WHOLE_GPU}: remove one of the two")
+    if memory:
+        yield ContainerRequest(container.name, phase, units=memory, percent=percent), RequestKind.SHARED
+    if whole or legacy:
+        yield ContainerRequest(container.name, phase, cards=whole or legacy), RequestKind.WHOLE
+    if topology:
+        yield ContainerRequest(container.name, phase, cards=topology), RequestKind.TOPOLOGY
+
+
+def _limit(container: Container, name: str, where: str) -> int:
+    limits, requests = container.resources.limits, container.resources.requests
+    if name not in limits and name not in requests:
+        return 0
+    try:
+        limit = parse_count(limits[name]) if name in limits else None
+        request = parse_count(requests[name]) if name in requests else limit
+    except QuantityError as error:
+        raise RequestError(f"{where}: {name}: {error}; a GPU resource is a whole number, zero or more") from error
+    if limit is None:
+        raise RequestError(f"{where}: {name} has a request and no limit: set it in limits")
+    if request != limit:
+        raise RequestError(f"{where}: {name} requests {request} and limits {limit}: the two must be equal")
+    return limit
+
+
+def _card_count(pod: Pod) -> int:
+    text = pod.metadata.labels.get(GPU_COUNT_LABEL)
+    if text is None:
+        return 1
+    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MOST_CARDS):
+        raise RequestError(
+            f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of cards from 1 to {MOST_CARDS}: "
+            f"write one, or remove the label"
+        )
+    return int(text)
+
+
+def _stamped_unit(pod: Pod, default: int) -> int:
+    text = pod.metadata.annotations.get(MEMORY_UNIT_ANNOTATION)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 8 and SMALLEST_UNIT_MIB <= int(text) <= MOST_MIB):
+        raise RequestError(
+            f"metadata.annotations[{MEMORY_UNIT_ANNOTATION}] is {text[:40]!r}, "
+            f"not a unit of {SMALLEST_UNIT_MIB} MiB or more: remove the annotation"
+        )
+    return int(text)
+
+
+def _check_spread(part: ContainerRequest, cards: int) -> None:
+    for name, amount in ((GPU_MEMORY, part.units), (GPU_CORE, part.percent)):
+        if amount % cards:
+            low = amount - amount % cards
+            remedy = f"{low} or {low + cards}" if low else f"{cards}"
+            raise RequestError(
+                f"container {part.name}: {name} is {amount}, which {cards} cards ({GPU_COUNT_LABEL}) do not divide "
+                f"evenly: ask {remedy}"
+            )

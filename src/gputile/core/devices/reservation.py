@@ -1,0 +1,79 @@
+"""A hold: the cards that are kept for a pod of a gang until it is bound, and the pod annotation that says so.
+
+The controller writes it while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a
+gang that start together. One of them is the plan's first pod: the plan begins when that one is bound, which is done
+only while all places of the plan are there, and still free for its pods. Nobody binds another one before.
+"""
+
+from typing import Annotated
+
+import msgspec
+
+from gputile.api.core import Pod
+from gputile.api.well_known import HOLD_ANNOTATION
+from gputile.core.devices.allocation import Allocation, AllocationError, check_allocation
+from gputile.core.devices.gang_membership import MOST_MEMBERS
+
+VERSION = 1
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+
+
+class ReservationError(ValueError):
+    """The hold annotation cannot be read."""
+
+
+class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """One pod's place in a plan.
+
+    ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get cards. ``allocation``
+    is None for a pod that asks for no GPU, and on a node whose cards another device plugin hands out. The hold ends at
+    ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod whose Binding begins the plan; a plan that is not
+    to start has none.
+    """
+
+    plan: _Name
+    size: Annotated[int, msgspec.Meta(ge=0, le=MOST_MEMBERS)]
+    pods: Annotated[int, msgspec.Meta(ge=1, le=MOST_MEMBERS)]
+    node: _Name
+    expires_ns: int
+    allocation: Allocation | None = None
+    first: bool = False
+    version: int = VERSION
+
+
+class _Versioned(msgspec.Struct):
+    version: int
+
+
+def encode_reservation(hold: Reservation) -> str:
+    """Return the text of the hold annotation."""
+    return msgspec.json.encode({"version": hold.version, **msgspec.to_builtins(hold)}).decode()
+
+
+def decode_reservation(text: str) -> Reservation:
+    """Return the hold in the annotation's text.
+
+    Raises:
+        ReservationError: not JSON, an unknown version, values out of range, or an allocation that contradicts itself.
+    """
+    try:
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version != VERSION:
+            raise ReservationError(f"version {version} is not known; this gputile reads version {VERSION}")
+        hold = msgspec.json.decode(text, type=Reservation)
+        if hold.allocation is not None:
+            check_allocation(hold.allocation)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, AllocationError) as error:
+        raise ReservationError(str(error)) from error
+    return hold
+
+
+def reservation_of(pod: Pod) -> Reservation | None:
+    """Return the hold that a pod carries; None where it has none, or one that cannot be read."""
+    text = pod.metadata.annotations.get(HOLD_ANNOTATION)
+    if text is None:
+        return None
+    try:
+        return decode_reservation(text)
+    except ReservationError:
+        return None

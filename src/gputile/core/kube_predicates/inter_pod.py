@@ -1,0 +1,233 @@
+"""What the in-tree scheduler checks of a pod against the pods that are placed: affinity, anti-affinity, spread.
+
+The reasons are in kube-scheduler's own words. A check is prepared once for a pod: it counts pods by topology domain, is
+told of each pod that comes or goes, and is then asked of each node.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
+from gputile.api.core import Node, Pod
+from gputile.core.kube_predicates.node_fit import matches_node, selects, untolerated_taint
+
+AFFINITY = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
+EXISTING_ANTI_AFFINITY = "node(s) didn't satisfy existing pods anti-affinity rules"
+SPREAD = "node(s) didn't match pod topology spread constraints"
+SPREAD_LABEL = f"{SPREAD} (missing required label)"
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A pod and the node that it is on."""
+
+    pod: Pod
+    node: Node
+
+
+class Check(Protocol):
+    """One rule of a pod about others."""
+
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came (1), or went (-1)."""
+
+    def reason(self, labels: Labels) -> str | None:
+        """Return why the pod may not go to a node with these labels, None where it may."""
+
+
+def interpod_checks(pod: Pod, nodes: Iterable[Node]) -> list[Check]:
+    """Return the checks that ``pod`` calls for; they have counted nobody yet."""
+    affinity = pod.spec.affinity
+    checks: list[Check] = []
+    constraints = hard_spread(pod)
+    if constraints:
+        known = list(nodes)
+        checks += [_Spread(pod, constraint, known) for constraint in constraints]
+    checks.append(_ExistingAntiAffinity(pod))
+    if affinity is not None and affinity.pod_anti_affinity is not None:
+        checks += [_AntiAffinity(pod, term) for term in affinity.pod_anti_affinity.required]
+    if affinity is not None and affinity.pod_affinity is not None and affinity.pod_affinity.required:
+        checks.append(_Affinity(pod, affinity.pod_affinity.required))
+    return checks
+
+
+def hard_spread(pod: Pod) -> list[TopologySpreadConstraint]:
+    """Return the spread constraints that must hold."""
+    return [c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
+
+
+def anti_affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
+    """Return the anti-affinity terms that must hold; they hold against pods that come later too."""
+    affinity = pod.spec.affinity
+    return (
+        affinity.pod_anti_affinity.required if affinity is not None and affinity.pod_anti_affinity is not None else ()
+    )
+
+
+def affinity_terms(pod: Pod) -> Sequence[PodAffinityTerm]:
+    """Return the affinity terms that must hold."""
+    affinity = pod.spec.affinity
+    return affinity.pod_affinity.required if affinity is not None and affinity.pod_affinity is not None else ()
+
+
+def looks_at_pods(pod: Pod) -> bool:
+    """Return whether the pod has rules about others."""
+    return bool(pod.spec.topology_spread_constraints and hard_spread(pod)) or bool(
+        anti_affinity_terms(pod) or affinity_terms(pod)
+    )
+
+
+def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
+    """Return whether ``other`` is one of the pods that ``owner``'s term speaks of.
+
+    Labels of namespaces are not known here: a namespaceSelector that is not empty selects no namespace.
+    """
+    everywhere = term.namespace_selector is not None and term.namespace_selector == LabelSelector()
+    listed = term.namespaces or (() if term.namespace_selector is not None else (owner.metadata.namespace,))
+    if not everywhere and other.metadata.namespace not in listed:
+        return False
+    own = owner.metadata.labels
+    selector = _with_keys(term.label_selector, term.match_label_keys, "In", own)
+    selector = _with_keys(selector, term.mismatch_label_keys, "NotIn", own)
+    return selects(selector, other.metadata.labels)
+
+
+def _with_keys(
+    selector: LabelSelector | None, keys: tuple[str, ...], operator: str, own: Labels
+) -> LabelSelector | None:
+    """Return ``selector`` with the pod's own values of ``keys`` added to it."""
+    if selector is None or not keys:
+        return selector
+    extra = tuple(
+        LabelSelectorRequirement(key=key, operator=operator, values=(own[key],)) for key in keys if key in own
+    )
+    return LabelSelector(match_labels=selector.match_labels, match_expressions=selector.match_expressions + extra)
+
+
+class _AntiAffinity:
+    """No pod that the term speaks of is in the node's domain."""
+
+    def __init__(self, pod: Pod, term: PodAffinityTerm) -> None:
+        self._pod = pod
+        self._term = term
+        self._taken: Counter[str] = Counter()
+
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came or went."""
+        domain = placed.node.metadata.labels.get(self._term.topology_key)
+        if domain is not None and term_matches(self._term, self._pod, placed.pod):
+            self._taken[domain] += sign
+
+    def reason(self, labels: Labels) -> str | None:
+        """Return why not."""
+        domain = labels.get(self._term.topology_key)
+        return ANTI_AFFINITY if domain is not None and self._taken[domain] else None
+
+
+class _ExistingAntiAffinity:
+    """No pod in one of the node's domains keeps the pod out."""
+
+    def __init__(self, pod: Pod) -> None:
+        self._pod = pod
+        self._closed: Counter[tuple[str, str]] = Counter()
+
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came or went."""
+        for term in anti_affinity_terms(placed.pod):
+            value = placed.node.metadata.labels.get(term.topology_key)
+            if value is not None and term_matches(term, placed.pod, self._pod):
+                domain = (term.topology_key, value)
+                self._closed[domain] += sign
+                if not self._closed[domain]:
+                    del self._closed[domain]
+
+    def reason(self, labels: Labels) -> str | None:
+        """Return why not."""
+        closed = self._closed
+        if len(closed) <= len(labels):
+            return EXISTING_ANTI_AFFINITY if any(labels.get(key) == value for key, value in closed) else None
+        return EXISTING_ANTI_AFFINITY if any(label in closed for label in labels.items()) else None
+
+
+class _Affinity:
+    """Each term has a pod in the node's domain; the first pod of a group that seeks itself is let in."""
+
+    def __init__(self, pod: Pod, terms: tuple[PodAffinityTerm, ...]) -> None:
+        self._pod = pod
+        self._terms = terms
+        self._domains: list[Counter[str]] = [Counter() for _ in terms]
+        self._seeks_itself = all(term_matches(term, pod, pod) for term in terms)
+
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came or went."""
+        if not all(term_matches(term, self._pod, placed.pod) for term in self._terms):
+            return
+        for term, domains in zip(self._terms, self._domains, strict=True):
+            value = placed.node.metadata.labels.get(term.topology_key)
+            if value is not None:
+                domains[value] += sign
+                if not domains[value]:
+                    del domains[value]
+
+    def reason(self, labels: Labels) -> str | None:
+        """Return why not."""
+        if any(term.topology_key not in labels for term in self._terms):
+            return AFFINITY
+        if self._seeks_itself and not any(self._domains):
+            return None
+        pairs = zip(self._terms, self._domains, strict=True)
+        return None if all(labels[term.topology_key] in known for term, known in pairs) else AFFINITY
+
+
+class _Spread:
+    """The node's domain has not too many more of the pods than the emptiest one.
+
+    As countPodsMatchSelector of kube-scheduler's podtopologyspread: pods that are being deleted do not count, and an
+    empty selector counts nobody, although it selects the pod itself.
+    """
+
+    def __init__(self, pod: Pod, constraint: TopologySpreadConstraint, nodes: Sequence[Node]) -> None:
+        selector = _with_keys(constraint.label_selector, constraint.match_label_keys, "In", pod.metadata.labels)
+        keys = [c.topology_key for c in hard_spread(pod)]
+        self._constraint = constraint
+        self._namespace = pod.metadata.namespace
+        self._counting = None if selector == LabelSelector() else selector
+        self._own = int(selects(selector, pod.metadata.labels))
+        counted = [node for node in nodes if _counts(pod, constraint, keys, node)]
+        self._nodes = {node.metadata.name for node in counted}
+        self._counts = {node.metadata.labels[constraint.topology_key]: 0 for node in counted}
+        self._least: int | None = None
+
+    def count(self, placed: Placed, sign: int) -> None:
+        """Take notice of a pod that came or went."""
+        meta = placed.pod.metadata
+        if placed.node.metadata.name not in self._nodes or meta.namespace != self._namespace or meta.deletion_timestamp:
+            return
+        if selects(self._counting, meta.labels):
+            self._counts[placed.node.metadata.labels[self._constraint.topology_key]] += sign
+            self._least = None
+
+    def reason(self, labels: Labels) -> str | None:
+        """Return why not."""
+        domain = labels.get(self._constraint.topology_key)
+        if domain is None:
+            return SPREAD_LABEL
+        if self._least is None:
+            few = self._constraint.min_domains is not None and len(self._counts) < self._constraint.min_domains
+            self._least = 0 if few else min(self._counts.values(), default=0)
+        skew = self._counts.get(domain, 0) + self._own - self._least
+        return SPREAD if skew > self._constraint.max_skew else None
+
+
+def _counts(pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str], node: Node) -> bool:
+    """Return whether the constraint looks at the node: it has all keys, and the pod could go there."""
+    if any(key not in node.metadata.labels for key in keys):
+        return False
+    if constraint.node_affinity_policy == "Honor" and not matches_node(pod.spec, node):
+        return False
+    return constraint.node_taints_policy != "Honor" or untolerated_taint(pod.spec, node) is None

@@ -1,0 +1,125 @@
+"""What the in-tree scheduler checks of one pod and one node alone, whatever else runs: labels, names and taints.
+
+The reasons are in kube-scheduler's own words.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gputile.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gputile.api.core import Node, PodSpec, Taint, Toleration
+from gputile.core.kube_predicates.api_rules import is_integer
+
+UNSCHEDULABLE = "node(s) were unschedulable"
+WRONG_NAME = "node(s) didn't match the requested node name"
+WRONG_LABELS = "node(s) didn't match Pod's node affinity/selector"
+_UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+
+
+def static_reason(spec: PodSpec, node: Node) -> str | None:
+    """Return why the pod may not run on the node, or None; in the order of kube-scheduler's filters."""
+    if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, spec.tolerations):
+        return UNSCHEDULABLE
+    if spec.node_name and spec.node_name != node.metadata.name:
+        return WRONG_NAME
+    taint = untolerated_taint(spec, node)
+    if taint is not None:
+        return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+    return None if matches_node(spec, node) else WRONG_LABELS
+
+
+def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[str | None]:
+    """Return ``static_reason`` for each node. Where the affinity names nodes, only those are looked at closely."""
+    names = _named_nodes(spec)
+    if names is None:
+        return [static_reason(spec, node) for node in nodes]
+    return [static_reason(spec, node) if node.metadata.name in names else WRONG_LABELS for node in nodes]
+
+
+def untolerated_taint(spec: PodSpec, node: Node) -> Taint | None:
+    """Return the first taint that keeps the pod off the node, or None."""
+    hard = (taint for taint in node.spec.taints if taint.effect in ("NoSchedule", "NoExecute"))
+    return next((taint for taint in hard if not _tolerated(taint, spec.tolerations)), None)
+
+
+def matches_node(spec: PodSpec, node: Node) -> bool:
+    """Return whether the node has what nodeSelector and the required node affinity ask."""
+    labels = node.metadata.labels
+    if any(labels.get(key) != value for key, value in spec.node_selector.items()):
+        return False
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    if affinity is None or affinity.required is None:
+        return True
+    return any(_term_holds(term, node) for term in affinity.required.node_selector_terms)
+
+
+def preferred_weight(spec: PodSpec, node: Node) -> int:
+    """Return the sum of the weights of the preferred node affinity terms that the node meets."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    return sum(p.weight for p in affinity.preferred if _term_holds(p.preference, node)) if affinity else 0
+
+
+def avoided_taints(spec: PodSpec, node: Node) -> int:
+    """Return how many PreferNoSchedule taints of the node the pod does not tolerate."""
+    soft = [toleration for toleration in spec.tolerations if toleration.effect in ("", "PreferNoSchedule")]
+    return sum(taint.effect == "PreferNoSchedule" and not _tolerated(taint, soft) for taint in node.spec.taints)
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Return whether a label selector selects ``labels``; an absent one selects nothing."""
+    if selector is None:
+        return False
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _compare(labels.get(r.key), r.operator, r.values) for r in selector.match_expressions
+    )
+
+
+def _named_nodes(spec: PodSpec) -> set[str] | None:
+    """Return the only nodes that the required affinity can match, as a DaemonSet's pods name one; None for any."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    if affinity is None or affinity.required is None:
+        return None
+    names: set[str] = set()
+    for term in affinity.required.node_selector_terms:
+        named = [field.values for field in term.match_fields if field.operator == "In"]
+        if not named:
+            return None
+        names.update(named[0])
+    return names
+
+
+def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    return any(
+        (not t.effect or t.effect == taint.effect)
+        and (not t.key or t.key == taint.key)
+        and (t.operator == "Exists" or t.value == taint.value)
+        for t in tolerations
+    )
+
+
+def _term_holds(term: NodeSelectorTerm, node: Node) -> bool:
+    if not term.match_expressions and not term.match_fields:
+        return False
+    return all(_holds(r, node.metadata.labels.get(r.key)) for r in term.match_expressions) and all(
+        _holds(r, node.metadata.name) for r in term.match_fields
+    )
+
+
+def _holds(requirement: NodeSelectorRequirement, value: str | None) -> bool:
+    return _compare(value, requirement.operator, requirement.values)
+
+
+def _compare(value: str | None, operator: str, values: tuple[str, ...]) -> bool:
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            if value is None or not is_integer(value) or not is_integer(values[0]):
+                return False
+            return int(value) > int(values[0]) if operator == "Gt" else int(value) < int(values[0])
+    return False

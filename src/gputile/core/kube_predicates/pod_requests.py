@@ -1,0 +1,129 @@
+"""How much of a node's resources a pod takes, in exact integers.
+
+GPU resources count too, as totals of the node: that is all that kube-scheduler sees of them.
+"""
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+
+from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList, ResourceRequirements
+from gputile.api.quantity import QuantityError, parse_quantity
+from gputile.api.well_known import LEGACY_GPU, WHOLE_GPU
+
+CPU = "cpu"
+MEMORY = "memory"
+PODS = "pods"
+_HUGE_PAGES = "hugepages-"
+MOST_CPU = 2**30
+"""Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
+_FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
+Amounts = dict[str, int]
+
+
+def pod_requests(spec: PodSpec) -> Amounts:
+    """Return what the pod takes while it runs: cpu in thousandths, everything else in its own unit, rounded up.
+
+    Sidecars keep what they take; an init container runs beside the sidecars started before it; the app containers
+    run beside all sidecars (KEP-753). What is asked for the pod as a whole replaces that (KEP-2837), and the overhead
+    of its RuntimeClass comes on top: ``PodRequests`` of k8s.io/component-helpers.
+    """
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for container in spec.init_containers:
+        requests = container_requests(container)
+        if container.restart_policy == "Always":
+            _add(sidecars, requests)
+            _raise_to(peak, sidecars)
+        else:
+            _add(requests, sidecars)
+            _raise_to(peak, requests)
+    running = dict(sidecars)
+    for container in spec.containers:
+        _add(running, container_requests(container))
+    _raise_to(peak, running)
+    if spec.resources is not None:
+        peak |= _pod_level(spec.resources, peak)
+    _add(peak, _amounts(spec.overhead))
+    return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
+
+
+def cpu_request(spec: PodSpec) -> int:
+    """Return the milli-CPU that the pod takes while it runs, at most ``MOST_CPU``."""
+    return min(pod_requests(spec).get(CPU, 0), MOST_CPU)
+
+
+def cpu_allocatable(node: Node) -> int | None:
+    """Return the milli-CPU that pods may take of the node, at most ``MOST_CPU``; None where it does not say."""
+    cpu = node_allocatable(node).get(CPU)
+    return min(cpu, MOST_CPU) if cpu is not None else None
+
+
+def container_requests(container: Container) -> Amounts:
+    """Return one container's requests; where only a limit is set, the request is the limit.
+
+    An amount that cannot be read, or is negative, is nothing: such a GPU request is refused when it is decided.
+    """
+    return _amounts({**container.resources.limits, **container.resources.requests})
+
+
+def is_pod_level(name: str) -> bool:
+    """Return whether a resource can be asked for by the pod as a whole (KEP-2837)."""
+    return name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES)
+
+
+def _pod_level(resources: ResourceRequirements, containers: Amounts) -> Amounts:
+    """Return what the pod asks for as a whole, with the API server's defaults where a request is missing.
+
+    For CPU and memory that is what its containers ask for, and the pod's limit where none of them asks; huge pages
+    cannot be overcommitted, and their request is the limit.
+    """
+    limits, requests = _amounts(resources.limits), _amounts(resources.requests)
+    default = {
+        name: amount for name, amount in limits.items() if name.startswith(_HUGE_PAGES) or name not in containers
+    }
+    return {name: amount for name, amount in (default | requests).items() if is_pod_level(name)}
+
+
+def node_allocatable(node: Node) -> Amounts:
+    """Return what pods may take of the node. An amount that cannot be read, or is negative, is nothing."""
+    resources: ResourceList = node.status.allocatable or node.status.capacity
+    return {name: _floor(name, quantity) for name, quantity in resources.items()}
+
+
+def insufficient(needs: Mapping[str, int], used: Mapping[str, int], allocatable: Mapping[str, int]) -> str | None:
+    """Return the first resource that the node lacks, in kube-scheduler's words; None where there is enough of all."""
+    if used.get(PODS, 0) + 1 > allocatable.get(PODS, 0):
+        return "Too many pods"
+    for name, amount in needs.items():
+        if amount > allocatable.get(name, 0) - used.get(name, 0):
+            return f"Insufficient {name}"
+    return None
+
+
+def _amounts(resources: ResourceList) -> Amounts:
+    """Return amounts rounded up; 0 for one that cannot be read, or is negative."""
+    amounts: Amounts = {}
+    for name, quantity in resources.items():
+        _add(amounts, {WHOLE_GPU if name == LEGACY_GPU else name: -_floor(name, quantity, sign=-1)})
+    return amounts
+
+
+@lru_cache(maxsize=4096)
+def _floor(name: str, quantity: Quantity, sign: int = 1) -> int:
+    """Return ``sign`` times the amount, rounded down; 0 for one that is not a quantity, or negative."""
+    try:
+        value = parse_quantity(quantity) * (1000 if name == CPU else 1)
+    except QuantityError:
+        return 0
+    return math.floor(sign * value) if value > 0 else 0
+
+
+def _add(amounts: Amounts, more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        amounts[name] = amounts.get(name, 0) + amount
+
+
+def _raise_to(amounts: Amounts, least: Mapping[str, int]) -> None:
+    for name, amount in least.items():
+        amounts[name] = max(amounts.get(name, 0), amount)

@@ -1,0 +1,272 @@
+"""What kube-scheduler itself would check before and beside the GPU decision, so that a what-if tells the truth.
+
+Volumes, host ports and resource claims are not looked at. What was answered once is kept, and only what has changed
+since is looked at again: by spec for what concerns a node alone, by pod for what concerns other pods.
+"""
+
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gputile.api.core import Node, Pod, PodSpec
+from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
+from gputile.core.kube_predicates.node_fit import avoided_taints, preferred_weight, static_reason, static_reasons
+from gputile.core.kube_predicates.pod_requests import PODS, Amounts, insufficient, node_allocatable, pod_requests
+
+TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
+_MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 50 MB
+_FEWEST_TEMPLATES, _MOST_TEMPLATES = 16, 256
+_MOST_QUESTIONS = 32
+_MOVES_KEPT = 2048  # so far back is told what has changed; who fell behind further begins anew
+_A_STEP = 256  # pods that are counted before others are let in
+
+
+@dataclass(slots=True)
+class _Load:
+    """A node and what its pods take of it."""
+
+    node: Node
+    allocatable: Amounts
+    used: Amounts = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Template:
+    """What is the same for all pods of one spec: its needs, and the reason per node, as of a position in the log."""
+
+    spec: PodSpec
+    needs: Amounts
+    static: dict[str, str | None]
+    reasons: dict[str, str | None]
+    position: int
+
+
+@dataclass(slots=True)
+class _Question:
+    """What a pod's rules about others have counted, as of a position in the log."""
+
+    pod: Pod
+    checks: list[Check]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Guest:
+    """A pod that is counted on a node, whether the node is known or not."""
+
+    pod: Pod
+    node: str
+    needs: Amounts
+
+
+class Predicates:
+    """The in-tree scheduler's view of a cluster: place pods in it, and ask where another may go."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._loads = {node.metadata.name: _Load(node, node_allocatable(node)) for node in nodes}
+        self._guests: dict[str, _Guest] = {}
+        self._on_node: dict[str, dict[str, _Guest]] = {}
+        self._repelling: dict[str, _Guest] = {}
+        self._templates: OrderedDict[int, _Template] = OrderedDict()
+        self._questions: OrderedDict[int, _Question] = OrderedDict()
+        self._moves: list[tuple[str, Placed | None, int]] = []  # which node, who, and whether it came or went
+        self._base = 0
+
+    # -- facts
+
+    def put_node(self, node: Node) -> None:
+        """Count a node, in place of the one of its name; pods that were placed on it count there."""
+        name = node.metadata.name
+        load = self._loads[name] = _Load(node, node_allocatable(node))
+        for guest in self._on_node.get(name, {}).values():
+            _count(load, guest.needs, 1)
+        self._node_changed(name)
+
+    def drop_node(self, name: str) -> None:
+        """Count a node no longer; its pods count again when it comes back."""
+        if self._loads.pop(name, None) is not None:
+            self._node_changed(name)
+
+    def place(self, pod: Pod, node_name: str) -> None:
+        """Count ``pod`` as running on the node, under its UID. A finished pod, or one that is placed, counts nothing.
+
+        On an unknown node it counts nothing until the node comes.
+        """
+        uid = pod.metadata.uid
+        if pod.finished or uid in self._guests:
+            return
+        guest = self._guests[uid] = _Guest(pod, node_name, pod_requests(pod.spec))
+        self._on_node.setdefault(node_name, {})[uid] = guest
+        if anti_affinity_terms(pod):
+            self._repelling[uid] = guest
+        self._moved(guest, 1)
+
+    def remove(self, uid: str) -> str:
+        """Count a pod no longer; return the node that it was on, "" for none."""
+        guest = self._guests.pop(uid, None)
+        if guest is None:
+            return ""
+        self._repelling.pop(uid, None)
+        others = self._on_node[guest.node]
+        del others[uid]
+        if not others:
+            del self._on_node[guest.node]
+        self._moved(guest, -1)
+        return guest.node
+
+    # -- questions
+
+    def prepare(self, pod: Pod) -> Generator[None, None, None]:
+        """Count, in steps, what the answers for ``pod`` need; nothing may change before the last step."""
+        self._template(pod.spec)
+        yield
+        if self._repelling or looks_at_pods(pod):
+            yield from self._counted(pod)
+
+    def reasons(self, pod: Pod) -> dict[str, str | None]:
+        """Return for each node, in order, why the pod may not go there; None where it may."""
+        answers = dict(self._template(pod.spec).reasons)
+        if not self._repelling and not looks_at_pods(pod):
+            return answers
+        checks = self._checks(pod)
+        for name, reason in answers.items():
+            if reason is None:
+                labels = self._loads[name].node.metadata.labels
+                found = (check.reason(labels) for check in checks)
+                answers[name] = next((text for text in found if text is not None), None)
+        return answers
+
+    def scores(self, pod: Pod, node_names: Sequence[str]) -> dict[str, int]:
+        """Return 0 to 500 per node for what the pod prefers: its node affinity, and few PreferNoSchedule taints.
+
+        Each part is stretched to 0..100 over the nodes asked, as kube-scheduler does, and weighted as it does.
+        """
+        nodes = [self._loads[name].node for name in node_names]
+        wanted = [preferred_weight(pod.spec, node) for node in nodes]
+        avoided = [avoided_taints(pod.spec, node) for node in nodes]
+        most_wanted, most_avoided = max(wanted, default=0) or 1, max(avoided, default=0) or 1
+        return {
+            name: AFFINITY_WEIGHT * (100 * want // most_wanted) + TAINT_WEIGHT * (100 - 100 * avoid // most_avoided)
+            for name, want, avoid in zip(node_names, wanted, avoided, strict=True)
+        }
+
+    def repelling(self) -> Iterable[Pod]:
+        """Return the pods whose anti-affinity holds against pods that come later."""
+        return (guest.pod for guest in self._repelling.values())
+
+    def alone(self, pod: Pod) -> Mapping[str, str | None]:
+        """Return for each node why the pod may not go there whatever other pods' labels are; None where it may."""
+        return self._template(pod.spec).reasons
+
+    def needs(self, pod: Pod) -> Amounts:
+        """Return what the pod takes of a node, its place as a pod included."""
+        return self._template(pod.spec).needs | {PODS: 1}
+
+    def spare(self, name: str) -> Amounts:
+        """Return what pods have left of a node; nothing of one that is not known."""
+        load = self._loads.get(name)
+        if load is None:
+            return {}
+        return {resource: max(0, amount - load.used.get(resource, 0)) for resource, amount in load.allocatable.items()}
+
+    def room(self, pod: Pod, name: str) -> int:
+        """Return how many pods like this one a node has the resources for that kube-scheduler counts."""
+        load = self._loads.get(name)
+        if load is None:
+            return 0
+        room = load.allocatable.get(PODS, 0) - load.used.get(PODS, 0)
+        for resource, amount in self._template(pod.spec).needs.items():
+            room = min(room, (load.allocatable.get(resource, 0) - load.used.get(resource, 0)) // amount)
+        return max(0, room)
+
+    # -- within
+
+    def _moved(self, guest: _Guest, sign: int) -> None:
+        load = self._loads.get(guest.node)
+        if load is None:
+            return
+        _count(load, guest.needs, sign)
+        self._log(guest.node, Placed(guest.pod, load.node), sign)
+
+    def _node_changed(self, name: str) -> None:
+        self._questions.clear()
+        self._log(name, None, 0)
+
+    def _log(self, name: str, placed: Placed | None, sign: int) -> None:
+        self._moves.append((name, placed, sign))
+        if len(self._moves) >= 2 * _MOVES_KEPT:
+            self._base += _MOVES_KEPT
+            del self._moves[:_MOVES_KEPT]
+
+    def _template(self, spec: PodSpec) -> _Template:
+        """Return what is known of a spec, brought up to date."""
+        now = self._base + len(self._moves)
+        template = self._templates.get(id(spec))
+        if template is None or template.position < self._base:
+            nodes = [load.node for load in self._loads.values()]
+            static = dict(zip(self._loads, static_reasons(spec, nodes), strict=True))
+            template = self._templates[id(spec)] = _Template(spec, pod_requests(spec), static, {}, now)
+            for name in self._loads:
+                self._judge(template, name)
+            most = min(_MOST_TEMPLATES, _MOST_ANSWERS // max(1, len(self._loads)))
+            if len(self._templates) > max(_FEWEST_TEMPLATES, most):
+                self._templates.popitem(last=False)
+        elif template.position != now:
+            moves = self._moves[template.position - self._base :]
+            for name in {name for name, placed, _ in moves if placed is None}:
+                template.static.pop(name, None)
+            for name in dict.fromkeys(name for name, _, _ in moves):
+                self._judge(template, name)
+            template.position = now
+        self._templates.move_to_end(id(spec))
+        return template
+
+    def _judge(self, template: _Template, name: str) -> None:
+        load = self._loads.get(name)
+        if load is None:
+            template.static.pop(name, None)
+            template.reasons.pop(name, None)
+            return
+        if name not in template.static:
+            template.static[name] = static_reason(template.spec, load.node)
+        reason = template.static[name]
+        template.reasons[name] = reason or insufficient(template.needs, load.used, load.allocatable)
+
+    def _checks(self, pod: Pod) -> list[Check]:
+        """Return the checks of a pod, with everybody counted who is placed now."""
+        question = self._questions.get(id(pod))
+        if question is None or question.position < self._base:
+            for _ in self._counted(pod):
+                pass
+            question = self._questions[id(pod)]
+        self._questions.move_to_end(id(pod))
+        for _, placed, sign in self._moves[question.position - self._base :]:
+            if placed is not None:
+                for check in question.checks:
+                    check.count(placed, sign)
+        question.position = self._base + len(self._moves)
+        return question.checks
+
+    def _counted(self, pod: Pod) -> Generator[None, None, None]:
+        """Prepare the checks of a pod, in steps."""
+        known = self._questions.get(id(pod))
+        if known is not None and known.position >= self._base:
+            return
+        checks = interpod_checks(pod, (load.node for load in self._loads.values()))
+        guests = list((self._guests if looks_at_pods(pod) else self._repelling).values())
+        position = self._base + len(self._moves)
+        for i, guest in enumerate(guests):
+            if i % _A_STEP == 0:
+                yield
+            load = self._loads.get(guest.node)
+            if load is not None:
+                for check in checks:
+                    check.count(Placed(guest.pod, load.node), 1)
+        self._questions[id(pod)] = _Question(pod, checks, position)
+        if len(self._questions) > _MOST_QUESTIONS:
+            self._questions.popitem(last=False)
+
+
+def _count(load: _Load, needs: Amounts, sign: int) -> None:
+    for name, amount in (*needs.items(), (PODS, 1)):
+        load.used[name] = load.used.get(name, 0) + sign * amount

@@ -1,0 +1,153 @@
+"""A booking: one pod's hold on cards of one node, read from the pod itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gputile.api.core import Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.core.devices.allocation import Allocation, AllocationError, CardShare, decode_allocation
+from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, parse_request
+from gputile.core.devices.reservation import reservation_of
+from gputile.core.kube_predicates.pod_requests import cpu_request
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """What one pod holds.
+
+    ``allocation`` is None for a pod that is bound to the node and asks for GPUs, but carries no readable
+    allocation: nobody knows yet which cards it is on, ``problem`` says why, and ``asked_mib`` how much memory it
+    asks for over all cards (0 for whole cards). ``assumed_at`` is the monotonic time in seconds of a bind that the
+    watch has not confirmed yet, None once it has.
+
+    ``cpu`` is the milli-CPU that the pod asks for; it counts where the policy is packing.
+
+    ``plan`` names the gang's plan that gave the pod its place, "" for a pod of none, and ``plan_size`` is how many
+    places the plan has. A ``tentative`` booking is a hold: the cards are kept for a pod that no Binding has been sent
+    for, until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks the hold of the pod whose Binding begins the
+    plan, and ``version`` is the newest version of the pod that is known to carry the hold.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    trust_group: str
+    allocation: Allocation | None
+    problem: str = ""
+    asked_mib: int = 0
+    priority: int = 0
+    assumed_at: float | None = None
+    plan: str = ""
+    plan_size: int = 0
+    tentative: bool = False
+    expires_ns: int = 0
+    cpu: int = 0
+    first: bool = False
+    version: str = field(default="", compare=False)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the pod is bound for certain: what is assumed may be refused yet."""
+        return not self.tentative and self.assumed_at is None
+
+    @property
+    def cards(self) -> tuple[CardShare, ...]:
+        """The pod's share of each card; empty where it is not known."""
+        return self.allocation.cards if self.allocation else ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether the pod has its cards for itself."""
+        return self.allocation is not None and self.allocation.whole
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` of the pod."""
+        return f"{self.namespace}/{self.name}"
+
+    def on_card(self, uuid: str) -> bool:
+        """Return whether the pod is on a card."""
+        return any(share.uuid == uuid for share in self.cards)
+
+    def takes(self, share: CardShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
+        """Return the MiB and the percent that ``share`` takes of a card that has ``total_mib``.
+
+        Of a card that a pod has for itself that is all of it, whatever the share says: nobody else gets the card. Of
+        one that ``replicas`` pods have in turns it is that part: all of them together have the card.
+        """
+        if replicas and self.whole:
+            return total_mib // replicas, 100 // replicas
+        return (max(share.mib, total_mib), max(share.percent, 100)) if self.whole else (share.mib, share.percent)
+
+
+def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
+    """Return the booking that ``pod`` stands for, or None: not bound, finished (U4), or without a GPU.
+
+    A bound pod that asks for GPUs and carries no readable allocation gets a booking without cards. An allocation
+    on a pod that asks for none means nothing: anybody could have written it.
+    """
+    if not pod.spec.node_name or pod.finished:
+        return None
+    request, asked_mib, cpu = None, 0, 0
+    try:
+        request = parse_request(pod, unit_mib, trust_group)
+        if request is None:
+            return None
+        asked_mib, cpu = request.shape.mib * request.shape.cards, request.cpu
+    except RequestError:
+        cpu = cpu_request(pod.spec)
+    allocation, problem = _allocation_of(pod, request)
+    hold = reservation_of(pod)
+    return Booking(
+        uid=pod.metadata.uid,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        node=pod.spec.node_name,
+        trust_group=trust_group(pod),
+        allocation=allocation,
+        problem=problem,
+        asked_mib=asked_mib,
+        priority=pod.spec.priority or 0,
+        plan=hold.plan if hold else "",
+        plan_size=hold.size if hold else 0,
+        cpu=cpu,
+        first=hold.first if hold else False,
+    )
+
+
+def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None, str]:
+    """Return what a bound pod holds, or why nobody knows."""
+    text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
+    if text is None:
+        return None, f"it was bound without the annotation {ALLOCATION_ANNOTATION}"
+    try:
+        allocation = decode_allocation(text)
+    except AllocationError as error:
+        return None, f"its annotation {ALLOCATION_ANNOTATION} cannot be read: {error}"
+    if request is None:
+        return allocation, ""
+    named, asked = len(allocation.cards), request.shape.cards
+    if named < asked:
+        return None, f"its annotation {ALLOCATION_ANNOTATION} names {named} of the {asked} cards that it asks for"
+    return _at_least(request.shape, allocation), ""
+
+
+def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
+    """Return what a pod holds where its allocation claims less than it asks for: the kubelet gives what is asked.
+
+    What is missing is booked on each of its cards, since it could be on any of them.
+    """
+    if shape.kind is not RequestKind.SHARED:
+        return allocation if allocation.whole else msgspec.structs.replace(allocation, whole=True)
+    cards = allocation.cards
+    mib = max(0, shape.mib * shape.cards - sum(share.mib for share in cards))
+    percent = max(0, shape.percent * shape.cards - sum(share.percent for share in cards))
+    if not mib and not percent:
+        return allocation
+    more = tuple(
+        msgspec.structs.replace(share, mib=share.mib + mib, percent=share.percent + percent) for share in cards
+    )
+    return msgspec.structs.replace(allocation, cards=more)

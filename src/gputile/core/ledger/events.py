@@ -1,0 +1,96 @@
+"""What can happen to the ledger: facts from the API server's watch, gputile's own binds, and time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gputile.api.core import Node, Pod
+from gputile.core.ledger.booking import Booking
+
+
+@dataclass(frozen=True, slots=True)
+class PodApplied:
+    """A pod was created or changed."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodDeleted:
+    """A pod object is gone."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodsReplaced:
+    """A complete list of the cluster's pods: what is bound and not in it is gone.
+
+    ``unreadable`` are UIDs of pods that exist and cannot be read: the last word on them stands.
+    """
+
+    pods: Sequence[Pod]
+    unreadable: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeApplied:
+    """A node was created or changed."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDeleted:
+    """A node object is gone. Bookings of its pods are kept until the pods are gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodesReplaced:
+    """A complete list of the cluster's nodes. ``unreadable`` are names of nodes of which the last word stands."""
+
+    nodes: Sequence[Node]
+    unreadable: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A Binding is about to be sent: its cards are taken until the watch confirms it or it is forgotten."""
+
+    booking: Booking
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A Binding was executed, as the API server has answered; the watch will tell it too."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """A Binding was certainly not executed: what was assumed for the pod is free again."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimePassed:
+    """It is ``now_ns`` (Unix time in nanoseconds): holds that end by then keep nothing any more."""
+
+    now_ns: int
+
+
+LedgerEvent = (
+    PodApplied
+    | PodDeleted
+    | PodsReplaced
+    | NodeApplied
+    | NodeDeleted
+    | NodesReplaced
+    | Assumed
+    | Confirmed
+    | Forgotten
+    | TimePassed
+)

@@ -1,0 +1,295 @@
+"""The ledger: nodes and bookings by events; the arrays that placement reads are the table's.
+
+The API server is the store; this is a cache of it that a list of nodes and pods rebuilds (design: "the API server
+is the ledger"). Whatever order events come in, the state depends only on the last word on each object and on what
+is assumed: tests compare it with a ledger rebuilt from the objects.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.core.ledger.booking import Booking, booking_of
+from gputile.core.ledger.changes import Changes
+from gputile.core.ledger.events import (
+    Assumed,
+    Confirmed,
+    Forgotten,
+    LedgerEvent,
+    NodeApplied,
+    NodeDeleted,
+    NodesReplaced,
+    PodApplied,
+    PodDeleted,
+    PodsReplaced,
+    TimePassed,
+)
+from gputile.core.ledger.node_info import NodeInfo, node_info_of
+from gputile.core.ledger.node_table import NodeTable
+from gputile.core.ledger.non_gpu_pods import NonGpuPods
+from gputile.core.ledger.reservations import Reservations, assumed_booking
+
+_GROUPS = 1024  # trust groups beside twice those that hold something: what is kept of those that were
+
+
+class LedgerError(Exception):
+    """A booking contradicts what the ledger holds."""
+
+
+class Ledger:
+    """Who holds what. Not thread-safe: one event loop owns it."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.changes = Changes()
+        self._table = NodeTable()
+        self.columns = self._table.columns
+        self.row_of = self._table.row_of
+        self._bookings: dict[str, Booking] = {}
+        self._on_node: dict[str, dict[str, Booking]] = {}
+        self._holds = Reservations()
+        self._plain = NonGpuPods() if configuration.placement == "packing" else None
+        self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
+        self._most_groups = _GROUPS
+
+    # -- events
+
+    def apply(self, event: LedgerEvent) -> None:
+        """Take in one event.
+
+        Raises:
+            LedgerError: an ``Assumed`` for a pod that already holds something elsewhere.
+        """
+        match event:
+            case PodApplied(pod):
+                self._pod_applied(pod)
+            case PodDeleted(uid):
+                self._holds.put(uid, None)
+                self._release(uid)
+                if self._plain is not None:
+                    self._charge(self._plain.drop(uid))
+            case PodsReplaced(pods, unreadable):
+                self._pods_replaced(pods, unreadable)
+            case NodeApplied(node):
+                self._node_applied(node)
+            case NodeDeleted(name):
+                self._node_deleted(name)
+            case NodesReplaced(nodes, unreadable):
+                for name in self.row_of.keys() - {node.metadata.name for node in nodes} - unreadable:
+                    self._node_deleted(name)
+                for node in nodes:
+                    self._node_applied(node)
+            case Assumed(booking):
+                self._assume(booking)
+            case Confirmed(uid):
+                held = self._bookings.get(uid)
+                if held is not None and held.assumed_at is not None:
+                    self._restate(replace(held, assumed_at=None))
+            case Forgotten(uid):
+                held = self._bookings.get(uid)
+                if held is not None and held.assumed_at is not None:
+                    self._release(uid)
+                    self._restore_hold(uid)
+            case TimePassed(now_ns):
+                ended, revived = self._holds.pass_to(now_ns)
+                for uid in ended:
+                    self._release_hold(uid)
+                for uid in revived:
+                    self._restore_hold(uid)
+            case _:
+                assert_never(event)
+
+    def _pod_applied(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
+        held = self._bookings.get(uid)
+        if self._plain is not None:
+            self._charge(self._plain.put(pod) if booking is None else self._plain.drop(uid))
+        if booking is None:
+            # A pod is never unbound: an unbound one that holds something is news from before its Binding.
+            if pod.finished or pod.spec.node_name:
+                self._holds.put(uid, None)
+                self._release(uid)
+            elif self.configuration.admission.gangs and (held is None or held.tentative or held.assumed_at is not None):
+                self._hold_applied(pod, held)
+            return
+        self._holds.put(uid, None)
+        if booking != held:
+            self._release(uid)
+            self._book(booking)
+
+    def _charge(self, changes: Iterable[tuple[str, int]]) -> None:
+        """Take milli-CPU from nodes, or give it back."""
+        for node, cpu in changes:
+            row = self.row_of.get(node)
+            if row is not None:
+                self.columns.cpu[row] -= cpu
+                self.changes.add(row)
+
+    def _hold_applied(self, pod: Pod, held: Booking | None) -> None:
+        uid = pod.metadata.uid
+        self._holds.put(uid, assumed_booking(pod, self.configuration.unit_mib, self.configuration.trust_group))
+        hold = self._holds.get(uid)
+        if held is not None and held.tentative and held != hold:
+            self._release(uid)
+        elif held is not None and held.tentative and hold is not None:
+            self._restate(hold)
+        self._restore_hold(uid)
+
+    def _restore_hold(self, uid: str) -> None:
+        hold = self._holds.get(uid)
+        if hold is not None and uid not in self._bookings:
+            self._book(hold)
+
+    def _release_hold(self, uid: str) -> None:
+        held = self._bookings.get(uid)
+        if held is not None and held.tentative:
+            self._release(uid)
+
+    def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
+        seen = {pod.metadata.uid for pod in pods} | unreadable
+        # What is assumed stays: the list may be older than the bind; whoever assumed it looks after it.
+        for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
+            self._release(uid)
+        self._holds.keep_only(seen, self._bookings)
+        if self._plain is not None:
+            for uid in self._plain.uids() - seen:
+                self._charge(self._plain.drop(uid))
+        for pod in pods:
+            self._pod_applied(pod)
+
+    def _assume(self, booking: Booking) -> None:
+        held = self._bookings.get(booking.uid)
+        self._release_hold(booking.uid)
+        if held is not None and not held.tentative:
+            raise LedgerError(f"pod {booking.key} already holds cards of node {held.node}")
+        self._book(booking)
+
+    def set_aside(self, uid: str) -> Booking | None:
+        """Look at the cluster as if a pod had no hold; return the hold, None where it has none."""
+        hold = self._holds.get(uid)
+        self._holds.put(uid, None)
+        self._release_hold(uid)
+        return hold
+
+    def bring_back(self, hold: Booking) -> None:
+        """Undo ``set_aside``."""
+        self._holds.put(hold.uid, hold)
+        self._restore_hold(hold.uid)
+
+    # -- nodes
+
+    def _node_applied(self, node: Node) -> None:
+        facts = node_info_of(node, self.configuration)
+        row = self._table.put(facts)
+        if row is None:
+            return
+        if self._plain is not None:
+            self.columns.cpu[row] -= self._plain.on_node(facts.name)
+        for booking in self._on_node.get(facts.name, {}).values():
+            self._table.take(row, booking)
+        self._refresh_service(row, facts.name)
+        self.changes.add(row)
+
+    def _node_deleted(self, name: str) -> None:
+        row = self._table.drop(name)
+        if row is not None:
+            self.changes.add(row)
+
+    def _refresh_service(self, row: int, name: str) -> None:
+        """Close the node while a pod is on cards that nobody knows: any card could be the one it is on."""
+        self._table.close(row, closed=bool(self.unplaced(name)))
+
+    # -- bookings
+
+    def _book(self, booking: Booking) -> None:
+        self._bookings[booking.uid] = booking
+        if booking.plan:
+            self._plans.setdefault(booking.plan, set()).add(booking.uid)
+        self._on_node.setdefault(booking.node, {})[booking.uid] = booking
+        row = self.row_of.get(booking.node)
+        if row is not None:
+            if not self._table.take(row, booking):
+                self._refresh_service(row, booking.node)
+            self.changes.add(row)
+        if self._table.groups > self._most_groups:
+            self._forget_groups()
+
+    def _restate(self, booking: Booking) -> None:
+        """Say otherwise how sure a booking is; what it takes stays the same."""
+        self._bookings[booking.uid] = self._on_node[booking.node][booking.uid] = booking
+
+    def _forget_groups(self) -> None:
+        """Forget trust groups that hold nothing any more: namespaces come and go."""
+        self._table.keep_groups({booking.trust_group for booking in self._bookings.values()})
+        self._most_groups = _GROUPS + 2 * self._table.groups
+
+    def _release(self, uid: str) -> None:
+        booking = self._bookings.pop(uid, None)
+        if booking is None:
+            return
+        if booking.plan:
+            self._plans[booking.plan].discard(uid)
+            if not self._plans[booking.plan]:
+                del self._plans[booking.plan]
+        others = self._on_node[booking.node]
+        del others[uid]
+        if not others:
+            del self._on_node[booking.node]
+        row = self.row_of.get(booking.node)
+        if row is not None:
+            if not self._table.give_back(row, booking, others.values()):
+                self._refresh_service(row, booking.node)
+            self.changes.add(row)
+
+    # -- questions
+
+    def group_number(self, name: str) -> int:
+        """Return the number that stands for a trust group in ``columns.group``; 0 for one that holds nothing yet."""
+        return self._table.group_number(name)
+
+    def facts(self, row: int) -> NodeInfo | None:
+        """Return what the node in a row says of itself, None for an empty row."""
+        return self._table.facts(row)
+
+    def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
+        """Yield the rows in use, by the nodes' names."""
+        return self._table.nodes()
+
+    def booking(self, uid: str) -> Booking | None:
+        """Return what a pod holds."""
+        return self._bookings.get(uid)
+
+    def bookings(self) -> Iterator[Booking]:
+        """Yield all bookings."""
+        yield from self._bookings.values()
+
+    def on_node(self, name: str) -> Iterator[Booking]:
+        """Yield the bookings on a node, whether the node is known or not."""
+        yield from self._on_node.get(name, {}).values()
+
+    def by_plan(self, plan: str) -> list[Booking]:
+        """Return the bookings that a gang's plan gave, tentative and taken."""
+        return [self._bookings[uid] for uid in self._plans.get(plan, ())]
+
+    def on_card(self, node: str, uuid: str) -> Iterator[Booking]:
+        """Yield the bookings on one card."""
+        return (b for b in self.on_node(node) if b.on_card(uuid))
+
+    def unplaced(self, node: str) -> list[Booking]:
+        """Return the pods on a node that hold cards nobody knows: they name none, or one that the node does not have.
+
+        A place that is kept for a pod is not among them: the pod is not on the node yet.
+        """
+        row = self.row_of.get(node)
+        return [
+            b
+            for b in self.on_node(node)
+            if b.allocation is None or (row is not None and not b.tentative and not self._table.knows_cards(row, b))
+        ]
+
+    def overdue(self, now: float, age: float) -> list[Booking]:
+        """Return the bookings assumed more than ``age`` seconds before ``now`` (monotonic) and not yet confirmed."""
+        return [b for b in self._bookings.values() if b.assumed_at is not None and now - b.assumed_at >= age]

@@ -1,0 +1,79 @@
+"""The ledger's arrays: one row a node, one column a card.
+
+All of it is derived from the nodes and the bookings, and changed by them alone; placement reads it. Rows and
+columns grow by doubling. A row without a node has no usable card.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+NO_GROUP, MIXED_GROUPS = 0, -1
+
+
+class NodeArrays:
+    """Arrays of shape [rows, cards] unless said otherwise.
+
+    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent`` and ``cpu`` are wide
+    enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the card. ``usable``: the card
+    exists and is healthy. ``group``: number of the trust group whose pods are on the card, 0 for none, -1 for several.
+    Of shape [rows]: ``service``, what the node takes (``Service``), ``spread``, whether pods go to the less used card,
+    ``slots``, how many pods a card may hold, ``unit``, its memory unit in MiB, ``grouped``, whether its cards hold one
+    trust group only, ``packed``, whether its cards are chosen by what later pods will want, and ``cpu``, the milli-CPU
+    that pods have left of it (of GPU pods alone unless the policy is packing).
+    """
+
+    def __init__(self, rows: int = 16, cards: int = 8) -> None:
+        self.total: Int32 = np.zeros((rows, cards), np.int32)
+        self.used: Int64 = np.zeros((rows, cards), np.int64)
+        self.percent: Int64 = np.zeros((rows, cards), np.int64)
+        self.pods: Int32 = np.zeros((rows, cards), np.int32)
+        self.group: Int32 = np.zeros((rows, cards), np.int32)
+        self.usable: Bool = np.zeros((rows, cards), np.bool_)
+        self.service: Int32 = np.zeros(rows, np.int32)
+        self.slots: Int32 = np.zeros(rows, np.int32)
+        self.unit: Int32 = np.zeros(rows, np.int32)
+        self.spread: Bool = np.zeros(rows, np.bool_)
+        self.grouped: Bool = np.zeros(rows, np.bool_)
+        self.packed: Bool = np.zeros(rows, np.bool_)
+        self.cpu: Int64 = np.zeros(rows, np.int64)
+
+    @property
+    def rows(self) -> int:
+        """How many rows there is room for."""
+        return int(self.total.shape[0])
+
+    @property
+    def cards(self) -> int:
+        """How many cards of a node there is room for."""
+        return int(self.total.shape[1])
+
+    def grow(self, rows: int, cards: int) -> None:
+        """Make room for at least ``rows`` and ``cards``."""
+        new_rows, new_cards = self.rows, self.cards
+        while new_rows < rows:
+            new_rows *= 2
+        while new_cards < cards:
+            new_cards *= 2
+        if (new_rows, new_cards) == (self.rows, self.cards):
+            return
+        for name, old in list(vars(self).items()):
+            shape = (new_rows, new_cards) if old.ndim == 2 else (new_rows,)
+            new = np.zeros(shape, old.dtype)
+            new[tuple(slice(length) for length in old.shape)] = old
+            setattr(self, name, new)
+
+    def copy(self) -> "NodeArrays":
+        """Return the arrays as they are now, for who looks at them while the ledger goes on."""
+        twin = NodeArrays.__new__(NodeArrays)
+        for name, array in vars(self).items():
+            setattr(twin, name, array.copy())
+        return twin
+
+    def clear(self, row: int) -> None:
+        """Empty a row."""
+        for array in vars(self).values():
+            array[row] = 0

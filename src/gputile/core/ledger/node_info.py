@@ -1,0 +1,163 @@
+"""A node as the ledger knows it: its cards, its mode and what it serves."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node
+from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.well_known import (
+    HANDOVER_ANNOTATION,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    MODEL_LABEL,
+    MODES,
+    PLACEMENT_LABEL,
+    PLACEMENTS,
+    WHOLE_GPU,
+    Mode,
+)
+from gputile.core.devices.advertised import model_labels
+from gputile.core.devices.inventory import Inventory, InventoryError, advertised_units, decode_inventory, unknown_mode
+from gputile.core.kube_predicates.pod_requests import cpu_allocatable
+
+UNKNOWN_CPU = 128_000
+"""Milli-CPU of a node that does not say: enough for its cards."""
+
+
+class ServingMode(IntEnum):
+    """What a node takes.
+
+    FOREIGN is a node whose whole cards another device plugin hands out; SLICED one that gives each whole card to
+    several pods, in turns; CLOSED one that takes nothing while a pod on it holds cards that nobody knows.
+    """
+
+    NOTHING = 0
+    WHOLE = 1
+    TOPOLOGY = 2
+    MEMORY = 3
+    MEMORY_AND_CORE = 4
+    FOREIGN = 5
+    CLOSED = 6
+    SLICED = 7
+
+    @property
+    def closes(self) -> bool:
+        """Whether a pod on cards that nobody knows closes the node: where gputile gives out cards for one's own."""
+        return self not in (ServingMode.NOTHING, ServingMode.FOREIGN, ServingMode.SLICED)
+
+
+_SERVICE = {
+    Mode.EXCLUSIVE: ServingMode.WHOLE,
+    Mode.TOPOLOGY: ServingMode.TOPOLOGY,
+    Mode.CORE_MEM: ServingMode.MEMORY_AND_CORE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong.
+
+    ``cpu`` is the milli-CPU that pods may take of it. ``model`` is the cards' model as the node's label has it, ""
+    where they differ. ``configured_unit_mib`` is the memory unit that the cluster's configuration has for all nodes,
+    ``unit_mib`` the one that is in force on this one.
+    """
+
+    name: str
+    address: str
+    mode: Mode | None
+    unit_mib: int
+    placement: str
+    inventory: Inventory
+    service: ServingMode
+    slots: int
+    grouped: bool
+    problem: str = ""
+    cpu: int = UNKNOWN_CPU
+    model: str = ""
+    configured_unit_mib: int = 0
+
+    def card_total(self, position: int) -> int:
+        """Return the MiB of a card that can be given away: whole units of it where pods ask for units."""
+        card = self.inventory.cards[position]
+        if self.mode is not None and self.mode.shared:
+            return advertised_units(card, self.unit_mib) * self.unit_mib
+        return card.mib
+
+    @property
+    def replicas(self) -> int:
+        """How many pods have each whole card in turns; 0 where a card is for one alone, or given in parts."""
+        return self.inventory.replicas if self.mode is Mode.EXCLUSIVE else 0
+
+    @property
+    def sliced(self) -> bool:
+        """Whether each whole card is for several pods, in turns."""
+        return self.replicas > 0
+
+
+NO_CARDS = Inventory(cards=())
+UNLIMITED_PODS = 2**31 - 1
+
+
+def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
+    """Return what ``node`` says about its GPUs.
+
+    The mode and the unit that the node's agent has in force go before the label and the configuration: a change
+    that is held while GPU pods run (M12) has not happened yet.
+    """
+    meta, problem, inventory = node.metadata, "", NO_CARDS
+    text = meta.annotations.get(INVENTORY_ANNOTATION)
+    if text is not None:
+        try:
+            inventory = decode_inventory(text)
+        except InventoryError as error:
+            problem = f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}"
+    label = meta.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
+    in_force = inventory.mode or label
+    mode = Mode(in_force) if in_force in MODES else None
+    if mode is None and inventory.mode:
+        problem = f"its annotation {INVENTORY_ANNOTATION} {unknown_mode(inventory.mode)}"
+    elif mode is None:
+        problem = f"its label {MODE_LABEL} is {label[:63]!r}; valid are {', '.join(MODES)}"
+    placement = meta.labels.get(PLACEMENT_LABEL, configuration.placement)
+    if placement not in PLACEMENTS:
+        placement = configuration.placement
+    if placement == "packing" and configuration.placement != "packing":
+        placement = "binpack"  # what later pods will want is learnt only where the whole cluster goes by it
+    service = ServingMode.NOTHING
+    if problem:
+        inventory = NO_CARDS
+    elif inventory.cards and mode is not None:
+        service = _SERVICE.get(mode, ServingMode.MEMORY)
+        if service is ServingMode.WHOLE and inventory.replicas:
+            service = ServingMode.SLICED
+    elif text is None and mode is Mode.EXCLUSIVE and _advertises_whole_cards(node):
+        service = ServingMode.FOREIGN
+    if HANDOVER_ANNOTATION in meta.annotations and not problem:
+        service, problem = ServingMode.NOTHING, "its agent is being exchanged; it takes GPU pods again in a moment"
+    cpu = cpu_allocatable(node)
+    slots = inventory.replicas if service is ServingMode.SLICED else UNLIMITED_PODS
+    if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
+        slots = configuration.max_pods_per_gpu
+    return NodeInfo(
+        name=meta.name,
+        address=node.internal_ip,
+        mode=mode,
+        unit_mib=inventory.unit_mib or configuration.unit_mib,
+        placement=placement,
+        inventory=inventory,
+        service=service,
+        slots=slots,
+        grouped=mode is Mode.SHARE or service is ServingMode.SLICED,
+        problem=problem,
+        cpu=UNKNOWN_CPU if cpu is None else cpu,
+        model=model_labels(inventory.cards).get(MODEL_LABEL, ""),
+        configured_unit_mib=configuration.unit_mib,
+    )
+
+
+def _advertises_whole_cards(node: Node) -> bool:
+    try:
+        return parse_count(node.status.allocatable.get(WHOLE_GPU, 0)) > 0
+    except QuantityError:
+        return False

@@ -1,0 +1,1 @@
+"""The rules of ``ack.node.gpu.placement`` for one node: binpack and spread."""

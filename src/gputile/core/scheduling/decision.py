@@ -1,0 +1,70 @@
+"""A decision, and the Binding that makes it true."""
+
+from dataclasses import dataclass
+
+from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
+from gputile.core.devices.allocation import Allocation, Chosen, binding_annotations
+from gputile.core.kube_predicates.pod_requests import cpu_request
+from gputile.core.ledger.booking import Booking
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A pod's node and cards.
+
+    ``allocation`` is None, and ``cards`` empty, on a node whose cards another device plugin hands out.
+    ``plan``, ``plan_size`` and ``first`` are those of a pod that gets the place which its gang's plan keeps for it, and
+    ``version`` is the newest version of the pod that is known to carry it.
+    """
+
+    node: str
+    cards: tuple[Chosen, ...]
+    allocation: Allocation | None
+    plan: str = ""
+    plan_size: int = 0
+    first: bool = False
+    version: str = ""
+
+    def annotations(self) -> dict[str, str]:
+        """Return what the Binding writes into the pod."""
+        return binding_annotations(self.allocation, self.cards) if self.allocation else {}
+
+    def binding(self, namespace: str, name: str, uid: str, version: str = "") -> Binding:
+        """Return the Binding: it sets the node and the allocation in one write, for the pod with this UID only.
+
+        With ``version`` it is for that resourceVersion of the pod only.
+        """
+        annotations = self.annotations()
+        meta = BindingMeta(name=name, namespace=namespace, uid=uid, annotations=annotations, resource_version=version)
+        return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
+
+    def booking(self, pod: Pod, trust_group: str, assumed_at: float) -> Booking | None:
+        """Return what to assume while the Binding is under way; None where there is nothing to book."""
+        if self.allocation is None:
+            return None
+        return Booking(
+            uid=pod.metadata.uid,
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            node=self.node,
+            trust_group=trust_group,
+            allocation=self.allocation,
+            asked_mib=0 if self.allocation.whole else sum(share.mib for share in self.allocation.cards),
+            priority=pod.spec.priority or 0,
+            assumed_at=assumed_at,
+            plan=self.plan,
+            plan_size=self.plan_size,
+            first=self.first,
+            cpu=cpu_request(pod.spec),
+        )
+
+    def text(self) -> str:
+        """Return the decision for people: "GPU 1 (4096 MiB)" or "GPU 0, GPU 3"."""
+        if self.allocation is None:
+            return "cards by the node's own device plugin"
+        if self.allocation.whole:
+            return ", ".join(f"GPU {share.index}" for share in self.allocation.cards)
+        return ", ".join(
+            f"GPU {share.index} ({share.mib} MiB{f', {share.percent} % of compute' if share.percent else ''})"
+            for share in self.allocation.cards
+        )

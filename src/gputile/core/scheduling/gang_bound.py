@@ -1,0 +1,145 @@
+"""How many pods of a gang could have a place at once, at most: a bound that no way of placing them exceeds.
+
+Pods of one shape on the same nodes take part in one sum, whatever else tells them apart, and all pods in the sums of
+cards, MiB, percent of compute and places on cards, and of what kube-scheduler counts. Rules about other pods are left
+out: a place that they close now may open as pods of the gang are placed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from gputile.core.devices.request import Request, RequestKind
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_arrays import NodeArrays
+from gputile.core.ledger.node_info import UNLIMITED_PODS, ServingMode
+from gputile.core.placement import vectorized
+from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.gang_kinds import GangCandidate
+
+Bool = npt.NDArray[np.bool_]
+Int64 = npt.NDArray[np.int64]
+
+_MOST_GROUPS = 64  # further ones are counted as if there were room for all of them
+_A_STEP = 128  # nodes
+
+
+@dataclass(slots=True)
+class _Group:
+    """Pods of one spec. ``open`` are the rows of the nodes that one of them could go to, ``room`` is how many could."""
+
+    request: Request | None
+    needs: Mapping[str, int]
+    count: int
+    open: Bool
+    room: int = 0
+    names: list[str] = field(default_factory=list)
+
+
+def most_placed(
+    specs: Sequence[tuple[GangCandidate, int]], ledger: Ledger, predicates: Predicates, enough: int
+) -> Steps[int]:
+    """Return, in steps, how many pods could have a place at once, at most; any number from ``enough`` on where it is.
+
+    ``specs`` has a pod of each spec, and how many there are of it.
+    """
+    groups: list[_Group] = []
+    beyond = sum(count for _, count in specs[_MOST_GROUPS:])
+    for candidate, count in specs[:_MOST_GROUPS]:
+        groups.append((yield from _group(candidate, count, ledger, predicates)))
+    most = sum(min(group.count, group.room) for group in groups)
+    for nodes in _distinct([group.open for group in groups]):
+        if most + beyond < enough:
+            break
+        inside = [group for group in groups if not (group.open & ~nodes).any()]
+        outside = sum(min(group.count, group.room) for group in groups) - sum(min(g.count, g.room) for g in inside)
+        together = yield from _together(inside, nodes, ledger, predicates)
+        most = min(most, outside + together)
+    return most + beyond
+
+
+def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Predicates) -> Steps[_Group]:
+    columns, request = ledger.columns, candidate.request
+    names = [name for name, reason in predicates.alone(candidate.pod).items() if reason is None]
+    names = [name for name in names if name in ledger.row_of]
+    yield
+    rows = np.fromiter((ledger.row_of[name] for name in names), np.intp, len(names))
+    parts = np.full(len(names), count, np.int64)
+    if request is not None:
+        group = ledger.group_number(request.shape.trust_group)
+        parts = np.minimum(parts, vectorized.room(columns, request.shape, group, rows))
+    is_open = np.zeros(columns.rows, np.bool_)
+    is_open[rows[parts > 0]] = True
+    found = _Group(request, predicates.needs(candidate.pod), count, is_open)
+    for i, (name, cards) in enumerate(zip(names, parts.tolist(), strict=True)):
+        if i % _A_STEP == 0:
+            yield
+        if cards > 0:
+            found.names.append(name)
+            found.room += min(cards, predicates.room(candidate.pod, name))
+    return found
+
+
+def _together(groups: Sequence[_Group], nodes: Bool, ledger: Ledger, predicates: Predicates) -> Steps[int]:
+    """Return how many pods of ``groups``, which all have to go to ``nodes``, could have a place at once, at most."""
+    total = 0
+    families: dict[tuple[RequestKind, bool] | None, list[_Group]] = {}
+    for group in groups:
+        shape = group.request.shape if group.request is not None else None
+        families.setdefault((shape.kind, bool(shape.percent)) if shape is not None else None, []).append(group)
+    for family, members in families.items():
+        room = sum(min(group.count, group.room) for group in members)
+        if family is not None:
+            room = min(room, _on_cards(members, nodes, ledger.columns))
+        total += room
+        yield
+    names = set().union(*(group.names for group in groups))
+    spare: dict[str, int] = {}
+    for i, name in enumerate(names):
+        if i % _A_STEP == 0:
+            yield
+        for resource, amount in predicates.spare(name).items():
+            spare[resource] = spare.get(resource, 0) + amount
+    for resource in {resource for group in groups for resource in group.needs}:
+        total = min(total, _fill(spare.get(resource, 0), ((g.needs.get(resource, 0), g) for g in groups)))
+    return total
+
+
+def _on_cards(groups: Sequence[_Group], nodes: Bool, columns: NodeArrays) -> int:
+    """Return how many pods of one family the cards of ``nodes`` take together, at most."""
+    shapes = [(group.request.shape, group) for group in groups if group.request is not None]
+    first = shapes[0][0]
+    serving = nodes & vectorized.serving(columns, first)
+    usable = columns.usable & serving[:, None]
+    if first.kind is not RequestKind.SHARED:
+        if (nodes & np.isin(columns.service, (ServingMode.FOREIGN, ServingMode.SLICED))).any():
+            return sum(group.count for group in groups)
+        free = int((usable & (columns.pods == 0)).sum())
+        return _fill(free, ((shape.cards, group) for shape, group in shapes))
+    mib = np.where(usable, np.maximum(columns.total - columns.used, 0), 0).sum()
+    percent = np.where(usable, np.maximum(100 - columns.percent, 0), 0).sum()
+    slots = np.where(
+        usable, np.clip(columns.slots[:, None].astype(np.int64) - columns.pods, 0, UNLIMITED_PODS), 0
+    ).sum()
+    return min(
+        _fill(int(mib), ((shape.mib * shape.cards, group) for shape, group in shapes)),
+        _fill(int(percent), ((shape.percent * shape.cards, group) for shape, group in shapes)),
+        _fill(int(slots), ((shape.cards, group) for shape, group in shapes)),
+    )
+
+
+def _fill(capacity: int, weights: Iterable[tuple[int, _Group]]) -> int:
+    """Return how many pods find room in ``capacity`` if the smallest go first."""
+    total = 0
+    for weight, group in sorted(weights, key=lambda pair: pair[0]):
+        count = min(group.count, group.room)
+        taken = min(count, capacity // weight) if weight else count
+        total, capacity = total + taken, capacity - taken * weight
+    return total
+
+
+def _distinct(masks: Iterable[Bool]) -> list[Bool]:
+    return list({mask.tobytes(): mask for mask in masks}.values())

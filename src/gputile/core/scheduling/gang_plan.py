@@ -1,0 +1,265 @@
+"""Plans a gang on the ledger, with what decides single pods: kube-scheduler's own checks, filter, rank and cards.
+
+Pods of the gang are booked in the ledger while the search looks for places, and taken out again before it returns.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+import msgspec
+
+from gputile.api.core import Pod
+from gputile.core.devices.allocation import Chosen, allocate
+from gputile.core.devices.inventory import advertised_units
+from gputile.core.devices.request import Request, RequestKind, parse_request
+from gputile.core.kube_predicates.inter_pod import affinity_terms, hard_spread
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import Assumed, Forgotten
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.snapshot import CardState
+from gputile.core.placement.fit import card_fits
+from gputile.core.placement.gang_search import Search, search
+from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.gang_bound import most_placed
+from gputile.core.scheduling.gang_kinds import GangCandidate, Kinds, kinds_of
+from gputile.core.scheduling.placement_engine import PlacementEngine
+
+_TRIES = 64  # beside one for each pod, at least, whatever the number of nodes
+_NODE_TRIES = 20_000  # tries times nodes, about: what bounds the time of one search
+_CARD_SETS = 2048  # sets of cards looked at on one node beside the one that is best by the node's policy
+_SETS_A_STEP = 256
+_FAR = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class GangPlan:
+    """The places of a gang's pods, by UID; see ``placement.gang.Search`` for ``fits`` and ``certain``.
+
+    ``lacking`` says of a pod without a place why it has none, "" where all have one.
+    """
+
+    places: dict[str, Decision]
+    fits: bool
+    certain: bool
+    lacking: str = ""
+
+
+def candidate(pod: Pod, ledger: Ledger) -> GangCandidate:
+    """Return ``pod`` as one to be placed.
+
+    Raises:
+        RequestError: it asks for a GPU in a way that can never be served.
+    """
+    configuration = ledger.configuration
+    return GangCandidate(pod, parse_request(pod, configuration.unit_mib, configuration.trust_group))
+
+
+def plan_gang(
+    members: Sequence[GangCandidate], needed: int, placer: PlacementEngine, predicates: Predicates, now_ns: int
+) -> Steps[GangPlan]:
+    """Return, in steps, places for all of ``members``, or for at least ``needed`` of them, or why there are none.
+
+    Holds of the members do not count meanwhile. ``now_ns`` is Unix time in nanoseconds. Whoever gives up half-way
+    closes the steps: ledger and predicates are as before then.
+    """
+    ordered = sorted(members, key=_hardness)
+    budget = len(ordered) + _TRIES + _NODE_TRIES // max(1, len(placer.ledger.row_of))
+    aside = _SetAside(placer.ledger, predicates)
+    try:
+        for member in ordered:
+            aside.take(member.pod)
+            yield
+        kinds = yield from kinds_of(ordered, predicates.repelling())
+        ground = _LedgerSearchState(ordered, kinds, placer, predicates, now_ns)
+        found: Search[Decision] = yield from search(ground.kinds, needed, ground, budget)
+        lacking = ""
+        if found.placed < len(ordered):
+            lacking = yield from ground.explain(found.places)
+        while aside:
+            aside.bring_back()
+            yield
+    finally:
+        while aside:
+            aside.bring_back()
+    uids = [member.pod.metadata.uid for member in ordered]
+    places = {uid: place for uid, place in zip(uids, found.places, strict=True) if place is not None}
+    # Whether a rule about other pods is kept depends on who comes first, and the search goes by one order only.
+    in_any_order = not any(affinity_terms(member.pod) or hard_spread(member.pod) for member in ordered)
+    certain = found.certain and (found.fits or found.hopeless or in_any_order)
+    return GangPlan(places, found.fits, certain, lacking)
+
+
+def _hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
+    shape = member.request.shape if member.request else None
+    whole = shape is not None and shape.kind is not RequestKind.SHARED
+    cards, mib, percent = (shape.cards, shape.mib, shape.percent) if shape else (0, 0, 0)
+    meta = member.pod.metadata
+    seeks = bool(affinity_terms(member.pod))  # those come after the ones that they may look for
+    return seeks, -(_FAR if whole else 1) * cards, -mib * cards, -percent, meta.creation_timestamp or "", meta.name
+
+
+class _SetAside:
+    """Pods that are looked at as if nothing were kept for them."""
+
+    def __init__(self, ledger: Ledger, predicates: Predicates) -> None:
+        self._ledger = ledger
+        self._predicates = predicates
+        self._taken: list[tuple[Pod, Booking | None, str]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._taken)
+
+    def take(self, pod: Pod) -> None:
+        """Set a pod aside."""
+        uid = pod.metadata.uid
+        self._taken.append((pod, self._ledger.set_aside(uid), self._predicates.remove(uid)))
+
+    def bring_back(self) -> None:
+        """Undo the latest ``take``."""
+        pod, hold, node = self._taken.pop()
+        if hold is not None:
+            self._ledger.bring_back(hold)
+        if node:
+            self._predicates.place(pod, node)
+
+
+class _LedgerSearchState:
+    """The ledger as a ground of the search."""
+
+    def __init__(
+        self,
+        members: Sequence[GangCandidate],
+        kinds: Kinds,
+        placer: PlacementEngine,
+        predicates: Predicates,
+        now_ns: int,
+    ) -> None:
+        self._placer = placer
+        self._ledger = placer.ledger
+        self._predicates = predicates
+        self._now_ns = now_ns
+        self._members = members
+        self.kinds = kinds.number
+        self._specs = kinds.spec
+        # Predicates keep their answers by spec and by pod: those of one kind are asked about as one.
+        self._asking = kinds.asking
+        self._pods = [
+            msgspec.structs.replace(member.pod, spec=self._asking[kind].pod.spec)
+            for member, kind in zip(members, self.kinds, strict=True)
+        ]
+        self._placed: list[tuple[int, Decision]] = []
+
+    def most(self, enough: int) -> Steps[int]:
+        """Return how many of the pods could have a place at once, at most."""
+        counts = Counter(self._specs)
+        first = {
+            spec: self._asking[kind] for spec, kind in zip(reversed(self._specs), reversed(self.kinds), strict=True)
+        }
+        specs = [(first[spec], count) for spec, count in counts.items()]
+        return (yield from most_placed(specs, self._ledger, self._predicates, enough))
+
+    def options(self, member: int) -> Iterator[Decision | None]:
+        """Yield the best cards of each node, best nodes first; then the other cards that would do."""
+        asking = self._asking[self.kinds[member]]
+        for _ in self._predicates.prepare(asking.pod):
+            yield None
+        names = self._open(asking.pod)
+        request = asking.request
+        if request is None:
+            yield from (Decision(name, (), None) for name in names)
+            return
+        first: dict[str, Decision] = {}
+        for name in self._placer.best_first(request, names):
+            # Asked only now: the search may have taken and given back cards since the node was ranked.
+            decision = self._placer.decide(request, name, self._now_ns)
+            if isinstance(decision, Decision):
+                first[name] = decision
+                yield decision
+        if request.shape.kind is RequestKind.SHARED:
+            for name, decision in first.items():
+                yield from self._other_cards(request, name, decision)
+
+    def _other_cards(self, request: Request, name: str, first: Decision) -> Iterator[Decision | None]:
+        yield None
+        state = self._placer.state(name)
+        if state is None:
+            return
+        shape, group = request.shape, self._ledger.group_number(request.shape.trust_group)
+        fitting = [card for card in state.cards if card_fits(card, shape, state.facts, group)]
+        mode = state.facts.mode.value if state.facts.mode else ""
+        chosen_first = {chosen.card.uuid for chosen in first.cards}
+        seen = {tuple(sorted(_load(card) for card in fitting if card.card.uuid in chosen_first))}
+        for number, cards in enumerate(islice(combinations(fitting, shape.cards), _CARD_SETS), 1):
+            if number % _SETS_A_STEP == 0:
+                yield None
+            alike = tuple(sorted(_load(card) for card in cards))
+            if alike in seen:
+                continue
+            seen.add(alike)
+            chosen = tuple(Chosen(c.card, advertised_units(c.card, state.facts.unit_mib)) for c in cards)
+            yield Decision(name, chosen, allocate(request, chosen, mode, self._now_ns))
+
+    def put(self, member: int, place: Decision) -> None:
+        """Book the pod."""
+        pod, request = self._pods[member], self._members[member].request
+        booking = place.booking(pod, request.shape.trust_group if request else "", 0.0)
+        if booking is not None:
+            self._ledger.apply(Assumed(booking))
+        self._predicates.place(pod, place.node)
+        self._placed.append((member, place))
+
+    def take_back(self, member: int) -> None:
+        """Take the pod out again."""
+        self._placed.pop()
+        uid = self._pods[member].metadata.uid
+        self._predicates.remove(uid)
+        self._ledger.apply(Forgotten(uid))
+
+    def mark(self) -> Hashable:
+        """Return which kinds of pods are on which cards."""
+        return frozenset(
+            Counter(
+                (self.kinds[member], place.node, tuple(sorted(chosen.card.uuid for chosen in place.cards)))
+                for member, place in self._placed
+            ).items()
+        )
+
+    def explain(self, places: Sequence[Decision | None]) -> Steps[str]:
+        """Return why the first pod without a place has none, with all others where they would be."""
+        missing = places.index(None)
+        try:
+            for member, place in enumerate(places):
+                if place is not None:
+                    self.put(member, place)
+                    yield
+            asking = self._asking[self.kinds[missing]]
+            yield from self._predicates.prepare(asking.pod)
+            why = self._why_nowhere(asking)
+            while self._placed:
+                yield
+                self.take_back(self._placed[-1][0])
+        finally:
+            while self._placed:
+                self.take_back(self._placed[-1][0])
+        return why
+
+    def _why_nowhere(self, asking: GangCandidate) -> str:
+        request, in_tree = asking.request, self._predicates.reasons(asking.pod)
+        open_nodes = [name for name, reason in in_tree.items() if reason is None]
+        parts = []
+        if request is not None and open_nodes:
+            parts += [f"{name}: {why}" for name, why in self._placer.filter(request, open_nodes).closest[:3]]
+        counted = Counter(reason for reason in in_tree.values() if reason is not None)
+        parts += [f"{count} {reason}" for reason, count in counted.most_common(3)]
+        return "; ".join(parts) or "there are no nodes"
+
+    def _open(self, pod: Pod) -> list[str]:
+        return [name for name, reason in self._predicates.reasons(pod).items() if reason is None]
+
+
+def _load(card: CardState) -> tuple[int, int, int, int, int]:
+    return card.total, card.used, card.percent, card.pods, card.group

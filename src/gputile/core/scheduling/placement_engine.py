@@ -1,0 +1,260 @@
+"""Answers the questions of a scheduler: which nodes, how good, which cards, and why not.
+
+The extender asks them over HTTP and the simulator directly. Scores are kept per request shape for all nodes, and
+only the rows that changed since are computed again. Where the policy is packing they are also computed again when
+prices are: those come from outside, for what they are learnt from takes time. Who brings them later (``prices_later``)
+goes by the plain rule, full nodes first, until then; otherwise the first question waits for prices.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from operator import itemgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from gputile.core.devices.allocation import Chosen, allocate
+from gputile.core.devices.inventory import MOST_MIB, advertised_units
+from gputile.core.devices.request import Request, Shape
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_arrays import NodeArrays
+from gputile.core.ledger.snapshot import NodeState, node_state
+from gputile.core.placement import vectorized
+from gputile.core.placement.choose import choose_cards
+from gputile.core.placement.fit import SUMMARY, UNRESOLVABLE, FitRefusal, FitRule, refusal
+from gputile.core.placement.packing.prices import Prices, prices
+from gputile.core.placement.packing.state import PackingState, build, scores
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.demand_tracker import DemandTracker
+
+TOP_SCORE = 10  # MaxExtenderPriority of kube-scheduler
+NAMED_NODES = 10
+_SHAPES_KEPT = 256
+
+
+@dataclass(slots=True)
+class _Scored:
+    """The scores of all rows for one shape, as of a position in the ledger's changes."""
+
+    scores: npt.NDArray[np.int64]
+    position: int
+    market: PackingState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """Which nodes a request fits, and why not the others.
+
+    ``refused`` and ``lasting`` map a node to its reason; what is in ``lasting`` no pod's leaving would mend.
+    ``closest`` are the refused nodes that come closest, with their reasons, for an event.
+    """
+
+    feasible: list[str]
+    refused: dict[str, str] = field(default_factory=dict)
+    lasting: dict[str, str] = field(default_factory=dict)
+    closest: list[tuple[str, str]] = field(default_factory=list)
+
+
+class PlacementEngine:
+    """Placement on one ledger."""
+
+    def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
+        self.ledger = ledger
+        self._scored: OrderedDict[tuple[Shape, int], _Scored] = OrderedDict()
+        self._emptier = ledger.configuration.placement == "spread"
+        self._market: PackingState | None = None
+        self._prices_later = prices_later
+        packing = ledger.configuration.placement == "packing"
+        self.demand = DemandTracker(ledger, later=prices_later) if packing else None
+
+    def reprice(self, prices: Prices) -> None:
+        """Weigh by these prices, and by how scarce things are now."""
+        models, cpu = self.supply()
+        self.go_by(build(self.ledger.columns, prices, models, cpu))
+
+    def go_by(self, market: PackingState) -> None:
+        """Weigh by this from now on; what changed since it was opened is weighed as it is."""
+        self._market = market
+
+    def supply(self) -> tuple[list[str], int]:
+        """Return what ``market.opened`` needs beside the columns: the model of each row, and all milli-CPU."""
+        models, cpu = [""] * self.ledger.columns.rows, 0
+        for row in self.ledger.row_of.values():
+            facts = self.ledger.facts(row)
+            if facts is not None and facts.inventory.cards:
+                models[row] = facts.model
+                cpu += facts.cpu
+        return models, cpu
+
+    def filter(self, request: Request, names: Sequence[str]) -> Filtered:
+        """Return which of ``names`` the request fits."""
+        rows, known = self._rows(names)
+        feasible = (self._scores(request.shape, request.cpu)[rows] != vectorized.UNFIT) & known
+        if feasible.all():
+            return Filtered(list(names))
+        result = Filtered(list(compress(names, feasible.tolist())))
+        unfit = np.flatnonzero(~feasible)
+        self._explain(request, [names[i] for i in unfit.tolist()], rows[unfit], known[unfit], result)
+        return result
+
+    def rank(self, request: Request, names: Sequence[str]) -> list[int]:
+        """Return a rank of 0 to 10 for each of ``names``.
+
+        10 is the best node alone: among nodes of equal score the one that the ledger met first, so that
+        kube-scheduler, which draws lots among equals, does not scatter pods over equal nodes. Then 9 for its equals,
+        and one less for each worse distinct score, however close; below the tenth they are all 0, as nodes that do
+        not fit are.
+        """
+        if not names:
+            return []
+        rows, known = self._rows(names)
+        found = np.where(known, self._scores(request.shape, request.cpu)[rows], vectorized.UNFIT)
+        # Scores are small integers from -1 (unfit) on: a table from score to rank replaces a sort.
+        distinct = np.flatnonzero(np.bincount(found + 1))
+        rank_of = np.zeros(int(distinct[-1]) + 1, np.int64)
+        best = distinct[:-TOP_SCORE:-1]
+        rank_of[best] = np.arange(TOP_SCORE - 1, TOP_SCORE - 1 - len(best), -1)
+        rank_of[0] = 0
+        ranks = rank_of[found + 1]
+        top = np.flatnonzero(found == found.max())
+        if found[top[0]] != vectorized.UNFIT:
+            ranks[top[rows[top].argmin()]] = TOP_SCORE
+        answer: list[int] = ranks.tolist()
+        return answer
+
+    def best_first(self, request: Request, names: Sequence[str]) -> list[str]:
+        """Return those of ``names`` that the request fits, best first; of equals the one that is named first."""
+        if not names:
+            return []
+        rows, known = self._rows(names)
+        found = np.where(known, self._scores(request.shape, request.cpu)[rows], vectorized.UNFIT)
+        fitting = np.flatnonzero(found != vectorized.UNFIT)
+        order = fitting[np.argsort(-found[fitting], kind="stable")]
+        return [names[i] for i in order.tolist()]
+
+    def decide(
+        self, request: Request, name: str, now_ns: int, without: frozenset[str] = frozenset()
+    ) -> Decision | FitRefusal:
+        """Return which cards of node ``name`` the request gets now, or why it gets none.
+
+        ``without`` are UIDs of pods to be looked at as gone. ``now_ns`` is Unix time in nanoseconds.
+        """
+        node = self.state(name, without)
+        if node is None:
+            return FitRefusal(FitRule.NO_CARDS, "the node is not known to gputile yet")
+        group = self.ledger.group_number(request.shape.trust_group)
+        chosen = choose_cards(node, request.shape, group, self._market.value if self._market else None)
+        if chosen is None:
+            why = refusal(node, request, group)
+            assert why is not None, "what does not fit has a reason"  # noqa: S101 - an invariant of fit
+            return why
+        if not chosen:
+            return Decision(name, (), None)
+        shared = node.facts.mode is not None and node.facts.mode.shared
+        cards = tuple(Chosen(c.card, advertised_units(c.card, node.facts.unit_mib) if shared else 0) for c in chosen)
+        mode = node.facts.mode.value if node.facts.mode else ""
+        return Decision(name, cards, allocate(request, cards, mode, now_ns))
+
+    def refusal(self, request: Request, name: str) -> FitRefusal | None:
+        """Return why the request does not fit node ``name``, None where it does."""
+        node = self.state(name)
+        if node is None:
+            return FitRefusal(FitRule.NO_CARDS, "the node is not known to gputile yet")
+        return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
+
+    def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:
+        """Return the state of a node, None where it is not known."""
+        row = self.ledger.row_of.get(name)
+        facts = self.ledger.facts(row) if row is not None else None
+        if row is None or facts is None:
+            return None
+        return node_state(self.ledger, row, facts, without)
+
+    def _rows(self, names: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+        """Return the row of each name, and whether it is known (a row of an unknown name is 0)."""
+        row_of = self.ledger.row_of
+        try:  # one call into C for thousands of names; it takes two names to answer with a tuple
+            found = itemgetter(*names)(row_of) if len(names) > 1 else [row_of[name] for name in names]
+            return np.fromiter(found, np.intp, len(names)), np.ones(len(names), np.bool_)
+        except KeyError:
+            rows = np.fromiter((row_of.get(name, -1) for name in names), np.intp, len(names))
+            return np.maximum(rows, 0), rows >= 0
+
+    def _scores(self, shape: Shape, cpu: int = 0) -> npt.NDArray[np.int64]:
+        """Return the scores of all rows, computing again only those that changed.
+
+        ``cpu`` is the milli-CPU that the pod asks for; only packing weighs it.
+        """
+        if self.demand is not None and self._market is None and not self._prices_later:
+            self.reprice(prices(self.demand.demand()))
+        market, key = self._market, (shape, cpu if self.demand is not None else 0)
+        ledger, kept = self.ledger, self._scored.get(key)
+        position = ledger.changes.position
+        if kept is None:
+            kept = _Scored(np.empty(0, np.int64), -1)
+            self._scored[key] = kept
+            if len(self._scored) > _SHAPES_KEPT:
+                self._scored.popitem(last=False)
+        else:
+            self._scored.move_to_end(key)
+        if kept.position == position and kept.market is market:
+            return kept.scores
+        whole = len(kept.scores) != ledger.columns.rows or kept.market is not market
+        changed = None if whole else ledger.changes.since(kept.position)
+        rows = slice(0, ledger.columns.rows) if changed is None else changed
+        fresh = self._computed(shape, cpu, rows, market)
+        if changed is None:
+            kept.scores = fresh
+        else:
+            kept.scores[rows] = fresh
+        kept.position, kept.market = position, market
+        return kept.scores
+
+    def _computed(
+        self, shape: Shape, cpu: int, rows: vectorized.Which, market: PackingState | None
+    ) -> npt.NDArray[np.int64]:
+        columns, group = self.ledger.columns, self.ledger.group_number(shape.trust_group)
+        if market is not None:
+            return scores(columns, shape, cpu, group, rows, market)
+        return vectorized.scores(columns, shape, group, rows, emptier=self._emptier)
+
+    def _explain(
+        self,
+        request: Request,
+        names: list[str],
+        rows: npt.NDArray[np.intp],
+        known: npt.NDArray[np.bool_],
+        result: Filtered,
+    ) -> None:
+        """Give each refused node its reason: in full for those that come closest, as a class for the others.
+
+        kube-scheduler writes all distinct reasons into the pod's status; thousands of distinct ones would not fit.
+        """
+        columns = self.ledger.columns
+        broken = np.where(known, vectorized.rules(columns, request.shape, rows), FitRule.NO_CARDS)
+        for rule in np.unique(broken).tolist():
+            texts = result.lasting if rule in UNRESOLVABLE else result.refused
+            texts |= dict.fromkeys(compress(names, (broken == rule).tolist()), SUMMARY[rule])
+        for i in _closest(columns, rows, broken):
+            name = names[i]
+            why = self.refusal(request, name)
+            if why is None:
+                continue
+            for texts in (result.lasting, result.refused):
+                texts.pop(name, None)
+            (result.lasting if why.lasting else result.refused)[name] = f"{name}: {why.text}"
+            result.closest.append((name, why.text))
+
+
+def _closest(columns: NodeArrays, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]) -> list[int]:
+    """Return the positions of the nodes to name: those that break the latest rule, then those with the most free."""
+    free = columns.total[rows] - columns.used[rows]
+    nearness = broken * MOST_MIB * 2 + np.where(columns.usable[rows], free, -1).max(axis=1).clip(-1)
+    if len(rows) > NAMED_NODES:  # sorting thousands to name ten would be a waste
+        near = np.flatnonzero(nearness >= np.partition(nearness, -NAMED_NODES)[-NAMED_NODES])
+    else:
+        near = np.arange(len(rows))
+    order = np.argsort(-nearness[near], kind="stable")[:NAMED_NODES]
+    return [int(i) for i in near[order]]

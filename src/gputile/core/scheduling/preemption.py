@@ -1,0 +1,162 @@
+"""Which pods have to leave a node so that a request fits its cards.
+
+kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different cards. Here its
+victims are completed until one card, or as many as the pod asks, really has room, and those that need not leave
+are spared. kube-scheduler asks about many nodes at once, so a pod that leaves costs a look at its own cards only.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from heapq import heapify, heappop
+
+from gputile.core.devices.request import Request
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
+from gputile.core.ledger.node_info import ServingMode
+from gputile.core.ledger.snapshot import CardState, NodeState
+from gputile.core.placement.fit import card_fits, same_unit, serves
+from gputile.core.scheduling.placement_engine import PlacementEngine
+
+_NO_CARD = ""  # of a pod whose cards nobody knows
+
+
+def victims(
+    placer: PlacementEngine, request: Request, node: str, proposed: Iterable[str], priority: int
+) -> frozenset[str] | None:
+    """Return the UIDs of the pods that have to leave ``node``, None where no set of lower-priority pods is enough.
+
+    ``proposed`` are the victims of the in-tree plugins: they leave in any case (they may be in the way for other
+    reasons, CPU or memory). Others are added from the lowest priority up, those first whose card has the least left
+    on it, and taken back from the highest down where the pod fits without their leaving.
+    """
+    state = placer.state(node)
+    if state is None:
+        return None
+    first, room = frozenset(proposed), _Room(placer.ledger, state, request)
+    bookings = list(placer.ledger.on_node(node))
+    for booking in bookings:
+        if booking.uid in first:
+            room.leave(booking)
+    if room.fits():
+        return first
+    # A hold is of a pod that is not on the node yet: kube-scheduler can evict nobody for it.
+    staying = [b for b in bookings if not b.tentative and b.uid not in first]
+    added: list[Booking] = []
+    for booking in _in_order(staying, priority):
+        room.leave(booking)
+        added.append(booking)
+        if room.fits():
+            break
+    else:
+        return None
+    left = {booking.uid for booking in added}
+    for booking in reversed(added[:-1]):
+        room.stay(booking)
+        if room.fits():
+            left.remove(booking.uid)
+        else:
+            room.leave(booking)
+    return first | left
+
+
+def _in_order(staying: list[Booking], priority: int) -> Iterable[Booking]:
+    """Yield who leaves next: of the lowest priority, the one on the card that is nearest to be empty by then."""
+    held: Counter[str] = Counter({_NO_CARD: 0})  # MiB by card
+    for booking in staying:
+        for share in booking.cards:
+            held[share.uuid] += share.mib
+    levels: dict[int, list[Booking]] = {}
+    for booking in staying:
+        if booking.priority < priority:
+            levels.setdefault(booking.priority, []).append(booking)
+    for level in sorted(levels):
+        on_card: dict[str, list[tuple[int, str, Booking]]] = {}
+        for booking in levels[level]:
+            entry = (-sum(share.mib for share in booking.cards), booking.uid, booking)
+            for uuid in {share.uuid for share in booking.cards} or {_NO_CARD}:
+                on_card.setdefault(uuid, []).append(entry)
+        for entries in on_card.values():
+            heapify(entries)
+        gone = set[str]()
+        while on_card:
+            uuid = min(on_card, key=lambda uuid: (held[uuid], on_card[uuid][0][:2]))
+            booking = on_card[uuid][0][2]
+            yield booking
+            gone.add(booking.uid)
+            for share in booking.cards:
+                held[share.uuid] -= share.mib
+            for uuid in {share.uuid for share in booking.cards} or {_NO_CARD}:
+                entries = on_card[uuid]
+                while entries and entries[0][1] in gone:
+                    heappop(entries)
+                if not entries:
+                    del on_card[uuid]
+
+
+class _Room:
+    """What is left on the cards of one node while pods leave it and stay after all."""
+
+    def __init__(self, ledger: Ledger, state: NodeState, request: Request) -> None:
+        self._ledger, self._facts, self._shape = ledger, state.facts, request.shape
+        self._group = ledger.group_number(request.shape.trust_group)
+        service = state.facts.service
+        self._served = serves(service, request.shape) and same_unit(state.facts, request.shape)
+        self._foreign = service is ServingMode.FOREIGN
+        # Pods that could be on any card: they close the node while they stay.
+        closing = ledger.unplaced(state.facts.name) if state.service is ServingMode.CLOSED else []
+        self._closing = {booking.uid for booking in closing}
+        self._cards = {card.card.uuid: card for card in state.cards}
+        self._trust: dict[str, Counter[str]] = {uuid: Counter() for uuid in self._cards}
+        if state.facts.grouped:
+            for booking in ledger.on_node(state.facts.name):
+                for share in booking.cards:
+                    if share.uuid in self._trust:
+                        self._trust[share.uuid][booking.trust_group] += 1
+        self._ready = {uuid for uuid, card in self._cards.items() if self._fits(card)}
+        self._closed_by = set(self._closing)
+
+    def fits(self) -> bool:
+        """Return whether the request fits the node as it is now, as ``placement.fit`` says it."""
+        return self._served and not self._closed_by and (self._foreign or len(self._ready) >= self._shape.cards)
+
+    def leave(self, booking: Booking) -> None:
+        """Look at the node as if a pod were gone."""
+        self._closed_by.discard(booking.uid)
+        self._change(booking, -1)
+
+    def stay(self, booking: Booking) -> None:
+        """Undo ``leave``."""
+        if booking.uid in self._closing:
+            self._closed_by.add(booking.uid)
+        self._change(booking, 1)
+
+    def _change(self, booking: Booking, sign: int) -> None:
+        for share in booking.cards:
+            card = self._cards.get(share.uuid)
+            if card is None:
+                continue
+            mib, percent = booking.takes(share, card.total)
+            group = card.group
+            if self._facts.grouped:
+                trust = self._trust[share.uuid]
+                trust[booking.trust_group] += sign
+                group = self._group_of([name for name, pods in trust.items() if pods])
+            card = CardState(
+                card.card,
+                card.total,
+                card.used + sign * mib,
+                card.percent + sign * percent,
+                card.pods + sign,
+                group,
+            )
+            self._cards[share.uuid] = card
+            (self._ready.add if self._fits(card) else self._ready.discard)(share.uuid)
+
+    def _group_of(self, names: list[str]) -> int:
+        if len(names) > 1:
+            return MIXED_GROUPS
+        return self._ledger.group_number(names[0]) if names else NO_GROUP
+
+    def _fits(self, card: CardState) -> bool:
+        return card_fits(card, self._shape, self._facts, self._group)

@@ -1,0 +1,113 @@
+"""Who holds a lease, decided without a clock that machines would have to agree on.
+
+A replica never compares a time written by another machine with its own clock. It measures on its own monotonic clock
+for how long a record has not changed, and takes the lease over once that is longer than the record's own duration. The
+holder counts from the moment before it sent its last successful renewal, which is earlier than anybody can have seen
+it. So while clocks run at the same rate no two replicas believe that they hold the lease, however long requests take.
+
+A lease that is not there may have been deleted while somebody held it, who still believes so for the lease's duration.
+So it is created for nobody, and then taken as if its holder had died. For that all replicas need the same duration.
+"""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+NEVER = -math.inf
+NOBODY_YET = "nobody yet: the Lease was made anew"
+"""The holder of a lease that was just created; no process has a name like this."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """What the API server has of a lease: ``holder``, "" for nobody, and the ``duration`` in seconds, 0 for unsaid.
+
+    ``uid`` tells it from one of the same name that was deleted.
+    """
+
+    resource_version: str
+    holder: str
+    duration: float
+    transitions: int = 0
+    uid: str = ""
+
+
+class LeaseStep(Enum):
+    """What a replica that wants the lease does next."""
+
+    CREATE = "create"
+    TAKE = "take"
+    RENEW = "renew"
+    WAIT = "wait"
+
+
+class LeaseState:
+    """One replica's knowledge of one lease, and its claim to it. All times are of the replica's monotonic clock.
+
+    ``identity`` must be unlike that of any other process that runs at the same time; a process that starts again under
+    the same one resumes its lease at once. ``margin`` is how many seconds before the end the claim is given up, for
+    clocks that do not run at quite the same rate and for decisions already on their way.
+
+    ``vacated`` says whether the one before had released the lease when this replica took it: it had nothing under way.
+    """
+
+    def __init__(self, identity: str, duration: float, margin: float) -> None:
+        if not identity:
+            raise ValueError("a lease needs a holder with a name")
+        if not 0 <= margin < duration:
+            raise ValueError(f"the margin ({margin:g} s) must be shorter than the lease ({duration:g} s)")
+        self.identity = identity
+        self.duration = float(math.ceil(duration))  # the API counts whole seconds
+        self.margin = margin
+        self.valid_until = NEVER
+        self.record: LeaseRecord | None = None
+        self.vacated = False
+        self._seen_at = NEVER
+
+    def valid(self, now: float) -> bool:
+        """Return whether the lease is certainly this replica's."""
+        return now < self.valid_until
+
+    def seen(self, record: LeaseRecord | None, now: float) -> None:
+        """Take note of what was read; a record counts as new at the time of this call if anything in it changed."""
+        if record is None or self.record is None or record.resource_version != self.record.resource_version:
+            self._seen_at = now
+        self.record = record
+        if record is None or record.holder != self.identity:
+            self.valid_until = NEVER
+
+    def next_step(self, now: float) -> LeaseStep:
+        """Return what to do in order to hold the lease."""
+        if self.record is None:
+            return LeaseStep.CREATE
+        if self.record.holder == self.identity:
+            return LeaseStep.RENEW
+        return LeaseStep.TAKE if now >= self.expected_free_at else LeaseStep.WAIT
+
+    @property
+    def expected_free_at(self) -> float:
+        """When the lease can be taken over if its holder does not renew it."""
+        if self.record is None or not self.record.holder:
+            return NEVER
+        return self._seen_at + (self.record.duration or self.duration)
+
+    def wanted(self) -> LeaseRecord:
+        """Return the record to write, on the condition that the version in it is still the current one."""
+        if self.record is None:
+            return LeaseRecord("", NOBODY_YET, self.duration)
+        changed_hands = self.record.holder != self.identity
+        transitions = self.record.transitions + changed_hands
+        return LeaseRecord(self.record.resource_version, self.identity, self.duration, transitions, self.record.uid)
+
+    def written(self, record: LeaseRecord, started: float, now: float) -> None:
+        """Take note that this replica's ``record`` was stored, by a request sent no earlier than ``started``."""
+        before = self.record
+        self.seen(record, now)
+        if record.holder == self.identity:
+            if before is not None and before.holder != self.identity:
+                self.vacated = not before.holder
+            self.valid_until = started + self.duration - self.margin
+
+    def give_up(self) -> None:
+        """Stop believing in the claim, as one does before releasing the lease."""
+        self.valid_until = NEVER

@@ -1,0 +1,39 @@
+"""``python -m gputile.node.agent SETTINGS TOKEN``: the agent, as the gateway starts it behind itself."""
+
+import os
+import socket
+import sys
+
+import uvloop
+
+from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
+from gputile.kube.config_file import read
+from gputile.kube.errors import ConfigError
+from gputile.kube.kubeconfig import load_access
+from gputile.node.agent.serve import GatewayLink, decode_settings, serve
+from gputile.node.gateway.messages import LINK
+from gputile.node.nvml.real import open_real
+from gputile.support.logs import set_up_logging
+from gputile.support.ports import PortError
+
+
+def main() -> None:
+    """Run the agent."""
+    settings, token = decode_settings(sys.argv[1]), sys.argv[2]
+    link = socket.socket(fileno=int(os.environ.pop(LINK)))
+    link.set_inheritable(False)
+    set_up_logging(settings.log_format, settings.verbose)
+    try:
+        configuration = read(settings.config) if settings.config else Configuration()
+        access = load_access(settings.kubeconfig, settings.context)
+    except (ConfigurationError, ConfigError) as error:
+        sys.exit(f"error: {error}")
+    try:
+        status = uvloop.run(serve(access, settings, configuration, open_real, GatewayLink(link, token)))
+    except PortError as error:
+        sys.exit(f"error: {error}")
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

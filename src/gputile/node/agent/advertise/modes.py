@@ -1,0 +1,153 @@
+"""Which mode, unit and way of sharing are in force, and what people are told where it is not what they asked for.
+
+A change of mode or of sharing is held while GPU pods are on the node, since their devices would vanish under them
+(M12). It happens in two steps: the node is first closed to new pods, and changes once none can be on its way to it any
+more, since the kubelet kills a pod for good that comes for what is no longer offered. A new memory unit takes effect
+at once (U5, see ``slots``). What is not valid changes nothing and says what would be (M2, U2).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gputile.api.config.v1alpha1 import Features
+from gputile.api.core import NodeCondition
+from gputile.api.well_known import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENTS, REPLICAS_LABEL, SHARING_LABEL, Mode
+from gputile.core.devices.inventory import MOST_REPLICAS, Card
+from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
+from gputile.node.agent.advertise.slots import UnitError, check_unit
+
+# As with the pressure conditions of the kubelet, "True" is the bad news.
+MODE_PENDING: Final = "gputile.io/ModePending"
+PLACEMENT_REFUSED: Final = "gputile.io/PlacementRefused"
+UNIT_REFUSED: Final = "gputile.io/MemoryUnitRefused"
+EVERYTHING: Final = Features()
+_NAMED_PODS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ModePlan:
+    """What is in force from now on, and what the node says about what is not.
+
+    ``closing`` says that the node is to take no new pods: a change is about to happen.
+    """
+
+    in_force: EffectiveMode
+    conditions: tuple[NodeCondition, ...]
+    closing: bool = False
+
+
+class LabelError(ValueError):
+    """A label of the node has a value that is not valid; the text names the valid ones."""
+
+
+def plan(
+    before: EffectiveMode | None,
+    labels: Mapping[str, str],
+    unit_mib: int,
+    cards: Sequence[Card],
+    gpu_pods: Sequence[str],
+    *,
+    free: bool = True,
+    features: Features = EVERYTHING,
+) -> ModePlan:
+    """Return what is in force after a look at the node's labels; ``before`` is None for a node that joins (M11).
+
+    ``unit_mib`` is the configured memory unit, ``gpu_pods`` the keys of the GPU pods on the node. ``free`` says that
+    no other can be on its way to it.
+    """
+    current = before or EffectiveMode(Mode.EXCLUSIVE, unit_mib)
+    unit, unit_condition = _unit(current, unit_mib, cards)
+    current = replace(current, unit_mib=unit)
+    try:
+        wanted = replace(asked_for(labels), unit_mib=unit)
+    except LabelError as error:
+        return ModePlan(current, (_condition(MODE_PENDING, "InvalidLabel", str(error)), unit_condition))
+    disabled = _disabled(wanted.mode, features)
+    if disabled:
+        wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
+    if wanted == current or before is None or (free and not gpu_pods):
+        text = f"the node is in mode {wanted.mode.value}"
+        told = _condition(MODE_PENDING, "ModeInForce", text, bad=False)
+        if disabled:
+            told = _condition(MODE_PENDING, "FeatureDisabled", disabled)
+        return ModePlan(wanted, (told, unit_condition))
+    if gpu_pods:
+        text = _held_text(current, wanted, gpu_pods)
+        return ModePlan(current, (_condition(MODE_PENDING, "PodsOnNode", text), unit_condition))
+    text = f"{_name(current)} ends and {_name(wanted)} follows; the node takes no GPU pods for a moment"
+    return ModePlan(current, (_condition(MODE_PENDING, "Closing", text, bad=False), unit_condition), closing=True)
+
+
+def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
+    """Return what the node's labels ask for; the unit is not among them.
+
+    Raises:
+        LabelError: one of them is not valid.
+    """
+    mode = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
+    if mode not in MODES:
+        raise LabelError(f"the label {MODE_LABEL} is {mode!r}; valid are {', '.join(MODES)}")
+    way = labels.get(SHARING_LABEL, Sharing.NONE.value)
+    if way not in tuple(Sharing):
+        raise LabelError(f"the label {SHARING_LABEL} is {way!r}; valid are {', '.join(Sharing)}")
+    sharing, replicas = Sharing(way), 1
+    if sharing is not Sharing.NONE and mode != Mode.EXCLUSIVE.value:
+        raise LabelError(f"the label {SHARING_LABEL}={way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode}")
+    if sharing is Sharing.TIME_SLICING:
+        text = labels.get(REPLICAS_LABEL, "")
+        if not (text.isascii() and text.isdigit() and len(text) <= 3 and 2 <= int(text) <= MOST_REPLICAS):
+            raise LabelError(f"the label {REPLICAS_LABEL} is {text!r}; valid are 2 to {MOST_REPLICAS}")
+        replicas = int(text)
+    return EffectiveMode(Mode(mode), 0, sharing, replicas)
+
+
+def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
+    """Return whether the node's label names a way of placement; schedulers go by the configuration where not (M9)."""
+    placement = labels.get(PLACEMENT_LABEL)
+    if placement is not None and placement not in PLACEMENTS:
+        text = f"the label {PLACEMENT_LABEL} is {placement!r} and counts for nothing; valid are {', '.join(PLACEMENTS)}"
+        return _condition(PLACEMENT_REFUSED, "InvalidLabel", text)
+    text = "the node's label names a way of placement, or there is none"
+    return _condition(PLACEMENT_REFUSED, "Valid", text, bad=False)
+
+
+def _disabled(mode: Mode, features: Features) -> str:
+    """Return why the cluster's owner does not want the mode (M13), "" where it is wanted."""
+    if mode.shared and not features.sharing:
+        feature = "GPU sharing (features.sharing)"
+    elif mode is Mode.TOPOLOGY and not features.topology:
+        feature = "topology-aware scheduling (features.topology)"
+    else:
+        return ""
+    return f"the label {MODE_LABEL} is {mode.value!r}, and {feature} is not enabled: the node serves whole cards"
+
+
+def _unit(current: EffectiveMode, unit_mib: int, cards: Sequence[Card]) -> tuple[int, NodeCondition]:
+    try:
+        check_unit(tuple(cards), unit_mib)
+    except UnitError as error:
+        return current.unit_mib, _condition(UNIT_REFUSED, "TooManyDevices", str(error))
+    text = f"the memory unit is {unit_mib} MiB"
+    return unit_mib, _condition(UNIT_REFUSED, "UnitInForce", text, bad=False)
+
+
+def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence[str]) -> str:
+    names = ", ".join(sorted(gpu_pods)[:_NAMED_PODS])
+    more = f" and {len(gpu_pods) - _NAMED_PODS} more" if len(gpu_pods) > _NAMED_PODS else ""
+    return (
+        f"{_name(current)} stays in force while GPU pods are on the node: {names}{more}; "
+        f"{_name(wanted)} follows when they are gone"
+    )
+
+
+def _name(in_force: EffectiveMode) -> str:
+    if in_force.sharing is Sharing.TIME_SLICING:
+        return f"mode {in_force.mode.value} with {in_force.replicas} replicas a card"
+    if in_force.sharing is Sharing.MIG:
+        return f"mode {in_force.mode.value} with MIG"
+    return f"mode {in_force.mode.value}"
+
+
+def _condition(kind: str, reason: str, message: str, *, bad: bool = True) -> NodeCondition:
+    return NodeCondition(type=kind, status="True" if bad else "False", reason=reason, message=message)

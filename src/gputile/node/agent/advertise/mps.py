@@ -1,0 +1,160 @@
+"""NVIDIA's MPS control daemons of a node in mode ``mps`` (M7): one for each card, and one for each set of cards in use.
+
+A daemon has one pipe directory, which its clients find by ``CUDA_MPS_PIPE_DIRECTORY``; with one a card, a failing
+client takes down those of its own card only. A client has one daemon, so a pod on several cards gets one that serves
+them all; it takes turns with the cards' own. Each client's memory is limited by its own environment, see ``answer``.
+A daemon goes on when the agent dies, and the next agent looks after it; its clients notice nothing.
+
+Containers have the pipe directory mounted and must be able to write there. So it is on a file system that is mounted
+``nosuid``: see ``usagefiles``. Its mode lets others pass, since a daemon runs its servers as the users of its clients.
+Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "Device Memory Limit".
+"""
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import stat
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from gputile.node.agent.advertise.daemon_process import DaemonProcess
+
+log = logging.getLogger(__name__)
+
+PROGRAM: Final = "nvidia-cuda-mps-control"
+PIPE_ENV: Final = "CUDA_MPS_PIPE_DIRECTORY"
+LIMIT_ENV: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+THREADS_ENV: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+CONTAINER_PIPES: Final = "/tmp/nvidia-mps"  # noqa: S108 - where CUDA looks unless it is told otherwise
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+STEADY_AFTER_S = 0.5
+STOP_WITHIN_S = 3.0
+LOGS: Final = "mps-logs"  # beside the daemons' directory: they grow, and containers do not see them
+SINGLE: Final = "GPU-"  # what NVIDIA begins a card's UUID with
+SEVERAL: Final = "cards-"
+_PASSED = 0o711
+_PROCESS = "process"  # the file that names the daemon's process
+
+Cards = tuple[str, ...]
+"""The UUIDs of the cards that one daemon serves, in the order of their indices."""
+
+
+def daemon_name(cards: Cards) -> str:
+    """Return the name of a daemon's directory: the card's UUID, or a digest of several."""
+    return cards[0] if len(cards) == 1 else f"{SEVERAL}{hashlib.sha256(' '.join(cards).encode()).hexdigest()[:32]}"
+
+
+class MpsDaemons:
+    """Keeps the daemons of the wanted cards running; ``problem`` says what is in the way, "" if nothing is."""
+
+    def __init__(self, directory: Path, program: str = PROGRAM) -> None:
+        self._directory = directory
+        self._program = program
+        self._tasks: dict[Cards, asyncio.Task[None]] = {}
+        self._up: defaultdict[Cards, asyncio.Event] = defaultdict(asyncio.Event)
+        self._down: dict[Cards, str] = {}
+
+    @property
+    def problem(self) -> str:
+        """Why no memory can be offered in mode ``mps``: no program, no safe place, or no daemon that has come up."""
+        if shutil.which(self._program) is None:
+            return f"{self._program} is not installed on this node: install NVIDIA's MPS or choose another mode"
+        if unsafe := self._unsafe():
+            return unsafe
+        if self._down and not any(up.is_set() for up in self._up.values()):
+            cards, why = next(iter(self._down.items()))
+            return f"the MPS control daemon of {', '.join(cards)} does not run: {why}"
+        return ""
+
+    def pipes(self, cards: Cards) -> Path:
+        """Return the pipe directory of the daemon that serves ``cards``."""
+        return self._directory / daemon_name(cards) / "pipe"
+
+    async def until_up(self, cards: Cards) -> None:
+        """Return when the daemon that serves ``cards`` runs."""
+        await self._up[cards].wait()
+
+    def want(self, sets: Iterable[Cards]) -> None:
+        """Run the daemons of just these sets of cards."""
+        able = shutil.which(self._program) is not None and not self._unsafe()
+        wanted = set(sets) if able else set()
+        for cards in self._tasks.keys() - wanted:
+            self._tasks.pop(cards).cancel()
+            self._down.pop(cards, None)
+        for cards in wanted - self._tasks.keys():
+            self._tasks[cards] = asyncio.get_running_loop().create_task(self._supervise(cards))
+
+    async def stop(self) -> None:
+        """Stop all daemons."""
+        tasks = list(self._tasks.values())
+        self.want(())
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _supervise(self, cards: Cards) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            try:
+                lasted = await self._run(cards)
+            except OSError as error:
+                self._down[cards], lasted = str(error), 0.0
+            pause = FIRST_PAUSE_S if lasted > LONGEST_PAUSE_S else min(2 * pause, LONGEST_PAUSE_S)
+            log.error("the MPS control daemon of %s: %s; again in %s s", ", ".join(cards), self._down.get(cards), pause)
+            await asyncio.sleep(pause)
+
+    async def _run(self, cards: Cards) -> float:
+        """Run one daemon until it ends; return for how many seconds it did."""
+        loop, logs = asyncio.get_running_loop(), self._directory.with_name(LOGS) / daemon_name(cards)
+        for directory in (self.pipes(cards), logs):
+            directory.mkdir(parents=True, exist_ok=True)
+        file = self._directory / daemon_name(cards) / _PROCESS
+        daemon = DaemonProcess.left(file)
+        if daemon is None:
+            daemon = await DaemonProcess.start(
+                (shutil.which(self._program) or self._program, "-f"), self._environment(cards, logs), file
+            )
+        else:
+            log.info("the MPS control daemon of %s goes on as process %d", ", ".join(cards), daemon.pid)
+        begin = loop.time()
+        ending = loop.create_task(daemon.wait())
+        try:
+            await asyncio.wait((ending,), timeout=STEADY_AFTER_S)
+            if not ending.done():
+                self._up[cards].set()
+                self._down.pop(cards, None)
+            await asyncio.wait((ending,))
+            self._down[cards] = ending.result()
+            return loop.time() - begin
+        finally:
+            self._up[cards].clear()
+            ending.cancel()
+            if daemon.alive:
+                await daemon.end(STOP_WITHIN_S)
+
+    def _unsafe(self) -> str:
+        """Return why containers must not be given what is in the directory, "" if they may."""
+        try:
+            self._directory.mkdir(mode=_PASSED, parents=True, exist_ok=True)
+            if stat.S_IMODE(self._directory.stat().st_mode) != _PASSED:
+                self._directory.chmod(_PASSED)
+            safe = os.statvfs(self._directory).f_flag & os.ST_NOSUID
+        except OSError as error:
+            return f"the directory for the pipes of MPS cannot be used: {error}"
+        if safe:
+            return ""
+        return (
+            f"the file system of {self._directory} is not mounted nosuid, so a container could leave a program there "
+            "that runs as root for any user of the node: have one mounted there (agent.mps and agent.usageMiB in the "
+            "chart)"
+        )
+
+    def _environment(self, cards: Cards, logs: Path) -> Mapping[str, str]:
+        return {
+            "PATH": "/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin",
+            "CUDA_VISIBLE_DEVICES": ",".join(cards),
+            PIPE_ENV: str(self.pipes(cards)),
+            "CUDA_MPS_LOG_DIRECTORY": str(logs),
+        }

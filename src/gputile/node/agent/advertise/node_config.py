@@ -1,0 +1,96 @@
+"""What this node offers now: its cards, and the mode, the unit and the way of sharing that are in force.
+
+Beside the six modes, whole cards can be shared in NVIDIA's own ways (G3), in mode ``default`` only. The node's label
+``gputile.io/sharing`` chooses: ``time-slicing`` offers each card ``gputile.io/replicas`` times as ``nvidia.com/gpu``;
+``mig`` offers existing MIG instances as ``nvidia.com/mig-<profile>`` and the cards that are not split as
+``nvidia.com/gpu``. MIG instances are counted by kube-scheduler alone: each of a profile is as good as another.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
+from gputile.core.devices.advertised import resources_for_mode
+from gputile.core.devices.inventory import Card, Inventory
+from gputile.node.agent.allocate.device_ids import encode
+
+MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
+
+
+class Sharing(StrEnum):
+    """How NVIDIA's own ways share whole cards of a node in mode ``default``."""
+
+    NONE = "none"
+    TIME_SLICING = "time-slicing"
+    MIG = "mig"
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveMode:
+    """What the node is set to: what its labels said the last time that a change could be made."""
+
+    mode: Mode
+    unit_mib: int
+    sharing: Sharing = Sharing.NONE
+    replicas: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A MIG instance: the ``slot``-th on the card with ``index``."""
+
+    index: int
+    slot: int
+    uuid: str
+    resource: str
+    mib: int
+    healthy: bool = True
+
+    @property
+    def device_id(self) -> str:
+        """The instance's device ID."""
+        return encode(self.index, self.slot)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """The node's offer. ``inventory`` are its whole cards; ``withheld`` says why nothing is offered, "" if it is."""
+
+    inventory: Inventory
+    in_force: EffectiveMode
+    instances: tuple[MigDevice, ...] = ()
+    withheld: str = ""
+
+    @property
+    def mode(self) -> Mode:
+        """The mode in force."""
+        return self.in_force.mode
+
+    @property
+    def replicated(self) -> bool:
+        """Whether a card is offered several times over."""
+        return self.in_force.sharing is Sharing.TIME_SLICING
+
+    def card(self, index: int) -> Card | None:
+        """Return the whole card with ``index``."""
+        return next((card for card in self.inventory.cards if card.index == index), None)
+
+    def instance(self, resource: str, device_id: str) -> MigDevice | None:
+        """Return the MIG instance that an ID of ``resource`` stands for."""
+        return next((i for i in self.instances if i.resource == resource and i.device_id == device_id), None)
+
+    def offers(self, resource: str) -> bool:
+        """Return whether pods can get any of ``resource`` here."""
+        if self.withheld:
+            return False
+        if resource.startswith(MIG_PREFIX):
+            return any(instance.resource == resource for instance in self.instances)
+        offered = resources_for_mode(self.mode, self.inventory.cards, self.in_force.unit_mib, count_unhealthy=True)
+        return offered.get(resource, 0) > 0
+
+    def uuids(self, resource: str, ids: tuple[str, ...], indices: tuple[int, ...]) -> tuple[str, ...]:
+        """Return the UUIDs that a container sees: those of the MIG instances, or of the cards with ``indices``."""
+        if resource.startswith(MIG_PREFIX):
+            return tuple(i.uuid for device_id in sorted(ids) if (i := self.instance(resource, device_id)) is not None)
+        return tuple(card.uuid for index in indices if (card := self.card(index)) is not None)

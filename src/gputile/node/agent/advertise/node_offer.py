@@ -1,0 +1,83 @@
+"""From the machine, what is in force and what is in the way, to the node's offer."""
+
+from typing import Final
+
+from gputile.api.core import NodeCondition
+from gputile.api.well_known import MIG_PREFIX, SHARING_LABEL, Mode
+from gputile.core.devices.health import Health
+from gputile.core.devices.inventory import Inventory
+from gputile.node.agent.advertise.node_config import EffectiveMode, MigDevice, NodeConfig, Sharing
+from gputile.node.nvml.probe import Mig, ProbedMachine, inventory_of
+
+MIG_PROBLEM: Final = "gputile.io/MigProblem"
+MPS_PROBLEM: Final = "gputile.io/MpsProblem"
+
+
+def setup_of(
+    machine: ProbedMachine, health: Health, in_force: EffectiveMode, foreign: str, mps_problem: str
+) -> NodeConfig:
+    """Return what the node offers. ``foreign`` and ``mps_problem`` say why it offers nothing, "" if it can."""
+    replicas = in_force.replicas if in_force.sharing is Sharing.TIME_SLICING else 0
+    inventory = inventory_of(machine, health, in_force.mode.value, in_force.unit_mib, replicas)
+    instances = tuple(instances_of(machine, health)) if in_force.sharing is Sharing.MIG else ()
+    withheld = ""
+    if foreign:
+        withheld = f"another device plugin hands out the GPUs of this node ({foreign})"
+    elif in_force.mode is Mode.MPS and mps_problem:
+        withheld = mps_problem
+    return NodeConfig(inventory, in_force, instances, withheld)
+
+
+def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
+    """Return the MIG instances of all cards, numbered on each card in the order of their IDs."""
+    found = []
+    for card in machine.cards:
+        ordered = sorted(card.instances, key=lambda instance: (instance.gi, instance.ci))
+        for instance in ordered:
+            resource = MIG_PREFIX + instance.profile.replace("+", ".")
+            well = health.healthy(card.uuid) and health.healthy(instance.uuid)
+            # GPU and compute instance IDs stay while the instance lives; positions in a list do not.
+            slot = instance.gi * 100 + instance.ci
+            found.append(MigDevice(card.index, slot, instance.uuid, resource, instance.mib, well))
+    return found
+
+
+def published(setup: NodeConfig, foreign: str) -> Inventory | None:
+    """Return the inventory that the scheduler sees; None where it must leave the choice of cards to kube-scheduler."""
+    if foreign:
+        return None
+    return closed(setup) if setup.withheld else setup.inventory
+
+
+def closed(setup: NodeConfig) -> Inventory:
+    """Return the inventory of a node that takes no pods: one without cards."""
+    return Inventory(cards=(), mode=setup.mode.value, unit_mib=setup.in_force.unit_mib)
+
+
+def mig_condition(machine: ProbedMachine, in_force: EffectiveMode) -> NodeCondition:
+    """Return whether MIG is as the node's label asks for (G3)."""
+    wanted = in_force.sharing is Sharing.MIG
+    split = [f"GPU {card.index}" for card in machine.cards if card.mig is Mig.ON]
+    if wanted and not split:
+        able = any(card.mig is not Mig.INCAPABLE for card in machine.cards)
+        remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these cards cannot be split"
+        return _condition(MIG_PROBLEM, "True", "NoMigInstances", f"the node is to offer MIG instances: {remedy}")
+    bare = [f"GPU {card.index}" for card in machine.cards if card.mig is Mig.ON and not card.instances]
+    if wanted and bare:
+        message = f"{', '.join(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
+        return _condition(MIG_PROBLEM, "True", "NoMigInstances", message)
+    if split and not wanted:
+        message = f"{', '.join(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
+        return _condition(MIG_PROBLEM, "True", "MigNotOffered", message)
+    return _condition(MIG_PROBLEM, "False", "MigAsAsked", "MIG is as the node's label asks for")
+
+
+def mps_condition(in_force: EffectiveMode, problem: str) -> NodeCondition:
+    """Return whether the MPS control daemons run where they are needed (M7)."""
+    if in_force.mode is Mode.MPS and problem:
+        return _condition(MPS_PROBLEM, "True", "ControlDaemonMissing", problem)
+    return _condition(MPS_PROBLEM, "False", "NotNeededOrRunning", "no MPS control daemon is missing")
+
+
+def _condition(kind: str, status: str, reason: str, message: str) -> NodeCondition:
+    return NodeCondition(type=kind, status=status, reason=reason, message=message)

@@ -1,0 +1,68 @@
+"""Whether another device plugin hands out this node's cards already: then gputile offers nothing there.
+
+What tells it: a plugin's socket that answers in the kubelet's directory, a running pod of a known plugin, or
+``nvidia.com/gpu`` on a node where gputile has never offered it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from gputile.api.core import Node, NodeCondition, Pod
+from gputile.api.quantity import QuantityError, parse_count
+from gputile.api.well_known import WHOLE_GPU
+
+FOREIGN_PLUGIN: Final = "gputile.io/OtherDevicePlugin"
+
+# NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go), before 0.14 nvidia.sock;
+# GKE's is nvidiaGPU-<time>.sock.
+SOCKET_PATTERNS = ("nvidia.sock", "nvidia-*.sock", "nvidiaGPU-*.sock")
+
+# Labels of the pods of NVIDIA's manifests and chart, of its GPU Operator, and of the plugins of GKE and AKS.
+_POD_LABELS: tuple[tuple[str, str], ...] = (
+    ("name", "nvidia-device-plugin-ds"),
+    ("app", "nvidia-device-plugin-daemonset"),
+    ("app.kubernetes.io/name", "nvidia-device-plugin"),
+    ("k8s-app", "nvidia-gpu-device-plugin"),
+)
+
+
+def foreign_plugin(sockets: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool) -> str:
+    """Return what shows that another plugin serves the node, "" where none does.
+
+    ``sockets`` are the answering sockets that match ``SOCKET_PATTERNS``; ``served_before`` says that gputile itself
+    may be why ``nvidia.com/gpu`` is there.
+    """
+    for socket in sorted(sockets):
+        return f"its socket {socket} answers"
+    for pod in pods:
+        if pod.status.phase == "Running" and any(_has(pod.metadata.labels, label) for label in _POD_LABELS):
+            return f"pod {pod.key} is a device plugin"
+    if node is not None and not served_before and _count(node) > 0:
+        return f"the node has {_count(node)} {WHOLE_GPU} that gputile does not offer"
+    return ""
+
+
+def foreign_condition(evidence: str) -> NodeCondition:
+    """Return the node's condition."""
+    if not evidence:
+        return _condition("False", "NoneFound", "no other device plugin serves GPUs here")
+    message = (
+        f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
+        "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
+    )
+    return _condition("True", "OtherPluginFound", message)
+
+
+def _has(labels: Mapping[str, str], label: tuple[str, str]) -> bool:
+    return labels.get(label[0]) == label[1]
+
+
+def _count(node: Node) -> int:
+    try:
+        return parse_count(node.status.allocatable.get(WHOLE_GPU, 0))
+    except QuantityError:
+        return 0
+
+
+def _condition(status: str, reason: str, message: str) -> NodeCondition:
+    return NodeCondition(type=FOREIGN_PLUGIN, status=status, reason=reason, message=message)

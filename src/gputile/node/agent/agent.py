@@ -1,0 +1,309 @@
+"""The agent of one node: the loops that keep machine, kubelet and API server in step, around the core that decides."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod, unversioned
+from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
+from gputile.kube.errors import KubeError
+from gputile.node.agent.advertise.advertised_state import AdvertisedState, starting_setup
+from gputile.node.agent.advertise.mps import MpsDaemons
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.cdi_files import CdiFiles
+from gputile.node.agent.allocate.handler import MPS_DIRECTORY, AllocationHandler
+from gputile.node.agent.allocate.kubelet_calls import answer
+from gputile.node.agent.allocate.pod_cache import answered_pod, apply_pod, read_again, remove_pod, replace_pods
+from gputile.node.agent.allocate.pod_devices import DeviceTable
+from gputile.node.agent.allocate.usage_files import UsageFiles
+from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.checkpoint.records import Records
+from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.gateway_link import KubeletLink
+from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
+from gputile.node.agent.gpu_time.time_shares import gpu_times, time_shares
+from gputile.node.agent.hand_over import HandOver
+from gputile.node.agent.host import GpuMonitor, HostPaths
+from gputile.node.agent.reconcile.corrections import CorrectionWriter
+from gputile.node.agent.reconcile.drift_check import DriftCheck
+from gputile.node.agent.status.metrics import AgentMetrics
+from gputile.node.agent.status.node_status import tell_node, wanted_status
+from gputile.node.agent.wakeup import Wakeup
+from gputile.node.gateway.messages import FromGateway, MessageChannel
+from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.isolation.limits import USAGE
+from gputile.support.loop_lag import LoopLag
+
+log = logging.getLogger(__name__)
+
+SYNC_WITHIN_S = 2.0  # how long registration waits for the API server's pods; admission asks for single ones later
+RECONCILE_EVERY_S = 10.0
+RECONCILE_APART_S = 0.3
+ROUND_WITHIN_S = 40.0  # the gateway ends an agent that has asked it nothing for 90 s
+AGAIN_S = 1.0  # after a pod has changed while it was being corrected
+PROBE_STEP_S = 5.0
+TELL_EVERY_S = 60.0
+QUIET_FOR_S = 120.0
+CLOSED_FOR_S = 2.0  # what the scheduler decided before it saw the node closed has been bound or refused by then
+
+
+class Agent:
+    """One node's agent, behind its ``gateway``. Feed it with ``on_pods`` and ``on_node``; ``run`` until cancelled.
+
+    ``closed_for`` is how many seconds a node takes no pods before its mode changes.
+    """
+
+    def __init__(
+        self,
+        node_name: str,
+        places: HostPaths,
+        eyes: GpuMonitor,
+        cluster: NodeApi,
+        configuration: Configuration,
+        gateway: MessageChannel[FromGateway],
+        claim: NodeLock,
+        mps: MpsDaemons | None = None,
+        *,
+        closed_for: float = CLOSED_FOR_S,
+    ) -> None:
+        self.metrics = AgentMetrics()
+        self._lag = LoopLag("agent")
+        self.metrics.registry.register(self._lag.seconds)
+        self.node: Node | None = None
+        self._node_name = node_name
+        self._eyes = eyes
+        self._cluster = cluster
+        self._mps = mps or MpsDaemons(places.state / MPS_DIRECTORY)
+        self._store = Store(places.state, claim, UsageFiles(places.usage / USAGE))
+        self._records = Records(self._store, places.device_plugins)
+        self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
+        self._reconcile, self._publish = Wakeup(), Wakeup()
+        self._beat = time.monotonic()
+        self._told = False
+        self._closed_for = closed_for
+        self._closed_since: float | None = None
+        before = self._records.in_force
+        setup = starting_setup(eyes.seen, before, configuration.unit_mib)
+        holdings = DeviceTable(self._records.saved.holdings)
+        self.admission = AllocationState(configuration, setup, holdings, self._store.started)
+        cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
+        self.kubelet = KubeletLink(gateway, lambda call: answer(self.desk, call))
+        self._handover = HandOver(cluster, self.kubelet, lambda: self.node, closed_for)
+        self.offering = AdvertisedState(
+            self.admission, self._records, self.kubelet, self._mps, cdi, places.device_plugins
+        )
+        allocations = str(self._store.allocations)
+        self._turns = ArbiterProcess(
+            self._store, lambda beside: time_shares(self.admission, allocations, beside), self._used
+        )
+        self.desk = AllocationHandler(
+            self.admission,
+            self._store,
+            places.host_state or places.state,
+            self.kubelet,
+            cluster,
+            self.metrics,
+            node_name,
+            self.offering.save,
+            self._allocated,
+            self._mps,
+            cdi,
+            self._turns.starting,
+            lambda: self._records.recover(self.admission),
+        )
+        self._comparison = DriftCheck(
+            self.admission,
+            self.kubelet,
+            self.desk,
+            self._store,
+            self._records,
+            CorrectionWriter(cluster, self.metrics, self.admission),
+            self._turns,
+            self.offering,
+            self.metrics,
+            self._renew,
+        )
+        self._worker = ThreadPoolExecutor(1, "gpu-probe")
+
+    # -- what the API server says
+
+    def on_pods(self, event: WatchEvent[Pod]) -> None:
+        """Take in news of the pods that are bound to this node."""
+        book, configuration = self.admission.pods, self.admission.configuration
+        match event:
+            case Applied(pod):
+                if not apply_pod(book, pod, configuration):
+                    return
+            case Deleted(pod):
+                remove_pod(book, pod)
+            case Replaced(pods):
+                replace_pods(book, pods, configuration)
+                self._synced.set()
+            case _:
+                return
+        self._reconcile.wish()
+
+    def on_node(self, event: WatchEvent[Node]) -> None:
+        """Take in news of this node."""
+        match event:
+            case Applied(node):
+                before, self.node = self.node, node
+                if before is not None and unversioned(before) == unversioned(node):
+                    return
+            case Replaced(nodes):
+                self.node = next((node for node in nodes if node.metadata.name == self._node_name), None)
+            case _:
+                return
+        if self.node is not None:
+            self._node_seen.set()
+        self._reconcile.wish()
+        self._publish.wish()
+
+    def configure(self, configuration: Configuration) -> None:
+        """Take in a new configuration."""
+        self.admission.configuration = configuration
+        read_again(self.admission.pods, configuration)
+        self._reconcile.wish()
+
+    # -- what probes ask, from any thread
+
+    def sick(self) -> str:
+        """Return why the process should be started again, "" if it should not."""
+        quiet = time.monotonic() - self._beat
+        return f"nothing has been compared for {quiet:.0f} s" if quiet > QUIET_FOR_S else ""
+
+    def unready(self) -> str:
+        """Return why the node is not served yet, "" if it is."""
+        if not self.kubelet.registered.is_set():
+            return "the kubelet has not taken the device plugins"
+        return "" if self._told else "the node has not been told what it offers"
+
+    # -- loops
+
+    async def run(self) -> None:
+        """Serve until cancelled.
+
+        Raises:
+            ExceptionGroup: of a ``GatewayGoneError`` when the gateway has hung up.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._lag.run())
+                tasks.create_task(self.kubelet.run())
+                await self._begin()
+                tasks.create_task(self._open())
+                tasks.create_task(self._forever(self._watch_machine))
+                tasks.create_task(self._forever(self._compare))
+                tasks.create_task(self._forever(self._tell_node))
+        finally:
+            self._worker.submit(self._eyes.close)  # after the step under way, which waits on what this frees
+            self._worker.shutdown(wait=False)
+            await self._turns.stop()
+            await self._mps.stop()
+
+    async def _begin(self) -> None:
+        """Look around, and take the node over from the agent before."""
+        await self._look_at_machine(0.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SYNC_WITHIN_S):
+                await self._synced.wait()
+                await self._node_seen.wait()
+        await self.kubelet.told.wait()
+        await self._handover.close(self.admission.configuration)
+        await self.kubelet.take_charge()
+        self.metrics.starts.set(self.kubelet.state.starts)
+        self._records.read_again(self.admission.holdings)
+        self._records.recover(self.admission)
+        self.offering.take_over(self.node)
+        await self._renew()
+
+    async def _open(self) -> None:
+        """Let the node take pods again, if it has been closed for this agent to take over."""
+        await self._handover.open()
+        self._publish.wish()
+
+    async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await step()
+            except (KubeError, OSError) as error:
+                log.warning("%s", error)
+                await asyncio.sleep(1.0)
+
+    async def _look_at_machine(self, seconds: float) -> bool:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._eyes.step, seconds)
+
+    async def _watch_machine(self) -> None:
+        if await self._look_at_machine(PROBE_STEP_S):
+            await self._renew()
+
+    async def _compare(self) -> None:
+        self._beat = time.monotonic()
+        await self._reconcile.wait(RECONCILE_EVERY_S)
+        try:
+            async with asyncio.timeout(ROUND_WITHIN_S):
+                again = await self._comparison.round(synced=self._synced.is_set())
+        except TimeoutError as error:
+            raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error
+        if again:
+            asyncio.get_running_loop().call_later(AGAIN_S, self._reconcile.wish)
+        await asyncio.sleep(RECONCILE_APART_S)
+
+    async def _tell_node(self) -> None:
+        await self._publish.wait(TELL_EVERY_S)
+        if self.node is None or not self._store.mine:
+            return
+        left = self._handover.left(self.node)
+        if left:
+            asyncio.get_running_loop().call_later(left, self._publish.wish)
+        wanted = wanted_status(self.offering, self._eyes.seen, opened=left == 0)
+        try:
+            told = await tell_node(self._cluster, self.node, wanted, datetime.now(UTC))
+        except KubeError:
+            self._publish.wish()
+            raise
+        self._told = True
+        if told:
+            await asyncio.sleep(RECONCILE_APART_S)
+
+    # -- what is in force
+
+    async def _renew(self) -> None:
+        """Bring the offer up to date; change the mode when the node has been closed for long enough."""
+        await self.offering.renew(self._eyes.seen, self.node)
+        if await self._emptied():
+            await self.offering.renew(self._eyes.seen, self.node, free=True)
+        self._publish.wish()
+
+    async def _emptied(self) -> bool:
+        """Return whether no pod can be on its way to a node that is closing.
+
+        Raises:
+            KubeError: the API server does not say which pods are bound here.
+        """
+        if not self.offering.plan.closing or self.node is None or not self.offering.shut(self.node):
+            self._closed_since = None
+            return False
+        loop = asyncio.get_running_loop()
+        if self._closed_since is None:
+            self._closed_since = loop.time()
+            loop.call_later(self._closed_for, self._reconcile.wish)
+        if loop.time() - self._closed_since < self._closed_for:
+            return False
+        # The watch may lag behind what was bound while the node closed.
+        for pod in await self._cluster.bound_pods():
+            answered_pod(self.admission.pods, pod, self.admission.configuration)
+        return True
+
+    def _used(self, used: Mapping[tuple[str, str], int]) -> None:
+        """Take in the nanoseconds that each container has had on each card."""
+        self.metrics.gpu_times.rows = tuple(gpu_times(self.admission, used))
+
+    def _allocated(self) -> None:
+        self.offering.allocated()
+        self._reconcile.wish()

@@ -1,0 +1,135 @@
+"""What a container gets: the environment, the mount and the CDI devices of an ``Allocate`` answer, and its limits.
+
+The cards are always those of the device IDs that the kubelet gave, so that what a container can see and what the
+kubelet has assigned cannot differ. Both resources of a core_mem container get the same answer: the kubelet merges the
+two.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, Mode
+from gputile.core.devices.allocation import CardShare
+from gputile.core.devices.request import ContainerRequest
+from gputile.node.agent.advertise.mps import CONTAINER_PIPES, LIMIT_ENV, PIPE_ENV, THREADS_ENV
+from gputile.node.agent.advertise.node_config import NodeConfig
+from gputile.node.agent.allocate.known_pods import KnownPod
+from gputile.node.agent.allocate.pod_devices import PodDevices
+from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+
+LIMITS_VERSION = 1
+LIMITS_FILE = "limits.json"
+CONTAINER_DIRECTORY = "/etc/gputile/allocation"
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # NVIDIA container toolkit
+LIMITS_ENV = "GPUTILE_LIMITS"
+# gpushare's device plugin sets these; existing programs read them (B9).
+_CONTAINER, _POD, _DEVICE = "ALIYUN_COM_GPU_MEM_CONTAINER", "ALIYUN_COM_GPU_MEM_POD", "ALIYUN_COM_GPU_MEM_DEV"
+_INDEX, _UNIT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_UNIT"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The answer to ``Allocate``. ``directory`` is the name of the allocation's directory on the host."""
+
+    environment: Mapping[str, str]
+    directory: str
+    uuids: tuple[str, ...]
+
+
+class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is enforced on a container, as written into its allocation's directory."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    mode: str
+    unit_mib: int
+    cards: tuple[CardShare, ...]
+    version: int = LIMITS_VERSION
+
+    def encode(self) -> bytes:
+        """Return the file's content."""
+        return msgspec.json.encode({"version": self.version, **msgspec.to_builtins(self)})
+
+
+def environment(
+    setup: NodeConfig,
+    uuids: tuple[str, ...],
+    shares: tuple[CardShare, ...],
+    unit_mib: int,
+    pod_mib: int,
+    threads: int = 0,
+) -> dict[str, str]:
+    """Return the environment of a container with ``shares`` of cards; ``pod_mib`` is what its pod has of each card.
+
+    ``threads`` is the percentage of a card's threads that it asks for in mode mps, 0 if it asks for none.
+    """
+    result = {VISIBLE_DEVICES: ",".join(uuids)}
+    if not setup.mode.shared:
+        return result
+    result[LIMITS_ENV] = f"{CONTAINER_DIRECTORY}/{LIMITS_FILE}"
+    first = setup.card(shares[0].index) if shares else None
+    if first is not None:
+        result |= {
+            _CONTAINER: str(sum(share.mib for share in shares) // unit_mib),
+            _POD: str(pod_mib * len(shares) // unit_mib),
+            _DEVICE: str(first.mib // unit_mib),
+            _INDEX: ",".join(str(share.index) for share in shares),
+            _UNIT: f"{unit_mib}MiB",
+        }
+    if setup.mode is Mode.MPS:
+        # CUDA numbers the visible devices from 0 (MPS documentation, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).
+        limits = (f"{position}={share.mib}M" for position, share in enumerate(shares))
+        result[LIMIT_ENV] = ",".join(limits)
+        result[PIPE_ENV] = CONTAINER_PIPES
+        if threads:
+            result[THREADS_ENV] = str(threads)
+    return result
+
+
+def shares_of(
+    setup: NodeConfig, holding: PodDevices, container: str, part: ContainerRequest | None, indices: tuple[int, ...]
+) -> tuple[CardShare, ...]:
+    """Return a container's share of each of the cards it is on.
+
+    What the pod's specification says goes before the IDs that are there so far: of two resources one comes first. Where
+    it is not known, the container has what its own IDs are worth.
+    """
+    count, shares = max(1, len(indices)), []
+    for index in indices:
+        card = setup.card(index)
+        if card is None:
+            continue
+        if not setup.mode.shared:
+            mib, percent = card.mib, 100
+        elif part is not None:
+            mib, percent = part.units * holding.unit_mib // count, part.percent // count
+        else:
+            memory, core = (holding.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE))
+            mib, percent = len(memory) * holding.unit_mib, len(core)
+        shares.append(CardShare(card.uuid, index, mib, percent))
+    return tuple(shares)
+
+
+def pod_mib(holding: PodDevices, pod: KnownPod | None, index: int) -> int:
+    """Return what a pod has of each of its cards in MiB, at its peak."""
+    if pod is not None and pod.request is not None:
+        return pod.request.shape.mib
+    return holding.mib(index)
+
+
+def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
+    """Return the container path and the host path of each mount."""
+    return tuple((mount.container_path, mount.host_path) for mount in mounts)
+
+
+def directory_name(uid: str, container: str) -> str:
+    """Return the name of the directory of one container's allocation: the same for both of its resources."""
+    if uid.replace("-", "").isalnum():
+        return f"{uid}-{container}"
+    return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"

@@ -1,0 +1,160 @@
+"""Whose containers the kubelet is asking for, since no call of the device plugin API says it.
+
+The kubelet admits one pod at a time, and ``List`` shows that pod with containers that have no devices yet; every
+other pod has its devices. So the pod is the one that is bound here, asks for GPUs, and lacks them in the list. The
+container is the next in the order of admission (init containers and sidecars in the order of the spec, then the
+others) that asks for just so many IDs of the resource. An init container is not listed: whether it had its turn is
+known from the holdings alone. A container that has been started is not meant while one that has not could be: a kubelet
+that has forgotten its devices leaves one alone that runs (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager).
+
+Where more than one pod could be meant, as when a pod was started once without the devices it asked for, the one whose
+admission has begun goes first, then pending pods, then the oldest; what the kubelet does is checked against it
+afterwards in any case.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gputile.core.devices.request import ContainerRequest, Phase
+from gputile.node.agent.allocate.known_pods import KnownPod
+from gputile.node.agent.allocate.pod_devices import DeviceTable
+from gputile.node.agent.reconcile.listing import ListedPod, Listing
+
+Started = Callable[[str, str], bool]
+"""Whether the container of a pod, by UID and name, has been let start."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerCandidate:
+    """A container that the kubelet may be asking for.
+
+    ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
+    ``part`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
+    ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is
+    unset where the pod that is known by this name does not ask for this, so that it could only be the next of that
+    name.
+    """
+
+    key: str
+    container: str
+    pod: KnownPod | None = None
+    part: ContainerRequest | None = None
+    sure: bool = False
+    known: bool = True
+
+
+def candidates(
+    listing: Listing,
+    pods: Mapping[str, KnownPod],
+    holdings: DeviceTable,
+    resource: str,
+    size: int,
+    last_uid: str = "",
+    started: Started = lambda _uid, _container: False,
+) -> list[ContainerCandidate]:
+    """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first.
+
+    ``pods`` are the pods of this node by key; ``last_uid`` is the pod that was last seen in admission.
+    """
+    found: list[tuple[tuple[object, ...], ContainerCandidate]] = []
+    for key, listed in listing.items():
+        pod = pods.get(key)
+        bare = _first_bare(listed, resource)
+        if pod is None or not pod.alive or (pod.request is None and pod.problem):
+            if bare:
+                found.append(((2, "", key), ContainerCandidate(key, bare, pod if pod and pod.alive else None)))
+            continue
+        candidate = _next_container(listed, pod, holdings, resource, size, started)
+        if candidate is not None:
+            meta, pending = pod.pod.metadata, pod.pod.status.phase in ("", "Pending")
+            rank = 0 if candidate.sure and pending else 1
+            found.append(((rank, pod.uid != last_uid, not pending, meta.creation_timestamp or "", key), candidate))
+        elif bare and _unlike(listed, pod, resource):
+            found.append(((3 if pod.request else 4, "", key), ContainerCandidate(key, bare, known=False)))
+    return [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
+
+
+def unlisted_candidates(
+    pods: Mapping[str, KnownPod],
+    holdings: DeviceTable,
+    resource: str,
+    size: int,
+    started: Started = lambda _uid, _container: False,
+) -> list[ContainerCandidate]:
+    """Return who is asking where the kubelet does not answer ``List``, if only one pod lacks just that; else none."""
+    found = []
+    for key, pod in pods.items():
+        if pod.alive and pod.pod.metadata.deletion_timestamp is None and pod.pod.status.phase in ("", "Pending"):
+            listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, _held_containers(pod, holdings))
+            candidate = _next_container(listed, pod, holdings, resource, size, started)
+            if candidate is not None and candidate.sure:
+                found.append((pod.pod.metadata.creation_timestamp or "", key, candidate))
+    ordered = [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:2])]
+    return ordered if len(ordered) == 1 else []
+
+
+def worth_asking(found: list[ContainerCandidate]) -> list[str]:
+    """Return the keys to ask the API server about before ``found`` is relied on; none where the answer is clear."""
+    sure = [candidate for candidate in found if candidate.sure]
+    if len(sure) == 1:
+        return []
+    return [candidate.key for candidate in found if not candidate.sure]
+
+
+def _next_container(
+    listed: ListedPod, pod: KnownPod, holdings: DeviceTable, resource: str, size: int, started: Started
+) -> ContainerCandidate | None:
+    """Return the container of ``pod`` that comes next; one that seems to have had its turn only if nothing else does.
+
+    Those before a container that has devices had their turn, whatever is remembered of them. The kubelet asks for an
+    init container twice if it was killed between the answer and its own checkpoint.
+    """
+    held, again = holdings.get(pod.uid), None
+    parts = pod.request.containers if pod.request else ()
+    reached = max((place for place, part in enumerate(parts) if listed.containers.get(part.name)), default=0)
+    for part in parts[reached:]:
+        demand = pod.demand(part, resource)
+        remembered = held is not None and held.part(part.name, resource) is not None
+        if demand != size or listed.ids(part.name, resource):
+            continue
+        ran = started(pod.uid, part.name)
+        if not remembered and not ran:
+            return ContainerCandidate(listed.key, part.name, pod, part, sure=True)
+        if part.phase is not Phase.INIT and not ran:
+            # It was answered before, and the kubelet does not have it: it forgot, or this is another pod of that name.
+            return ContainerCandidate(listed.key, part.name, pod, part)
+        again = again or ContainerCandidate(listed.key, part.name, pod, part)
+    lacking = any(
+        pod.demand(part, resource) and not listed.ids(part.name, resource)
+        for part in parts
+        if part.phase is not Phase.INIT
+    )
+    return again if lacking or not listed.containers else None
+
+
+def _first_bare(listed: ListedPod, resource: str) -> str:
+    """Return the first container without IDs after the last one that has some: those before it had their turn."""
+    names = list(listed.containers)
+    reached = max((place for place, name in enumerate(names, 1) if listed.ids(name, resource)), default=0)
+    return next(iter(names[reached:]), "")
+
+
+def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
+    """Return whether a container without devices does not fit what is known of the pod."""
+    bare = [name for name, resources in listed.containers.items() if not resources]
+    if pod.request is None:
+        return bool(bare)
+    names = {container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)}
+    return any(
+        name not in names or ((part := pod.part(name)) is not None and pod.demand(part, resource) > 0) for name in bare
+    )
+
+
+def _held_containers(pod: KnownPod, holdings: DeviceTable) -> dict[str, dict[str, frozenset[str]]]:
+    held = holdings.get(pod.uid)
+    containers: dict[str, dict[str, frozenset[str]]] = {
+        container.name: {} for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)
+    }
+    for part in held.parts if held else ():
+        containers[part.container][part.resource] = frozenset(part.ids)
+    return containers

@@ -1,0 +1,116 @@
+"""What is taken on each card of this node, as the same core sees it that the scheduler asks.
+
+A pod counts with what it really holds once it has been admitted, and with what is booked for it until then. The facts
+of the node are made by the very function that the scheduler's ledger uses, from the same annotation that the agent
+publishes.
+
+A pod that is booked needs no choice, and what chooses needs numpy, 10 MiB on every node: it is imported when needed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, ObjectMeta
+from gputile.api.well_known import INVENTORY_ANNOTATION, MODE_LABEL, Mode
+from gputile.core.devices.inventory import Inventory, encode_inventory
+from gputile.core.devices.request import Shape
+from gputile.core.ledger.node_info import NodeInfo, node_info_of
+from gputile.node.agent.allocate.known_pods import KnownPod
+from gputile.node.agent.allocate.pod_devices import DeviceTable, PodDevices
+
+if TYPE_CHECKING:
+    from gputile.core.ledger.snapshot import CardState
+
+
+@dataclass(slots=True)
+class _Taken:
+    mib: int = 0
+    percent: int = 0
+    pods: int = 0
+    groups: frozenset[str] = frozenset()
+
+
+def node_info(inventory: Inventory, mode: Mode, labels: Mapping[str, str], configuration: Configuration) -> NodeInfo:
+    """Return the facts of this node, ``inventory`` being what is published of it."""
+    meta = ObjectMeta(
+        name="self",
+        labels={**labels, MODE_LABEL: mode.value},
+        annotations={INVENTORY_ANNOTATION: encode_inventory(inventory)},
+    )
+    return node_info_of(Node(metadata=meta), configuration)
+
+
+class FreeCapacity:
+    """The cards of the node and who is on them, at one moment."""
+
+    def __init__(self, node: NodeInfo, holdings: DeviceTable, pods: Iterable[KnownPod], without: str = "") -> None:
+        self._node = node
+        self._groups: dict[str, int] = {}
+        self._taken = {card.index: _Taken() for card in node.inventory.cards}
+        known = {pod.uid: pod for pod in pods if pod.alive}
+        for holding in holdings:
+            if holding.uid != without:
+                self._hold(holding, known.get(holding.uid))
+        for uid, pod in known.items():
+            if uid != without and holdings.get(uid) is None and pod.allocation is not None:
+                for share in pod.allocation.cards:
+                    self._add(share.index, share.mib, share.percent, pod.trust_group)
+
+    def choose(self, shape: Shape, trust_group: str, usable: Iterable[int]) -> tuple[int, ...] | None:
+        """Return the indices of the cards that a pod gets of those that are ``usable``; None where it does not fit."""
+        from gputile.core.ledger.node_arrays import NO_GROUP
+        from gputile.core.ledger.snapshot import NodeState
+        from gputile.core.placement.choose import choose_cards
+
+        allowed = frozenset(usable)
+        state = NodeState(self._node, self._node.service, tuple(self._state(i, allowed) for i in self._positions()))
+        chosen = choose_cards(state, shape, self._groups.get(trust_group, NO_GROUP))
+        return tuple(state.card.index for state in chosen) if chosen else None
+
+    def pods_on(self, index: int) -> int:
+        """Return how many pods are on a card or booked there."""
+        return self._taken[index].pods if index in self._taken else 0
+
+    def _positions(self) -> range:
+        return range(len(self._node.inventory.cards))
+
+    def _state(self, position: int, allowed: frozenset[int]) -> "CardState":
+        from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
+        from gputile.core.ledger.snapshot import CardState
+
+        card = self._node.inventory.cards[position]
+        taken, group = self._taken[card.index], NO_GROUP
+        if taken.groups:
+            group = MIXED_GROUPS if len(taken.groups) > 1 else self._groups[next(iter(taken.groups))]
+        if card.index not in allowed:
+            card = msgspec.structs.replace(card, healthy=False)
+        return CardState(card, self._node.card_total(position), taken.mib, taken.percent, taken.pods, group)
+
+    def _hold(self, holding: PodDevices, pod: KnownPod | None) -> None:
+        """Count a holding, and what else of its booking is still to come on the same cards."""
+        booked = {share.index: share for share in pod.allocation.cards} if pod and pod.allocation else {}
+        if not holding.indices <= booked.keys():
+            booked = {}
+        for index in sorted(holding.indices | booked.keys()):
+            share = booked.get(index)
+            mib, percent = holding.mib(index), holding.percent(index)
+            if share is not None:
+                mib, percent = max(mib, share.mib), max(percent, share.percent)
+            self._add(index, mib, percent, holding.trust_group)
+
+    def _add(self, index: int, mib: int, percent: int, trust_group: str) -> None:
+        taken = self._taken.get(index)
+        if taken is None:
+            return
+        self._groups.setdefault(trust_group, len(self._groups) + 1)
+        self._taken[index] = replace(
+            taken,
+            mib=taken.mib + mib,
+            percent=taken.percent + percent,
+            pods=taken.pods + 1,
+            groups=taken.groups | {trust_group},
+        )

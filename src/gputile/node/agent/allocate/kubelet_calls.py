@@ -1,0 +1,98 @@
+"""The kubelet's calls on the device plugins, as they come through the gateway: reads them, asks the desk, answers."""
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from gputile.node.agent.advertise.device_lists import Device
+from gputile.node.agent.allocate.validation import AllocationConflict
+from gputile.node.gateway.messages import Answer, Call, CallRefused
+from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+
+
+class AgentNotReady(Exception):
+    """Asked too early, or at a bad moment: the kubelet should ask again."""
+
+
+class DevicePluginCalls(Protocol):
+    """Who answers for all resources."""
+
+    async def preferred(
+        self, resource: str, available: Sequence[str], must: Sequence[str], size: int
+    ) -> tuple[str, ...]:
+        """Return the IDs that the kubelet should take."""
+
+    async def allocate(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
+        """Return what a container gets.
+
+        Raises:
+            Contradiction: the IDs cannot be served.
+        """
+
+    async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
+        """Prepare the start of a container.
+
+        Raises:
+            AgentNotReady: it must not start yet.
+        """
+
+
+async def answer(desk: DevicePluginCalls, call: Call) -> Answer | CallRefused:
+    """Return what the kubelet is answered."""
+    try:
+        match call.method:
+            case "GetPreferredAllocation":
+                return Answer(call.number, await _preferred(desk, call))
+            case "Allocate":
+                return Answer(call.number, await _allocate(desk, call))
+            case "PreStartContainer":
+                asked = pb.PreStartContainerRequest.FromString(call.body)
+                await desk.prestart(call.resource, tuple(asked.devices_ids))
+                return Answer(call.number, pb.PreStartContainerResponse().SerializeToString())
+            case unknown:
+                return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
+    except AllocationConflict as error:
+        return CallRefused(call.number, "FAILED_PRECONDITION", str(error))
+    except AgentNotReady as error:
+        return CallRefused(call.number, "UNAVAILABLE", str(error))
+    except Exception as error:
+        log.exception("%s of %s", call.method, call.resource)
+        return CallRefused(call.number, "INTERNAL", f"{type(error).__name__}: {error}")
+
+
+def devices_message(devices: Sequence[Device]) -> bytes:
+    """Return a ListAndWatchResponse."""
+    return pb.ListAndWatchResponse(
+        devices=[pb.Device(ID=device_id, health=HEALTHY if well else UNHEALTHY) for device_id, well in devices]
+    ).SerializeToString()
+
+
+async def _preferred(desk: DevicePluginCalls, call: Call) -> bytes:
+    """Steer the kubelet. An error here would kill the pod, so there is none: no preference is an answer too."""
+    answers = []
+    for asked in pb.PreferredAllocationRequest.FromString(call.body).container_requests:
+        try:
+            ids = await desk.preferred(
+                call.resource,
+                tuple(asked.available_deviceIDs),
+                tuple(asked.must_include_deviceIDs),
+                asked.allocation_size,
+            )
+        except Exception:
+            log.exception("no preference for %d of %s", asked.allocation_size, call.resource)
+            ids = ()
+        answers.append(pb.ContainerPreferredAllocationResponse(deviceIDs=ids))
+    return pb.PreferredAllocationResponse(container_responses=answers).SerializeToString()
+
+
+async def _allocate(desk: DevicePluginCalls, call: Call) -> bytes:
+    """Answer what a container gets."""
+    answers = [
+        await desk.allocate(call.resource, tuple(asked.devices_ids))
+        for asked in pb.AllocateRequest.FromString(call.body).container_requests
+    ]
+    return pb.AllocateResponse(container_responses=answers).SerializeToString()

@@ -1,0 +1,37 @@
+"""Pods that are gone and whose processes are not: after a deletion by force, one is killed while the next one starts.
+
+Processes that use a card are known by their containers' files (``UsageFiles.is_held``), without a look at processes of
+the host. Nobody waits for ever: who has got a descriptor of such a file from a container that is gone would keep others
+off the card.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+from gputile.node.agent.checkpoint.store import Store
+
+LONGEST_S: Final = 120.0
+
+
+class LingeringProcesses:
+    """What the processes of pods that are gone still have. ``present`` are the directories of those that are not."""
+
+    def __init__(self, store: Store, present: Callable[[], Collection[str]]) -> None:
+        self._store = store
+        self._present = present
+        self._since: dict[str, float] = {}
+
+    def on(self, uuids: Collection[str]) -> str:
+        """Return which pod that is gone still has processes on one of the cards, "" for none worth waiting for."""
+        present, now, found, held = set(self._present()), time.monotonic(), "", set()
+        for name in self._store.usage.names():
+            if name in present or not self._store.usage.is_held(name):
+                continue
+            held.add(name)
+            limits = self._store.limits(name)
+            since = self._since.setdefault(name, now)
+            if limits is not None and now - since < LONGEST_S and any(card.uuid in uuids for card in limits.cards):
+                found = f"{limits.namespace}/{limits.pod}"
+        self._since = {name: since for name, since in self._since.items() if name in held}
+        return found

@@ -1,0 +1,73 @@
+"""The pods of this node by key, kept up to date by a watch that may lag behind what was read directly."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod, unversioned
+from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
+
+MOST_GONE = 4096
+
+
+class PodCache(dict[str, KnownPod]):
+    """Pods by key. ``gone`` are the UIDs of those that the watch said were deleted: an answer to a read or a write may
+    come after that word, and would be the last one on a pod of which the watch says nothing any more.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone: dict[str, None] = {}
+
+
+def answered_pod(book: PodCache, pod: Pod, configuration: Configuration) -> bool:
+    """Take in a pod from an answer of the API server, unless the watch has said meanwhile that it is gone."""
+    return pod.metadata.uid not in book.gone and apply_pod(book, pod, configuration)
+
+
+def apply_pod(book: PodCache, pod: Pod, configuration: Configuration) -> bool:
+    """Take in a pod, unless something newer is known under its name: of this pod, or of the next one so named.
+
+    Return whether anything that matters here is new: most of what a kubelet reports of a pod does not.
+    """
+    held = book.get(pod.key)
+    if held is not None and not _newer(pod, held.pod):
+        return False
+    if held is not None and unversioned(pod) == unversioned(held.pod):
+        book[pod.key] = replace(held, pod=pod)
+        return False
+    book[pod.key] = known_pod(pod, configuration)
+    return True
+
+
+def remove_pod(book: PodCache, pod: Pod) -> None:
+    """Forget a pod that is gone, not the next one of its name."""
+    held = book.get(pod.key)
+    if held is not None and held.uid == pod.metadata.uid:
+        del book[pod.key]
+    book.gone[pod.metadata.uid] = None
+    if len(book.gone) > MOST_GONE:
+        del book.gone[next(iter(book.gone))]
+
+
+def replace_pods(book: PodCache, pods: Iterable[Pod], configuration: Configuration) -> None:
+    """Take in a complete list."""
+    listed = {pod.key: pod for pod in pods}
+    for key in book.keys() - listed.keys():
+        del book[key]
+    for pod in listed.values():
+        apply_pod(book, pod, configuration)
+
+
+def read_again(book: PodCache, configuration: Configuration) -> None:
+    """Judge all pods by another configuration."""
+    for key, known in book.items():
+        book[key] = known_pod(known.pod, configuration)
+
+
+def _newer(pod: Pod, held: Pod) -> bool:
+    """Return whether ``pod`` is not older: resource versions of one kind compare as numbers (KEP-5504)."""
+    one, other = pod.metadata.resource_version, held.metadata.resource_version
+    if one.isdecimal() and other.isdecimal():
+        return int(one) >= int(other)
+    return True

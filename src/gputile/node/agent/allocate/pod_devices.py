@@ -1,0 +1,189 @@
+"""Which device IDs went to which pod: what ``Allocate`` answered, as far as the kubelet still stands by it.
+
+The kubelet names no pod in its calls, and PodResources shows no init containers, so what was answered is remembered
+here and in a checkpoint. A holding is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from types import MappingProxyType
+
+import msgspec
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY
+from gputile.core.devices.request import Phase
+from gputile.node.agent.allocate.device_ids import by_card
+
+EMPTY: Mapping[int, frozenset[int]] = MappingProxyType({})
+
+
+_STATIC, _UNKNOWN = "static:", "unknown:"
+
+
+def static_uid(key: str) -> str:
+    """Return what stands for the UID of a pod that the API server does not know: a static pod."""
+    return _STATIC + key
+
+
+def unknown_uid(device_id: str) -> str:
+    """Return what stands for the UID of a pod that nobody knows, which has got ``device_id``."""
+    return _UNKNOWN + device_id
+
+
+def stand_in(uid: str) -> bool:
+    """Return whether ``uid`` is no pod's."""
+    return uid.startswith((_STATIC, _UNKNOWN))
+
+
+class ContainerDevices(msgspec.Struct, frozen=True):
+    """The IDs of one resource that one container got. ``directory`` is the name of its allocation's directory.
+
+    ``mounts`` is what the answer had it mount, each as container path and host path: the kubelet keeps to that at every
+    start. None where nobody knows.
+    """
+
+    container: str
+    phase: Phase
+    resource: str
+    ids: tuple[str, ...]
+    directory: str = ""
+    mounts: tuple[tuple[str, str], ...] | None = None
+
+
+class PodDevices(msgspec.Struct, frozen=True, dict=True):
+    """All that one pod got.
+
+    ``cards`` is the UUID that each index stood for when the IDs were given: after a reboot an index can be another
+    card's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then a stand-in.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    unit_mib: int
+    mode: str
+    trust_group: str
+    since_ns: int
+    parts: tuple[ContainerDevices, ...] = ()
+    cards: dict[int, str] = {}
+    identified: bool = True
+
+    @property
+    def key(self) -> str:
+        """``namespace/name`` of the pod."""
+        return f"{self.namespace}/{self.name}"
+
+    @cached_property
+    def slots(self) -> dict[str, dict[int, frozenset[int]]]:
+        """The slots of each card by resource, those of all containers together: what the kubelet keeps for the pod."""
+        ids: dict[str, set[str]] = {}
+        for part in self.parts:
+            ids.setdefault(part.resource, set()).update(part.ids)
+        return {resource: by_card(held) for resource, held in ids.items()}
+
+    @cached_property
+    def indices(self) -> frozenset[int]:
+        """The indices of the cards that the pod is on."""
+        return frozenset(index for cards in self.slots.values() for index in cards)
+
+    @cached_property
+    def container_indices(self) -> dict[str, frozenset[int]]:
+        """The indices of the cards that each container has IDs of, those of all resources together."""
+        found: dict[str, frozenset[int]] = {}
+        for part in self.parts:
+            found[part.container] = found.get(part.container, frozenset()) | by_card(part.ids).keys()
+        return found
+
+    def mib(self, index: int) -> int:
+        """Return the MiB of a card that the pod holds as memory units; 0 for whole cards."""
+        return len(self.slots.get(GPU_MEMORY, EMPTY).get(index, ())) * self.unit_mib
+
+    def percent(self, index: int) -> int:
+        """Return the percent of a card's compute that the pod holds; 0 for whole cards."""
+        return len(self.slots.get(GPU_CORE, EMPTY).get(index, ()))
+
+    def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
+        """Return the slots of each card that a container has of a resource."""
+        part = self.part(container, resource)
+        return by_card(part.ids) if part else EMPTY
+
+    def part(self, container: str, resource: str) -> ContainerDevices | None:
+        """Return what a container got of a resource."""
+        return next((p for p in self.parts if p.container == container and p.resource == resource), None)
+
+    def replaced(self, part: ContainerDevices) -> "PodDevices":
+        """Return the holding with ``part`` in the place of what the container had of the resource."""
+        others = tuple(p for p in self.parts if (p.container, p.resource) != (part.container, part.resource))
+        return msgspec.structs.replace(self, parts=(*others, part))
+
+
+class DeviceTable:
+    """All holdings of the node, by the pod's UID."""
+
+    def __init__(self, holdings: Iterable[PodDevices] = ()) -> None:
+        self._by_uid: dict[str, PodDevices] = {}
+        self._holders: dict[tuple[str, str], set[str]] = {}  # UIDs by resource and device ID
+        for holding in holdings:
+            self.put(holding)
+
+    def __iter__(self) -> Iterator[PodDevices]:
+        return iter(tuple(self._by_uid.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def get(self, uid: str) -> PodDevices | None:
+        """Return what a pod holds."""
+        return self._by_uid.get(uid)
+
+    def put(self, holding: PodDevices) -> None:
+        """Add a holding, or replace the one of this UID."""
+        self._unlist(self._by_uid.get(holding.uid))
+        self._by_uid[holding.uid] = holding
+        for part in holding.parts:
+            for device_id in part.ids:
+                self._holders.setdefault((part.resource, device_id), set()).add(holding.uid)
+
+    def drop(self, uid: str) -> None:
+        """Forget what a pod held."""
+        self._unlist(self._by_uid.pop(uid, None))
+
+    def on(self, index: int, without: str = "") -> Iterator[PodDevices]:
+        """Yield the holdings on a card, without that of the pod ``without``."""
+        return (h for h in self._by_uid.values() if index in h.indices and h.uid != without)
+
+    def slots(self, resource: str, index: int) -> set[int]:
+        """Return the slots of a card that are held."""
+        return {slot for h in self._by_uid.values() for slot in h.slots.get(resource, EMPTY).get(index, ())}
+
+    def mib(self, index: int, without: str = "") -> int:
+        """Return the MiB of a card that pods hold as memory units."""
+        return sum(holding.mib(index) for holding in self.on(index, without))
+
+    def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
+        """Return the holdings that have one of ``ids``."""
+        uids: set[str] = set().union(*(self._holders.get((resource, device_id), ()) for device_id in ids))
+        if len(uids) > 1:
+            return [holding for holding in self if holding.uid in uids]
+        return [self._by_uid[uid] for uid in uids]
+
+    def _unlist(self, holding: PodDevices | None) -> None:
+        """Take a holding that was put out of the list of holders."""
+        for part in holding.parts if holding is not None else ():
+            for device_id in part.ids:
+                uids = self._holders.get((part.resource, device_id), set())
+                uids.discard(holding.uid if holding is not None else "")
+                if not uids:
+                    self._holders.pop((part.resource, device_id), None)
+
+
+def cards_of(holding: PodDevices, container: str, cards: int = 0) -> tuple[int, ...]:
+    """Return the indices of the cards that a container is on.
+
+    ``cards`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
+    gets them in any order, perhaps not of each card: it is on the cards that the pod has.
+    """
+    held = holding.container_indices.get(container, frozenset())
+    if cards and len(held) != cards:
+        return tuple(sorted(holding.indices))[:cards]
+    return tuple(sorted(held))

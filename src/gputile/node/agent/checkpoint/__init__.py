@@ -1,0 +1,1 @@
+"""What the agent remembers through its own death."""

@@ -1,0 +1,62 @@
+"""The agent's checkpoint: what must survive its death, as a versioned text with a checksum.
+
+A text that is cut off, altered or of an unknown version is refused as a whole: a holding that is made up would be worse
+than one that is read again from the kubelet.
+"""
+
+import hashlib
+
+import msgspec
+
+from gputile.api.well_known import MODES
+from gputile.node.agent.advertise.node_config import Sharing
+from gputile.node.agent.allocate.pod_devices import PodDevices
+
+VERSION = 1
+
+
+class CheckpointError(ValueError):
+    """The text is not a checkpoint that this gputile can read."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """``mode`` "" means that nothing was in force yet. ``registered`` are the resources that the agent has served."""
+
+    holdings: tuple[PodDevices, ...] = ()
+    mode: str = ""
+    unit_mib: int = 0
+    sharing: Sharing = Sharing.NONE
+    replicas: int = 1
+    registered: tuple[str, ...] = ()
+
+
+class _Envelope(msgspec.Struct, frozen=True):
+    version: int
+    checksum: str
+    content: msgspec.Raw
+
+
+def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    """Return the file's content."""
+    content = msgspec.json.encode(checkpoint)
+    return msgspec.json.encode(_Envelope(VERSION, hashlib.sha256(content).hexdigest(), msgspec.Raw(content)))
+
+
+def decode_checkpoint(text: bytes) -> Checkpoint:
+    """Return the checkpoint in the file's content.
+
+    Raises:
+        CheckpointError: it is damaged, or of a version that is not known.
+    """
+    try:
+        envelope = msgspec.json.decode(text, type=_Envelope)
+        if envelope.version != VERSION:
+            raise CheckpointError(f"version {envelope.version} is not known; this gputile reads version {VERSION}")
+        if hashlib.sha256(bytes(envelope.content)).hexdigest() != envelope.checksum:
+            raise CheckpointError("the checksum does not match")
+        checkpoint = msgspec.json.decode(envelope.content, type=Checkpoint)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise CheckpointError(str(error)) from error
+    if checkpoint.mode and checkpoint.mode not in MODES:
+        raise CheckpointError(f"mode {checkpoint.mode!r} is not known")
+    return checkpoint

@@ -1,0 +1,80 @@
+"""Reading the kubelet's own checkpoint: for an agent that has lost its own, and for what ``List`` does not tell.
+
+``kubelet_internal_checkpoint`` in the device plugin directory names the pod's UID, the container, the IDs and the
+answer of every allocation, init containers included (``pkg/kubelet/cm/devicemanager/checkpoint``). It is the kubelet's
+private file, so nothing depends on it: what cannot be read there is taken over from PodResources later.
+"""
+
+from pathlib import PurePosixPath
+from typing import Any
+
+import msgspec
+from google.protobuf.message import DecodeError
+
+from gputile.api.well_known import MIG_PREFIX
+from gputile.core.devices.request import Phase
+from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
+from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY, directory_name, mounts_of
+from gputile.node.agent.allocate.device_ids import DeviceIdError
+from gputile.node.agent.allocate.known_pods import KnownPod
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
+from gputile.node.agent.reconcile.listing_sync import holding_for, with_part
+from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+
+FILE_NAME = "kubelet_internal_checkpoint"
+
+
+class _Entry(msgspec.Struct, rename="pascal"):
+    pod_uid: str = msgspec.field(name="PodUID")
+    container_name: str
+    resource_name: str
+    device_ids: dict[str, list[str]] | None = msgspec.field(name="DeviceIDs", default=None)
+    alloc_resp: bytes | None = None
+
+
+class _Data(msgspec.Struct, rename="pascal"):
+    pod_device_entries: list[_Entry] | None = None
+
+
+class _File(msgspec.Struct, rename="pascal"):
+    data: _Data
+    checksum: Any = None
+
+
+def recover(text: bytes, pods: dict[str, KnownPod], setup: NodeConfig, now_ns: int) -> list[PodDevices]:
+    """Return the holdings of ``pods`` (by UID) that the kubelet's checkpoint tells; none where it cannot be read."""
+    try:
+        entries = msgspec.json.decode(text, type=_File).data.pod_device_entries or []
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return []
+    found: dict[str, PodDevices] = {}
+    for entry in entries:
+        pod = pods.get(entry.pod_uid)
+        ours = entry.resource_name in MODE_RESOURCES or entry.resource_name.startswith(MIG_PREFIX)
+        if pod is None or not pod.alive or not ours:
+            continue
+        ids = tuple(sorted(device_id for group in (entry.device_ids or {}).values() for device_id in group))
+        asked = pod.part(entry.container_name)
+        phase = asked.phase if asked else Phase.APP
+        mounts = _mounts(entry.alloc_resp)
+        mounted = dict(mounts or ()).get(CONTAINER_DIRECTORY, "")
+        directory = PurePosixPath(mounted).name or directory_name(pod.uid, entry.container_name)
+        holding = found.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
+        try:
+            found[pod.uid] = with_part(
+                holding,
+                ContainerDevices(entry.container_name, phase, entry.resource_name, ids, directory, mounts),
+                setup,
+            )
+        except DeviceIdError:
+            continue
+    return list(found.values())
+
+
+def _mounts(answer: bytes | None) -> tuple[tuple[str, str], ...] | None:
+    """Return what an answer has the container mount, whoever it was thought to be for; None if it cannot be read."""
+    try:
+        mounts = pb.ContainerAllocateResponse.FromString(answer).mounts if answer else None
+    except DecodeError:
+        return None
+    return mounts_of(mounts) if mounts is not None else None

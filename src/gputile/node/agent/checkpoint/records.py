@@ -1,0 +1,116 @@
+"""What the agent remembers through its own death, and how it gets back what it has lost."""
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from gputile.api.core import Node
+from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
+from gputile.core.devices.inventory import InventoryError, decode_inventory
+from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable
+from gputile.node.agent.checkpoint.codec import Checkpoint
+from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, recover
+from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.reconcile.listing_sync import with_part
+
+
+class Records:
+    """The agent's checkpoint and the kubelet's. ``saved`` is what the agent before this one wrote."""
+
+    def __init__(self, store: Store, device_plugins: Path) -> None:
+        self._store = store
+        self._kubelets = device_plugins / FILE_NAME
+        loaded = store.load()
+        self.lost = loaded is None
+        self.saved = loaded or Checkpoint()
+        self._recovered: tuple[object, ...] = ()  # what the kubelet's checkpoint was last compared with
+
+    @property
+    def in_force(self) -> EffectiveMode | None:
+        """What was in force when the checkpoint was written; None where nothing was yet."""
+        saved = self.saved
+        return EffectiveMode(Mode(saved.mode), saved.unit_mib, saved.sharing, saved.replicas) if saved.mode else None
+
+    def save(self, admission: AllocationState, in_force: EffectiveMode | None, resources: Iterable[str]) -> None:
+        """Write down who holds what, what is in force, and the ``resources`` that are served."""
+        now = in_force or EffectiveMode(Mode.EXCLUSIVE, 0)
+        self._store.save(
+            Checkpoint(
+                holdings=tuple(admission.holdings),
+                mode=now.mode.value if in_force else "",
+                unit_mib=now.unit_mib,
+                sharing=now.sharing,
+                replicas=now.replicas,
+                registered=tuple(sorted({*resources, *self.saved.registered})),
+            )
+        )
+
+    def read_again(self, holdings: DeviceTable) -> None:
+        """Take in what the agent before this one has written until it let go of the node."""
+        loaded = self._store.load()
+        if loaded is None:
+            return
+        self.saved, self.lost = loaded, False
+        for holding in holdings:
+            holdings.drop(holding.uid)
+        for holding in loaded.holdings:
+            holdings.put(holding)
+
+    def recover(self, admission: AllocationState) -> None:
+        """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before.
+
+        It also tells whose the devices are that were given to nobody knew whom, init containers included, and what a
+        container will mount: the directory and files of the answer it got, even if that was meant for another.
+        """
+        holdings, setup = admission.holdings, admission.setup
+        try:
+            stat = self._kubelets.stat()
+            pods = tuple((pod.uid, pod.alive, pod.request, pod.trust_group) for pod in admission.pods.values())
+            seen = (stat.st_ino, stat.st_mtime_ns, setup, tuple(holdings), pods)
+            if seen == self._recovered:  # the kubelet puts a new file in the place of the old one
+                return
+            text = self._kubelets.read_bytes()
+        except OSError:
+            return
+        self._recovered = seen
+        known_pods = {pod.uid: pod for pod in admission.pods.values()}
+        for holding in recover(text, known_pods, setup, time.time_ns()):
+            known = holdings.get(holding.uid) or msgspec.structs.replace(holding, parts=())
+            for part in holding.parts:
+                before = known.part(part.container, part.resource)
+                if before is None:
+                    known = with_part(known, part, setup)
+                elif set(before.ids) == set(part.ids) and part.mounts is not None:
+                    # The kubelet goes by the answer that it kept, not by the one that was given last.
+                    kept = msgspec.structs.replace(before, directory=part.directory, mounts=part.mounts)
+                    known = with_part(known, kept, setup)
+                _drop_stand_ins(holdings, part)
+            holdings.put(known)
+
+
+def _drop_stand_ins(holdings: DeviceTable, part: ContainerDevices) -> None:
+    for former in holdings.holders(part.resource, part.ids):
+        if former.identified:
+            continue
+        left = tuple(p for p in former.parts if p.resource != part.resource or set(p.ids).isdisjoint(part.ids))
+        if left:
+            holdings.put(msgspec.structs.replace(former, parts=left))
+        else:
+            holdings.drop(former.uid)
+
+
+def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:
+    """Return the mode that ``node`` was published with, for an agent that has lost its checkpoint.
+
+    ``unit_mib`` is the memory unit where the inventory names none.
+    """
+    try:
+        inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
+        sliced = Sharing.TIME_SLICING if inventory.replicas else Sharing.NONE
+        return EffectiveMode(Mode(inventory.mode), inventory.unit_mib or unit_mib, sliced, inventory.replicas or 1)
+    except (KeyError, InventoryError, ValueError):
+        return None

@@ -1,0 +1,151 @@
+"""The agent's files: its checkpoint, and one directory for each allocation that the container gets mounted.
+
+Every file is written beside its place and renamed into it, so that a process that dies leaves the old one or the new
+one. Nothing is flushed to the disk: after a crash of the machine no container runs any more, and the kubelet's own
+checkpoint is there to recover from.
+
+While an agent is upgraded two of them can run for a moment. Once the younger one's gateway has claimed the node, the
+older one writes nothing more; what it had answered is read from the kubelet's checkpoint.
+"""
+
+import logging
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from gputile.api.well_known import Mode
+from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY, LIMITS_FILE, Limits
+from gputile.node.agent.allocate.isolation_mounts import ISOLATED
+from gputile.node.agent.allocate.usage_files import UsageFiles, close_to_others
+from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
+from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
+from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.isolation.limits import LIMITS, CardLimit, encode_limits
+from gputile.support.files import write_whole
+
+log = logging.getLogger(__name__)
+
+BOOT_FILE = "boot"
+"""In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
+_PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Store:
+    """Files under one directory on the host, which no pod but the agent can write.
+
+    What is of containers is closed to other users of the node: a container's socket is its own. Containers have their
+    allocation's directory mounted, whose mode lets any user of theirs in.
+    """
+
+    def __init__(self, directory: Path, claim: NodeLock, usage: UsageFiles) -> None:
+        self.directory = directory
+        self.usage = usage
+        self._file = directory / "checkpoint.json"
+        self._claim = claim
+        self._boot = _boot_id()
+        self.allocations = directory / "allocations"
+        close_to_others(directory, _PASSED)
+        close_to_others(self.allocations)
+
+    @property
+    def mine(self) -> bool:
+        """Whether no younger agent has claimed the node."""
+        return self._claim.mine
+
+    def load(self) -> Checkpoint | None:
+        """Return the checkpoint, None where there is none that can be read; a damaged one is put aside."""
+        try:
+            text = self._file.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return decode_checkpoint(text)
+        except CheckpointError as error:
+            log.error("checkpoint %s: %s; recovering from the kubelet", self._file, error)
+            self._file.replace(self._file.with_suffix(".damaged"))
+            return None
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write the checkpoint, unless that is another's business by now."""
+        if self.mine:
+            write_whole(self._file, encode_checkpoint(checkpoint))
+
+    def prepare(self, directory: str) -> Path:
+        """Make an allocation's directory, which must be there before the container is created; return its path."""
+        path = self.allocations / directory
+        path.mkdir(exist_ok=True)
+        path.chmod(0o755)
+        return path
+
+    def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
+        """Write what is enforced into an allocation's directory: for the library, and for people and tools.
+
+        In ``usage``, a file that the container has mounted, is then what it held when it last ran: nothing, since it is
+        about to be created anew.
+        """
+        path = self.prepare(directory)
+        if usage is not None:
+            self.usage.make(usage)
+        self._write_limits(path, limits)
+        write_whole(path / BOOT_FILE, self._boot.encode())
+
+    def correct_limits(self, directory: str, limits: Limits) -> bool:
+        """Write what a container that has started may have of its cards, if it is not that; return whether it was not.
+
+        Programs that have begun to use a card keep to what they read then. Which cards it has is not changed any more.
+        """
+        written = self.limits(directory)
+        if written is None or written == limits:
+            return False
+        if {card.uuid for card in written.cards} != {card.uuid for card in limits.cards}:
+            return False
+        self._write_limits(self.allocations / directory, limits)
+        return True
+
+    def limits(self, directory: str) -> Limits | None:
+        """Return what was last written for a container, None where that cannot be read."""
+        try:
+            return msgspec.json.decode((self.allocations / directory / LIMITS_FILE).read_bytes(), type=Limits)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _write_limits(self, path: Path, limits: Limits) -> None:
+        write_whole(path / LIMITS_FILE, limits.encode())
+        if Mode(limits.mode) in ISOLATED:
+            cards = [CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards]
+            write_whole(path / LIMITS, encode_limits(cards, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
+
+    def started(self, directory: str) -> bool:
+        """Return whether a container was let start with this allocation since the machine did: it may run."""
+        path = self.allocations / directory
+        try:
+            return (path / BOOT_FILE).read_text() == self._boot
+        except OSError:  # of an agent that wrote no such file
+            return (path / LIMITS_FILE).exists()
+
+    def write_share(self, directory: str, content: bytes) -> bool:
+        """Write what a container keeps to while no arbiter runs; return whether its directory is there."""
+        path = self.allocations / directory
+        if not path.is_dir():
+            return False
+        write_whole(path / SHARE_FILE, content)
+        return True
+
+    def keep_only(self, directories: Iterable[str]) -> None:
+        """Remove the directories of allocations that are gone, and whose processes are."""
+        kept = {*directories, *(name for name in self.usage.names() if self.usage.is_held(name))}
+        for path in self.allocations.iterdir():
+            if path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+        self.usage.keep_only(kept)
+        self.usage.cut_back()
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:  # a sandbox that hides it: then all is taken for one boot
+        return ""

@@ -1,0 +1,133 @@
+"""The kubelet as the agent sees it: through the gateway, which talks to it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from gputile.node.agent.advertise.device_lists import Device
+from gputile.node.agent.allocate.kubelet_calls import devices_message
+from gputile.node.agent.reconcile.listing import ListedPod, Listing
+from gputile.node.gateway.messages import (
+    Answer,
+    Call,
+    CallRefused,
+    FromGateway,
+    ListDevices,
+    Listed,
+    MessageChannel,
+    Offer,
+    State,
+    TakeCharge,
+)
+from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
+
+_MARGIN_S = 0.1
+
+
+class GatewayGoneError(Exception):
+    """The gateway has hung up: there is nobody to serve."""
+
+
+class KubeletLink:
+    """What the agent hears from the kubelet, and tells it. ``answer`` answers the kubelet's calls.
+
+    ``state`` is the gateway's latest, ``told`` is set once it has said any; ``registered`` is set once the kubelet has
+    taken all resources.
+    """
+
+    def __init__(
+        self, link: MessageChannel[FromGateway], answer: Callable[[Call], Awaitable[Answer | CallRefused]]
+    ) -> None:
+        self.state = State()
+        self.registered = asyncio.Event()
+        self.told = asyncio.Event()
+        self._in_charge = asyncio.Event()
+        self._link = link
+        self._answer = answer
+        self._told: dict[str, tuple[Device, ...]] = {}
+        self._asked: dict[int, asyncio.Future[bytes | None]] = {}
+        self._last = 0
+        self._latest: tuple[bytes, Listing] = (b"", {})
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Take in what the gateway says.
+
+        Raises:
+            GatewayGoneError: it has hung up.
+        """
+        try:
+            async for message in self._link.messages():
+                match message:
+                    case Call():
+                        task = asyncio.get_running_loop().create_task(self._serve(message))
+                        self._tasks.add(task)
+                        task.add_done_callback(self._tasks.discard)
+                    case Listed(number, body):
+                        asked = self._asked.get(number)
+                        if asked is not None and not asked.done():
+                            asked.set_result(body)
+                    case State():
+                        self._take(message)
+        finally:
+            self._link.close()
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        raise GatewayGoneError("the gateway has hung up")
+
+    async def take_charge(self) -> None:
+        """Have other agents let go of the node; return when they have."""
+        self._link.send(TakeCharge())
+        await self._in_charge.wait()
+
+    def offer(self, devices: Mapping[str, tuple[Device, ...]]) -> None:
+        """Have just these resources registered, each with its device IDs and whether each is healthy."""
+        changed = {name: devices_message(found) for name, found in devices.items() if self._told.get(name) != found}
+        if changed or devices.keys() != self._told.keys():
+            self._told = dict(devices)
+            self._link.send(Offer(tuple(devices), changed))
+
+    async def list(self, within: float) -> Listing | None:
+        """Return who has which devices, None where the kubelet does not say so within so many seconds."""
+        self._last += 1
+        number = self._last
+        asked = self._asked[number] = asyncio.get_running_loop().create_future()
+        self._link.send(ListDevices(number, within))
+        try:
+            async with asyncio.timeout(within + _MARGIN_S):
+                body = await asked
+        except TimeoutError:
+            return None
+        finally:
+            del self._asked[number]
+        if body is None:
+            return None
+        if body != self._latest[0]:
+            self._latest = body, as_listing(pb.ListPodResourcesResponse.FromString(body))
+        return self._latest[1]
+
+    def _take(self, state: State) -> None:
+        self.state = state
+        self.told.set()
+        if state.in_charge:
+            self._in_charge.set()
+        if state.registered:
+            self.registered.set()
+
+    async def _serve(self, call: Call) -> None:
+        self._link.send(await self._answer(call))
+
+
+def as_listing(answer: pb.ListPodResourcesResponse) -> Listing:
+    """Return the kubelet's answer as plain data; a resource may come in several entries, one for each NUMA node."""
+    listing: dict[str, ListedPod] = {}
+    for pod in answer.pod_resources:
+        containers: dict[str, dict[str, frozenset[str]]] = {}
+        for container in pod.containers:
+            resources = containers.setdefault(container.name, {})
+            for devices in container.devices:
+                before = resources.get(devices.resource_name, frozenset())
+                resources[devices.resource_name] = before.union(devices.device_ids)
+        listed = ListedPod(pod.namespace, pod.name, containers)
+        listing[listed.key] = listed
+    return listing

@@ -1,0 +1,1 @@
+"""How the time of each GPU is divided: shares, and the arbiter process that enforces them."""

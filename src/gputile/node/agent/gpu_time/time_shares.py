@@ -1,0 +1,136 @@
+"""What each container on the node gets of its cards' time: from holdings, pods, labels and configuration."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gputile.api.config.v1alpha1 import GpuTime
+from gputile.api.core import NodeCondition
+from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy, parse_weight
+from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.answer import shares_of
+from gputile.node.agent.allocate.isolation_mounts import ISOLATED
+from gputile.node.agent.allocate.known_pods import KnownPod
+from gputile.node.agent.allocate.pod_devices import PodDevices, cards_of
+from gputile.node.agent.status.metrics import TimeUsed
+from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
+
+TIME_POLICY_REFUSED: Final = "gputile.io/TimePolicyRefused"
+MOST_PRIORITY: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class TimeShares:
+    """What the arbiter is told, and what each allocation's file says for times without one, by directory name."""
+
+    assignment: Assignment
+    files: Mapping[str, bytes]
+
+
+def policy_of(mode: Mode, labels: Mapping[str, str], configured: GpuTime) -> GpuTimePolicy:
+    """Return the policy in force; a label that is not valid counts as none."""
+    try:
+        return parse_policy(labels[TIME_POLICY_LABEL])
+    except (KeyError, GpuTimePolicyError):
+        return GpuTimePolicy.FIXED if mode is Mode.CORE_MEM else parse_policy(configured.policy)
+
+
+def time_condition(labels: Mapping[str, str]) -> NodeCondition:
+    """Return whether the node's label names a policy of GPU time."""
+    try:
+        parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
+    except GpuTimePolicyError as error:
+        text = f"the label {TIME_POLICY_LABEL} is not valid and counts for nothing: {error}"
+        return NodeCondition(type=TIME_POLICY_REFUSED, status="True", reason="InvalidLabel", message=text)
+    text = "the node's label names a policy of GPU time, or there is none"
+    return NodeCondition(type=TIME_POLICY_REFUSED, status="False", reason="Valid", message=text)
+
+
+def time_shares(admission: AllocationState, directory: str, beside: str = "") -> TimeShares:
+    """Return what all containers on the node get; ``directory`` is where the allocations' directories are.
+
+    With the name of such a directory in ``beside`` it is only the containers on that allocation's cards.
+    """
+    setup, configuration = admission.setup, admission.configuration
+    policy = policy_of(setup.mode, admission.labels, configuration.gpu_time)
+    shares: dict[str, dict[str, Share]] = {}
+    if setup.mode in ISOLATED:
+        near = _cards(admission, beside)
+        for holding in admission.holdings:
+            if beside and near.isdisjoint(holding.indices):
+                continue
+            for name, claims in _claims(admission, holding):
+                shares[name] = {
+                    uuid: share_of(policy, claim, configuration.max_pods_per_gpu) for uuid, claim in claims.items()
+                }
+    on_card: dict[str, list[Share]] = {}
+    for cards in shares.values():
+        for uuid, share in cards.items():
+            on_card.setdefault(uuid, []).append(share)
+    quantum = configuration.gpu_time.quantum_ms
+    files = {
+        name: _file({uuid: fallback(policy, share, on_card[uuid]) for uuid, share in cards.items()}, quantum)
+        for name, cards in shares.items()
+    }
+    allocations = tuple(
+        Allocation(
+            f"{directory}/{name}",
+            tuple(CardClaim(uuid, s.weight, s.floor, s.ceiling, s.priority) for uuid, s in cards.items()),
+        )
+        for name, cards in shares.items()
+        if policy is not GpuTimePolicy.NATIVE
+    )
+    return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files)
+
+
+def gpu_times(admission: AllocationState, used: Mapping[tuple[str, str], int]) -> Iterator[TimeUsed]:
+    """Yield what the containers there are have used, from nanoseconds by allocation directory and UUID."""
+    owners = {part.directory: (holding, part) for holding in admission.holdings for part in holding.parts}
+    for (path, uuid), spent in sorted(used.items()):
+        found = owners.get(path.rpartition("/")[2])
+        if found is not None:
+            holding, part = found
+            yield TimeUsed(holding.namespace, holding.name, part.container, uuid, spent / 1e9)
+
+
+def _cards(admission: AllocationState, directory: str) -> frozenset[int]:
+    """Return the indices of the cards of an allocation."""
+    found = (h.indices for h in admission.holdings if any(part.directory == directory for part in h.parts))
+    return next(found, frozenset())
+
+
+def _claims(admission: AllocationState, holding: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
+    """Yield the directory and the claims of each container of a pod, by the UUID of the card."""
+    setup, known = admission.setup, admission.pods.get(holding.key)
+    pod = known if known is not None and known.uid == holding.uid else None
+    for directory, container in {part.directory: part.container for part in holding.parts if part.directory}.items():
+        indices = cards_of(holding, container, pod.shared_cards if pod is not None else 0)
+        claims = {}
+        for share in shares_of(setup, holding, container, pod.part(container) if pod is not None else None, indices):
+            card = setup.card(share.index)
+            memory = 100 * share.mib // card.mib if card is not None and card.mib else 0
+            most = admission.configuration.gpu_time.most_weight(holding.namespace)
+            claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), _priority(pod))
+        if claims:
+            yield directory, claims
+
+
+def _weight(pod: KnownPod | None) -> int:
+    """Return the weight that a pod's annotation asks for; 1 where there is no valid one."""
+    try:
+        return parse_weight(pod.pod.metadata.annotations[TIME_WEIGHT_ANNOTATION]) if pod is not None else 1
+    except (KeyError, ValueError):
+        return 1
+
+
+def _priority(pod: KnownPod | None) -> int:
+    value = (pod.pod.spec.priority or 0) if pod is not None else 0
+    return max(-MOST_PRIORITY, min(MOST_PRIORITY, value))
+
+
+def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
+    """Return the content of an allocation's file ``share``, see docs/concepts/arbiter.md."""
+    lines = [f"card {uuid} {share}" for uuid, share in shares.items()]
+    return "\n".join(["gputile-share 1", f"quantum {quantum_ms * 1000}", *lines, "end", ""]).encode()

@@ -1,0 +1,138 @@
+"""Exchanging a node's agent for its successor, as an upgrade does, without a pod that fails.
+
+Between the end of one device plugin and the registration of the next the kubelet has no devices, and fails for good
+each pod that it admits meanwhile. Registering before the other ends does not help: the end of the older stream
+disconnects whatever plugin has the resource by then (``runClient`` in pkg/kubelet/cm/devicemanager/plugin/v1beta1). So
+the successor closes the node first, by an annotation that the extender goes by; waits until what was decided before
+has been bound and admitted; takes over; and opens the node when the kubelet listens to it.
+
+The annotation says until when it holds, so that one whose writer has gone is removed by whichever agent is there.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node
+from gputile.api.well_known import HANDOVER_ANNOTATION
+from gputile.core.devices.request import Phase
+from gputile.kube.errors import KubeError
+from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
+from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.gateway_link import KubeletLink
+from gputile.node.agent.reconcile.listing import Listing
+
+log = logging.getLogger(__name__)
+
+CLOSED_AT_MOST_S = 60.0
+SEEN_WITHIN_S = 5.0
+ADMITTED_WITHIN_S, STUCK_AFTER_S = 40.0, 5.0
+LIST_WITHIN_S = 1.0
+LOOK_EVERY_S = 0.1
+LISTENING_WITHIN_S = 20.0
+TAKEN_IN_AFTER_S = 0.5  # from the kubelet's ListAndWatch until it counts what that said
+
+
+class HandOver:
+    """One agent's part. ``node`` is the node as the watch has it; ``closed_for`` is in seconds.
+
+    ``under_way`` says that this agent keeps the node closed.
+    """
+
+    def __init__(
+        self,
+        cluster: NodeApi,
+        kubelet: KubeletLink,
+        node: Callable[[], Node | None],
+        closed_for: float,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self.under_way = False
+        self._cluster = cluster
+        self._kubelet = kubelet
+        self._node = node
+        self._closed_for = closed_for
+        self._now = now
+        self._text = ""
+
+    async def close(self, configuration: Configuration) -> None:
+        """Close the node where another agent serves it, and wait until no pod is on its way to it.
+
+        Where the API server is away nothing can be bound either, so it goes on without.
+        """
+        if not self._kubelet.state.others or self._node() is None:
+            return
+        self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
+        try:
+            await self._cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}})
+            self.under_way = True
+            await self._until(self._seen, SEEN_WITHIN_S)
+            await asyncio.sleep(self._closed_for)
+            pods = [known_pod(pod, configuration) for pod in await self._cluster.bound_pods()]
+        except KubeError as error:
+            log.warning("the node is not closed before another agent is replaced: %s", error)
+            return
+        await self._admitted(pods)
+
+    async def open(self) -> None:
+        """Wait until the kubelet has the successor's devices; the annotation may go then."""
+        if not self.under_way:
+            return
+        await self._until(lambda: self._kubelet.state.listening, LISTENING_WITHIN_S)
+        await asyncio.sleep(TAKEN_IN_AFTER_S)
+        self.under_way = False
+
+    def left(self, node: Node) -> float | None:
+        """Return for how many seconds the annotation on the node is to stay; None where there is none."""
+        text = node.metadata.annotations.get(HANDOVER_ANNOTATION)
+        if text is None:
+            return None
+        if text == self._text and not self.under_way:
+            return 0.0
+        try:
+            return min(max(0.0, float(text) - self._now()), CLOSED_AT_MOST_S)
+        except ValueError:
+            return 0.0
+
+    async def _admitted(self, pods: Sequence[KnownPod]) -> None:
+        """Wait until the kubelet has admitted ``pods``; it may have a queue of them, and one that it never admits."""
+        loop = asyncio.get_running_loop()
+        last, progress, begin = len(pods) + 1, loop.time(), loop.time()
+        while waiting := unadmitted(pods, await self._kubelet.list(LIST_WITHIN_S)):
+            if len(waiting) < last:
+                last, progress = len(waiting), loop.time()
+            if loop.time() - progress > STUCK_AFTER_S or loop.time() - begin > ADMITTED_WITHIN_S:
+                log.warning("not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5]))
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _seen(self) -> bool:
+        node = self._node()
+        return node is not None and node.metadata.annotations.get(HANDOVER_ANNOTATION) == self._text
+
+    async def _until(self, true: Callable[[], bool], within: float) -> None:
+        deadline = asyncio.get_running_loop().time() + within
+        while not true() and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - watch and link tell others
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def unadmitted(pods: Iterable[KnownPod], listing: Listing | None) -> list[str]:
+    """Return the keys of those ``pods`` that the kubelet has still to give devices, by what it lists.
+
+    The devices of an init container are not listed: one of a pod that has begun has had its turn.
+    """
+    waiting = []
+    for pod in pods:
+        if not pod.alive or pod.request is None or pod.pod.metadata.deletion_timestamp is not None:
+            continue
+        if pod.pod.status.phase not in ("", "Pending"):
+            continue
+        resource = pod.request.shape.kind.value
+        listed = listing.get(pod.key) if listing is not None else None
+        asking = [part for part in pod.request.containers if pod.demand(part, resource)]
+        lasting = [part for part in asking if part.phase is not Phase.INIT]
+        if listed is None or any(not listed.ids(part.name, resource) for part in lasting):
+            waiting.append(pod.key)
+    return waiting

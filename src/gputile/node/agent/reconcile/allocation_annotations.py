@@ -1,0 +1,90 @@
+"""The allocation annotation as it should be, from the device IDs that a pod really has."""
+
+from gputile.api.well_known import (
+    ACK_ALLOCATION,
+    GPUSHARE_ASSIGNED,
+    GPUSHARE_ASSUME_TIME,
+    GPUSHARE_DEVICE,
+    GPUSHARE_INDEX,
+    GPUSHARE_POD,
+    MEMORY_UNIT_ANNOTATION,
+    MIG_PREFIX,
+)
+from gputile.core.devices.allocation import Allocation, CardShare, Chosen, binding_annotations
+from gputile.core.devices.inventory import advertised_units
+from gputile.core.devices.request import ContainerRequest, RequestKind, effective
+from gputile.node.agent.advertise.node_config import NodeConfig
+from gputile.node.agent.allocate.known_pods import KnownPod
+from gputile.node.agent.allocate.pod_devices import PodDevices, cards_of
+
+_WRITTEN = (
+    ACK_ALLOCATION,
+    GPUSHARE_ASSIGNED,
+    GPUSHARE_ASSUME_TIME,
+    GPUSHARE_DEVICE,
+    GPUSHARE_INDEX,
+    GPUSHARE_POD,
+    MEMORY_UNIT_ANNOTATION,
+)
+
+
+def allocation_of(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: int) -> Allocation | None:
+    """Return what the ledger should say of ``pod``; None where its cards are not those of the inventory."""
+    request = pod.request
+    if request is None or any(part.resource.startswith(MIG_PREFIX) for part in holding.parts):
+        return None
+    where = {part.name: _indices(pod, holding, part) for part in request.containers}
+    used = sorted({index for indices in where.values() for index in indices})
+    cards = {index: card for index in used if (card := setup.card(index)) is not None}
+    if not cards or len(cards) != len(used):
+        return None
+    shared, unit = request.shape.kind is RequestKind.SHARED, holding.unit_mib
+    containers: dict[str, tuple[CardShare, ...]] = {}
+    for part in request.containers:
+        count = max(1, len(where[part.name]))
+        containers[part.name] = tuple(
+            CardShare(cards[i].uuid, i, part.units * unit // count, part.percent // count)
+            if shared
+            else CardShare(cards[i].uuid, i, cards[i].mib, 100)
+            for i in where[part.name]
+        )
+    shares = []
+    for index, card in cards.items():
+        if not shared:
+            shares.append(CardShare(card.uuid, index, card.mib, 100))
+            continue
+        there = tuple(part for part in request.containers if index in where[part.name])
+        mib = effective(there, lambda part: part.units * unit // max(1, len(where[part.name])))
+        percent = effective(there, lambda part: part.percent // max(1, len(where[part.name])))
+        shares.append(CardShare(card.uuid, index, mib, percent))
+    return Allocation(
+        cards=tuple(shares),
+        containers=containers,
+        unit_mib=unit,
+        mode=setup.mode.value,
+        whole=not shared,
+        assumed_ns=pod.allocation.assumed_ns if pod.allocation else now_ns,
+    )
+
+
+def annotations_of(allocation: Allocation, setup: NodeConfig) -> dict[str, str | None]:
+    """Return the annotations to write for ``allocation``; None for those that must go."""
+    chosen = tuple(
+        Chosen(card, 0 if allocation.whole else advertised_units(card, setup.in_force.unit_mib))
+        for share in allocation.cards
+        if (card := setup.card(share.index)) is not None
+    )
+    written = binding_annotations(allocation, chosen)
+    if GPUSHARE_ASSIGNED in written:
+        written[GPUSHARE_ASSIGNED] = "true"
+    return {**dict.fromkeys(_WRITTEN), **written}
+
+
+def _indices(pod: KnownPod, holding: PodDevices, part: ContainerRequest) -> tuple[int, ...]:
+    """Return the cards that a container is on. An init container whose IDs are forgotten was where it was booked."""
+    if any(p.container == part.name for p in holding.parts):
+        return cards_of(holding, part.name, pod.shared_cards)
+    booked = tuple(share.index for share in pod.booked(part.name))
+    if booked and holding.indices.issuperset(booked):
+        return booked
+    return tuple(sorted(holding.indices))[: part.cards or pod.shared_cards]

@@ -1,0 +1,73 @@
+"""Carries out what the reconciler found. What fails turns up again the next time."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from gputile.api.core import ObjectReference
+from gputile.kube.errors import Conflict, KubeError
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.known_pods import KnownPod
+from gputile.node.agent.allocate.pod_cache import answered_pod
+from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.reconcile.reconciler import Annotations, Complain, Confirm, Correct, Correction, Release
+from gputile.node.agent.status.metrics import AgentMetrics
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 4
+
+
+class CorrectionWriter:
+    """Writes corrections to the API server, a few at a time."""
+
+    def __init__(self, cluster: NodeApi, metrics: AgentMetrics, admission: AllocationState) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self._admission = admission
+        self._free = asyncio.Semaphore(AT_ONCE)
+
+    async def carry_out(self, found: Iterable[Correction]) -> bool:
+        """Carry out all corrections; return whether one met a pod that has changed since, and will succeed soon."""
+        return any(await asyncio.gather(*(self._one(correction) for correction in found)))
+
+    async def _one(self, correction: Correction) -> bool:
+        try:
+            await self._do(correction)
+        except KubeError as error:
+            return isinstance(error, Conflict)
+        return False
+
+    async def _do(self, correction: Correction) -> None:
+        match correction:
+            case Release(uid):
+                self._admission.holdings.drop(uid)
+            case Complain(pod, reason, message):
+                self._cluster.record(_reference(pod), reason, message, "Warning")
+            case Confirm(pod, annotations):
+                await self._annotate(pod, annotations)
+            case Correct(pod, annotations, booked, found):
+                await self._annotate(pod, annotations)
+                if pod.allocation is None:
+                    self._metrics.placed.inc()
+                    text = f"the pod was bound without an allocation and is on {found}"
+                    self._cluster.record(_reference(pod), "GpuAssigned", text)
+                elif booked != found:
+                    self._metrics.corrections.inc()
+                    text = f"the kubelet put the pod on {found}, booked was {booked}; the booking was corrected"
+                    self._cluster.record(_reference(pod), "GpuBookingCorrected", text, "Warning")
+                    log.warning("pod %s: %s", pod.key, text)
+
+    async def _annotate(self, pod: KnownPod, annotations: Annotations) -> None:
+        async with self._free:
+            try:
+                changed = await self._cluster.annotate(pod.pod, annotations)
+            except KubeError as error:
+                log.info("pod %s is not annotated: %s", pod.key, error)
+                raise
+        answered_pod(self._admission.pods, changed, self._admission.configuration)
+
+
+def _reference(pod: KnownPod) -> ObjectReference:
+    meta = pod.pod.metadata
+    return ObjectReference(api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid)

@@ -1,0 +1,184 @@
+"""Compares what pods hold with what the ledger says of them, for ever. The kubelet wins.
+
+Nothing is done here: the result is a list of corrections, and one that could not be carried out turns up again the next
+time. A pod is judged once all its containers have their devices, an init container's being known from the holdings.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gputile.api.well_known import GPUSHARE_ASSIGNED
+from gputile.core.devices.allocation import CardShare
+from gputile.core.devices.request import Phase
+from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
+from gputile.node.agent.allocate.container_matcher import Started
+from gputile.node.agent.allocate.known_pods import KnownPod
+from gputile.node.agent.allocate.pod_devices import DeviceTable, PodDevices, stand_in
+from gputile.node.agent.reconcile.allocation_annotations import allocation_of, annotations_of
+from gputile.node.agent.reconcile.listing import Listing
+
+Annotations = Mapping[str, str | None]
+UNKNOWN_FOR_NS = 30 * 10**9  # by then the kubelet's own checkpoint has told whose devices they are
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The pod is gone or has ended, and the kubelet no longer keeps its devices."""
+
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Correct:
+    """The pod is on other cards than its annotation says, or has none: write what is true.
+
+    ``booked`` and ``found`` are the cards, for people: the same where only the parts of containers differ.
+    """
+
+    pod: KnownPod
+    annotations: Annotations
+    booked: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """The devices were given as booked: say so in the annotation that existing tools read (B9)."""
+
+    pod: KnownPod
+    annotations: Annotations
+
+
+@dataclass(frozen=True, slots=True)
+class Complain:
+    """Something that cannot be put right from here; ``message`` names the remedy."""
+
+    pod: KnownPod
+    reason: str
+    message: str
+
+
+Correction = Release | Correct | Confirm | Complain
+
+
+def reconcile(
+    pods: Iterable[KnownPod],
+    holdings: DeviceTable,
+    listing: Listing,
+    setup: NodeConfig,
+    now_ns: int,
+    *,
+    synced: bool,
+    settled: bool,
+    started: Started = lambda _uid, _container: False,
+) -> list[Correction]:
+    """Return what differs.
+
+    ``synced`` says that ``pods`` is complete, so that what is missing there is gone; ``settled`` that the kubelet has
+    had time to list its own pods again since it started; ``started`` which containers were let start.
+    """
+    known = {pod.uid: pod for pod in pods}
+    found: list[Correction] = []
+    if synced:
+        found += [
+            Release(holding.uid)
+            for holding in holdings
+            if (settled or not stand_in(holding.uid))
+            and (holding.identified or now_ns - holding.since_ns > UNKNOWN_FOR_NS)
+            and _gone(holding, known.get(holding.uid), listing)
+        ]
+    for pod in known.values():
+        if pod.alive and pod.request is not None:
+            found += _judge(pod, holdings.get(pod.uid), listing, setup, now_ns, started)
+    return found
+
+
+def _gone(holding: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
+    """Return whether a holding has ended: the kubelet must have let go of it, and the API server not know better."""
+    if pod is not None and pod.alive:
+        return False
+    listed = listing.get(holding.key)
+    if listed is None:
+        return True
+    shown = {(resource, device_id) for _, resource, ids in listed.parts() for device_id in ids}
+    if any((part.resource, device_id) in shown for part in holding.parts for device_id in part.ids):
+        return False
+    # The name is listed without these IDs: another pod has it now, or it is about to get its first devices.
+    return pod is not None or (holding.identified and bool(shown))
+
+
+def _judge(
+    pod: KnownPod, holding: PodDevices | None, listing: Listing, setup: NodeConfig, now_ns: int, started: Started
+) -> list[Correction]:
+    found = _forgotten(pod, listing, started)
+    if holding is not None and _complete(pod, holding):
+        return _corrected(pod, holding, setup, now_ns) + found
+    return found or _missing(pod, listing)
+
+
+def _corrected(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: int) -> list[Correction]:
+    truth = allocation_of(pod, holding, setup, now_ns)
+    if truth is None:
+        return []
+    if pod.allocation is not None and pod.allocation.containers == truth.containers:
+        if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
+            return [Confirm(pod, {GPUSHARE_ASSIGNED: "true"})]
+        return []
+    booked = _cards_text(pod.allocation.cards if pod.allocation else ())
+    return [
+        Correct(
+            pod,
+            annotations_of(truth, setup),
+            booked=booked,
+            found=_cards_text(truth.cards),
+        )
+    ]
+
+
+def _complete(pod: KnownPod, holding: PodDevices) -> bool:
+    parts = pod.request.containers if pod.request else ()
+    resources = {part.resource for part in holding.parts}
+    return all(
+        holding.part(part.name, resource) is not None
+        for part in parts
+        for resource in resources
+        if part.phase is not Phase.INIT and pod.demand(part, resource)
+    )
+
+
+def _forgotten(pod: KnownPod, listing: Listing, started: Started) -> list[Correction]:
+    """Complain of containers that run on with devices that the kubelet has forgotten.
+
+    It has after the loss of its checkpoint, and where one kubelet refuses a pod whose first containers run and dies
+    before it has told the API server, so that the next one takes them as they are (``rejectPod`` in pkg/kubelet).
+    """
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
+        return []
+    names = [
+        part.name
+        for part in pod.request.containers
+        if part.phase is not Phase.INIT
+        and any(pod.demand(part, each) and not listed.ids(part.name, each) for each in MODE_RESOURCES)
+        and started(pod.uid, part.name)
+    ]
+    if not names:
+        return []
+    message = (
+        f"the kubelet has forgotten the GPU of {', '.join(names)}, which runs on with it but cannot be started again: "
+        "delete the pod when it suits you, so that it is admitted anew"
+    )
+    return [Complain(pod, "GpuForgotten", message)]
+
+
+def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
+    """Complain of a pod that runs without devices: it started while nobody offered what it asks for."""
+    listed = listing.get(pod.key)
+    if pod.pod.status.phase != "Running" or listed is None or any(listed.containers.values()):
+        return []
+    message = "its containers run without the GPUs that they ask for: delete the pod so that it is admitted again"
+    return [Complain(pod, "GpuMissing", message)]
+
+
+def _cards_text(cards: Iterable[CardShare]) -> str:
+    return ", ".join(f"GPU {card.index}" for card in cards) or "no card"

@@ -1,0 +1,154 @@
+"""Puts an agent together with the real API server, the real driver and the files it is configured by."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import INVENTORY_ANNOTATION
+from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
+from gputile.kube.config_file import follow
+from gputile.kube.connection import Connection
+from gputile.kube.errors import KubeError
+from gputile.kube.events import EventRecorder
+from gputile.kube.kubeconfig import Access
+from gputile.kube.reflector import Reflector
+from gputile.node.agent import malloc_trim
+from gputile.node.agent.agent import Agent
+from gputile.node.agent.api_server import ApiServerNodeApi
+from gputile.node.agent.gateway_link import GatewayGoneError
+from gputile.node.agent.host import HostPaths
+from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
+from gputile.node.gateway.messages import to_gateway
+from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.nvml.monitor import NO_INVENTORY, Monitor
+from gputile.node.nvml.probe import Probe
+from gputile.support.logs import LogFormat
+
+log = logging.getLogger(__name__)
+
+READ_NODE_WITHIN_S = 2.0
+SETTLE_AFTER_S = 2.0
+GIVE_BACK_EVERY_S = 30.0
+
+
+class AgentSettings(msgspec.Struct, frozen=True):
+    """What the command line says. ``config`` is followed while it changes; ``metrics_port`` 0 is none."""
+
+    node_name: str
+    places: HostPaths
+    config: Path | None = None
+    kubeconfig: Path | None = None
+    context: str | None = None
+    metrics_port: int = 0
+    log_format: LogFormat = LogFormat.JSON
+    verbose: bool = False
+
+
+def encode_settings(settings: AgentSettings) -> str:
+    """Return what ``decode_settings`` reads."""
+    return msgspec.json.encode(settings, enc_hook=str).decode()
+
+
+def decode_settings(text: str) -> AgentSettings:
+    """Return the settings, as the process has them that starts the agent.
+
+    Raises:
+        msgspec.MsgspecError: they are not such settings.
+    """
+    return msgspec.json.decode(text, type=AgentSettings, dec_hook=lambda wanted, value: wanted(value))
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLink:
+    """The gateway that the agent is behind: the agent's end of their link, and the token of their claim."""
+
+    link: socket.socket
+    token: str
+
+
+async def serve(
+    access: Access,
+    settings: AgentSettings,
+    configuration: Configuration,
+    open_probe: Callable[[], Probe],
+    behind: GatewayLink,
+) -> int:
+    """Run the agent until SIGTERM or SIGINT, or until its gateway has gone; return the exit status."""
+    name, status = settings.node_name, 0
+    malloc_trim.limit_arenas()
+    gateway = to_gateway(*await asyncio.open_connection(sock=behind.link))
+    async with Connection(access) as connection:
+        events = EventRecorder(connection, f"gputile-agent/{name}")
+        cluster = ApiServerNodeApi(connection, events, name)
+        eyes = Monitor(open_probe, await _published(connection, name))
+        claim = NodeLock(settings.places.claim, behind.token)
+        agent = Agent(name, settings.places, eyes, cluster, configuration, gateway, claim)
+        if settings.metrics_port:
+            app = monitoring_app(agent.metrics.registry, agent.sick, agent.unready)
+            start_monitoring(settings.metrics_port, app)
+        nodes = Reflector(
+            connection, "/api/v1/nodes", Node, agent.on_node, query={"fieldSelector": f"metadata.name={name}"}
+        )
+        pods = Reflector(
+            connection, "/api/v1/pods", Pod, agent.on_pods, query={"fieldSelector": f"spec.nodeName={name}"}
+        )
+        work = asyncio.create_task(
+            _together(
+                agent.run(),
+                nodes.run(),
+                pods.run(),
+                events.run(),
+                follow(settings.config, configuration, agent.configure),
+                _stay_small(),
+            )
+        )
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, work.cancel)
+        try:
+            await work
+        except asyncio.CancelledError:
+            pass
+        except BaseExceptionGroup as group:
+            if group.subgroup(GatewayGoneError) is None:
+                raise
+            log.error("the gateway has hung up; the agent ends")
+            status = 1
+    return status
+
+
+async def _published(connection: Connection, name: str) -> Inventory:
+    """Return what the agent before this one published: cards keep their indices, sick ones stay sick."""
+    try:
+        async with asyncio.timeout(READ_NODE_WITHIN_S):
+            body = await connection.get(f"/api/v1/nodes/{name}")
+        node = msgspec.json.decode(body, type=Node)
+        return decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
+    except KeyError:
+        return NO_INVENTORY
+    except (KubeError, TimeoutError, InventoryError, msgspec.MsgspecError) as error:
+        log.warning("the inventory published before is not known: %s", error)
+        return NO_INVENTORY
+
+
+async def _together(*work: Coroutine[Any, Any, object]) -> None:
+    """Do all of it; return when all of it has ended, and cleaned up after itself."""
+    async with asyncio.TaskGroup() as tasks:
+        for each in work:
+            tasks.create_task(each)
+
+
+async def _stay_small() -> None:
+    await asyncio.sleep(SETTLE_AFTER_S)
+    malloc_trim.settle()
+    while True:
+        await asyncio.sleep(GIVE_BACK_EVERY_S)
+        malloc_trim.give_back()

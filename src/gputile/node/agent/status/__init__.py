@@ -1,0 +1,1 @@
+"""What the agent tells people: conditions, labels, events, metrics and probes."""

@@ -1,0 +1,77 @@
+"""The agent's metrics: how long admissions take, how often kubelet and ledger disagreed, who has had GPU time."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.registry import Collector
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
+
+
+class TimeUsed(NamedTuple):
+    """How many seconds a container has had a card to itself, in its turns."""
+
+    namespace: str
+    pod: str
+    container: str
+    uuid: str
+    seconds: float
+
+
+class GpuTimes(Collector):
+    """The GPU time of the containers there are. ``rows`` is replaced as a whole: another thread reads it."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[TimeUsed, ...] = ()
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        """Yield the metric."""
+        labels = ("namespace", "pod", "container", "gpu")
+        found = CounterMetricFamily(
+            "gputile_agent_gpu_time_seconds", "Time on the card that a container had", labels=labels
+        )
+        for *names, seconds in self.rows:
+            found.add_metric(names, seconds)
+        yield found
+
+
+class AgentMetrics:
+    """One agent's metrics, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.seconds = Histogram(
+            "gputile_agent_call_seconds",
+            "Time to answer a call of the kubelet",
+            ("call",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self.corrections = Counter(
+            "gputile_agent_ledger_corrections",
+            "Allocation annotations rewritten because the kubelet had given other cards",
+            registry=self.registry,
+        )
+        self.placed = Counter(
+            "gputile_agent_ledger_additions",
+            "Allocation annotations written for pods that were bound without one",
+            registry=self.registry,
+        )
+        self.contradictions = Counter(
+            "gputile_agent_contradictions",
+            "Choices of the kubelet that could not be served",
+            registry=self.registry,
+        )
+        self.unidentified = Counter(
+            "gputile_agent_unidentified_admissions",
+            "Allocations answered before it was known for which pod",
+            registry=self.registry,
+        )
+        self.starts = Gauge(
+            "gputile_agent_starts", "Agents that the gateway has started, this one included", registry=self.registry
+        )
+        self.gpu_times = GpuTimes()
+        self.registry.register(self.gpu_times)
+        self.holdings = Gauge("gputile_agent_pods", "Pods that hold devices", registry=self.registry)

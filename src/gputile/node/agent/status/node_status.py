@@ -1,0 +1,66 @@
+"""Says on the node what it offers and what is wrong with it, with an event beside what is new."""
+
+from datetime import datetime
+from typing import Final
+
+from gputile.api.core import Node, NodeCondition, ObjectReference
+from gputile.core.devices.inventory import encode_inventory
+from gputile.node.agent.advertise.advertised_state import AdvertisedState
+from gputile.node.agent.advertise.labels import node_labels
+from gputile.node.agent.advertise.modes import placement_condition
+from gputile.node.agent.advertise.node_offer import mig_condition, mps_condition
+from gputile.node.agent.advertise.other_plugin import foreign_condition
+from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.gpu_time.time_shares import time_condition
+from gputile.node.agent.status.published import Wanted, gpu_conditions, node_patch
+from gputile.node.nvml.monitor import Observation
+
+_WARNING: Final = "Warning"
+
+
+def wanted_status(offering: AdvertisedState, seen: Observation, *, opened: bool = False) -> Wanted:
+    """Return what the node should say; ``opened``: no exchange of agents keeps it closed any more."""
+    inventory = offering.published()
+    in_force = offering.plan.in_force
+    return Wanted(
+        labels=node_labels(offering.admission.setup.inventory.cards),
+        inventory=encode_inventory(inventory) if inventory is not None else None,
+        conditions=(
+            *gpu_conditions(seen.machine, seen.health),
+            *offering.plan.conditions,
+            foreign_condition(offering.foreign),
+            mig_condition(seen.machine, in_force),
+            mps_condition(in_force, offering.mps_problem),
+            time_condition(offering.admission.labels),
+            placement_condition(offering.admission.labels),
+        ),
+        opened=opened,
+    )
+
+
+async def tell_node(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:
+    """Write what is ``wanted`` where ``node`` says otherwise; return whether it did.
+
+    Raises:
+        KubeError: it cannot be written.
+    """
+    about = ObjectReference(kind="Node", name=node.metadata.name, uid=node.metadata.uid, api_version="v1")
+    before = {condition.type: condition for condition in node.status.conditions}
+    for condition in wanted.conditions:
+        kind = _news(before.get(condition.type), condition)
+        if kind == _WARNING:
+            cluster.record(about, condition.reason, condition.message, _WARNING)
+        elif kind:
+            cluster.record(about, condition.reason, condition.message)
+    patch = node_patch(node, wanted, now)
+    if patch is None:
+        return False
+    await cluster.patch_node(patch)
+    return True
+
+
+def _news(old: NodeCondition | None, new: NodeCondition) -> str:
+    """Return the type of the event for a condition: where it turns bad or says something new, or turns good again."""
+    if new.status == "True" and (old is None or old.message != new.message):
+        return _WARNING
+    return "Normal" if new.status == "False" and old is not None and old.status == "True" else ""

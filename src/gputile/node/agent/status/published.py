@@ -1,0 +1,130 @@
+"""What the agent writes on its node, as the difference between what is there and what should be.
+
+One strategic merge patch of the node's ``status`` subresource carries it all, as the kubelet's own patches do: the
+API server takes labels and annotations there too, and conditions merge by their type, so that nobody else's is lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from gputile.api.core import Node, NodeCondition
+from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, HANDOVER_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.core.devices.health import Health
+from gputile.node.agent.advertise.labels import is_ours
+from gputile.node.nvml.probe import ProbedMachine
+
+# As with the pressure conditions of the kubelet, "True" is the bad news.
+DRIVER_PROBLEM: Final = "gputile.io/DriverProblem"
+CARD_PROBLEM: Final = "gputile.io/CardProblem"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the node should say. ``labels`` are all labels of the agent's own; ``inventory`` is None for none.
+
+    ``opened`` says that no exchange of agents keeps the node closed any more.
+    """
+
+    labels: Mapping[str, str]
+    inventory: str | None
+    conditions: tuple[NodeCondition, ...] = ()
+    opened: bool = False
+
+
+def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
+    """Return the strategic merge patch that makes ``current`` say what is ``wanted``; None if it does already."""
+    have = current.metadata.labels
+    labels: dict[str, str | None] = {key: value for key, value in wanted.labels.items() if have.get(key) != value}
+    labels |= {key: None for key in have if is_ours(key) and key not in wanted.labels}
+    metadata: dict[str, Any] = {"labels": labels} if labels else {}
+    annotations: dict[str, str | None] = {}
+    if current.metadata.annotations.get(INVENTORY_ANNOTATION) != wanted.inventory:
+        annotations[INVENTORY_ANNOTATION] = wanted.inventory
+    if wanted.opened and HANDOVER_ANNOTATION in current.metadata.annotations:
+        annotations[HANDOVER_ANNOTATION] = None
+    if annotations:
+        metadata["annotations"] = annotations
+    conditions = _changed(current.status.conditions, wanted.conditions, now)
+    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
+    if conditions:
+        patch["status"] = {"conditions": conditions}
+    return patch or None
+
+
+def farewell_patch(current: Node) -> dict[str, Any] | None:
+    """Return the strategic merge patch that removes what an agent has said of the node; None where none has.
+
+    The condition of a silent agent is the controller's. Labels of a node that no agent has spoken of are others'.
+    """
+    spoken = [
+        condition.type
+        for condition in current.status.conditions
+        if condition.type.startswith(CONDITION_PREFIX) and condition.type != AGENT_SILENT
+    ]
+    inventory = INVENTORY_ANNOTATION in current.metadata.annotations
+    if not spoken and not inventory:
+        return None
+    labels = {key: None for key in current.metadata.labels if is_ours(key)}
+    metadata: dict[str, Any] = {"labels": labels} if labels else {}
+    if inventory:
+        metadata["annotations"] = {INVENTORY_ANNOTATION: None, HANDOVER_ANNOTATION: None}
+    patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
+    if spoken:
+        patch["status"] = {"conditions": [{"type": kind, "$patch": "delete"} for kind in spoken]}
+    return patch
+
+
+def _changed(current: list[NodeCondition], wanted: tuple[NodeCondition, ...], now: datetime) -> list[dict[str, str]]:
+    have = {condition.type: condition for condition in current}
+    time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    changed = []
+    for condition in wanted:
+        before = have.get(condition.type)
+        if condition == before:
+            continue
+        entry = {
+            "type": condition.type,
+            "status": condition.status,
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastHeartbeatTime": time,
+        }
+        if before is None or before.status != condition.status:
+            entry["lastTransitionTime"] = time
+        changed.append(entry)
+    return changed
+
+
+def gpu_conditions(machine: ProbedMachine, health: Health) -> tuple[NodeCondition, ...]:
+    """Return the conditions that tell whether the driver answers, and which cards are out of order."""
+    return _driver_condition(machine), _card_condition(machine, health)
+
+
+def _driver_condition(machine: ProbedMachine) -> NodeCondition:
+    if machine.down is not None:
+        return _condition(DRIVER_PROBLEM, "True", machine.down.reason, machine.down.message)
+    major, minor = machine.cuda
+    message = f"driver {machine.driver}, CUDA up to {major}.{minor}, {len(machine.cards)} GPUs"
+    return _condition(DRIVER_PROBLEM, "False", "DriverAnswers", message)
+
+
+def _card_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
+    sick = [
+        f"GPU {card.index}{part} ({uuid}): {health.reasons[uuid]}"
+        for card in machine.cards
+        for uuid, part in ((card.uuid, ""), *((m.uuid, f" instance {m.profile}") for m in card.instances))
+        if uuid in health.reasons
+    ]
+    messages = sick + [problem.message for problem in machine.problems]
+    if messages:
+        reason = "CardUnhealthy" if sick else machine.problems[0].reason
+        return _condition(CARD_PROBLEM, "True", reason, "; ".join(messages))
+    if machine.down is not None:
+        return _condition(CARD_PROBLEM, "Unknown", machine.down.reason, "no card can be reached")
+    return _condition(CARD_PROBLEM, "False", "CardsHealthy", f"{len(machine.cards)} GPUs are well")
+
+
+def _condition(kind: str, status: str, reason: str, message: str) -> NodeCondition:
+    return NodeCondition(type=kind, status=status, reason=reason, message=message)

@@ -1,0 +1,99 @@
+"""What the containers on one card have had of it, in the measures that decide whose turn is next: nanoseconds."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gputile.node.arbiter.shares import WHOLE, Share
+
+_SCALE: Final = 1000  # virtual time counts thousandths of a nanosecond per weight, so that rounding does not add up
+
+
+@dataclass(slots=True)
+class Bucket:
+    """Time that a container may still use: it comes in at ``rate`` millionths, up to ``most``, and may be owed."""
+
+    rate: int
+    most: int
+    level: int
+    at: int = 0
+
+    def refill(self, now: int) -> None:
+        """Add what has come in until ``now``."""
+        self.level = min(self.most, self.level + max(0, now - self.at) * self.rate // WHOLE)
+        self.at = now
+
+    def full_enough_at(self, level: int) -> int:
+        """Return when the bucket holds ``level``, if nothing is used until then."""
+        missing = level - self.level
+        return self.at + max(0, -(-missing * WHOLE // self.rate))
+
+
+@dataclass(slots=True)
+class Account:
+    """One container on one card. ``virtual`` is the time it has had, by its weight.
+
+    ``waiting`` are its processes that wait, the first that came first. ``tied``: its turns here begin with those on
+    other cards; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here.
+    """
+
+    name: str
+    share: Share
+    ceiling: Bucket
+    floor: Bucket
+    virtual: int = 0
+    used: int = 0
+    last_active: int | None = None
+    waits_since: int | None = None
+    waiting: dict[int, None] = field(default_factory=dict)
+    late: dict[int, int] = field(default_factory=dict)
+    tied: bool = False
+    asks: bool = False
+    had_all_at: int | None = None
+
+    @property
+    def wants(self) -> bool:
+        """Whether the container wants this card, for itself or together with others."""
+        return bool(self.waiting) or self.asks
+
+    @property
+    def capped(self) -> bool:
+        """Whether the container may not have the whole card, even where nobody else wants it."""
+        return self.share.ceiling < WHOLE
+
+    def charge(self, spent: int, contended: int) -> None:
+        """Account for ``spent``, of which others waited during ``contended``; both below 0 take a charge back.
+
+        What nobody else wanted is no part of what is guaranteed: it takes nothing off that.
+        """
+        self.virtual += spent * _SCALE // self.share.weight
+        self.used += spent
+        self.ceiling.level -= spent
+        self.floor.level -= contended
+
+    def refill(self, now: int) -> None:
+        """Bring the buckets up to date."""
+        self.ceiling.refill(now)
+        self.floor.refill(now)
+
+
+def open_account(name: str, share: Share, quantum: int, virtual: int, now: int) -> Account:
+    """Return the account of a container that is new on the card."""
+    ceiling = Bucket(share.ceiling, 2 * quantum, quantum, now)
+    floor = Bucket(share.floor, 2 * quantum, 0, now)
+    return Account(name, share, ceiling, floor, virtual)
+
+
+def change_share(account: Account, share: Share) -> None:
+    """Give an account another share; what it has had stays."""
+    account.share = share
+    account.ceiling.rate, account.floor.rate = share.ceiling, share.floor
+
+
+def change_quantum(account: Account, quantum: int) -> None:
+    """Fit what an account may save up to another quantum."""
+    account.ceiling.most = account.floor.most = 2 * quantum
+
+
+def most_virtual(spent: int, share: Share) -> int:
+    """Return by how much ``spent`` moves an account's virtual time."""
+    return spent * _SCALE // share.weight

@@ -1,0 +1,71 @@
+"""Which turns begin now, where containers want several cards at once: conservative backfilling over a node's cards.
+
+Candidates are taken in the order of their rank. Each gets the earliest time at which all of its cards are free of those
+before it; one for whom that is now begins, on all of its cards or on none. One that comes later in the order may use a
+card meanwhile if it gives it back before the first of them needs it. So nobody is kept from a card by those after
+him, and nobody holds one card while it waits for another. No clock and no I/O; times are nanoseconds.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gputile.node.arbiter.timeslice_scheduler import Rank
+
+
+@dataclass(frozen=True, slots=True)
+class TurnCandidate:
+    """A container that wants a turn on all of ``cards``; with ``until`` it only keeps them free until then."""
+
+    rank: Rank
+    name: Hashable
+    cards: tuple[str, ...]
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A turn that begins now; ``by`` is when others need one of its cards, None if nobody is known to."""
+
+    name: Hashable
+    cards: tuple[str, ...]
+    by: int | None
+
+
+@dataclass(slots=True)
+class _Card:
+    idle: bool
+    queued_until: int  # those before are done with it
+    needed_at: int | None = None  # when the first of them begins
+
+
+def plan(
+    now: int, candidates: Iterable[TurnCandidate], busy_until: Mapping[str, int | None], quantum: int, least: int
+) -> list[Begin]:
+    """Return the turns that begin at ``now``.
+
+    ``busy_until`` is when each card can be expected to be free, None for one that is. A turn is taken to last a
+    quantum; one that would have to end in less than ``least`` is not worth its while.
+    """
+    cards = {name: _Card(until is None, now if until is None else until) for name, until in busy_until.items()}
+    begun: list[Begin] = []
+    for candidate in sorted(candidates, key=lambda candidate: candidate.rank):
+        mine = [cards[card] for card in candidate.cards]
+        start = max(card.queued_until for card in mine)
+        if candidate.until is not None:
+            for card in mine:
+                card.queued_until = max(card.queued_until, candidate.until)
+                card.needed_at = now if card.needed_at is None else card.needed_at
+            continue
+        needed = [card.needed_at for card in mine if card.needed_at is not None]
+        by = min(needed, default=None)
+        idle = all(card.idle for card in mine)
+        if idle and ((by is None and start <= now) or (by is not None and by - now >= least)):
+            begun.append(Begin(candidate.name, candidate.cards, by))
+            for card in mine:
+                card.idle, card.needed_at = False, now
+                card.queued_until = max(card.queued_until, now + quantum)
+            continue
+        for card in mine:
+            card.needed_at = start if card.needed_at is None else min(card.needed_at, start)
+            card.queued_until = max(start, now) + quantum
+    return begun

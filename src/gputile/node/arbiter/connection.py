@@ -1,0 +1,173 @@
+"""One connection of a process in a container: bytes from outside, of which nothing is believed."""
+
+import asyncio
+import select
+from typing import Final, Protocol
+
+from gputile.node.arbiter.protocol import SIZE, Message, MessageKind, ProtocolError, agree, decode
+from gputile.node.arbiter.rate_limit import ConnectionQueue
+from gputile.node.arbiter.timeslice_scheduler import Grant, Instruction
+
+HELLO_WITHIN_S: Final = 5.0
+MOST_READ: Final = 16 * SIZE  # bytes; what is not handled yet waits in the kernel, where its sender pays for it
+MOST_UNSENT: Final = 16384  # bytes; one that does not read for so long is gone
+
+
+class ConnectionHandler(Protocol):
+    """What a connection serves: the arbiter."""
+
+    quantum: int
+
+    def card_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
+        """Return the UUID of the container's card that ``CARD`` names, None where it is not the container's."""
+
+    def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
+        """Take in what a member says of a card."""
+
+    def gone(self, allocation: str, member: int) -> None:
+        """Take note that a connection has ended."""
+
+    def complain(self, allocation: str, text: str) -> None:
+        """Tell people of a container that misbehaves, now and then."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Speaks with the process ``member`` of the container ``allocation``, whose connections all stand in ``line``."""
+
+    def __init__(self, allocation: str, member: int, desk: ConnectionHandler, line: ConnectionQueue) -> None:
+        self._allocation = allocation
+        self._member = member
+        self._desk = desk
+        self._transport: asyncio.Transport | None = None
+        self._line = line
+        self._buffer = bytearray(MOST_READ)
+        self._filled = 0
+        self._cards: dict[int, str] = {}
+        self._agreed = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for ``HELLO``."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for mypy: a stream socket
+        self._transport = transport
+        self._timer = asyncio.get_running_loop().call_later(HELLO_WITHIN_S, self._expect_hello)
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - reads are small, whoever sends much
+        """Return where the next bytes go; there is room, for nothing is read while whole messages wait."""
+        return memoryview(self._buffer)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take in the messages that are whole, as far as the container's line has room for them."""
+        self._filled += nbytes
+        self._line.read(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
+        """Take note that the process is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        self._line.leave(self)
+        self._desk.gone(self._allocation, self._member)
+
+    def tell(self, uuid: str, instruction: Instruction) -> None:
+        """Send an instruction about a card."""
+        number = next(number for number, name in self._cards.items() if name == uuid)
+        if isinstance(instruction, Grant):
+            self._send(Message(MessageKind.TURN, number, instruction.turn, instruction.length))
+        else:
+            self._send(Message(MessageKind.LIMIT, number, instruction.turn, instruction.remaining))
+
+    def acknowledge(self, number: int) -> None:
+        """Tell the process that it is not forgotten; ``number`` is its own of the card."""
+        self._send(Message(MessageKind.WAIT, number))
+
+    def close(self) -> None:
+        """End the connection, without waiting for what was not sent yet."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- what the line calls
+
+    @property
+    def whole(self) -> int:
+        """How many whole messages are not handled; none once the connection is to end."""
+        return 0 if self._ending else self._filled // SIZE
+
+    def handle(self, most: int) -> int:
+        """Take in at most so many messages; return how many."""
+        end = min(most, self.whole) * SIZE
+        try:
+            for start in range(0, end, SIZE):
+                if not self._ending:
+                    self._take(decode(bytes(self._buffer[start : start + SIZE])))
+        except ProtocolError as error:
+            self._desk.complain(self._allocation, f"a process is not understood: {error}")
+            self.close()
+        except Exception:
+            self.close()  # else its message would come again and again
+            raise
+        rest = self._buffer[end : self._filled]
+        self._filled = len(rest)
+        self._buffer[: self._filled] = rest  # as long as before: the transport still holds a view of it
+        return end // SIZE
+
+    def pause(self) -> None:
+        """Read no more for the time being."""
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None:
+            self._transport.resume_reading()
+
+    def end_if_gone(self) -> None:
+        """End the connection if its process has: what that has said before makes no difference any more."""
+        if self._transport is None:
+            return
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket"), 0)
+        if poll.poll(0):
+            self.close()
+
+    # -- inside
+
+    @property
+    def _ending(self) -> bool:
+        return self._transport is None or self._transport.is_closing()
+
+    def _take(self, message: Message) -> None:
+        kind = message.kind
+        if not self._agreed:
+            self._greet(message)
+        elif kind is MessageKind.CARD:
+            uuid = self._desk.card_of(self._allocation, (message.a, message.b))
+            if uuid is None or message.card in self._cards or uuid in self._cards.values():
+                raise ProtocolError("a card that is not its own, or twice")
+            self._cards[message.card] = uuid
+        elif kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE) and message.card in self._cards:
+            self._desk.said(self._allocation, self._member, self._cards[message.card], message)
+        else:
+            raise ProtocolError(f"{kind.name} out of place")
+
+    def _greet(self, message: Message) -> None:
+        if message.kind is not MessageKind.HELLO or message.a > message.b:
+            raise ProtocolError("no HELLO")
+        version = agree(message.a, message.b)
+        self._send(Message(MessageKind.WELCOME, a=version, b=self._desk.quantum))
+        self._agreed = version != 0
+        if not self._agreed and self._transport is not None:
+            self._transport.close()
+
+    def _expect_hello(self) -> None:
+        if not self._agreed:
+            self.close()
+
+    def _send(self, message: Message) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        if self._transport.get_write_buffer_size() > MOST_UNSENT:
+            self._desk.complain(self._allocation, "a process does not read what it is told")
+            self.close()
+            return
+        self._transport.write(message.encode())

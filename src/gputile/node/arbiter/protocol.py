@@ -1,0 +1,109 @@
+"""The messages between the arbiter and the library in a container: 32 bytes each, see docs/concepts/arbiter.md."""
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+VERSION: Final = 1
+SIZE: Final = 32
+MOST_CARDS: Final = 16
+SOCKET: Final = "time.sock"
+"""The socket's name in an allocation's directory."""
+SHARE_FILE: Final = "share"
+"""The name of the file beside it that counts while no arbiter runs."""
+
+_LAYOUT: Final = struct.Struct("<BBHIQQQ")
+
+
+class MessageKind(IntEnum):
+    """What a message is."""
+
+    HELLO = 1
+    CARD = 2
+    WANT = 3
+    BUSY = 4
+    DONE = 5
+    WELCOME = 65
+    TURN = 66
+    LIMIT = 67
+    WAIT = 68
+
+
+_WITHOUT_VERSION: Final = (MessageKind.HELLO, MessageKind.WELCOME)
+_WITH_TURN: Final = (MessageKind.BUSY, MessageKind.DONE, MessageKind.TURN, MessageKind.LIMIT)
+_FIELDS: Final = {
+    MessageKind.HELLO: (True, True),
+    MessageKind.CARD: (True, True),
+    MessageKind.WANT: (False, False),
+    MessageKind.BUSY: (False, False),
+    MessageKind.DONE: (True, True),
+    MessageKind.WELCOME: (True, True),
+    MessageKind.TURN: (True, False),
+    MessageKind.LIMIT: (True, False),
+    MessageKind.WAIT: (False, False),
+}
+
+
+class ProtocolError(ValueError):
+    """The bytes are not a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. ``a`` and ``b`` mean what its kind says; times are nanoseconds."""
+
+    kind: MessageKind
+    card: int = 0
+    turn: int = 0
+    a: int = 0
+    b: int = 0
+
+    def encode(self) -> bytes:
+        """Return the message's 32 bytes."""
+        version = 0 if self.kind in _WITHOUT_VERSION else VERSION
+        return _LAYOUT.pack(self.kind, version, self.card, self.turn, self.a, self.b, 0)
+
+
+def decode(data: bytes) -> Message:
+    """Return the message in ``data``.
+
+    Raises:
+        ProtocolError: it is none of version 1.
+    """
+    if len(data) != SIZE:
+        raise ProtocolError(f"{len(data)} bytes")
+    number, version, card, turn, a, b, unused = _LAYOUT.unpack(data)
+    try:
+        kind = MessageKind(number)
+    except ValueError as error:
+        raise ProtocolError(f"kind {number}") from error
+    if version != (0 if kind in _WITHOUT_VERSION else VERSION):
+        raise ProtocolError(f"version {version}")
+    has_a, has_b = _FIELDS[kind]
+    if unused or (a and not has_a) or (b and not has_b) or (turn == 0) == (kind in _WITH_TURN):
+        raise ProtocolError(f"fields of {kind.name}")
+    if card >= MOST_CARDS or (card and kind in _WITHOUT_VERSION) or (b > 1 and kind is MessageKind.DONE):
+        raise ProtocolError(f"fields of {kind.name}")
+    return Message(kind, card, turn, a, b)
+
+
+def agree(lowest: int, highest: int) -> int:
+    """Return the version to speak with a client that speaks those from ``lowest`` to ``highest``; 0: there is none."""
+    return VERSION if lowest <= VERSION <= highest else 0
+
+
+def uuid_fields(uuid: str) -> tuple[int, int]:
+    """Return the fields a and b of ``CARD`` for a card's UUID, as ``GPU-...`` or ``MIG-...``.
+
+    Raises:
+        ProtocolError: it is not a UUID.
+    """
+    digits = uuid.partition("-")[2].replace("-", "")
+    try:
+        content = bytes.fromhex(digits)
+    except ValueError as error:
+        raise ProtocolError(f"{uuid!r} is not the UUID of a card") from error
+    if len(content) != 16:
+        raise ProtocolError(f"{uuid!r} is not the UUID of a card")
+    return int.from_bytes(content[:8], "little"), int.from_bytes(content[8:], "little")

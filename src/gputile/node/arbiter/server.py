@@ -1,0 +1,242 @@
+"""The arbiter: a socket for each container, the turns on all cards, and the clock."""
+
+import asyncio
+import logging
+import socket
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from gputile.node.arbiter.assignment import Allocation, Assignment
+from gputile.node.arbiter.connection import Connection
+from gputile.node.arbiter.listener import (
+    CONNECTIONS_AT_ONCE,
+    CONNECTIONS_PER_S,
+    MOST_CONNECTIONS,
+    NODE_CONNECTIONS_AT_ONCE,
+    NODE_CONNECTIONS_PER_S,
+    Listener,
+    listen_in,
+    remove_from,
+)
+from gputile.node.arbiter.node_timeslices import NodeTimeSlices, Said
+from gputile.node.arbiter.protocol import Message, MessageKind, ProtocolError, uuid_fields
+from gputile.node.arbiter.rate_limit import (
+    MESSAGES_AT_ONCE,
+    MESSAGES_PER_S,
+    NODE_MESSAGES_AT_ONCE,
+    NODE_MESSAGES_PER_S,
+    ConnectionQueue,
+    Pool,
+    PoolShare,
+)
+from gputile.node.arbiter.timeslice_scheduler import MS
+from gputile.node.arbiter.usage import Used
+
+log = logging.getLogger(__name__)
+
+TRY_AGAIN_S: Final = 1.0
+COMPLAIN_EVERY_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Container:
+    allocation: Allocation
+    uuids: dict[tuple[int, int], str]
+    messages: PoolShare
+    arrivals: PoolShare
+    line: ConnectionQueue
+    entrance: Listener | None = None
+    members: set[int] = field(default_factory=set)
+    complain_at: float = 0.0
+    waits: bool = False
+
+
+class Arbiter:
+    """Serves the containers of the assignment that it was given last."""
+
+    def __init__(self) -> None:
+        self.quantum = Assignment().quantum_ms * MS
+        self._turns = NodeTimeSlices(self.quantum, Assignment().longest_wait_ms * MS)
+        self._containers: dict[str, _Container] = {}
+        self._messages = Pool(NODE_MESSAGES_AT_ONCE, NODE_MESSAGES_PER_S)
+        self._arrivals = Pool(NODE_CONNECTIONS_AT_ONCE, NODE_CONNECTIONS_PER_S)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._connections: dict[int, Connection] = {}
+        self._last_member = 0
+        self._refused: set[str] = set()  # told people of once
+        self._arriving: set[asyncio.Task[object]] = set()
+
+    async def assign(self, assignment: Assignment) -> None:
+        """Serve just the containers of ``assignment``."""
+        self.quantum = assignment.quantum_ms * MS
+        self._turns.configure(self.quantum, assignment.longest_wait_ms * MS)
+        wanted = {allocation.directory: allocation for allocation in assignment.allocations}
+        for name in list(self._containers):
+            before = {card.uuid for card in self._containers[name].allocation.cards}
+            if name not in wanted or before != {card.uuid for card in wanted[name].cards}:
+                self._drop(name)
+        self._refused &= wanted.keys()
+        for allocation in wanted.values():
+            self._put(allocation)
+        for uuid in self._turns.cards - {card.uuid for a in wanted.values() for card in a.cards}:
+            self._turns.drop(uuid)
+            self._set_timer(uuid, None)
+        await self.listen()
+
+    async def listen(self) -> bool:
+        """Listen where nobody does yet; return whether that is everywhere."""
+        complete = True
+        for name, container in self._containers.items():
+            if container.entrance is not None:
+                continue
+            try:
+                sock = listen_in(Path(name))
+            except OSError as error:
+                # The directory comes when the container starts; it is looked for again and again.
+                if not container.waits:
+                    log.info("no turns yet for %s: %s", name, error)
+                    container.waits = True
+                complete = False
+                continue
+            container.entrance = Listener(sock, partial(self._arrive, name), container.arrivals)
+        return complete
+
+    def used(self) -> Used:
+        """Return how long each container has had each of its cards."""
+        return {
+            name: {uuid: max(0, self._turns.used(uuid, name)) for uuid in container.uuids.values()}
+            for name, container in self._containers.items()
+        }
+
+    def close(self) -> None:
+        """Stop serving; clients go on by themselves."""
+        for name in list(self._containers):
+            self._drop(name)
+
+    # -- what connections call
+
+    def card_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
+        """Return the UUID of the container's card that ``CARD`` names, None where it is not the container's."""
+        container = self._containers.get(allocation)
+        return container.uuids.get(fields) if container is not None else None
+
+    def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
+        """Take in what a member says of a card."""
+        turns, now = self._turns, time.monotonic_ns()
+        if uuid not in turns.cards:
+            return
+        match message.kind:
+            case MessageKind.WANT if turns.waits(uuid, member):
+                self._connections[member].acknowledge(message.card)
+                found = turns.tick(uuid, now)
+            case MessageKind.WANT:
+                found = turns.want(uuid, allocation, member, now)
+            case MessageKind.BUSY:
+                found = turns.busy(uuid, member, message.turn, now)
+            case _:
+                found = turns.done(uuid, member, message.turn, message.a, message.b == 1, now)
+        self._follow(found, now)
+
+    def gone(self, allocation: str, member: int) -> None:
+        """Take note that a connection has ended."""
+        container = self._containers.get(allocation)
+        self._connections.pop(member, None)
+        if container is None or member not in container.members:
+            return
+        container.members.discard(member)
+        for uuid in container.uuids.values():
+            now = time.monotonic_ns()
+            self._follow(self._turns.leave(uuid, member, now), now)
+
+    def complain(self, allocation: str, text: str) -> None:
+        """Tell people of a container that misbehaves, once a minute: it must not fill the log."""
+        container, now = self._containers.get(allocation), time.monotonic()
+        if container is not None and now >= container.complain_at:
+            container.complain_at = now + COMPLAIN_EVERY_S
+            log.warning("%s: %s", allocation, text)
+
+    # -- inside
+
+    def _arrive(self, name: str, connected: socket.socket) -> None:
+        if self._full(name):
+            connected.close()
+            return
+        loop = asyncio.get_running_loop()
+        made = loop.create_task(loop.connect_accepted_socket(partial(self._connect, name), connected))
+        self._arriving.add(made)
+        made.add_done_callback(self._arriving.discard)
+
+    def _full(self, name: str) -> bool:
+        return name not in self._containers or len(self._containers[name].members) >= MOST_CONNECTIONS
+
+    def _connect(self, name: str) -> asyncio.BaseProtocol:
+        if self._full(name):  # by now
+            return _Refusal()
+        container, member = self._containers[name], self._last_member + 1
+        connection = self._connections[member] = Connection(name, member, self, container.line)
+        self._last_member = member
+        container.members.add(member)
+        return connection
+
+    def _put(self, allocation: Allocation) -> None:
+        try:
+            uuids = {uuid_fields(card.uuid): card.uuid for card in allocation.cards}
+        except ProtocolError as error:
+            if allocation.directory not in self._refused:
+                log.error("no turns for %s: %s", allocation.directory, error)
+                self._refused.add(allocation.directory)
+            return
+        container = self._containers.get(allocation.directory)
+        if container is None:
+            messages = self._messages.part(MESSAGES_AT_ONCE, MESSAGES_PER_S)
+            arrivals = self._arrivals.part(CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S)
+            line = ConnectionQueue(asyncio.get_running_loop(), messages)
+            container = _Container(allocation, uuids, messages, arrivals, line)
+            self._containers[allocation.directory] = container
+        container.allocation = allocation
+        for card in allocation.cards:
+            now = time.monotonic_ns()
+            self._follow(self._turns.put(card.uuid, allocation.directory, card.share, now), now)
+
+    def _drop(self, name: str) -> None:
+        container = self._containers.pop(name)
+        self._messages.give_up(container.messages)
+        self._arrivals.give_up(container.arrivals)
+        if container.entrance is not None:
+            container.entrance.close()
+            remove_from(Path(name))
+        for member in container.members:
+            self._connections[member].close()
+        for uuid in container.uuids.values():
+            now = time.monotonic_ns()
+            self._follow(self._turns.remove(uuid, name, now), now)
+
+    def _follow(self, said: Said, now: int) -> None:
+        for uuid, instruction in said:
+            connection = self._connections.get(instruction.member)
+            if connection is not None:
+                connection.tell(uuid, instruction)
+        for uuid, at in self._turns.touched(now).items():
+            self._set_timer(uuid, at, now)
+
+    def _set_timer(self, uuid: str, at: int | None, now: int = 0) -> None:
+        timer = self._timers.pop(uuid, None)
+        if timer is not None:
+            timer.cancel()
+        if at is not None:
+            loop = asyncio.get_running_loop()
+            self._timers[uuid] = loop.call_later(max(0, at - now) / 1e9, self._tick, uuid)
+
+    def _tick(self, uuid: str) -> None:
+        now = time.monotonic_ns()
+        self._follow(self._turns.tick(uuid, now), now)
+
+
+class _Refusal(asyncio.Protocol):
+    """A connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()

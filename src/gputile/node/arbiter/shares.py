@@ -1,0 +1,62 @@
+"""What a container is to get of a card's time, by the policy that is in force."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gputile.api.gpu_time import GpuTimePolicy
+
+WHOLE: Final = 1_000_000  # parts of a card's time
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one container is to get of one card's time.
+
+    ``floor`` and ``ceiling`` are millionths of the time that goes by. Higher ``priority`` goes first.
+    """
+
+    weight: int = 1
+    floor: int = 0
+    ceiling: int = WHOLE
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShareClaim:
+    """What a container brings along: ``percent`` of the card's compute, 0 if it asks for none, and its memory's."""
+
+    percent: int = 0
+    memory_percent: int = 0
+    weight: int = 1
+    priority: int = 0
+
+
+def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> Share:
+    """Return what a container gets under ``policy``; ``most_containers`` is how many a card may have."""
+    percent = claim.percent or claim.memory_percent or 1
+    part = WHOLE // 100 * min(100, percent)
+    match policy:
+        case GpuTimePolicy.AVERAGE:
+            return Share(1, WHOLE // most_containers, WHOLE // most_containers)
+        case GpuTimePolicy.WEIGHTED:
+            return Share(claim.weight, priority=claim.priority)
+        case GpuTimePolicy.FIXED:
+            return Share(percent, part, part)
+        case GpuTimePolicy.WEAK:
+            return Share(claim.weight, part, WHOLE, claim.priority)
+        case GpuTimePolicy.PREEMPTIVE | GpuTimePolicy.NATIVE:
+            return Share()
+
+
+def fallback(policy: GpuTimePolicy, share: Share, on_card: Sequence[Share]) -> int:
+    """Return the millionths of the card that a container keeps to while no arbiter runs.
+
+    ``on_card`` are the shares of all containers on the card, its own among them.
+    """
+    if policy is GpuTimePolicy.NATIVE:
+        return WHOLE
+    if share.floor:
+        return share.floor
+    total = sum(other.weight for other in on_card)
+    return max(1, min(share.ceiling, WHOLE * share.weight // max(1, total)))

@@ -1,0 +1,446 @@
+"""Whose turn it is on one card: events in, instructions out. No clock and no I/O; times are nanoseconds.
+
+Members are the connected processes, each with a number; those of one container share an account. A turn belongs to an
+account, and all its members may hold it together. See docs/concepts/arbiter.md for the rules.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final
+
+from gputile.node.arbiter.accounts import Account, change_quantum, change_share, most_virtual, open_account
+from gputile.node.arbiter.shares import Share
+
+MS: Final = 1_000_000
+LINGER: Final = 1 * MS  # how long the card waits for one that would win again
+CALM: Final = 1000 * MS  # a turn without end needs that nobody else has used the card for so long
+KEPT_AWAY: Final = 100 * MS  # a container that was away for so long gets no credit for it
+LEAST_PART: Final = 4  # of a turn a quarter is charged, even if the card did nothing: it was kept from others
+MOST_OWED: Final = 1000 * MS
+MOST_OVERRUN: Final = 500 * MS
+MOST_HOLDERS: Final = 64  # processes of a container that have its turn at once; others of its wait for the next
+SPARE_PART: Final = 6  # a card is kept idle for the sake of other cards for a sixth of a quantum at most
+
+Rank = tuple[int, int, int, int, str]
+"""Whose turn is next: the least goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """``member`` may submit work for ``length``; 0: until it is told otherwise."""
+
+    member: int
+    turn: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """``member`` may submit work for ``remaining`` more, then gives the turn back."""
+
+    member: int
+    turn: int
+    remaining: int
+
+
+Instruction = Grant | Limit
+
+
+@dataclass(slots=True)
+class _Turn:
+    number: int
+    account: Account
+    since: int
+    end: int | None  # None: until somebody else wants the card
+    charged_until: int
+    sign: int  # when a holder was last heard of
+    holders: set[int] = field(default_factory=set)
+    used: int = 0  # the most that a member that has given the turn back saw the card work
+    contended: int = 0  # for how long others waited meanwhile
+    unbounded: bool = False  # it began without an end: work was submitted far ahead, while nobody else was about
+    settled: int = 0  # how long the card worked for those who had given it back before nobody was left
+    kept_until: int = 0  # nobody has it at the moment, and it stays the account's until then
+
+
+class TimeSliceScheduler:
+    """The turns on one card. ``longest_wait`` is after how long a waiting container goes before all others.
+
+    ``starts``: it says itself who is next; else turns begin with ``begin``, by somebody who sees several cards.
+    """
+
+    def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS, *, starts: bool = True) -> None:
+        self.quantum = quantum
+        self.longest_wait = longest_wait
+        self._starts = starts
+        self.accounts: dict[Hashable, Account] = {}
+        self._members: dict[int, Account] = {}
+        self._turn: _Turn | None = None
+        self._lingers: tuple[Account, int] | None = None
+        self._virtual = 0
+        self._pardoned: set[int] = set()  # those of ``late`` that lost a turn that began without an end
+        self._last_number = 0
+
+    def configure(self, quantum: int, longest_wait: int) -> None:
+        """Use another quantum and another longest wait from now on."""
+        self.quantum, self.longest_wait = quantum, longest_wait
+        for account in self.accounts.values():
+            change_quantum(account, quantum)
+
+    def used(self, name: Hashable) -> int:
+        """Return the time that a container has had on the card, in ns."""
+        account = self.accounts.get(name)
+        return account.used if account is not None else 0
+
+    # -- who is there
+
+    def put(self, name: Hashable, share: Share, now: int) -> list[Instruction]:
+        """Add a container, or give it another share."""
+        self._bring_up_to(now)
+        account = self.accounts.get(name)
+        if account is None:
+            self.accounts[name] = open_account(str(name), share, self.quantum, self._virtual, now)
+        elif account.share != share:
+            change_share(account, share)
+        return self.tick(now)
+
+    def remove(self, name: Hashable, now: int) -> list[Instruction]:
+        """Take a container off the card, with all its members."""
+        account = self.accounts.pop(name, None)
+        for member in [m for m, owner in self._members.items() if owner is account]:
+            self._left(member, now)
+        return self.tick(now)
+
+    def leave(self, member: int, now: int) -> list[Instruction]:
+        """Take note that a process is gone."""
+        self._left(member, now)
+        return self.tick(now)
+
+    # -- what members say
+
+    def want(self, name: Hashable, member: int, now: int) -> list[Instruction]:
+        """Take note that a process of the container ``name`` waits to submit work."""
+        self._bring_up_to(now)
+        account = self.accounts.get(name)
+        if account is None or self._members.get(member, account) is not account:
+            return []
+        self._members[member] = account
+        if member not in self.holders and member not in account.late:
+            self._wait(account, member, now)
+        return self.tick(now)
+
+    def waits(self, member: int) -> bool:
+        """Return whether a process waits for a turn."""
+        account = self._members.get(member)
+        return account is not None and member in account.waiting
+
+    def busy(self, member: int, number: int, now: int) -> list[Instruction]:
+        """Take note that a holder is alive, and waits for the card to finish what was submitted."""
+        if self._turn is not None and self._turn.number == number and member in self._turn.holders:
+            self._turn.sign = now
+        return self.tick(now)
+
+    def done(self, member: int, number: int, used: int, again: bool, now: int) -> list[Instruction]:
+        """Take a turn back. ``used`` is how long the card worked for the member, ``again`` whether it has more."""
+        self._bring_up_to(now)
+        account, turn = self._members.get(member), self._turn
+        if account is None:
+            return self.tick(now)
+        if turn is not None and turn.number == number and member in turn.holders:
+            turn.holders.discard(member)
+            turn.used = max(turn.used, used)
+            if again:
+                self._wait(account, member, now)
+            if not turn.holders:
+                turn.settled, turn.used = turn.settled + turn.used, 0
+                turn.kept_until = now + self.spare if account.tied else now
+                if turn.kept_until == now:
+                    self._end(now)
+        elif member in account.late:
+            self._settle_late(account, member, now)
+            if again:
+                self._wait(account, member, now)
+        return self.tick(now)
+
+    # -- time
+
+    def tick(self, now: int) -> list[Instruction]:
+        """Do what is due."""
+        self._bring_up_to(now)
+        said: list[Instruction] = []
+        if self._turn is not None:
+            said += self._look_after(self._turn, now)
+        if self._turn is None and self._starts:
+            said += self.start(now)
+        return said
+
+    def wake_at(self, now: int) -> int | None:
+        """Return when ``tick`` is due if nothing happens before, None if never."""
+        due: list[int] = []
+        turn = self._turn
+        if turn is not None and not turn.holders:
+            due.append(turn.kept_until)
+        elif turn is not None and turn.end is not None:
+            due.append(self._lost_at(turn, turn.end))
+        else:
+            eligible = (self.eligible_at(a) for a in self.accounts.values() if self._competes(a))
+            due += [at for at in eligible if at > now]
+        if self._lingers is not None:
+            due.append(self._lingers[1])
+        return min(due, default=None)
+
+    @property
+    def holders(self) -> frozenset[int]:
+        """The members whose turn it is."""
+        return frozenset(self._turn.holders) if self._turn is not None else frozenset()
+
+    @property
+    def holder(self) -> str | None:
+        """The name of the container whose turn it is."""
+        return self._turn.account.name if self._turn is not None else None
+
+    # -- for one who sees several cards
+
+    @property
+    def spare(self) -> int:
+        """For how long the card may be kept idle for the sake of others."""
+        return self.quantum // SPARE_PART
+
+    @property
+    def owner(self) -> Account | None:
+        """Whose turn it is, though perhaps none of its processes has it at the moment."""
+        return self._turn.account if self._turn is not None else None
+
+    @property
+    def since(self) -> int | None:
+        """When the turn began, None if there is none."""
+        return self._turn.since if self._turn is not None else None
+
+    def held_up(self, now: int) -> bool:
+        """Return whether somebody has the card for half a quantum longer than the turn was to last."""
+        turn = self._turn
+        return turn is not None and turn.end is not None and bool(turn.holders) and now >= turn.end + self.quantum // 2
+
+    @property
+    def end(self) -> int | None:
+        """When the turn is over; None: not before somebody else wants the card, or there is none."""
+        return self._turn.end if self._turn is not None else None
+
+    def free_at(self, now: int) -> int:
+        """Return when the card can be expected to be free: past its end a turn goes on for as long as it has so far."""
+        turn = self._turn
+        if turn is None:
+            return now
+        if turn.end is None:
+            return now + self.quantum
+        over = now - turn.end
+        return now + over if over >= self.spare else max(now, turn.end)
+
+    def end_by(self, end: int, now: int) -> list[Instruction]:
+        """Give a turn without end one."""
+        turn = self._turn
+        if turn is None or turn.end is not None:
+            return []
+        turn.end, turn.sign = max(now, end), max(turn.sign, now)
+        return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
+
+    def take_away(self, now: int) -> None:
+        """End a turn though its holders still keep the card; they are charged for that when they give it back."""
+        if self._turn is not None:
+            self._bring_up_to(now)
+            self._lose(self._turn, now)
+
+    def release(self, now: int) -> None:
+        """End a turn that none of its account's processes has."""
+        if self._turn is not None and not self._turn.holders:
+            self._bring_up_to(now)
+            self._end(now)
+
+    def lingering(self, now: int) -> tuple[Account, int] | None:
+        """Return for whom the card is kept free for a moment after its turn, and until when."""
+        if self._lingers is not None and (now >= self._lingers[1] or self._lingers[0].waiting):
+            self._lingers = None
+        return self._lingers
+
+    # -- accounting
+
+    def _bring_up_to(self, now: int) -> None:
+        for account in self.accounts.values():
+            account.refill(now)
+        turn = self._turn
+        if turn is not None:
+            # Later than that only if this process slept: nobody pays for that.
+            until = now if turn.end is None else min(now, self._lost_at(turn, turn.end))
+            spent = max(0, until - turn.charged_until)
+            contended = spent if any(self._competes(a) for a in self.accounts.values()) else 0
+            turn.account.charge(spent, contended)
+            turn.contended += contended
+            turn.account.last_active = now
+            turn.charged_until = max(until, turn.charged_until)
+        active = [a.virtual for a in self.accounts.values() if a.wants or (turn and turn.account is a)]
+        self._virtual = max(self._virtual, min(active, default=self._virtual))
+
+    def _wait(self, account: Account, member: int, now: int) -> None:
+        if not account.waiting:
+            account.waits_since = now
+            active = self._turn is not None and self._turn.account is account
+            away = account.last_active is None or now - account.last_active > KEPT_AWAY
+            if away and not active:
+                account.virtual = max(account.virtual, self._virtual)
+            most = most_virtual(MOST_OWED, account.share)
+            account.virtual = min(max(account.virtual, self._virtual - most), self._virtual + most)
+        account.last_active = now
+        account.waiting[member] = None
+
+    def _left(self, member: int, now: int) -> None:
+        self._bring_up_to(now)
+        account = self._members.pop(member, None)
+        if account is None:
+            return
+        account.waiting.pop(member, None)
+        if not account.waiting:
+            account.waits_since = None
+        if member in account.late:
+            self._settle_late(account, member, now)
+        turn = self._turn
+        if turn is not None and member in turn.holders:
+            turn.holders.discard(member)
+            turn.used = now - turn.since
+            if not turn.holders:
+                self._end(now)
+                self._lingers = None
+
+    def _settle_late(self, account: Account, member: int, now: int) -> None:
+        """Charge what a member has occupied of the card since it lost its turn."""
+        spent = min(now - account.late.pop(member), MOST_OWED)
+        account.charge(spent, spent)
+        account.last_active = now
+        if member in self._pardoned:
+            self._pardoned.discard(member)
+            self._pardon(account)
+
+    def _pardon(self, account: Account) -> None:
+        """Let an account owe no more than a quantum for what it had submitted while it was alone."""
+        account.virtual = min(account.virtual, self._virtual + most_virtual(self.quantum, account.share))
+        account.floor.level = max(account.floor.level, -self.quantum)
+
+    def _end(self, now: int) -> None:
+        turn, self._turn = self._turn, None
+        if turn is None:
+            return
+        lasted = turn.charged_until - turn.since
+        too_much = lasted - min(lasted, max(turn.settled + turn.used, lasted // LEAST_PART))
+        turn.account.charge(-too_much, -min(too_much, turn.contended))
+        if turn.unbounded:
+            self._pardon(turn.account)
+        if turn.account.waiting:  # more than may have a turn at once
+            turn.account.waits_since = now
+        if turn.end is not None and now >= turn.end:
+            self._lingers = (turn.account, now + LINGER)
+            turn.account.had_all_at = now
+
+    # -- the turn there is
+
+    def _look_after(self, turn: _Turn, now: int) -> list[Instruction]:
+        account = turn.account
+        said: list[Instruction] = []
+        if turn.end is None and self._others_wait(account, now):
+            turn.end = max(now, turn.since + self.quantum)
+            turn.sign = max(turn.sign, now)
+            said += [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
+        if turn.end is None or now < turn.end:
+            length = 0 if turn.end is None else turn.end - now
+            for member in list(account.waiting)[: MOST_HOLDERS - len(turn.holders)]:
+                del account.waiting[member]
+                turn.holders.add(member)
+                said.append(Grant(member, turn.number, length))
+            account.waits_since = None
+        if not turn.holders:
+            if now >= turn.kept_until or (turn.end is not None and now >= turn.end):
+                self._end(now)
+        elif turn.end is not None and now >= self._lost_at(turn, turn.end):
+            self._lose(turn, now)
+        return said
+
+    def _lose(self, turn: _Turn, now: int) -> None:
+        for member in turn.holders:
+            turn.account.late[member] = now
+            if turn.unbounded:
+                self._pardoned.add(member)
+        turn.used = now - turn.since
+        self._end(now)
+        self._lingers = None
+
+    def _lost_at(self, turn: _Turn, end: int) -> int:
+        """Return when holders lose a turn that ended at ``end``, if nothing more is heard of them."""
+        return min(max(end, turn.sign) + self.quantum, end + MOST_OVERRUN)
+
+    # -- the next one
+
+    def _competes(self, account: Account) -> bool:
+        return account.wants and not (self._turn is not None and self._turn.account is account)
+
+    def _others_wait(self, account: Account, now: int) -> bool:
+        return any(self._competes(a) and self.eligible_at(a) <= now for a in self.accounts.values() if a is not account)
+
+    def eligible_at(self, account: Account) -> int:
+        """Return when an account has enough of its ceiling for a turn."""
+        return account.ceiling.full_enough_at(self.quantum // 2) if account.capped else 0
+
+    def start(self, now: int) -> list[Instruction]:
+        """Begin the turn of the one that is next, if the card is free and somebody may have it."""
+        ready = [a for a in self.accounts.values() if a.waiting and self.eligible_at(a) <= now]
+        if self._turn is not None or self._linger(ready, now) or not ready:
+            return []
+        account = min(ready, key=lambda a: self.rank(a, now))
+        return self._begin(account, self.length(account, now), now)
+
+    def begin(self, name: Hashable, length: int, now: int) -> list[Instruction]:
+        """Begin a turn of a container on the free card, for ``length``, 0: until somebody else wants it.
+
+        Where none of its processes waits, the turn is kept for one that comes in a moment.
+        """
+        return self._begin(self.accounts[name], length, now) if self._turn is None else []
+
+    def _begin(self, account: Account, length: int, now: int) -> list[Instruction]:
+        self._last_number = self._last_number % 0xFFFFFFFF + 1
+        end = now + length if length else None
+        self._turn = _Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
+        self._turn.kept_until = now + (self.quantum if account.late else self.spare)
+        self._lingers = None
+        return self._look_after(self._turn, now)
+
+    def length(self, account: Account, now: int) -> int:
+        """Return how long the next turn of an account lasts; 0: until somebody else wants the card."""
+        if account.capped:
+            return min(self.quantum, account.ceiling.level)
+        return 0 if self._calm(account, now) else self.quantum
+
+    def _calm(self, account: Account, now: int) -> bool:
+        """Return whether nobody but ``account`` is about: one with a turn without end submits far ahead of the card."""
+        others = [a for a in self.accounts.values() if a is not account]
+        if any(a.asks for a in others):
+            return False
+        return not any(a.waiting or a.late or now - a.last_active < CALM for a in others if a.last_active is not None)
+
+    def _linger(self, ready: list[Account], now: int) -> bool:
+        """Return whether the card is kept free for a moment, for the one that has just given its turn back."""
+        if self._lingers is None:
+            return False
+        account, until = self._lingers
+        known = any(a is account for a in self.accounts.values())
+        if now >= until or account.waiting or not known or self.eligible_at(account) > now:
+            self._lingers = None
+            return False
+        return all(self.rank(account, now) < self.rank(other, now) for other in ready)
+
+    def lag(self, account: Account) -> int:
+        """Return how much more an account has had, for its weight, than the one of those about that has had least."""
+        return account.virtual - self._virtual
+
+    def rank(self, account: Account, now: int) -> Rank:
+        """Return when it is an account's turn, among those on this card: the least first."""
+        since = now if account.waits_since is None else max(account.waits_since, self.eligible_at(account))
+        if now - since >= self.longest_wait:
+            return (0, since, 0, 0, account.name)
+        owed = account.share.floor > 0 and account.floor.level > 0
+        return (1, 0 if owed else 1, -account.share.priority, self.lag(account), account.name)

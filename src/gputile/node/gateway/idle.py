@@ -1,0 +1,127 @@
+"""``python -m gputile.node.gateway.idle ROOT PORT LEAVE COMMAND...``: waits for a GPU, and becomes COMMAND then.
+
+The DaemonSet has a pod on every node, since no label says for certain which nodes have GPUs. Where there is none, this
+is all that runs: one process of 10 MiB that looks at the PCI bus twice a minute and answers probes. It imports next
+to nothing.
+
+``LEAVE`` is a command in JSON that removes from the node what an agent said of GPUs that are gone; it is run until it
+has exited with 0 once. "[]" is none.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from gputile.node.gateway.hardware import gpu_evidence
+
+LOOK_EVERY_S = 30.0
+AT_ONCE = 32  # connections: any pod that reaches the port may open some
+_BODY = (
+    b"# HELP gputile_agent_resting Whether the agent rests, since its node has no GPU.\n"
+    b"# TYPE gputile_agent_resting gauge\ngputile_agent_resting 1\n"
+)
+_ANSWER = (
+    b"HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(_BODY), _BODY)
+)
+
+
+class Probes:
+    """Answers everybody who asks anything: a resting agent is alive, ready and has one metric."""
+
+    def __init__(self, port: int) -> None:
+        self._listening = socket.create_server(("", port), backlog=64) if port else None
+        self._asking: list[socket.socket] = []
+
+    def answer(self, until: float) -> None:
+        """Answer until this time of the monotonic clock."""
+        while (left := until - time.monotonic()) > 0:
+            readable, _, _ = select.select(
+                [*([self._listening] if self._listening else []), *self._asking], [], [], left
+            )
+            for ready in readable:
+                self._accept(ready) if ready is self._listening else self._reply(ready)
+
+    def forget(self) -> None:
+        """Hang up on those who have connected and asked nothing."""
+        while self._asking:
+            self._asking.pop().close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        try:
+            connection, _ = listening.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        self._asking.append(connection)
+        if len(self._asking) > AT_ONCE:
+            self._asking.pop(0).close()
+
+    def _reply(self, connection: socket.socket) -> None:
+        if connection not in self._asking:
+            return  # hung up on in this very round
+        self._asking.remove(connection)
+        with connection:
+            try:
+                if connection.recv(4096):
+                    connection.send(_ANSWER)
+                    connection.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+
+class Leaving:
+    """Runs ``command``, one process at a time, until it has succeeded."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._process = 0
+
+    def look(self) -> None:
+        """Begin, or see what has become of it."""
+        if self._process:
+            ended, status = os.waitpid(self._process, os.WNOHANG)
+            if not ended:
+                return
+            self._process = 0
+            if status == 0:
+                self._command = []
+        if self._command:
+            self._process = os.posix_spawn(self._command[0], self._command, os.environ)
+
+    def end(self) -> None:
+        """Stop it: it would remove what the agent says of the GPU that is there now."""
+        if self._process:
+            os.kill(self._process, signal.SIGKILL)
+            os.waitpid(self._process, 0)
+            self._process = 0
+
+
+def main() -> None:
+    """Rest until there is a GPU."""
+    root, port, leave, command = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
+    for number in (signal.SIGTERM, signal.SIGINT):  # process 1 of a container is not ended by them otherwise
+        signal.signal(number, lambda *_: os._exit(0))
+    if not gpu_evidence(root):
+        _say(f"no NVIDIA GPU on this node: resting, and looking again every {LOOK_EVERY_S:g} s")
+        probes, leaving = Probes(port), Leaving(leave)
+        while not (found := gpu_evidence(root)):
+            leaving.look()
+            probes.answer(time.monotonic() + LOOK_EVERY_S)
+            probes.forget()
+        leaving.end()
+        _say(f"there is a GPU now: {found}")
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

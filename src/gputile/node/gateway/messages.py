@@ -1,0 +1,133 @@
+"""What the gateway and its agent say to each other, over a pair of connected sockets that nobody else holds.
+
+Both ends come from one installation and are started together, so there is one version. A message is its length in
+four bytes, big endian, and MessagePack. The kubelet's own messages travel as the bytes that they are on the wire.
+"""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from typing import Final, Generic, TypeVar
+
+import msgspec
+
+LINK: Final = "GPUTILE_GATEWAY_FD"
+"""The environment variable that tells the agent the file descriptor of its end."""
+_LENGTH = struct.Struct(">I")
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class TakeCharge(msgspec.Struct, frozen=True, tag="take-charge"):
+    """From the agent: it is ready to serve the node; agents of other gateways are to let go of it."""
+
+
+class Offer(msgspec.Struct, frozen=True, tag="offer"):
+    """From the agent: all ``resources`` to register, and the ListAndWatchResponse of each whose devices ``changed``."""
+
+    resources: tuple[str, ...]
+    changed: dict[str, bytes]
+
+
+class ListDevices(msgspec.Struct, frozen=True, tag="ask"):
+    """From the agent: PodResources' List, within so many seconds."""
+
+    number: int
+    within: float
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """From the agent: what the call ``number`` is answered."""
+
+    number: int
+    body: bytes
+
+
+class CallRefused(msgspec.Struct, frozen=True, tag="refusal"):
+    """From the agent: the call ``number`` fails, with a gRPC status ``code`` by its name."""
+
+    number: int
+    code: str
+    details: str
+
+
+class State(msgspec.Struct, frozen=True, tag="state"):
+    """From the gateway, when it changes.
+
+    ``in_charge``: no other gateway serves the node. ``registered``: the kubelet has taken all resources. ``epoch``:
+    when the present kubelet was first seen, by CLOCK_MONOTONIC, in seconds. ``starts``: how many agents were started.
+    ``others``: another gateway served the node when this agent came. ``listening``: the kubelet hears each resource.
+    """
+
+    in_charge: bool = False
+    registered: bool = False
+    epoch: float = 0.0
+    starts: int = 0
+    others: bool = False
+    listening: bool = False
+
+
+class Call(msgspec.Struct, frozen=True, tag="call"):
+    """From the gateway: the kubelet calls ``method`` of v1beta1.DevicePlugin on the plugin of ``resource``."""
+
+    number: int
+    method: str
+    resource: str
+    body: bytes
+
+
+class Listed(msgspec.Struct, frozen=True, tag="listed"):
+    """From the gateway: the ListPodResourcesResponse that was asked for; None where the kubelet gave none in time."""
+
+    number: int
+    body: bytes | None
+
+
+FromAgent = TakeCharge | Offer | ListDevices | Answer | CallRefused
+FromGateway = State | Call | Listed
+
+Received = TypeVar("Received")
+
+
+class MessageChannel(Generic[Received]):
+    """One end of the connection. ``decoder`` reads what the other end sends."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, decoder: "msgspec.msgpack.Decoder[Received]"
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._decoder = decoder
+
+    def send(self, message: FromAgent | FromGateway) -> None:
+        """Send a message, unless the other end has gone."""
+        if not self._writer.is_closing():
+            body = _ENCODER.encode(message)
+            self._writer.write(_LENGTH.pack(len(body)) + body)
+
+    async def messages(self) -> AsyncIterator[Received]:
+        """Yield what the other end sends, until it hangs up.
+
+        Raises:
+            msgspec.MsgspecError: it sent something else than a message.
+        """
+        while True:
+            try:
+                (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                body = await self._reader.readexactly(length)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return
+            yield self._decoder.decode(body)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+
+def to_agent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageChannel[FromAgent]:
+    """Return the gateway's end."""
+    return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromAgent))
+
+
+def to_gateway(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageChannel[FromGateway]:
+    """Return the agent's end."""
+    return MessageChannel(reader, writer, msgspec.msgpack.Decoder(FromGateway))

@@ -1,0 +1,32 @@
+"""Who serves the node, when two gateways run for a moment: while the agent is upgraded, say.
+
+The younger one claims a file. The older one then writes nothing more and lets go of the kubelet.
+"""
+
+from pathlib import Path
+
+from gputile.support.files import write_whole
+
+
+class NodeLock:
+    """A gateway's claim, and its agents': ``token`` is theirs alone."""
+
+    def __init__(self, file: Path, token: str) -> None:
+        self._file = file
+        self._token = token
+
+    def take(self) -> None:
+        """Make the node ours.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        write_whole(self._file, self._token.encode())
+
+    @property
+    def mine(self) -> bool:
+        """Whether nobody has claimed the node since."""
+        try:
+            return self._file.read_text() == self._token
+        except OSError:
+            return True

@@ -1,0 +1,93 @@
+"""Where the library of native/ is, and how it gets into a container.
+
+It is loaded by /etc/ld.so.preload, a read-only mount: the dynamic loader reads that file for every program of the
+container, whatever its environment says, and without CAP_SYS_ADMIN nobody inside can take the mount away. The
+variable LD_PRELOAD would be gone with the first `env -i`. The loader of Nix is made to read another file instead.
+"""
+
+import hashlib
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gputile.support.files import write_whole
+
+NAME: Final = "libgputile-cuda.so"
+CONTAINER_LIBRARY: Final = f"/etc/gputile/{NAME}"
+CONTAINER_PRELOAD: Final = "/etc/ld.so.preload"  # ld.so(8)
+CONTAINER_NIX_PRELOAD: Final = "/etc/ld-nix.so.preload"  # nixpkgs, glibc's dont-use-system-ld-so-preload.patch
+CONTAINER_USAGE: Final = "/etc/gputile/usage"  # native/gate.c
+_PRELOAD = "ld.so.preload"
+
+
+class LibraryMissing(RuntimeError):
+    """This install of gputile has no library."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The library on a node: the file itself, and the one that tells the loader to load it."""
+
+    library: Path
+    preload: Path
+
+
+def library_path() -> Path:
+    """Return the library of this install.
+
+    Raises:
+        LibraryMissing: gputile was installed without a C compiler.
+    """
+    path = Path(__file__).with_name(NAME)
+    if not path.exists():
+        raise LibraryMissing(
+            f"this gputile has no {NAME}, so it cannot isolate GPUs: install it from a wheel for this machine's "
+            "processor, or with a C compiler"
+        )
+    return path
+
+
+def place_in(directory: Path, content: bytes) -> Installed:
+    """Return where a library with this content belongs under ``directory``: each version has its own place.
+
+    Containers keep the one that they started with, and a new one changes none.
+    """
+    return place_named(directory, hashlib.sha256(content).hexdigest()[:16])
+
+
+def place_named(directory: Path, version: str) -> Installed:
+    """Return the place of a version of the library under ``directory``."""
+    return Installed(directory / version / NAME, directory / version / _PRELOAD)
+
+
+def install(installed: Installed, content: bytes) -> None:
+    """Have the library at its place, and what loads it: what is there already is read, and replaced if it is not that.
+
+    A library of the version that its place is named by stays; where it is missing or damaged, ``content`` goes there.
+
+    Raises:
+        OSError: one of the files cannot be read or written.
+    """
+    place = installed.library.parent
+    place.mkdir(parents=True, exist_ok=True)
+    found = _content(installed.library)
+    if found is None or (found != content and place_in(place.parent, found) != installed):
+        _put(installed.library, content)
+    loads = f"{CONTAINER_LIBRARY}\n".encode()
+    if _content(installed.preload) != loads:
+        _put(installed.preload, loads)
+
+
+def _content(path: Path) -> bytes | None:
+    """Return what is in a regular file, None where there is none."""
+    try:
+        return path.read_bytes() if stat.S_ISREG(path.lstat().st_mode) else None
+    except FileNotFoundError:
+        return None
+
+
+def _put(path: Path, content: bytes) -> None:
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()  # containerd makes an empty one where the source of a mount is missing
+    write_whole(path, content, 0o755)

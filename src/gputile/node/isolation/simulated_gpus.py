@@ -1,0 +1,112 @@
+"""GPUs where there are none: a libcuda.so.1 of our own, and the file of the machine that its processes share.
+
+Memory is counted for all processes together and given back when one dies; kernels take time on a card, one after the
+other. How long, and what else a call does, say the sources of the library, tests/fakes/cudadriver.
+"""
+
+import os
+import struct
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gputile.node.isolation.library import LibraryMissing
+
+STATE_VARIABLE: Final = "GPUTILE_FAKE_CUDA"
+DRIVER: Final = "libcuda.so.1"
+MIB: Final = 1 << 20
+
+# As tests/fakes/cudadriver/fake.h lays them out.
+_MAGIC, _MOST_CARDS, _MOST_PROCESSES = 0x64756366, 8, 256
+_HEADER = struct.Struct("<4I")
+_CARD = struct.Struct("<16s9Q40x")
+_PROCESS = struct.Struct(f"<i4x{2 * _MOST_CARDS + 1}Q")
+_SIZE = _HEADER.size + _MOST_CARDS * _CARD.size + _MOST_PROCESSES * _PROCESS.size
+
+
+def driver_directory() -> Path:
+    """Return where this install has the simulated driver.
+
+    Raises:
+        LibraryMissing: gputile was installed without a C compiler.
+    """
+    directory = Path(__file__).with_name("simulated")
+    if not (directory / DRIVER).exists():
+        raise LibraryMissing("this gputile has no simulated driver: it was installed without a C compiler")
+    return directory
+
+
+@dataclass(frozen=True)
+class SimulatedCard:
+    """What a card is and has done: bytes, nanoseconds."""
+
+    uuid: str
+    total: int
+    used: int
+    peak: int
+    busy_ns: int
+    launches: int
+
+
+@dataclass(frozen=True)
+class SimulatedProcess:
+    """What a process that is or was on the machine holds and has done, by the machine's numbers of the cards."""
+
+    pid: int
+    used: tuple[int, ...]
+    busy_ns: tuple[int, ...]
+    launches: int
+
+
+class SimulatedGpus:
+    """A machine with cards of ``mib`` MiB; its file is made in ``directory``. ``driver`` is where its libraries are."""
+
+    def __init__(
+        self,
+        directory: Path,
+        driver: Path,
+        mib: Sequence[int] = (16384,),
+        context_mib: int = 0,
+        module_mib: int = 0,
+        copy_bytes_per_us: int = 0,
+        driver_version: int = 13000,
+    ) -> None:
+        self.path = directory / "gpus"
+        self._driver = driver
+        self.uuids = tuple(f"GPU-{uuid.UUID(int=0x5117 << 64 | index + 1)}" for index in range(len(mib)))
+        rest = (0, 0, context_mib * MIB, module_mib * MIB, 0, 0, 0, copy_bytes_per_us)
+        cards = b"".join(
+            _CARD.pack(uuid.UUID(name[4:]).bytes, size * MIB, *rest) for name, size in zip(self.uuids, mib, strict=True)
+        )
+        content = _HEADER.pack(_MAGIC, len(mib), driver_version, 0) + cards
+        self.path.write_bytes(content.ljust(_SIZE, b"\0"))
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment in which another process runs on this machine."""
+        inherited = os.environ.get("LD_LIBRARY_PATH")
+        paths = [str(self._driver), *([inherited] if inherited else [])]
+        return {"LD_LIBRARY_PATH": ":".join(paths), STATE_VARIABLE: str(self.path)}
+
+    def cards(self) -> list[SimulatedCard]:
+        """Return the state of each card now; what a killed process held stays until somebody needs it."""
+        content = self.path.read_bytes()
+        count = _HEADER.unpack_from(content)[1]
+        found = []
+        for index in range(count):
+            values = _CARD.unpack_from(content, _HEADER.size + index * _CARD.size)
+            name, total, used, peak, _, _, _, busy, launches, _ = values
+            found.append(SimulatedCard(f"GPU-{uuid.UUID(bytes=name)}", total, used, peak, busy, launches))
+        return found
+
+    def processes(self) -> list[SimulatedProcess]:
+        """Return the processes that hold something or did something."""
+        content = self.path.read_bytes()
+        start, found = _HEADER.size + _MOST_CARDS * _CARD.size, []
+        for index in range(_MOST_PROCESSES):
+            pid, *rest = _PROCESS.unpack_from(content, start + index * _PROCESS.size)
+            used, busy = tuple(rest[:_MOST_CARDS]), tuple(rest[_MOST_CARDS : 2 * _MOST_CARDS])
+            if pid:
+                found.append(SimulatedProcess(pid, used, busy, rest[-1]))
+        return found

@@ -1,0 +1,147 @@
+"""Is time on a card shared as asked? Probes of several containers keep it busy, under an arbiter, side by side."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim, encode_assignment
+from gputile.node.arbiter.protocol import SOCKET
+from gputile.node.arbiter.shares import WHOLE
+from gputile.node.isolation.library import library_path
+from gputile.node.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
+
+LIMIT_MIB: Final = 2048
+SECONDS: Final = 4.0
+MOST_ROUNDS: Final = 8
+CLOSE: Final = 0.05
+LEAST_ALONE: Final = 0.98
+_WITHIN_S: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRow:
+    """The part of a card's time that a container was to get, and got; 1.0 is what a process gets without the library.
+
+    ``ratio`` is what it got by what the row before it got, 0 where it was alone. ``failed`` says what went wrong.
+    """
+
+    what: str
+    wanted: float
+    got: float
+    wanted_ratio: float
+    ratio: float
+    holds: bool
+    failed: str = ""
+
+
+class ProbeError(RuntimeError):
+    """A probe did not do its work."""
+
+
+def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECONDS) -> Iterator[TimeRow]:
+    """Yield rows for one container alone, for two under caps, and for two by weights.
+
+    Each case is repeated, up to eight times, until it holds: shares over all rounds, and the best round of the one that
+    is alone, since other work on the machine slows single processes down now and then.
+    ``environment`` is what makes a process see the card with ``uuid``, alone.
+
+    Raises:
+        LibraryMissing: this install has no library.
+    """
+    capped = [CardClaim(uuid, part, part * WHOLE // 100, part * WHOLE // 100) for part in (30, 60)]
+    cases = (
+        (("alone",), [CardClaim(uuid)], (1.0,)),
+        (("30 % of two", "60 % of two"), capped, (0.3, 0.6)),
+        (("weight 1 of two", "weight 3 of two"), [CardClaim(uuid, 1), CardClaim(uuid, 3)], (0.25, 0.75)),
+    )
+    for names, claims, wanted in cases:
+        rows: list[TimeRow] = []
+        rounds: list[list[float]] = []
+        for _ in range(MOST_ROUNDS):
+            try:
+                rate = _fills(environment, [None], seconds)[0]
+                with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
+                    fills = _arbitrated(Path(directory), uuid, environment, claims, seconds)
+            except ProbeError as error:
+                rows = [TimeRow(name, 0.0, 0.0, 0.0, 0.0, holds=False, failed=str(error)) for name in names]
+                break
+            rounds.append([fill / rate for fill in fills])
+            together = max if len(claims) == 1 else mean
+            rows = _judge(names, claims, wanted, [together(parts) for parts in zip(*rounds, strict=True)])
+            if all(row.holds for row in rows):
+                break
+        yield from rows
+
+
+def _judge(
+    names: Sequence[str], claims: Sequence[CardClaim], wanted: Sequence[float], got: Sequence[float]
+) -> list[TimeRow]:
+    rows = []
+    for i, (name, claim) in enumerate(zip(names, claims, strict=True)):
+        wanted_ratio, ratio = (wanted[i] / wanted[0], got[i] / got[0]) if i else (0.0, 0.0)
+        holds = i == 0 or abs(ratio / wanted_ratio - 1) < CLOSE
+        if claim.ceiling < WHOLE:
+            holds = holds and got[i] <= wanted[i] * (1 + CLOSE)
+        elif len(claims) == 1:
+            holds = got[i] >= LEAST_ALONE
+        rows.append(TimeRow(name, wanted[i], round(got[i], 3), wanted_ratio, round(ratio, 3), holds))
+    return rows
+
+
+def _arbitrated(
+    directory: Path, uuid: str, environment: Mapping[str, str], claims: Sequence[CardClaim], seconds: float
+) -> list[float]:
+    places = [directory / str(number) for number in range(len(claims))]
+    for place in places:
+        place.mkdir()
+        (place / LIMITS).write_bytes(encode_limits([CardLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
+        (place / USAGE).write_bytes(bytes(USAGE_BYTES))
+    allocations = (Allocation(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
+    arbiter = subprocess.Popen([sys.executable, "-m", "gputile.node.arbiter"], stdin=subprocess.PIPE)
+    try:
+        assert arbiter.stdin is not None  # noqa: S101 - it is a pipe
+        arbiter.stdin.write(encode_assignment(Assignment(tuple(allocations))))
+        arbiter.stdin.flush()
+        end = time.monotonic() + _WITHIN_S
+        while not all((place / SOCKET).exists() for place in places):
+            if arbiter.poll() is not None or time.monotonic() > end:
+                raise ProbeError("the time arbiter does not start")
+            time.sleep(0.01)
+        return _fills(environment, places, seconds)
+    finally:
+        arbiter.communicate()
+
+
+def _fills(environment: Mapping[str, str], places: Sequence[Path | None], seconds: float) -> list[float]:
+    """Return how often a second each of the probes side by side fills memory; one without a place has no library."""
+    command = [sys.executable, "-m", "gputile.node.isolation.time_probe", str(seconds)]
+    with ExitStack() as stack:
+        probes = []
+        for place in places:
+            variables = {**os.environ, **environment}
+            if place is not None:
+                variables |= {"GPUTILE_DIRECTORY": str(place), "LD_PRELOAD": str(library_path())}
+            pipe = subprocess.PIPE
+            probe = subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+            probes.append(stack.enter_context(probe))
+            stack.callback(probe.kill)
+        for probe in probes:
+            if probe.stdout is not None:
+                probe.stdout.readline()
+        for probe in probes:
+            if probe.stdin is not None and probe.poll() is None:
+                probe.stdin.write("\n")
+                probe.stdin.flush()
+        said = [probe.communicate(timeout=_WITHIN_S) for probe in probes]
+    for probe, (out, err) in zip(probes, said, strict=True):
+        if probe.returncode or not out:
+            raise ProbeError(err.strip() or f"a probe ended with {probe.returncode}")
+    return [float(out) for out, _ in said]

@@ -1,0 +1,151 @@
+"""One card, read from NVML: its facts, its MIG instances, its connections."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from gputile.node.nvml.bandwidth import GpuLink, Wiring
+from gputile.node.nvml.binding import Handle, NvmlBinding, optional
+from gputile.node.nvml.errors import ABSENT, CallError, Problem
+from gputile.node.nvml.probe import Mig, MigInstance, ProbedCard
+
+_NODE_SCOPE: Final = 0  # NVML_AFFINITY_SCOPE_NODE
+_NODE_WORDS: Final = 16  # 64 NUMA nodes each
+_MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS
+_REMOTE_GPU, _REMOTE_SWITCH = 0, 2  # nvmlIntNvLinkDeviceType_t
+_MIG_ON: Final = 1
+_RECOVERY_ACTION: Final = 230  # NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+_RECOVERIES: Final = {
+    1: "reset it (`nvidia-smi --gpu-reset`)",
+    2: "reboot the node",
+    3: "end the work that uses its peers",
+    4: "drain the node and reset the GPU",
+}
+_PROFILE = re.compile(r"MIG (?P<profile>\S+)$")
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+
+
+class UnusableCardError(Exception):
+    """The card answers, and cannot be shared; ``problem`` says why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def read_card(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedCard:
+    """Return the facts of the card.
+
+    Raises:
+        CallError: a call that every card answers failed.
+        UnusableCardError: the card has no memory of its own.
+    """
+    model = nvml.nvmlDeviceGetName(handle)
+    memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
+    if memory is None or memory.total < _MIB:
+        raise UnusableCardError(
+            Problem("CardWithoutMemory", f"{model} reports no memory of its own, and cannot be shared by memory")
+        )
+    current, pending = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
+    mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == _MIG_ON else Mig.OFF
+    return ProbedCard(
+        index=index,
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        model=model,
+        mib=memory.total // _MIB,
+        bus_id=nvml.nvmlDeviceGetPciInfo(handle).busId.upper(),
+        numa=_numa_node(nvml, handle),
+        minor=optional(-1, nvml.nvmlDeviceGetMinorNumber, handle),
+        capability=nvml.nvmlDeviceGetCudaComputeCapability(handle),
+        mig=mig,
+        mig_pending=current != pending,
+        instances=tuple(_instances(nvml, handle, memory.total)) if mig is Mig.ON else (),
+    )
+
+
+def read_wiring(nvml: NvmlBinding, handle: Handle, card: ProbedCard) -> Wiring:
+    """Return the connections of the card.
+
+    Raises:
+        CallError: the card does not answer any more.
+    """
+    generation = optional(0, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
+    width = optional(0, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
+    return Wiring(card.bus_id, (generation, width), tuple(_links(nvml, handle)))
+
+
+def trouble_of(nvml: NvmlBinding, handle: Handle) -> str:
+    """Return what is wrong with a card that answers, "" if nothing.
+
+    Raises:
+        CallError: it does not answer.
+    """
+    nvml.nvmlDeviceGetMemoryInfo(handle)
+    _, _, pending, failed = optional((0, 0, 0, 0), nvml.nvmlDeviceGetRemappedRows, handle)
+    if failed:
+        return "a broken memory row could not be remapped: replace the GPU"
+    if pending or optional(0, nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle):
+        return "broken memory waits to be mapped out: reset the GPU (`nvidia-smi --gpu-reset`)"
+    field = next(iter(optional((), nvml.nvmlDeviceGetFieldValues, handle, [_RECOVERY_ACTION])), None)
+    if field is not None and field.nvmlReturn == 0 and field.value.uiVal:
+        action = field.value.uiVal
+        return f"the driver asks: {_RECOVERIES.get(action, f'recovery action {action}')}"
+    return ""
+
+
+def _numa_node(nvml: NvmlBinding, handle: Handle) -> int:
+    """Return the one NUMA node whose memory is next to the card; -1 where it is none, or several, as in some VMs."""
+    words = optional((), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, _NODE_SCOPE)
+    mask = sum(word << 64 * i for i, word in enumerate(words))
+    return mask.bit_length() - 1 if mask.bit_count() == 1 else -1
+
+
+def _links(nvml: NvmlBinding, handle: Handle) -> Iterator[GpuLink]:
+    for number in range(_MOST_LINKS):
+        try:
+            active = nvml.nvmlDeviceGetNvLinkState(handle, number)
+        except CallError as error:
+            if error.code in ABSENT:
+                return  # the card has no link of this number, nor a later one
+            raise
+        if not active:
+            continue
+        version = optional(0, nvml.nvmlDeviceGetNvLinkVersion, handle, number)
+        kind = optional(_REMOTE_GPU, nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, number)
+        if kind == _REMOTE_SWITCH:
+            yield GpuLink(version, "")
+        elif kind == _REMOTE_GPU:
+            peer = optional(None, nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, number)
+            if peer is not None:
+                yield GpuLink(version, peer.busId.upper())
+
+
+def _instances(nvml: NvmlBinding, handle: Handle, card_bytes: int) -> Iterator[MigInstance]:
+    for number in range(optional(0, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
+        instance = optional(None, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
+        if instance is None:
+            continue
+        yield MigInstance(
+            uuid=nvml.nvmlDeviceGetUUID(instance),
+            profile=_profile(nvml, instance, card_bytes),
+            mib=nvml.nvmlDeviceGetMemoryInfo(instance).total // _MIB,
+            gi=nvml.nvmlDeviceGetGpuInstanceId(instance),
+            ci=nvml.nvmlDeviceGetComputeInstanceId(instance),
+        )
+
+
+def _profile(nvml: NvmlBinding, instance: Handle, card_bytes: int) -> str:
+    """Return NVIDIA's name of the instance's size: the end of its name, or made from its slices and memory.
+
+    The memory in it is the instance's eighths of the card's memory in GB, as in NVIDIA's go-nvlib.
+    """
+    named = _PROFILE.search(nvml.nvmlDeviceGetName(instance))
+    if named:
+        return named["profile"]
+    facts = nvml.nvmlDeviceGetAttributes(instance)
+    eighths = -(-facts.memorySizeMB * _MIB * 8 // card_bytes)
+    memory = f"{facts.gpuInstanceSliceCount}g.{round(eighths * -(-card_bytes // _GIB) / 8)}gb"
+    if facts.computeInstanceSliceCount == facts.gpuInstanceSliceCount:
+        return memory
+    return f"{facts.computeInstanceSliceCount}c.{memory}"

@@ -1,0 +1,155 @@
+"""Keeps a probe open, and says at any time what is known of the machine's GPUs.
+
+It outlives what it watches: a driver that is missing, fails half-way or is replaced is tried again with growing
+pauses; a card that vanished stays in the list, unhealthy and under its index, until it answers again.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, count
+from math import inf
+from typing import Final
+
+from gputile.core.devices.health import Examined, Health, Sign, after, remembered, without
+from gputile.core.devices.inventory import Inventory
+from gputile.node.nvml.errors import Code, NvmlError, Problem, problem_of
+from gputile.node.nvml.null import NullProbe
+from gputile.node.nvml.probe import Probe, ProbedCard, ProbedMachine
+
+EXAMINE_EVERY_S: Final = 10.0
+READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that changed
+FIRST_RETRY_S: Final = 2.0
+LONGEST_RETRY_S: Final = 120.0
+
+NOT_PROBED: Final = Problem("Starting", "the GPUs have not been looked at yet")
+NO_INVENTORY: Final = Inventory(cards=())
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The machine and the health of its cards. ``machine.down`` does not take known cards out, only unhealthy."""
+
+    machine: ProbedMachine
+    health: Health
+
+
+class Monitor:
+    """What is known of the GPUs, one ``step`` after the other; each blocks, so it is for a thread of its own.
+
+    ``known`` is what the agent before this one published: cards keep their indices, unhealthy ones begin unhealthy.
+    """
+
+    def __init__(
+        self,
+        open_probe: Callable[[], Probe],
+        known: Inventory = NO_INVENTORY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._open_probe = open_probe
+        self._clock = clock
+        self._probe: Probe = NullProbe(NOT_PROBED)
+        self._index = {card.uuid: card.index for card in known.cards}
+        self._lost: frozenset[str] = frozenset()  # cards that a new session may find again
+        self._failures = 0
+        self._reopen_at_s = clock()
+        self._read_at_s = self._examine_at_s = inf
+        health = remembered((card.uuid for card in known.cards if not card.healthy), clock())
+        self.seen = Observation(ProbedMachine(down=NOT_PROBED), health)
+
+    def step(self, seconds: float) -> bool:
+        """Take in what the driver says within ``seconds``; return whether that changed what is published."""
+        before = self.seen
+        try:
+            if self._clock() >= self._reopen_at_s:
+                self._reopen()
+            due_s = min(self._reopen_at_s, self._read_at_s, self._examine_at_s)
+            self._take(self._probe.watch_health(max(0.0, min(seconds, due_s - self._clock()))))
+            if self._clock() >= self._read_at_s:
+                self._read_at_s = self._clock() + READ_EVERY_S
+                self._take(self._read(self._probe.inventory()))
+            if self._clock() >= self._examine_at_s:
+                self._examine_at_s = self._clock() + EXAMINE_EVERY_S
+                self._take(self._probe.examine())
+        except NvmlError as error:
+            self._go_down(error.problem)
+        return self.seen.machine != before.machine or self.seen.health.reasons != before.health.reasons
+
+    def close(self) -> None:
+        """End the session with the driver."""
+        self._probe.close()
+
+    def _reopen(self) -> None:
+        self._probe.close()
+        self._probe = self._open_probe()
+        self._reopen_at_s = inf
+        self._read_at_s = self._examine_at_s = self._clock()
+
+    def _go_down(self, problem: Problem) -> None:
+        self._probe.close()
+        self._probe = NullProbe(problem)
+        self._read_at_s = self._examine_at_s = inf
+        self._retry_later()
+        machine = replace(self.seen.machine, down=problem, problems=())
+        signs = [Examined(uuid, problem.message) for uuid in _uuids(machine)]
+        self.seen = Observation(machine, after(self.seen.health, signs, self._clock()))
+
+    def _retry_later(self) -> None:
+        self._reopen_at_s = self._clock() + min(FIRST_RETRY_S * 2.0**self._failures, LONGEST_RETRY_S)
+        self._failures = min(self._failures + 1, 32)
+
+    def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
+        """Take in a new inventory; return a sign for each card that is no longer in it."""
+        known, answering = self.seen.machine, {card.uuid for card in machine.cards}
+        vanished = [card for card in known.cards if card.uuid not in answering]
+        self._give_indices(machine, first=not known.cards)
+        merged = _merged(machine, known, vanished, self._index)
+        self.seen = Observation(merged, without(self.seen.health, _uuids(known) - _uuids(merged)))
+        lost = problem_of(Code.GPU_IS_LOST).message
+        return tuple(Examined(uuid, lost) for card in vanished for uuid in _uuids_of(card))
+
+    def _give_indices(self, machine: ProbedMachine, *, first: bool) -> None:
+        """Let every card keep the index that it had, since the driver counts anew when one is gone."""
+        if first:
+            present = {card.uuid for card in machine.cards}
+            self._index = {uuid: index for uuid, index in self._index.items() if uuid in present}
+        for card in machine.cards:
+            if card.uuid not in self._index:
+                taken = set(self._index.values())
+                self._index[card.uuid] = next(i for i in chain((card.index,), count()) if i not in taken)
+
+    def _take(self, signs: tuple[Sign, ...]) -> None:
+        if not signs:
+            return
+        self.seen = replace(self.seen, health=after(self.seen.health, signs, self._clock()))
+        examined = [sign for sign in signs if isinstance(sign, Examined)]
+        lost = {sign.uuid for sign in examined if sign.trouble and not sign.doubtful}
+        self._lost = (self._lost - {sign.uuid for sign in examined} | lost) & _uuids(self.seen.machine)
+        if self._lost:
+            if self._reopen_at_s == inf:
+                self._retry_later()
+        else:
+            self._failures, self._reopen_at_s = 0, inf
+
+
+def _uuids_of(card: ProbedCard) -> tuple[str, ...]:
+    return (card.uuid, *(instance.uuid for instance in card.instances))
+
+
+def _uuids(machine: ProbedMachine) -> frozenset[str]:
+    return frozenset(uuid for card in machine.cards for uuid in _uuids_of(card))
+
+
+def _merged(
+    now: ProbedMachine, known: ProbedMachine, vanished: Iterable[ProbedCard], index: Mapping[str, int]
+) -> ProbedMachine:
+    """Return ``now`` with the ``vanished`` cards of ``known`` beside its own, all in the order of ``index``."""
+    speed = {
+        (one.uuid, other.uuid): machine.bandwidth[i][j]
+        for machine in (known, now)
+        for i, one in enumerate(machine.cards)
+        for j, other in enumerate(machine.cards)
+    }
+    cards = sorted((replace(c, index=index[c.uuid]) for c in (*now.cards, *vanished)), key=lambda card: card.index)
+    rows = tuple(tuple(speed.get((one.uuid, other.uuid), 0.0) for other in cards) for one in cards)
+    return replace(now, cards=tuple(cards), bandwidth=rows)

@@ -1,0 +1,30 @@
+"""The probe of a machine without a usable driver: it advertises nothing and says why (L1)."""
+
+import time
+
+from gputile.core.devices.health import Sign
+from gputile.node.nvml.errors import Problem
+from gputile.node.nvml.probe import ProbedMachine
+
+
+class NullProbe:
+    """No cards, and the problem that explains it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._machine = ProbedMachine(down=problem)
+
+    def inventory(self) -> ProbedMachine:
+        """Return a machine without cards."""
+        return self._machine
+
+    def watch_health(self, seconds: float) -> tuple[Sign, ...]:
+        """Wait: nothing happens to no cards."""
+        time.sleep(seconds)
+        return ()
+
+    def examine(self) -> tuple[Sign, ...]:
+        """Return no signs."""
+        return ()
+
+    def close(self) -> None:
+        """Do nothing."""

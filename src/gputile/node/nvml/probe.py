@@ -1,0 +1,116 @@
+"""What a probe of the machine's GPUs tells, and the interface that every backend has."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from gputile.core.devices.health import Health, Sign
+from gputile.core.devices.inventory import Card, Inventory
+from gputile.node.nvml.errors import Problem
+
+
+class Mig(StrEnum):
+    """Whether a card is split into MIG instances (NVIDIA Multi-Instance GPU)."""
+
+    INCAPABLE = "incapable"
+    OFF = "off"
+    ON = "on"
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """One MIG device. ``profile`` is NVIDIA's name for its size (``1g.10gb``), ``mib`` its memory in MiB.
+
+    ``gi`` and ``ci`` are the IDs of its GPU instance and its compute instance.
+    """
+
+    uuid: str
+    profile: str
+    mib: int
+    gi: int
+    ci: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedCard:
+    """One GPU as NVML tells it.
+
+    ``model`` and ``mib`` equal what ``nvidia-smi --query-gpu=gpu_name,memory.total`` prints; ``numa`` is -1 and
+    ``minor`` (of /dev/nvidiaN) -1 where unknown; ``bus_id`` is as nvidia-smi's ``pci.bus_id``. ``mig_pending``
+    is set while a change of the MIG mode waits for a reset.
+    """
+
+    index: int
+    uuid: str
+    model: str
+    mib: int
+    bus_id: str
+    numa: int = -1
+    minor: int = -1
+    capability: tuple[int, int] = (0, 0)
+    mig: Mig = Mig.INCAPABLE
+    mig_pending: bool = False
+    instances: tuple[MigInstance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedMachine:
+    """The GPUs of one machine, ordered by index.
+
+    ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th card of ``cards`` in GB/s one way. ``cuda`` is
+    the highest CUDA version that the driver supports, as (major, minor). ``down`` says why no card can be reached,
+    ``problems`` what is wrong with single cards.
+    """
+
+    cards: tuple[ProbedCard, ...] = ()
+    bandwidth: tuple[tuple[float, ...], ...] = ()
+    driver: str = ""
+    cuda: tuple[int, int] = (0, 0)
+    down: Problem | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+class Probe(Protocol):
+    """One open session with the driver. Not for use by several threads at once."""
+
+    def inventory(self) -> ProbedMachine:
+        """Return the machine's cards; one that cannot be read is left out and named among the problems.
+
+        Raises:
+            NvmlError: the driver does not answer any more.
+        """
+
+    def watch_health(self, seconds: float) -> tuple[Sign, ...]:
+        """Wait for at most ``seconds`` until the driver reports something, and return it.
+
+        Raises:
+            NvmlError: the driver does not answer any more.
+        """
+
+    def examine(self) -> tuple[Sign, ...]:
+        """Return a sign for each card and MIG instance that the last inventory listed.
+
+        Raises:
+            NvmlError: the driver does not answer any more.
+        """
+
+    def close(self) -> None:
+        """End the session; it may be called twice."""
+
+
+def inventory_of(
+    machine: ProbedMachine, health: Health, mode: str = "", unit_mib: int = 0, replicas: int = 0
+) -> Inventory:
+    """Return what is published of ``machine`` for the scheduler, with ``mode``, unit and ``replicas`` as in force.
+
+    A card in MIG mode is left out: nothing can run on the whole of it.
+    """
+    whole = [i for i, card in enumerate(machine.cards) if card.mig is not Mig.ON]
+    cards = tuple(as_card(machine.cards[i], healthy=health.healthy(machine.cards[i].uuid)) for i in whole)
+    rows = tuple(tuple(machine.bandwidth[i][j] for j in whole) for i in whole) if machine.bandwidth else ()
+    return Inventory(cards=cards, mode=mode, unit_mib=unit_mib, replicas=replicas, bandwidth=rows)
+
+
+def as_card(card: ProbedCard, *, healthy: bool = True) -> Card:
+    """Return ``card`` as the scheduler knows it."""
+    return Card(index=card.index, uuid=card.uuid, mib=card.mib, model=card.model, numa=card.numa, healthy=healthy)

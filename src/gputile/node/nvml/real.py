@@ -1,0 +1,221 @@
+"""The probe of a machine with an NVIDIA driver, through NVIDIA's own binding."""
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+import pynvml  # type: ignore[import-untyped]
+
+from gputile.core.devices.health import Examined, Sign, XidSeen
+from gputile.node.nvml.bandwidth import Wiring, bandwidth_matrix
+from gputile.node.nvml.binding import EventSet, Handle, NvmlBinding, NvmlEvent, optional
+from gputile.node.nvml.cards import UnusableCardError, read_card, read_wiring, trouble_of
+from gputile.node.nvml.errors import CERTAIN, DOWN, CallError, Code, NvmlError, Problem
+from gputile.node.nvml.probe import ProbedCard, ProbedMachine
+
+_XID_EVENT: Final = 0x8  # nvmlEventTypeXidCriticalError
+_NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the card, not of a MIG instance
+_SYSTEM_LEVEL: Final = 50  # NVML_TOPOLOGY_SYSTEM
+_MOST_EVENTS: Final = 64  # taken by one watch
+_FAILED_WAIT_S: Final = 0.5  # between two waits that fail at once
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Listed = tuple[Handle, ProbedCard]
+
+
+class _Calls:
+    """The binding's functions, with ``CallError`` in place of its own errors."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(pynvml, name)
+
+        def call(*args: object) -> Any:
+            try:
+                return function(*args)
+            except pynvml.NVMLError as error:
+                raise CallError(error.value, name) from error
+            except UnicodeDecodeError as error:  # a card out of order can answer bytes that are no text
+                raise CallError(Code.UNKNOWN, name) from error
+
+        setattr(self, name, call)
+        return call
+
+
+def open_real() -> "RealProbe":
+    """Return a session with the driver.
+
+    Raises:
+        NvmlError: there is no driver, or it does not work.
+    """
+    nvml = cast(NvmlBinding, _Calls())
+    _machine_wide(nvml.nvmlInit)
+    return RealProbe(nvml)
+
+
+class RealProbe:
+    """One session with NVML."""
+
+    def __init__(self, nvml: NvmlBinding) -> None:
+        self._nvml = nvml
+        self._listed: tuple[Listed, ...] = ()
+        self._bandwidth: tuple[tuple[float, ...], ...] = ()
+        self._events: EventSet | None = None
+        self._open = True
+
+    def inventory(self) -> ProbedMachine:
+        """Return the machine's cards, read anew; the bandwidth only where other cards are there than before."""
+        nvml = self._nvml
+        listed: list[Listed] = []
+        problems: list[Problem] = []
+        for index in range(_machine_wide(nvml.nvmlDeviceGetCount)):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                listed.append((handle, read_card(nvml, handle, index)))
+            except CallError as error:
+                _raise_if_down(error)
+                problems.append(_of_card(index, error.problem))
+            except UnusableCardError as error:
+                problems.append(_of_card(index, error.problem))
+        before, self._listed = self._listed, tuple(listed)
+        if _uuids(before) != _uuids(self._listed):
+            self._bandwidth = self._measure()
+            self._listen(self._listed)
+        cuda = _machine_wide(optional, 0, nvml.nvmlSystemGetCudaDriverVersion)
+        return ProbedMachine(
+            cards=tuple(card for _, card in self._listed),
+            bandwidth=self._bandwidth,
+            driver=_machine_wide(optional, "", nvml.nvmlSystemGetDriverVersion),
+            cuda=(cuda // 1000, cuda % 1000 // 10),
+            problems=tuple(problems),
+        )
+
+    def watch_health(self, seconds: float) -> tuple[Sign, ...]:
+        """Wait for XID events; where the wait itself fails, as when a card is lost, examine the cards instead."""
+        if self._events is None:
+            time.sleep(seconds)
+            return ()
+        signs: list[Sign] = []
+        left_ms = round(seconds * 1000)
+        while len(signs) < _MOST_EVENTS:
+            try:
+                signs += self._signs_of(self._nvml.nvmlEventSetWait(self._events, left_ms))
+            except CallError as error:
+                if error.code == Code.TIMEOUT:
+                    break
+                time.sleep(min(seconds, _FAILED_WAIT_S))
+                examined = self.examine()
+                well = {sign.uuid for sign in examined if not sign.trouble}
+                self._listen(tuple((handle, card) for handle, card in self._listed if card.uuid in well))
+                return (*signs, *examined)
+            left_ms = 0
+        return tuple(signs)
+
+    def examine(self) -> tuple[Examined, ...]:
+        """Ask every listed card whether it is well."""
+        return tuple(sign for handle, card in self._listed for sign in self._examined(handle, card))
+
+    def close(self) -> None:
+        """End the session with the driver."""
+        if self._open:
+            self._open = False
+            self._stop_listening()
+            with suppress(CallError):
+                self._nvml.nvmlShutdown()
+
+    def _measure(self) -> tuple[tuple[float, ...], ...]:
+        handles = [handle for handle, _ in self._listed]
+        wirings = []
+        for handle, card in self._listed:
+            try:
+                wirings.append(read_wiring(self._nvml, handle, card))
+            except CallError:  # what is wrong with the card, its examination tells
+                wirings.append(Wiring(card.bus_id))
+
+        def level(i: int, j: int) -> int:
+            try:
+                return self._nvml.nvmlDeviceGetTopologyCommonAncestor(handles[i], handles[j])
+            except CallError:
+                return _SYSTEM_LEVEL
+
+        return bandwidth_matrix(wirings, level)
+
+    def _listen(self, listed: tuple[Listed, ...]) -> None:
+        """Have the XIDs of these cards reported; one that cannot report any is examined only."""
+        self._stop_listening()
+        if not listed:
+            return
+        try:
+            events = self._nvml.nvmlEventSetCreate()
+        except CallError:
+            return
+        registered = 0
+        for handle, _ in listed:
+            with suppress(CallError):
+                self._nvml.nvmlDeviceRegisterEvents(handle, _XID_EVENT, events)
+                registered += 1
+        self._events = events
+        if not registered:
+            self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        events, self._events = self._events, None
+        if events is not None:
+            with suppress(CallError):
+                self._nvml.nvmlEventSetFree(events)
+
+    def _signs_of(self, event: NvmlEvent) -> Iterator[XidSeen]:
+        """Return an XID's sign for the card, or for the MIG instances that it names."""
+        if event.eventType != _XID_EVENT:
+            return
+        # The handle is compared, not asked: a card that just fell off the bus cannot tell its UUID.
+        where = _address(event.device)
+        card = next((card for handle, card in self._listed if _address(handle) == where), None)
+        if card is None:
+            return
+        code = event.eventData
+        named = [
+            instance
+            for instance in card.instances
+            if instance.gi == event.gpuInstanceId and event.computeInstanceId in (instance.ci, _NO_INSTANCE)
+        ]
+        for uuid in [instance.uuid for instance in named] or [card.uuid]:
+            yield XidSeen(uuid, code)
+
+    def _examined(self, handle: Handle, card: ProbedCard) -> Iterator[Examined]:
+        doubtful = False
+        try:
+            trouble = trouble_of(self._nvml, handle)
+        except CallError as error:
+            _raise_if_down(error)
+            trouble = error.problem.message
+            doubtful = error.code not in CERTAIN
+        for uuid in (card.uuid, *(instance.uuid for instance in card.instances)):
+            yield Examined(uuid, trouble, doubtful)
+
+
+def _machine_wide(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call what no machine with a working driver refuses."""
+    try:
+        return function(*args, **kwargs)
+    except CallError as error:
+        raise NvmlError(error.problem) from error
+
+
+def _raise_if_down(error: CallError) -> None:
+    if error.code in DOWN:
+        raise NvmlError(error.problem) from error
+
+
+def _of_card(index: int, problem: Problem) -> Problem:
+    return Problem(problem.reason, f"GPU {index}: {problem.message}")
+
+
+def _uuids(listed: tuple[Listed, ...]) -> list[str]:
+    return [card.uuid for _, card in listed]
+
+
+def _address(handle: Handle) -> int | None:
+    return ctypes.cast(cast(Any, handle), ctypes.c_void_p).value

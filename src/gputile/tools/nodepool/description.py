@@ -1,0 +1,85 @@
+"""Reads ``kind: NodePool``, what people type to describe a GPU node pool, and names every mistake at once."""
+
+from typing import Any, get_args
+
+import msgspec
+
+from gputile.api.quantity import QuantityError, parse_mib
+from gputile.api.well_known import MODES, SMALLEST_UNIT_MIB, Mode
+from gputile.core.devices.inventory import MOST_MIB
+from gputile.tools.nodepool.own_labels import meaning_problems, syntax_problems
+from gputile.tools.nodepool.pool import WAYS, NodePool
+
+
+class DescriptionError(ValueError):
+    """The description cannot be used; the text names the field, the rule and the valid values."""
+
+
+def load_nodepool(data: Any) -> NodePool:
+    """Return the description in ``data``, what a YAML parser made of the file.
+
+    Raises:
+        DescriptionError: it cannot be used.
+    """
+    try:
+        pool = msgspec.convert(data, NodePool)
+    except msgspec.ValidationError as error:
+        raise DescriptionError(_with_valid_values(str(error))) from error
+    problems = _problems(pool) or list(meaning_problems(pool))
+    if problems:
+        raise DescriptionError("; ".join(problems))
+    return pool
+
+
+def _with_valid_values(said: str) -> str:
+    """Return what the decoder said, with the values of a field that has a few only."""
+    for field in msgspec.structs.fields(NodePool):
+        kinds = field.type, *get_args(field.type)
+        valid = [value for kind in kinds for value in get_args(kind) if isinstance(value, str)]
+        if valid and said.endswith(f"at `$.{field.encode_name}`"):
+            return f"{said}; valid: {', '.join(valid)}"
+    return said
+
+
+def _problems(pool: NodePool) -> list[str]:
+    found = [*_missing(pool), *_sizes(pool), *syntax_problems(pool.labels)]
+    ways = WAYS[pool.provider]
+    if pool.way not in ways:
+        found.append(f"way is {pool.way!r}: valid for {pool.provider} are {', '.join(ways)}")
+    if pool.mode not in MODES:
+        found.append(f"mode is {pool.mode!r}: valid are {', '.join(MODES)}")
+    if pool.min_nodes > pool.max_nodes:
+        found.append(f"minNodes is {pool.min_nodes}, more than maxNodes, {pool.max_nodes}")
+    if pool.autoscaler == "karpenter" and pool.provider != "eks":
+        found.append("autoscaler: karpenter is written for eks only; use cluster-autoscaler")
+    if pool.provider == "aks" and not (len(pool.name) <= 12 and pool.name.isalnum()):
+        found.append(f"name is {pool.name!r}: AKS takes at most 12 letters and digits")
+    if pool.way == "managed-driver" and pool.mode != Mode.EXCLUSIVE.value:
+        found.append(
+            f"mode is {pool.mode!r}: with managed-driver GKE's installer comes in the pod of GKE's device plugin, "
+            "which serves whole cards only; use way own-driver, or mode default"
+        )
+    return found
+
+
+def _missing(pool: NodePool) -> list[str]:
+    needed = {"eks": ("location",), "aks": ("resource_group",), "gke": ("location", "accelerator")}
+    names = {"location": "location", "resource_group": "resourceGroup", "accelerator": "accelerator"}
+    return [f"{names[f]} is missing: {pool.provider} needs it" for f in needed[pool.provider] if not getattr(pool, f)]
+
+
+def _sizes(pool: NodePool) -> list[str]:
+    found, sizes = [], {}
+    for field, text in (("gpuMemoryUnit", pool.gpu_memory_unit), ("gpus.memory", pool.gpus.memory)):
+        try:
+            sizes[field] = parse_mib(text)
+        except QuantityError as error:
+            found.append(f"{field}: {error}")
+    unit, card = sizes.get("gpuMemoryUnit", SMALLEST_UNIT_MIB), sizes.get("gpus.memory")
+    if unit < SMALLEST_UNIT_MIB:
+        found.append(f"gpuMemoryUnit is {pool.gpu_memory_unit}: the smallest valid unit is {SMALLEST_UNIT_MIB}MiB")
+    elif card is not None and card > MOST_MIB:
+        found.append(f"gpus.memory is {pool.gpus.memory}: the most that a card may have is {MOST_MIB}MiB")
+    elif card is not None and card < unit:
+        found.append(f"gpus.memory is {pool.gpus.memory}: a card holds not one unit of {pool.gpu_memory_unit}")
+    return found

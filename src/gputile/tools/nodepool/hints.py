@@ -1,0 +1,56 @@
+"""What an autoscaler has to know of a node that does not exist yet: its labels, its taint, what it will advertise (U8).
+
+The resources are computed by what the agent computes them by, so that hint and node agree at every unit.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU
+from gputile.core.devices.advertised import resources_for_mode
+from gputile.tools.nodepool.labels import Told, agents, joining
+from gputile.tools.nodepool.pool import NodePool
+
+TAINT_VALUE: Final = "present"  # as GKE sets it
+TAINT_EFFECT: Final = "NoSchedule"
+
+
+def node_labels(pool: NodePool) -> dict[str, str]:
+    """Return the labels that the nodes join with (M11), those of their model included where it is described."""
+    return _present(joining(pool)) | pool.labels
+
+
+def template_labels(pool: NodePool) -> dict[str, str]:
+    """Return the labels of a node that gputile and the description give it, for pods to select by."""
+    return node_labels(pool) | _present(agents(pool))
+
+
+def advertised(pool: NodePool) -> dict[str, int]:
+    """Return what a node will advertise, of which there is any."""
+    return {n: c for n, c in resources_for_mode(pool.gpu_mode, pool.cards, pool.unit_mib).items() if c}
+
+
+def units_of_a_card(pool: NodePool) -> int:
+    """Return the most units of GPU memory that one pod can get on one card."""
+    return pool.cards[0].mib // pool.unit_mib
+
+
+def taint() -> str:
+    """Return the taint of GPU nodes (G7) as command lines take it."""
+    return f"{WHOLE_GPU}={TAINT_VALUE}:{TAINT_EFFECT}"
+
+
+def sum_note(pool: NodePool) -> str | None:
+    """Return what no autoscaler's hint can say: how much one card holds."""
+    if not pool.gpu_mode.shared or pool.gpus.count == 1:
+        return None
+    total, each = advertised(pool)[GPU_MEMORY], units_of_a_card(pool)
+    return (
+        f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not that one card has "
+        f"{each}. A pod that asks for more than {each} on one card would bring a node in vain: check such pods with "
+        "gputile nodepool --pod FILE."
+    )
+
+
+def _present(labels: Mapping[str, Told]) -> dict[str, str]:
+    return {key: each.value for key, each in labels.items() if each.value is not None}

@@ -1,0 +1,66 @@
+"""What there is to do: files to write and commands to run, in their order, and what to know about them."""
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A manifest of one or more documents, under the name that the commands use."""
+
+    name: str
+    documents: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A shell command, and why it is there."""
+
+    text: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """The whole of it. ``notes`` are sentences, ``values`` the chart's values that go with such nodes."""
+
+    steps: tuple[File | Command, ...]
+    notes: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
+
+
+def command(program: str, *options: str | tuple[str, str], why: str = "") -> Command:
+    """Return a command with one option a line; a pair is an option and its value, quoted where it has to be."""
+    words = [option if isinstance(option, str) else f"{option[0]} {shlex.quote(option[1])}" for option in options]
+    return Command(" \\\n  ".join([program, *words]), why)
+
+
+def pairs(values: Mapping[str, str]) -> str:
+    """Return a mapping as one word of a command line: k=v,k=v."""
+    return ",".join(f"{key}={value}" for key, value in values.items())
+
+
+def words(values: Mapping[str, str]) -> str:
+    """Return a mapping as several words of a command line: k=v k=v, quoted where they have to be."""
+    return shlex.join(f"{key}={value}" for key, value in values.items())
+
+
+def written(notes: Iterable[str | None]) -> tuple[str, ...]:
+    """Return the notes that there are."""
+    return tuple(note for note in notes if note)
+
+
+GPU_OPERATOR = (
+    Command(
+        "helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update",
+        "NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.",
+    ),
+    command(
+        "helm install gpu-operator nvidia/gpu-operator",
+        "--namespace gpu-operator --create-namespace --wait",
+        "--set devicePlugin.enabled=false",
+    ),
+)
+"""Source: NVIDIA GPU Operator, "Installing the NVIDIA GPU Operator", chart value ``devicePlugin.enabled``."""

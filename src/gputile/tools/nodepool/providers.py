@@ -1,0 +1,15 @@
+"""The providers, by name."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from gputile.tools.nodepool import aks, eks, gke
+from gputile.tools.nodepool.plan import PoolPlan
+from gputile.tools.nodepool.pool import NodePool
+
+PROVIDERS: Final[Mapping[str, Callable[[NodePool], PoolPlan]]] = {"eks": eks.plan, "aks": aks.plan, "gke": gke.plan}
+
+
+def plan_for(pool: NodePool) -> PoolPlan:
+    """Return what there is to do for a pool with its provider."""
+    return PROVIDERS[pool.provider](pool)

@@ -1,0 +1,46 @@
+"""A pod with only those rules for its node that the description of a pool can decide (U8).
+
+A pod is never said to have no place for a label of which the description tells nothing, nor for a rule about other
+pods, since what else runs is not described.
+"""
+
+import msgspec
+
+from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gputile.api.core import Pod
+from gputile.tools.nodepool.labels import may_hold
+from gputile.tools.nodepool.pool import NodePool
+
+
+def decidable(pool: NodePool, pod: Pod) -> Pod:
+    """Return the pod without the rules that some node of the pool may meet for all that is known."""
+    selector = {
+        key: value
+        for key, value in pod.spec.node_selector.items()
+        if not may_hold(pool, NodeSelectorRequirement(key=key, operator="In", values=(value,)))
+    }
+    spec = msgspec.structs.replace(
+        pod.spec,
+        node_selector=selector,
+        affinity=_affinity(pool, pod.spec.affinity.node_affinity if pod.spec.affinity else None),
+        topology_spread_constraints=[],
+    )
+    return msgspec.structs.replace(pod, spec=spec)
+
+
+def _affinity(pool: NodePool, rules: NodeAffinity | None) -> Affinity | None:
+    if rules is None or rules.required is None:
+        return None
+    terms = [_term(pool, term) for term in rules.required.node_selector_terms]
+    if None in terms:
+        return None
+    left = tuple(term for term in terms if term is not None)
+    return Affinity(node_affinity=NodeAffinity(required=NodeSelector(node_selector_terms=left)))
+
+
+def _term(pool: NodePool, term: NodeSelectorTerm) -> NodeSelectorTerm | None:
+    """Return what can be decided of a term; None where that is nothing, so that the term may hold."""
+    left = tuple(each for each in term.match_expressions if not may_hold(pool, each))
+    if term.match_expressions and not left and not term.match_fields:
+        return None
+    return msgspec.structs.replace(term, match_expressions=left)

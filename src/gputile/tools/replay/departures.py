@@ -1,0 +1,189 @@
+"""Replays pods that leave again: creation and deletion times of the trace itself, its load scaled.
+
+The published trace holds one hundredth of the cluster at any time. To load the cluster, the trace comes several times
+over, each copy shifted around its span by a random part of it; then creation times are squeezed until the most that is
+asked for at one time, were nobody ever refused, is ``load`` times the GPUs. Pods run as long as they ran in the trace,
+from when they start.
+"""
+
+import heapq
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gputile.tools.replay.cluster import ReplayCluster
+from gputile.tools.replay.engine import Chooser, ReplayPolicy
+from gputile.tools.replay.trace import Nodes, TraceError, Workload, check_arrivals
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+TURNOVER = 3.0
+"""Demand that comes over the whole replay, as a multiple of what is there at its peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Pods by the time at which they come: arrays of shape [arrivals]."""
+
+    pods: Int64
+    """Index of each pod's shape."""
+    created: Float64
+    """Seconds since the start, rising."""
+    runtime: Float64
+    """Seconds from start to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """What a replay with departures measured, until the last pod came."""
+
+    workload: str
+    policy: str
+    seed: int
+    load: float
+    """Peak demand as a multiple of the cluster's GPUs."""
+    pods: int
+    gpu_hours_asked: float
+    """GPU-hours that pods would have used by then, had each started when it came."""
+    gpu_hours: float
+    """Allocated GPU-hours."""
+    waited_pods: int
+    """Pods that started later than they came."""
+    wait_seconds: float
+    """Mean wait of all pods; of pods that never started, until the end."""
+    failed_pods: int
+    """Pods that had not started when the last pod came."""
+    seconds: float = 0.0
+    """CPU time of the replay."""
+
+
+def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:
+    """Draw who comes when."""
+    if workload.lifetime is None:
+        raise TraceError(f"workload {workload.name}: its file has no creation_time and deletion_time")
+    created, deleted = workload.lifetime
+    demand = np.array([shape.demand for shape in workload.shapes], np.int64)[workload.shape]
+    if demand.sum() == 0:
+        raise TraceError(f"workload {workload.name}: no pod asks for a GPU")
+    rng = np.random.default_rng(seed)
+    check_arrivals(workload, TURNOVER * load * nodes.milli / float(demand.mean()))
+    copies = int(np.ceil(TURNOVER * load * nodes.milli / demand.sum()))
+    first, span = int(created.min()), int(created.max() - created.min()) + 1
+    pods = np.tile(np.arange(len(demand)), copies)
+    shift = np.repeat(rng.random(copies) * span, len(demand))
+    come = (created[pods] - first + shift) % span
+    order = np.argsort(come, kind="stable")
+    pods, come = pods[order], come[order]
+    runtime = np.maximum(deleted - created, 1)[pods].astype(np.float64)
+    return Schedule(workload.shape[pods], come * _squeeze(come, runtime, demand[pods], load * nodes.milli), runtime)
+
+
+def _squeeze(come: Float64, runtime: Float64, demand: Int64, wanted: float) -> float:
+    """Return by what creation times are to be multiplied for ``wanted`` milli-GPU to be asked for at the peak."""
+    low, high = 1e-9, 1.0
+    for _ in range(50):
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if _peak(come * middle, runtime, demand) > wanted else (low, middle)
+    return high
+
+
+def _peak(created: Float64, runtime: Float64, demand: Int64) -> float:
+    times = np.concatenate([created, created + runtime])
+    change = np.concatenate([demand, -demand])
+    return float(change[np.argsort(times, kind="stable")].cumsum().max())
+
+
+def replay(nodes: Nodes, workload: Workload, plan: Schedule, policy: ReplayPolicy, rank: Int64) -> Float64:
+    """Return when each pod started, in seconds; infinity for those that had not when the last pod came.
+
+    A pod that fits nowhere waits. When another leaves, those that wait get its node in the order in which they came.
+    """
+    return _Run(ReplayCluster.empty(nodes, rank), workload, plan, policy).play()
+
+
+class _Run:
+    def __init__(self, cluster: ReplayCluster, workload: Workload, plan: Schedule, policy: ReplayPolicy) -> None:
+        self._cluster, self._shapes, self._plan, self._policy = cluster, workload.shapes, plan, policy
+        self._chooser = Chooser(cluster, workload.shapes, policy)
+        self._started = np.full(len(plan.pods), np.inf)
+        self._running: list[tuple[float, int, int, tuple[int, ...]]] = []
+        self._waiting: list[deque[int]] = [deque() for _ in workload.shapes]
+        self._waits = np.zeros(len(workload.shapes), np.bool_)
+        self._room = _Room(cluster, workload)
+
+    def play(self) -> Float64:
+        for pod, now in enumerate(self._plan.created.tolist()):
+            while self._running and self._running[0][0] <= now:
+                self._leave()
+            index = int(self._plan.pods[pod])
+            if self._policy.arrived(self._shapes[index]):
+                self._chooser.forget()
+            # Nobody overtakes a pod of the same shape.
+            if self._waits[index] or not self._start(pod, now):
+                self._waiting[index].append(pod)
+                self._waits[index] = True
+        return self._started
+
+    def _start(self, pod: int, now: float) -> bool:
+        index = int(self._plan.pods[pod])
+        choice = self._chooser.choose(index)
+        if choice is None:
+            return False
+        row, card = choice
+        cards = self._cluster.place(row, self._shapes[index], card)
+        self._chooser.changed(row)
+        self._started[pod] = now
+        heapq.heappush(self._running, (now + float(self._plan.runtime[pod]), pod, row, cards))
+        return True
+
+    def _leave(self) -> None:
+        now, gone, row, cards = heapq.heappop(self._running)
+        self._cluster.release(row, self._shapes[int(self._plan.pods[gone])], cards)
+        self._chooser.changed(row)
+        # Nothing became free elsewhere: whoever waits fits this node, or none.
+        while len(fitting := np.flatnonzero(self._waits & self._room.fits(row))):
+            index = min(fitting.tolist(), key=lambda each: self._waiting[each][0])
+            self._start(self._waiting[index].popleft(), now)
+            self._waits[index] = bool(self._waiting[index])
+
+
+class _Room:
+    """Which of a workload's shapes fit one node: the question of ``Cluster.fits`` the other way round."""
+
+    def __init__(self, cluster: ReplayCluster, workload: Workload) -> None:
+        self._cluster = cluster
+        self._allowed = np.array([cluster.of_models(shape.models) for shape in workload.shapes])
+        asked = [(shape.cpu, shape.memory, shape.milli, shape.gpus) for shape in workload.shapes]
+        self._cpu, self._memory, self._milli, self._gpus = np.array(asked, np.int64).T
+
+    def fits(self, row: int) -> npt.NDArray[np.bool_]:
+        """Return which shapes fit: shape [shapes]."""
+        cluster = self._cluster
+        cards = (cluster.free[row] >= self._milli[:, None]).sum(axis=1) >= self._gpus
+        room = (self._cpu <= cluster.cpu[row]) & (self._memory <= cluster.memory[row])
+        fit: npt.NDArray[np.bool_] = self._allowed[:, row] & room & cards
+        return fit
+
+
+def summary(workload: Workload, policy: str, seed: int, load: float, plan: Schedule, started: Float64) -> Stay:
+    """Summarise a replay, up to the time at which the last pod came. ``started`` is what ``replay`` returned."""
+    end = float(plan.created[-1])
+    gpus = np.array([shape.demand for shape in workload.shapes], np.int64)[plan.pods] / 1000
+    asked = np.minimum(end - plan.created, plan.runtime)
+    ran = np.clip(end - started, 0.0, plan.runtime)
+    waited = np.minimum(started, end) - plan.created
+    return Stay(
+        workload.name,
+        policy,
+        seed,
+        load,
+        len(plan.pods),
+        round(float((gpus * asked).sum()) / 3600, 1),
+        round(float((gpus * ran).sum()) / 3600, 1),
+        int((np.isfinite(started) & (waited > 0)).sum()),
+        round(float(waited.mean()), 1),
+        int(np.isinf(started).sum()),
+    )

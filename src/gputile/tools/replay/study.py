@@ -1,0 +1,80 @@
+"""Runs many replays side by side, one a process."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeVar
+
+from gputile.tools.replay import departures
+from gputile.tools.replay.catalog import make_policy
+from gputile.tools.replay.departures import Stay
+from gputile.tools.replay.engine import replay
+from gputile.tools.replay.fragmentation import Trail, replay_with_trail
+from gputile.tools.replay.results import Result, result
+from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
+
+Outcome = TypeVar("Outcome")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One replay to do; it travels to a process that reads the trace by itself."""
+
+    trace: Path
+    workload: str
+    policy: str
+    seed: int
+    load: float = 1.0
+    """Peak demand in ``measure_departures``, as a multiple of the GPUs."""
+
+
+def measure(task: Task) -> Result:
+    """Replay arrivals without departures; seconds are CPU time, which other processes do not change."""
+    nodes = read_nodes(task.trace)
+    workload = read_workload(task.trace, task.workload)
+    arrivals = read_arrivals(task.trace, nodes, workload, task.seed)
+    started = time.process_time()
+    curve = replay(nodes, workload, arrivals, make_policy(task.policy, nodes, workload, task.seed))
+    return result(task.workload, task.policy, task.seed, curve, time.process_time() - started)
+
+
+def measure_with_trail(task: Task) -> tuple[Result, Trail]:
+    """Replay like ``measure`` and follow the fragments, which counts into the seconds."""
+    nodes = read_nodes(task.trace)
+    workload = read_workload(task.trace, task.workload)
+    arrivals = read_arrivals(task.trace, nodes, workload, task.seed)
+    started = time.process_time()
+    curve, trail = replay_with_trail(nodes, workload, arrivals, make_policy(task.policy, nodes, workload, task.seed))
+    return result(task.workload, task.policy, task.seed, curve, time.process_time() - started), trail
+
+
+def measure_departures(task: Task) -> Stay:
+    """Replay pods that leave again."""
+    nodes = read_nodes(task.trace)
+    workload = read_workload(task.trace, task.workload)
+    rank = read_arrivals(task.trace, nodes, workload, task.seed).rank
+    plan = departures.schedule(nodes, workload, task.seed, task.load)
+    policy = make_policy(task.policy, nodes, workload, task.seed)
+    started = time.process_time()
+    starts = departures.replay(nodes, workload, plan, policy, rank)
+    seconds = round(time.process_time() - started, 3)
+    stay = departures.summary(workload, task.policy, task.seed, task.load, plan, starts)
+    return replace(stay, seconds=seconds)
+
+
+def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) -> Iterator[Outcome]:
+    """Do the tasks in up to ``jobs`` processes; yield the outcomes in the order of the tasks.
+
+    ``work`` must be a function of a module. Processes are spawned, so that they inherit no threads.
+    """
+    if jobs <= 1 or len(tasks) <= 1:
+        yield from map(work, tasks)
+        return
+    with ExitStack() as stack:
+        pool = stack.enter_context(ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn")))
+        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        yield from pool.map(work, tasks)

@@ -1,0 +1,255 @@
+"""Reads the files of a trace: nodes, pods, and the orders in which pods arrive and ties are broken."""
+
+import csv
+import io
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from gputile.core.devices.inventory import MOST_CARDS
+
+Int64 = npt.NDArray[np.int64]
+
+NODES_FILE = "openb_node_list_gpu_node.csv"
+PODS_FILE = "openb_pod_list_{}.csv"
+ARRIVALS = "arrivals"
+SEQUENCE_FILE = "openb_pod_list_{}.seq.csv"
+RANKS_FILE = "openb_pod_list_{}.noderank.csv"
+
+INFLATION = 1.3
+"""Demand that arrives, as a multiple of the cluster's GPUs."""
+MOST_BYTES = 256 * 1024**2
+"""Of one file."""
+MOST_ARRIVALS = 2_000_000
+_LARGEST = 10**12
+_INTEGER = re.compile(r"[0-9]{1,13}", re.ASCII)
+_NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+
+
+class TraceError(Exception):
+    """A trace that cannot be read; the text says what is expected where."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodShape:
+    """What a pod asks for; pods of one shape are alike to every policy."""
+
+    cpu: int
+    """Milli-CPU."""
+    memory: int
+    """MiB."""
+    gpus: int
+    milli: int
+    """Thousandths of each GPU: 1000 unless ``gpus`` is 1; 0 for a pod without GPUs."""
+    models: frozenset[str]
+    """The GPU models that will do; empty for any."""
+
+    @property
+    def demand(self) -> int:
+        """Milli-GPU asked for."""
+        return self.gpus * self.milli
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes, sorted by name: arrays of shape [nodes]."""
+
+    cpu: Int64
+    memory: Int64
+    gpus: Int64
+    models: tuple[str, ...]
+
+    @property
+    def milli(self) -> int:
+        """All GPUs, in milli-GPU."""
+        return int(self.gpus.sum()) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """The pods of one file, sorted by name: arrays of shape [pods]."""
+
+    name: str
+    shapes: tuple[PodShape, ...]
+    """The distinct shapes."""
+    shape: Int64
+    """Each pod's index in ``shapes``."""
+    lifetime: tuple[Int64, Int64] | None
+    """When each pod was created and deleted, in seconds; None where the file does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """One order of arrival and the order in which nodes win ties."""
+
+    pods: Int64
+    """Indices of pods, in the order of their arrival."""
+    rank: Int64
+    """Rank of each node: of two nodes with one score the lower rank wins."""
+
+
+def read_nodes(directory: Path) -> Nodes:
+    """Read the list of nodes.
+
+    Raises:
+        TraceError: the file cannot be read, breaks a rule, or has no GPU.
+    """
+    path = directory / NODES_FILE
+    rows = sorted(_rows(path, _NODE_COLUMNS), key=lambda row: row["sn"])
+    cpu, memory = (_integers(rows, column, path) for column in _NODE_COLUMNS[1:3])
+    gpus = _integers(rows, "gpu", path, MOST_CARDS)
+    if not gpus.any():
+        raise TraceError(f"{path}: its {len(rows)} nodes have no GPU")
+    return Nodes(cpu, memory, gpus, tuple(row["model"] for row in rows))
+
+
+def workloads(directory: Path) -> list[str]:
+    """Return the names of the workloads in a trace's directory."""
+    if not directory.is_dir():
+        raise TraceError(f"{directory}: no such directory; it should hold {NODES_FILE} and {PODS_FILE.format('NAME')}")
+    before, after = PODS_FILE.split("{}")
+    return sorted(path.name[len(before) : -len(after)] for path in directory.glob(PODS_FILE.format("*")))
+
+
+def read_workload(directory: Path, name: str) -> Workload:
+    """Read one list of pods; models and times are optional columns.
+
+    Raises:
+        TraceError: the file cannot be read, or breaks a rule.
+    """
+    path = directory / PODS_FILE.format(name)
+    rows = sorted(_rows(path, _POD_COLUMNS), key=lambda row: row["name"])
+    most = {"num_gpu": MOST_CARDS, "gpu_milli": 1000}
+    numbers = [_integers(rows, column, path, most.get(column, _LARGEST)).tolist() for column in _POD_COLUMNS[1:]]
+    index: dict[PodShape, int] = {}
+    shape = []
+    for row, cpu, memory, gpus, milli in zip(rows, *numbers, strict=True):
+        if (gpus == 1 and milli == 0) or (gpus > 1 and milli != 1000):
+            raise TraceError(
+                f"{path}: pod {row['name'][:80]}: {gpus} GPUs of {milli} milli-GPU each; a pod asks for 1 to 1000 of "
+                f"one GPU, or for several whole ones"
+            )
+        models = frozenset(filter(None, (row.get("gpu_spec") or "").split("|")))
+        key = PodShape(cpu, memory, gpus, milli if gpus else 0, models if gpus else frozenset())
+        shape.append(index.setdefault(key, len(index)))
+    lifetime = None
+    if rows and rows[0].get("creation_time") is not None and rows[0].get("deletion_time") is not None:
+        lifetime = _integers(rows, "creation_time", path), _integers(rows, "deletion_time", path)
+        early = np.flatnonzero(lifetime[1] < lifetime[0])
+        if len(early):
+            raise TraceError(f"{path}: pod {rows[int(early[0])]['name'][:80]} was deleted before it was created")
+    return Workload(name, tuple(index), np.array(shape, np.int64), lifetime)
+
+
+def read_arrivals(directory: Path, nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
+    """Read the orders that the trace gives for a seed; draw what it does not give.
+
+    Raises:
+        TraceError: a file of orders is broken, or no order can be drawn.
+    """
+    drawn = draw_arrivals(nodes, workload, seed)
+    folder = directory / ARRIVALS
+    pods = _sequence(folder / SEQUENCE_FILE.format(workload.name), seed)
+    rank = _sequence(folder / RANKS_FILE.format(workload.name), seed)
+    if pods is not None and pods.max(initial=0) >= len(workload.shape):
+        raise TraceError(f"{folder / SEQUENCE_FILE.format(workload.name)}: seed {seed} names pods that do not exist")
+    if rank is not None and not np.array_equal(np.sort(rank), np.arange(len(nodes.gpus))):
+        raise TraceError(f"{folder / RANKS_FILE.format(workload.name)}: seed {seed} has not one rank a node, from 0")
+    return Arrivals(drawn.pods if pods is None else pods, drawn.rank if rank is None else rank)
+
+
+def draw_arrivals(nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
+    """Draw an order: every pod once, then pods at random until ``INFLATION`` of the GPUs has been asked for.
+
+    Raises:
+        TraceError: no pod asks for a GPU, or they ask for so little that too many would arrive.
+    """
+    rng = np.random.default_rng(seed)
+    rank = rng.permutation(len(nodes.gpus))
+    demand = np.array([shape.demand for shape in workload.shapes], np.int64)[workload.shape]
+    order = rng.permutation(len(demand))
+    wanted = INFLATION * nodes.milli
+    if demand.sum() == 0:
+        raise TraceError(f"workload {workload.name}: no pod asks for a GPU")
+    check_arrivals(workload, wanted / float(demand.mean()))
+    pieces, asked = [order], int(demand.sum())
+    while asked < wanted:
+        pieces.append(rng.integers(len(demand), size=len(demand)))
+        asked += int(demand[pieces[-1]].sum())
+    order = np.concatenate(pieces)
+    return Arrivals(order[: int(np.searchsorted(demand[order].cumsum(), wanted, side="right"))], rank)
+
+
+def check_arrivals(workload: Workload, arrivals: float) -> None:
+    """Raise a TraceError where more pods would have to arrive than can be replayed."""
+    if arrivals > MOST_ARRIVALS:
+        raise TraceError(
+            f"workload {workload.name}: its pods ask for so little of the nodes' GPUs that {arrivals:,.0f} would have "
+            f"to arrive; {MOST_ARRIVALS:,} are the most that is replayed"
+        )
+
+
+def _sequence(path: Path, seed: int) -> Int64 | None:
+    """Return the line of a seed: the seed, then its integers; None where there is no such file, or no such line."""
+    if not path.is_file():
+        return None
+    found = None
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        head, *tail = (part.strip() for part in line.split(","))
+        if not _INTEGER.fullmatch(head):
+            raise TraceError(f"{path}: line {number} should be a seed and its integers, with commas between them")
+        if int(head) != seed:
+            continue
+        wrong = next((part for part in tail if not _INTEGER.fullmatch(part)), None)
+        if found is not None or not tail or wrong is not None:
+            why = "comes twice" if found is not None else f"holds {(wrong or '')[:40]!r}, where integers should be"
+            raise TraceError(f"{path}: seed {seed} {why}")
+        found = np.array([int(part) for part in tail], np.int64)
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise TraceError(f"{path}: it is larger than {MOST_BYTES // 1024**2} MiB")
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: it cannot be read: {error}") from None
+
+
+def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    if not path.is_file():
+        raise TraceError(f"{path}: no such file; it should be a CSV file with the columns {', '.join(columns)}")
+
+    try:
+        reader = csv.DictReader(io.StringIO(_text(path), newline=""))
+        missing = [column for column in columns if column not in (reader.fieldnames or ())]
+        if missing:
+            raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")
+        rows = list(reader)
+    except csv.Error as error:
+        raise TraceError(f"{path}: it cannot be read as CSV: {error}") from None
+    seen: set[str] = set()
+    for number, row in enumerate(rows, 1):
+        if any(row[column] is None for column in columns):
+            raise TraceError(f"{path}: row {number} is shorter than the header")
+        if row[columns[0]] in seen:
+            raise TraceError(f"{path}: {columns[0]} {row[columns[0]][:80]!r} comes twice")
+        seen.add(row[columns[0]])
+    if not rows:
+        raise TraceError(f"{path}: it has a header, and no rows")
+    return rows
+
+
+def _integers(rows: list[dict[str, str]], column: str, path: Path, most: int = _LARGEST) -> Int64:
+    numbers = []
+    for row in rows:
+        text = (row[column] or "").strip()
+        if not _INTEGER.fullmatch(text) or int(text) > most:
+            raise TraceError(f"{path}: column {column} should hold integers from 0 to {most:,}, not {text[:40]!r}")
+        numbers.append(int(text))
+    return np.array(numbers, np.int64)

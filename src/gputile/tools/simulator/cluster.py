@@ -1,0 +1,235 @@
+"""A cluster in a few lines: ``kind: Cluster`` becomes the Node objects that its nodes and agents would publish."""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from gputile.api.core import Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, ResourceList, Taint
+from gputile.api.quantity import QuantityError, parse_mib, parse_quantity
+from gputile.api.well_known import (
+    DEFAULT_UNIT_MIB,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    MODES,
+    PLACEMENT_LABEL,
+    SMALLEST_UNIT_MIB,
+    WHOLE_GPU,
+    Mode,
+)
+from gputile.core.devices.advertised import model_labels, resources_for_mode
+from gputile.core.devices.inventory import (
+    MOST_CARDS,
+    Card,
+    Inventory,
+    InventoryError,
+    check_inventory,
+    encode_inventory,
+)
+from gputile.core.kube_predicates.api_rules import broken_taint
+from gputile.tools.simulator.description import API_VERSION, MOST_NODES, ClusterDescription, DescribedNode, GpuGroup
+from gputile.tools.simulator.manifests import Manifest, Origin, check_name
+from gputile.tools.simulator.naming import make_gpu_uuid, make_uid
+
+PLACEMENTS = ("binpack", "spread")
+# GB/s between two cards in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
+LINKS = {"nvlink": 300, "pcie": 32}
+_GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
+
+
+def described_unit(manifest: Manifest) -> int | None:
+    """Return the memory unit in MiB that a ``kind: Cluster`` names, or None where it names none.
+
+    Raises:
+        ManifestError: the description, or the unit, is not valid.
+    """
+    text = _decode(manifest).gpu_memory_unit
+    if text is None:
+        return None
+    unit = _mib(manifest.origin, "gpuMemoryUnit", text)
+    if unit < SMALLEST_UNIT_MIB:
+        raise manifest.origin.error(
+            "gpuMemoryUnit", f"{text} is smaller than {SMALLEST_UNIT_MIB}MiB, the smallest unit"
+        )
+    return unit
+
+
+def described_nodes(manifest: Manifest, default_mib: int = DEFAULT_UNIT_MIB) -> Iterator[Node]:
+    """Yield the nodes of a ``kind: Cluster``; ``default_mib`` is their memory unit in MiB where it names none.
+
+    Raises:
+        ManifestError: a field is not known, or not valid; the valid values are named.
+    """
+    cluster, unit = _decode(manifest), described_unit(manifest) or default_mib
+    total = sum(node.count or 1 for node in cluster.nodes)
+    if total > MOST_NODES:
+        raise manifest.origin.error("nodes", f"{total} nodes are more than {MOST_NODES}")
+    for i, node in enumerate(cluster.nodes):
+        yield from _Describer(manifest.origin, f"nodes[{i}]", unit).nodes(node)
+
+
+def written_node(manifest: Manifest) -> Node:
+    """Return the node of a ``kind: Node``, as ``kubectl get node -o yaml`` prints it.
+
+    Raises:
+        ManifestError: a field has the wrong type, or the name is not one.
+    """
+    node = manifest.decode(Node)
+    check_name(manifest.origin, "metadata.name", node.metadata.name)
+    for i, taint in enumerate(node.spec.taints):
+        if (rule := broken_taint(taint)) is not None:
+            raise manifest.origin.error(f"spec.taints[{i}]", rule)
+    uid = node.metadata.uid or make_uid("Node", "", node.metadata.name)
+    return msgspec.structs.replace(node, metadata=msgspec.structs.replace(node.metadata, uid=uid))
+
+
+def _decode(manifest: Manifest) -> ClusterDescription:
+    if manifest.api_version != API_VERSION:
+        raise manifest.origin.error("apiVersion", f"{manifest.api_version[:80]!r} is not known; it is {API_VERSION}")
+    return manifest.decode(ClusterDescription)
+
+
+def _mib(origin: Origin, path: str, text: str) -> int:
+    try:
+        return parse_mib(text)
+    except QuantityError as error:
+        raise origin.error(path, str(error)) from error
+
+
+class _Describer:
+    """Makes the Node objects of one entry; every error names the entry."""
+
+    def __init__(self, origin: Origin, path: str, unit_mib: int) -> None:
+        self._origin = origin
+        self._path = path
+        self._unit = unit_mib
+
+    def nodes(self, described: DescribedNode) -> Iterator[Node]:
+        """Yield the entry's nodes."""
+        label = described.labels.get(MODE_LABEL)
+        mode = Mode(self._one_of("mode", described.mode or label or Mode.EXCLUSIVE.value, MODES))
+        if label not in (None, mode.value):
+            raise self._error(f'labels["{MODE_LABEL}"]', f"{label[:40]!r} contradicts mode {mode.value}: remove one")
+        names = [described.name]
+        if described.count is not None:
+            names = [f"{described.name}-{i}" for i in range(1, described.count + 1)]
+        for name in names:
+            check_name(self._origin, f"{self._path}.name", name)
+            yield self._node(described, name, mode)
+
+    def _node(self, described: DescribedNode, name: str, mode: Mode) -> Node:
+        inventory = self._inventory(described, name, mode)
+        cards = inventory.cards
+        annotations, gpu_labels = dict(described.annotations), dict[str, str]()
+        if cards:
+            annotations[INVENTORY_ANNOTATION] = encode_inventory(inventory)
+            gpu_labels = model_labels(cards)
+        if described.mode is not None:
+            gpu_labels[MODE_LABEL] = mode.value
+        if described.placement is not None:
+            gpu_labels[PLACEMENT_LABEL] = self._one_of("placement", described.placement, PLACEMENTS)
+        labels = {"kubernetes.io/hostname": name} | gpu_labels | described.labels
+        plain = self._plain(described)
+        capacity: ResourceList = dict(plain)
+        allocatable: ResourceList = dict(plain)
+        if cards:
+            capacity |= _texts(resources_for_mode(mode, cards, self._unit, count_unhealthy=True))
+            allocatable |= _texts(resources_for_mode(mode, cards, self._unit))
+        addresses = [NodeAddress(type="Hostname", address=name)]
+        if described.address:
+            addresses.insert(0, NodeAddress(type="InternalIP", address=described.address))
+        return Node(
+            metadata=ObjectMeta(name=name, uid=make_uid("Node", "", name), labels=labels, annotations=annotations),
+            spec=NodeSpec(unschedulable=described.unschedulable, taints=self._taints(described, bool(cards))),
+            status=NodeStatus(capacity=capacity, allocatable=allocatable, addresses=addresses),
+        )
+
+    def _inventory(self, described: DescribedNode, name: str, mode: Mode) -> Inventory:
+        groups = [described.gpus] if isinstance(described.gpus, GpuGroup) else described.gpus
+        if sum(group.count for group in groups) > MOST_CARDS:
+            raise self._error("gpus", f"a node has at most {MOST_CARDS} GPUs")
+        cards: list[Card] = []
+        for i, group in enumerate(groups):
+            path = f"gpus[{i}]" if isinstance(described.gpus, list) else "gpus"
+            sick = set(group.unhealthy)
+            if not sick <= set(range(group.count)):
+                raise self._error(f"{path}.unhealthy", f"the group's cards are 0 to {group.count - 1}")
+            mib = _mib(self._origin, f"{self._path}.{path}.memory", group.memory)
+            for position in range(group.count):
+                number = len(cards)
+                uuid = make_gpu_uuid(name, number)
+                try:
+                    card = msgspec.convert(
+                        {"index": number, "uuid": uuid, "mib": mib, "model": group.model}
+                        | ({"healthy": False} if position in sick else {}),
+                        Card,
+                    )
+                except msgspec.ValidationError as error:
+                    raise self._error(f"{path}.memory", f"{group.memory} is not what a card has: {error}") from error
+                cards.append(card)
+        inventory = Inventory(tuple(cards), mode=mode.value, unit_mib=self._unit, bandwidth=self._bandwidth(groups))
+        try:
+            return check_inventory(inventory)
+        except InventoryError as error:
+            raise self._error("gpus", str(error)) from error
+
+    def _bandwidth(self, groups: list[GpuGroup]) -> tuple[tuple[float, ...], ...]:
+        """Return the matrix of the whole node: what the groups say within them, PCIe between them."""
+        if not any(group.bandwidth for group in groups):
+            return ()
+        size = sum(group.count for group in groups)
+        matrix: list[list[float]] = [[LINKS["pcie"]] * size for _ in range(size)]
+        start = 0
+        for group in groups:
+            for i, row in enumerate(self._group_bandwidth(group)):
+                matrix[start + i][start : start + group.count] = row
+            start += group.count
+        for i in range(size):
+            matrix[i][i] = 0
+        return tuple(map(tuple, matrix))
+
+    def _group_bandwidth(self, group: GpuGroup) -> list[list[float]]:
+        given, count = group.bandwidth, group.count
+        if isinstance(given, str):
+            link = LINKS[self._one_of("gpus.bandwidth", given or "pcie", tuple(LINKS))]
+            return [[link] * count for _ in range(count)]
+        if len(given) != count or any(len(row) != count for row in given):
+            raise self._error("gpus.bandwidth", f"a matrix for {count} GPUs has {count} rows of {count} numbers")
+        return given
+
+    def _plain(self, described: DescribedNode) -> ResourceList:
+        """Return the resources that are not GPUs'. Memory may be written as people do, "128GiB"."""
+        memory = described.memory
+        if isinstance(memory, str) and memory.endswith("iB"):
+            memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"
+        plain: ResourceList = {"cpu": described.cpu, "memory": memory, "pods": described.pods}
+        plain |= described.resources
+        for name, amount in plain.items():
+            path = name if name in ("cpu", "memory") else f'resources["{name[:80]}"]'
+            try:
+                value = parse_quantity(amount)
+            except QuantityError as error:
+                raise self._error(path, str(error)) from error
+            if value < 0:
+                raise self._error(path, f"{amount} is negative")
+        return plain
+
+    def _taints(self, described: DescribedNode, has_gpus: bool) -> list[Taint]:
+        if described.taints is None:
+            return [_GPU_TAINT] if has_gpus else []
+        taints = [Taint(key=t.key, value=t.value, effect=t.effect) for t in described.taints]
+        for i, taint in enumerate(taints):
+            if (rule := broken_taint(taint)) is not None:
+                raise self._error(f"taints[{i}]", rule)
+        return taints
+
+    def _one_of(self, field: str, value: str, valid: Iterable[str]) -> str:
+        if value not in valid:
+            raise self._error(field, f"{value[:40]!r} is not known; valid are {', '.join(valid)}")
+        return value
+
+    def _error(self, field: str, rule: str) -> Exception:
+        return self._origin.error(f"{self._path}.{field}", rule)
+
+
+def _texts(counts: dict[str, int]) -> ResourceList:
+    return {name: str(count) for name, count in counts.items()}

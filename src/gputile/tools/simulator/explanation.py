@@ -1,0 +1,171 @@
+"""Why a pod is where it is, or nowhere: what every node and every card says to it (B4)."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import GANG_GATE, GPU_RESOURCES
+from gputile.core.devices.gang_membership import gang_of, gated
+from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.snapshot import CardState, NodeState
+from gputile.core.placement.fit import FitRefusal, FitRule
+from gputile.core.placement.shortage import card_lacks
+from gputile.core.scheduling.placement_engine import PlacementEngine
+
+
+class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod on a card: the MiB and the percent of compute that it takes. ``kept`` says that it is not bound yet."""
+
+    namespace: str
+    name: str
+    mib: int
+    percent: int
+    kept: bool = False
+
+
+class CardReport(msgspec.Struct, frozen=True, rename="camel"):
+    """A card, and why the pod cannot use it; ``lacks`` is "" where it could be one of the pod's cards."""
+
+    index: int
+    uuid: str
+    total_mib: int
+    free_mib: int
+    free_percent: int
+    pods: list[HolderReport]
+    lacks: str
+
+
+class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
+    """A node: why kube-scheduler's own rules forbid it, why its GPUs do, and each card.
+
+    ``in_tree`` and ``gpu`` are "" where nothing stands against the node. ``lasting`` says that it would not serve the
+    pod even if it were empty. ``nearness`` orders nodes by how little is missing, the nearest first.
+    """
+
+    name: str
+    in_tree: str
+    gpu: str
+    lasting: bool
+    unit_mib: int
+    cards: list[CardReport]
+    nearness: tuple[int, int] = (0, 0)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the pod could be placed here now."""
+        return not self.in_tree and not self.gpu
+
+
+class Subject:
+    """A pod in its cluster, with the ledger of everything else.
+
+    ``request`` is None for a pod that asks for no GPU. Holds that have ended by ``now_ns``, Unix time in nanoseconds,
+    keep nothing.
+
+    Raises:
+        RequestError: what the pod asks for can never be served.
+    """
+
+    def __init__(
+        self, pod: Pod, nodes: Sequence[Node], pods: Iterable[Pod], configuration: Configuration, now_ns: int
+    ) -> None:
+        others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
+        self.pod = pod
+        self.request: Request | None = parse_request(pod, configuration.unit_mib, configuration.trust_group)
+        self.predicates = Predicates(nodes)
+        self.ledger = Ledger(configuration)
+        self.ledger.apply(TimePassed(now_ns))
+        self.ledger.apply(NodesReplaced(list(nodes)))
+        self.ledger.apply(PodsReplaced(others))
+        for other in others:
+            if other.spec.node_name:
+                self.predicates.place(other, other.spec.node_name)
+        self.placer = PlacementEngine(self.ledger)
+
+    def reports(self) -> list[NodeReport]:
+        """Return what each node says, the nodes first that the pod fits, then those that come closest."""
+        in_tree = self.predicates.reasons(self.pod)
+        return sorted((self._report(name, reason or "") for name, reason in in_tree.items()), key=_order)
+
+    def _report(self, name: str, in_tree: str) -> NodeReport:
+        state, request = self.placer.state(name), self.request
+        if request is None:
+            return NodeReport(name, in_tree, "", False, 0, [])
+        refused = self.placer.refusal(request, name)
+        if refused is not None and any(in_tree == f"Insufficient {resource}" for resource in GPU_RESOURCES):
+            in_tree = ""  # the same in fewer words
+        cards = [self._card(state, card, request, refused) for card in state.cards] if state is not None else []
+        return NodeReport(
+            name=name,
+            in_tree=in_tree,
+            gpu=refused.text if refused is not None else "",
+            lasting=refused is not None and refused.lasting,
+            unit_mib=state.facts.unit_mib if state is not None else 0,
+            cards=cards,
+            nearness=_nearness(state, refused),
+        )
+
+    def _card(self, state: NodeState, card: CardState, request: Request, refused: FitRefusal | None) -> CardReport:
+        lacks = ""
+        if refused is not None and refused.rule >= FitRule.TOO_FEW:
+            group = self.ledger.group_number(request.shape.trust_group)
+            lacks = card_lacks(card, request.shape, state.facts, group)
+        found = self.ledger.on_card(state.facts.name, card.card.uuid)
+        holders = [
+            _holder(booking, card, state.facts.replicas) for booking in sorted(found, key=lambda booking: booking.key)
+        ]
+        free_percent = max(0, 100 - card.percent)
+        return CardReport(card.card.index, card.card.uuid, card.total, card.free, free_percent, holders, lacks)
+
+
+def asks(request: Request | None) -> str:
+    """Return what a request asks for, in words."""
+    if request is None:
+        return "asks for no GPU: gputile has no say in where it goes"
+    shape = request.shape
+    cards = "one card" if shape.cards == 1 else f"each of {shape.cards} cards of one node"
+    if shape.kind is not RequestKind.SHARED:
+        return f"asks for {shape.cards} of {shape.kind.value}"
+    compute = f" and {shape.percent} percent of its compute" if shape.percent else ""
+    count = shape.mib // shape.unit_mib if shape.unit_mib else 0
+    units = f"{count} unit{'' if count == 1 else 's'} of {shape.unit_mib} MiB" if count else f"{shape.mib} MiB"
+    return f"asks for {units}{compute} on {cards}"
+
+
+def waiting_for(pod: Pod) -> str:
+    """Return what holds a pod back before anybody looks for a node, "" where nothing does."""
+    gang = gang_of(pod)
+    gates = [gate.name for gate in pod.spec.scheduling_gates if gang is None or gate.name != GANG_GATE]
+    if gates:
+        return f"it waits behind scheduling gates that others have to remove: {', '.join(gates)}"
+    if gang is not None and gated(pod):
+        return f"it waits behind the scheduling gate of gang {gang}, whose pods start together; its events say for what"
+    return ""
+
+
+def refused_for_good(pod: Pod, error: RequestError) -> str:
+    """Return why no node can ever take a pod."""
+    return f"{pod.key} can never be placed: {error}"
+
+
+def _holder(booking: Booking, card: CardState, replicas: int) -> HolderReport:
+    share = next(share for share in booking.cards if share.uuid == card.card.uuid)
+    mib, percent = booking.takes(share, card.total, replicas)
+    return HolderReport(booking.namespace, booking.name, mib, percent, booking.tentative)
+
+
+def _nearness(state: NodeState | None, refused: FitRefusal | None) -> tuple[int, int]:
+    """Return a key by which the nodes come first that break the latest rule, among them those with the most free."""
+    rule = FitRule.CARDS_TAKEN + 1 if refused is None else refused.rule
+    free = max((card.free for card in state.cards if card.card.healthy), default=0) if state is not None else 0
+    return -int(rule), -free
+
+
+def _order(report: NodeReport) -> tuple[bool, bool, tuple[int, int], str]:
+    return not report.fits, bool(report.in_tree), report.nearness, report.name

@@ -1,0 +1,144 @@
+"""All that a simulation starts from: files of nodes, of running pods and of workloads, read as one cluster."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.pod_groups import POD_GROUP_API, PodGroup
+from gputile.api.well_known import DEFAULT_UNIT_MIB
+from gputile.core.ledger.node_info import node_info_of
+from gputile.tools.simulator.cluster import described_nodes, described_unit, written_node
+from gputile.tools.simulator.description import MOST_NODES
+from gputile.tools.simulator.gangs import Groups
+from gputile.tools.simulator.manifests import Manifest, ManifestError, load_manifests
+from gputile.tools.simulator.workloads import expand
+
+
+@dataclass(slots=True)
+class Scenario:
+    """A cluster and what is asked of it.
+
+    ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
+    ``waiting`` are pods that nobody asks about: of them only the places count that are kept for them. ``groups`` is
+    what is known of PodGroups. ``unit_mib`` is None where no description names a memory unit. ``notes`` are sentences
+    about what was read loosely or left out.
+    """
+
+    nodes: list[Node] = field(default_factory=list)
+    bound: list[Pod] = field(default_factory=list)
+    pending: list[Pod] = field(default_factory=list)
+    waiting: list[Pod] = field(default_factory=list)
+    groups: Groups = field(default_factory=Groups)
+    unit_mib: int | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def load_scenario(
+    cluster: Iterable[str],
+    workloads: Iterable[str] = (),
+    *,
+    nodes: Sequence[Node] = (),
+    groups: Groups | None = None,
+    configured_mib: int | None = None,
+    stdin: BinaryIO | None = None,
+) -> Scenario:
+    """Return what the files of ``cluster`` and ``workloads`` hold together, beside ``nodes`` that are known already.
+
+    Nodes and pods may stand in any of the files; "-" is the standard input. The PodGroups in them are added to
+    ``groups``, in place of those of the same names. ``configured_mib`` is the memory unit of the configuration in MiB,
+    None where none names it: nodes that are described without a unit count in it.
+
+    Raises:
+        ManifestError: a file, an object or the whole cannot be used.
+    """
+    loaded = load_manifests((*cluster, *workloads), stdin)
+    scenario = Scenario(nodes=list(nodes), groups=groups or Groups(), notes=loaded.notes)
+    for manifest in filter(_is_cluster, loaded.manifests):
+        _take_unit(manifest, scenario, configured_mib)
+    default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes) or DEFAULT_UNIT_MIB
+    rest = [manifest for manifest in loaded.manifests if not _take_nodes(manifest, scenario, default_mib)]
+    if not scenario.nodes:
+        raise ManifestError(
+            "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
+        )
+    expansion = expand(_without_groups(rest, scenario), scenario.nodes)
+    scenario.notes += expansion.notes
+    known = {node.metadata.name for node in scenario.nodes}
+    for pod in expansion.pods:
+        if pod.spec.node_name:
+            scenario.bound.append(pod)
+            if pod.spec.node_name not in known and not pod.finished:
+                scenario.notes.append(f"pod {pod.key} counts nowhere: there is no node {pod.spec.node_name}")
+        elif not pod.finished:
+            scenario.pending.append(pod)
+    return scenario
+
+
+def load_pods(paths: Iterable[str], scenario: Scenario, *, stdin: BinaryIO | None = None) -> list[Pod]:
+    """Return the pods of the workloads in files, without a place in the scenario.
+
+    Raises:
+        ManifestError: a file or an object cannot be used, or there is no pod in them.
+    """
+    loaded = load_manifests(paths, stdin)
+    expansion = expand(_without_groups(loaded.manifests, scenario), scenario.nodes)
+    scenario.notes += [*loaded.notes, *expansion.notes]
+    pods = [pod for pod in expansion.pods if not pod.spec.node_name and not pod.finished]
+    if not pods:
+        raise ManifestError("no file has a pod to be placed")
+    return pods
+
+
+def unit_in_force(nodes: Iterable[Node]) -> int | None:
+    """Return the memory unit in MiB that all nodes with an agent count in, None where they differ or there is none."""
+    found = {node_info_of(node, Configuration()).inventory.unit_mib for node in nodes} - {0}
+    return found.pop() if len(found) == 1 else None
+
+
+def _without_groups(manifests: Iterable[Manifest], scenario: Scenario) -> list[Manifest]:
+    """Add PodGroups to the scenario; return the other manifests."""
+    rest = []
+    for manifest in manifests:
+        if manifest.kind == "PodGroup" and manifest.group == POD_GROUP_API:
+            scenario.groups.add(manifest.decode(PodGroup))
+        else:
+            rest.append(manifest)
+    return rest
+
+
+def _is_cluster(manifest: Manifest) -> bool:
+    return manifest.kind == "Cluster" and manifest.group == "gputile.io"
+
+
+def _take_unit(manifest: Manifest, scenario: Scenario, configured_mib: int | None) -> None:
+    """Note the memory unit that a ``kind: Cluster`` names; it has to be the same everywhere."""
+    unit = described_unit(manifest)
+    if unit is None:
+        return
+    for other, where in ((scenario.unit_mib, "another file"), (configured_mib, "the configuration")):
+        if other not in (None, unit):
+            rule = f"it is {unit} MiB, and {where} has {other} MiB; a cluster has one memory unit"
+            raise manifest.origin.error("gpuMemoryUnit", rule)
+    scenario.unit_mib = unit
+
+
+def _take_nodes(manifest: Manifest, scenario: Scenario, default_mib: int) -> bool:
+    """Add the manifest's nodes to the scenario; return whether it is of a kind that has any."""
+    origin = manifest.origin
+    if manifest.kind == "Node" and manifest.api_version == "v1":
+        found = [written_node(manifest)]
+    elif _is_cluster(manifest):
+        found = list(described_nodes(manifest, default_mib))
+    else:
+        return False
+    known = {node.metadata.name for node in scenario.nodes}
+    for node in found:
+        if node.metadata.name in known:
+            raise origin.error("", f"there are two nodes of the name {node.metadata.name}")
+        known.add(node.metadata.name)
+    scenario.nodes += found
+    if len(scenario.nodes) > MOST_NODES:
+        raise origin.error("", f"with it there are more than {MOST_NODES} nodes")
+    return True

@@ -1,0 +1,194 @@
+"""Decides a scenario pod by pod, with the ledger and the placement that decide live.
+
+Each pod goes through what a live one does: the in-tree predicates, ``filter``, ``prioritize``, the choice of the
+cards, and the Binding, whose annotation the ledger then reads back. Where gangs are planned, the pods of one are
+decided by the search that plans them live.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.well_known import GPU_RESOURCES
+from gputile.core.devices.allocation import Allocation
+from gputile.core.devices.gang_membership import GangName
+from gputile.core.devices.request import Request, RequestError, parse_request
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.fit import FitRefusal
+from gputile.core.placement.packing.prices import prices
+from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.gang_plan import candidate, plan_gang
+from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
+from gputile.tools.simulator.explanation import waiting_for
+from gputile.tools.simulator.gangs import Groups, incomplete, size_of, started, turns
+from gputile.tools.simulator.scenario import Scenario
+
+# What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.
+RANK_WEIGHT = 2000
+_SHOWN = 10
+_NAMES_SHOWN = 3
+_NOBODY: Mapping[GangName, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one pod: its node and allocation, or None and why."""
+
+    pod: Pod
+    node: str | None
+    allocation: Allocation | None
+    reason: str
+
+
+@dataclass(slots=True)
+class Simulation:
+    """A cluster, and the pods decided so far."""
+
+    configuration: Configuration
+    ledger: Ledger = field(init=False)
+    placer: PlacementEngine = field(init=False)
+    _predicates: Predicates = field(init=False)
+    _groups: Groups = field(init=False, default_factory=Groups)
+
+    def __post_init__(self) -> None:
+        self.ledger = Ledger(self.configuration)
+        self.placer = PlacementEngine(self.ledger)
+        self._predicates = Predicates(())
+
+    def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[Outcome]:
+        """Yield the outcome of each pending pod, in the order in which kube-scheduler takes them.
+
+        That is by priority, then by creation; a gang's pods are decided together, when the last of them is there.
+        ``clock_ns`` gives the time of each decision (ns since the epoch).
+        """
+        self._predicates = Predicates(scenario.nodes)
+        self._groups = scenario.groups
+        self.ledger.apply(TimePassed(clock_ns()))
+        for node in scenario.nodes:
+            self.ledger.apply(NodeApplied(node))
+        for pod in scenario.bound:
+            self.ledger.apply(PodApplied(pod))
+            self._predicates.place(pod, pod.spec.node_name)
+        for pod in scenario.waiting:
+            self.ledger.apply(PodApplied(pod))
+        yield from self.decide(scenario.pending, clock_ns, started(scenario.bound))
+
+    def decide(
+        self, pods: Iterable[Pod], clock_ns: Callable[[], int], running: Mapping[GangName, int] = _NOBODY
+    ) -> Iterator[Outcome]:
+        """Decide more pods, and place each where it goes. ``running`` is how many pods of each gang run already."""
+        for turn in turns(pods, gangs=self.configuration.admission.gangs):
+            if turn.gang is not None:
+                outcomes = self._decide_gang(turn.gang, turn.pods, running.get(turn.gang, 0), clock_ns())
+            else:
+                outcomes = [self._decide(pod, clock_ns()) for pod in turn.pods]
+            for outcome in outcomes:
+                if outcome.node is not None:
+                    self._predicates.place(outcome.pod, outcome.node)
+                yield outcome
+
+    def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[Outcome]:
+        """Place the pods of a gang that start together, and as many more of it as there is room for; or none."""
+        size = size_of(gang, pods, self._groups)
+        if why := incomplete(gang, size, running, len(pods), self._groups):
+            return [Outcome(pod, None, None, why) for pod in pods]
+        try:
+            members = [candidate(pod, self.ledger) for pod in pods]
+        except RequestError as error:
+            return [Outcome(pod, None, None, f"gang {gang.name}: {error}") for pod in pods]
+        for member in members:
+            self._learn(member.pod, member.request)
+        needed = max(1, size - running)
+        plan = at_once(plan_gang(members, needed, self.placer, self._predicates, now_ns))
+        together = f"gang {gang.name}: {needed} pods that start together"
+        if not plan.fits:
+            why = f"{together} wait: there is room for {len(plan.places)}; {plan.lacking}"
+            return [Outcome(pod, None, None, why) for pod in pods]
+        outcomes = []
+        for member in members:
+            place = plan.places.get(member.pod.metadata.uid)
+            if place is None:
+                outcomes.append(Outcome(member.pod, None, None, f"{together} without it; {plan.lacking}"))
+            elif member.request is None:
+                outcomes.append(Outcome(member.pod, place.node, None, f"{together}; asks for no GPU"))
+            else:
+                outcomes.append(self._placed(member.pod, place, together))
+        return outcomes
+
+    def _decide(self, pod: Pod, now_ns: int) -> Outcome:
+        predicates = self._predicates
+        if waiting := waiting_for(pod):
+            return Outcome(pod, None, None, waiting)
+        try:
+            request = parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
+        except RequestError as error:
+            return Outcome(pod, None, None, str(error))
+        self._learn(pod, request)
+        in_tree = predicates.reasons(pod)
+        open_to_pod = [name for name, reason in in_tree.items() if reason is None]
+        feasible = self.placer.filter(request, open_to_pod).feasible if request else open_to_pod
+        if not feasible:
+            return Outcome(pod, None, None, self._why_nowhere(request, in_tree))
+        scores = predicates.scores(pod, feasible)
+        ranks = self.placer.rank(request, feasible) if request else [TOP_SCORE] * len(feasible)
+        total = {name: rank * RANK_WEIGHT + scores[name] for name, rank in zip(feasible, ranks, strict=True)}
+        node = max(feasible, key=lambda name: total[name])
+        reason = f"fits {len(feasible)} of {len(in_tree)} node(s)"
+        if request is None:
+            return Outcome(pod, node, None, f"{reason}; asks for no GPU")
+        decision = self.placer.decide(request, node, now_ns)
+        if isinstance(decision, FitRefusal):
+            raise AssertionError(f"{node} fitted {pod.key} and then did not: {decision.text}")
+        return self._placed(pod, decision, reason)
+
+    def _placed(self, pod: Pod, decision: Decision, reason: str) -> Outcome:
+        self._bind(pod, decision)
+        state = self.placer.state(decision.node)
+        policy = state.facts.placement if state and decision.allocation and not decision.allocation.whole else ""
+        text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
+        return Outcome(pod, decision.node, decision.allocation, text)
+
+    def _learn(self, pod: Pod, request: Request | None) -> None:
+        """Do what goes on beside the live decisions where the policy is packing."""
+        demand = self.placer.demand
+        if demand is not None:
+            demand.observe(pod, request)
+            if demand.due():
+                self.placer.reprice(prices(demand.demand()))
+
+    def _bind(self, pod: Pod, decision: Decision) -> None:
+        """Do what the API server does with the Binding."""
+        binding = decision.binding(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+        annotations = pod.metadata.annotations | binding.metadata.annotations
+        bound = msgspec.structs.replace(
+            pod,
+            metadata=msgspec.structs.replace(pod.metadata, annotations=annotations),
+            spec=msgspec.structs.replace(pod.spec, node_name=binding.target.name),
+        )
+        self.ledger.apply(PodApplied(bound))
+
+    def _why_nowhere(self, request: Request | None, in_tree: dict[str, str | None]) -> str:
+        """Return one sentence on all nodes: those where the GPU is what is missing by name, the others by count."""
+        by_gpu: list[tuple[int, str]] = []
+        counted: dict[str, list[str]] = {}
+        for name, reason in in_tree.items():
+            gpu_is_short = reason is None or any(reason == f"Insufficient {resource}" for resource in GPU_RESOURCES)
+            refused = self.placer.refusal(request, name) if request and gpu_is_short else None
+            if refused is not None:
+                by_gpu.append((-refused.rule, f"{name}: {refused.text}"))
+            else:
+                counted.setdefault(reason or "did not fit", []).append(name)
+        by_gpu.sort(key=lambda found: found[0])
+        parts = [text for _, text in by_gpu[:_SHOWN]]
+        if len(by_gpu) > _SHOWN:
+            parts.append(f"and {len(by_gpu) - _SHOWN} more nodes for want of GPUs")
+        for reason, names in counted.items():
+            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+            parts.append(f"{len(names)} {reason} ({shown})")
+        return f"fits none of {len(in_tree)} node(s); " + "; ".join(parts)

@@ -1,0 +1,131 @@
+"""The tables of ``kubectl inspect cgpu``: columns, order and totals as ACK's tool prints them (V2, V3).
+
+The spacing is that of the documents' sample output, down to its heading, which stands two characters off the rows.
+"""
+
+from collections.abc import Sequence
+
+from gputile.tools.views.node_summaries import NodeSummary, PodSummary
+
+_RULE = "-" * 86
+_CELL_GAP, _NAME_GAP, _ADDRESS_GAP = 19, 2, 4
+_USUAL_CELL = 5  # characters of "15/15": wider cells widen their heading
+
+
+def unit_of(nodes: Sequence[NodeSummary], configured_mib: int) -> int:
+    """Return the memory unit to count in, MiB: the one in force on all shared nodes, else the configured one."""
+    in_force = {node.unit_mib for node in nodes if node.shared}
+    return in_force.pop() if len(in_force) == 1 else configured_mib
+
+
+def unit_name(unit_mib: int) -> str:
+    """Return the unit as the heading shows it: "GiB", "128MiB", "2GiB"."""
+    if unit_mib == 1024:
+        return "GiB"
+    return f"{unit_mib // 1024}GiB" if unit_mib % 1024 == 0 else f"{unit_mib}MiB"
+
+
+def summary(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
+    """Return the table of all nodes, of the whole cards in other modes, and of what is wrong with shared nodes."""
+    shared = [node for node in nodes if node.shared]
+    lines = _summary_lines(shared, unit_mib)
+    lines += [_RULE, "Allocated/Total GPU Memory In Cluster:", _total(shared, unit_mib)]
+    whole = [node for node in nodes if not node.shared]
+    if whole:
+        rows = [("NAME", "IPADDRESS", "MODE", "GPUs(Allocated/Total)")]
+        rows += [
+            (n.name, n.address or "-", n.mode or "-", n.problem or f"{sum(c.pods > 0 for c in n.gpus)}/{len(n.gpus)}")
+            for n in whole
+        ]
+        lines += ["", "Whole GPUs:", *_aligned(rows)]
+    troubled = [(node.name, node.problem) for node in shared if node.problem]
+    if troubled:
+        lines += ["", "Problems:", *_aligned([("NAME", "PROBLEM"), *troubled])]
+    return "\n".join(lines) + "\n"
+
+
+def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
+    """Return the pods of each node (``-d``)."""
+    lines: list[str] = []
+    for node in nodes:
+        lines += [f"NAME:       {node.name}", f"IPADDRESS:  {node.address}", ""]
+        if node.problem:
+            lines += [f"PROBLEM:    {node.problem}", ""]
+        unplaced = any(not pod.mib for pod in node.pods)
+        heading = ["NAME", "NAMESPACE", *(f"GPU{card.index}(Allocated)" for card in node.gpus)]
+        rows = [tuple([*heading, "PENDING(Allocated)"] if unplaced else heading)]
+        rows += [_pod_row(node, pod, unit_mib, unplaced) for pod in node.pods]
+        lines += _aligned(rows)
+        if node.shared:
+            lines += [f"Allocated : {_units_up(node.used_mib, unit_mib)} ({_percent([node], unit_mib)}%)"]
+            lines += [f"Total :     {node.total_mib // unit_mib}"]
+        else:
+            held = sum(card.pods > 0 for card in node.gpus)
+            lines += [f"Allocated : {held} GPUs", f"Total :     {len(node.gpus)} GPUs"]
+        lines += [_RULE]
+    shared = [node for node in nodes if node.shared]
+    lines += ["Allocated/Total GPU Memory In Cluster:", _total(shared, unit_mib)]
+    return "\n".join(lines) + "\n"
+
+
+def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
+    """Return heading and rows; a column is an index, which a node without a card of that index leaves empty."""
+    indices = sorted({card.index for node in nodes for card in node.gpus})
+    unplaced = any(node.unplaced_mib for node in nodes)
+    headings = [f"GPU{i}(Allocated/Total)" for i in indices]
+    cards = [{card.index: _cell(card.used_mib, card.total_mib, unit_mib) for card in node.gpus} for node in nodes]
+    columns = [[node_cards.get(i, "") for node_cards in cards] for i in indices]
+    if unplaced:
+        headings.append("PENDING(Allocated)")
+        columns.append([str(_units_up(node.unplaced_mib, unit_mib)) for node in nodes])
+    name = max([len(node.name) for node in nodes] + [len("NAME") + 2])
+    address = max([len(node.address) for node in nodes] + [len("IPADDRESS") + 2 - _ADDRESS_GAP])
+    cells = [max(map(len, column)) for column in columns]
+    top = "NAME".ljust(name) + "IPADDRESS".ljust(address + _ADDRESS_GAP)
+    for heading, width in zip(headings, cells, strict=True):
+        top += heading.ljust(max(len(heading) + 2, width + _CELL_GAP if width > _USUAL_CELL else 0))
+    lines = [top + f"GPU Memory({unit_name(unit_mib)})"]
+    for i, node in enumerate(nodes):
+        line = node.name.ljust(name + _NAME_GAP) + node.address.ljust(address + _NAME_GAP)
+        line += "".join(col[i].ljust(width + _CELL_GAP) for col, width in zip(columns, cells, strict=True))
+        lines.append(line + _cell(node.used_mib, node.total_mib, unit_mib))
+    return lines
+
+
+def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) -> tuple[str, ...]:
+    cells = [pod.name, pod.namespace]
+    for card in node.gpus:
+        mib = pod.mib.get(card.index, 0)
+        cells.append(("all" if mib else "0") if pod.whole else str(_units_up(mib, unit_mib)))
+    if unplaced:
+        cells.append("0" if pod.mib else str(_units_up(pod.asked_mib, unit_mib)))
+    return tuple(cells)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]))]
+    return ["".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _cell(used_mib: int, total_mib: int, unit_mib: int) -> str:
+    return f"{_units_up(used_mib, unit_mib)}/{total_mib // unit_mib}"
+
+
+def _total(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
+    used, total = _sums(nodes, unit_mib)
+    return f"{used}/{total} ({_percent(nodes, unit_mib)}%)"
+
+
+def _percent(nodes: Sequence[NodeSummary], unit_mib: int) -> int:
+    used, total = _sums(nodes, unit_mib)
+    return used * 100 // total if total else 0
+
+
+def _sums(nodes: Sequence[NodeSummary], unit_mib: int) -> tuple[int, int]:
+    used = sum(_units_up(node.used_mib, unit_mib) for node in nodes)
+    return used, sum(node.total_mib // unit_mib for node in nodes)
+
+
+def _units_up(mib: int, unit_mib: int) -> int:
+    """Return the units that an amount takes: part of a unit is a whole one."""
+    return -(-mib // unit_mib)

@@ -1,0 +1,116 @@
+"""The cluster's nodes, cards and pods as plain records: what every table, page and JSON answer is made of."""
+
+from typing import Any
+
+import msgspec
+
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_info import NodeInfo
+
+
+class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
+    """One card: MiB, percent of compute and pods booked on it. ``total_mib`` is what can be given away."""
+
+    index: int
+    uuid: str
+    model: str
+    total_mib: int
+    used_mib: int
+    used_percent: int
+    pods: int
+    healthy: bool
+
+
+class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
+    """One pod on a node: its MiB by card index. ``problem`` says why its cards are not known, where they are not."""
+
+    namespace: str
+    name: str
+    mib: dict[int, int]
+    whole: bool
+    asked_mib: int
+    problem: str = ""
+
+
+class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
+    """One node. ``mode`` is "" where it is not valid; ``problem`` says what is wrong with the node's own words."""
+
+    name: str
+    address: str
+    mode: str
+    shared: bool
+    unit_mib: int
+    gpus: list[GpuSummary]
+    pods: list[PodSummary]
+    problem: str = ""
+
+    @property
+    def used_mib(self) -> int:
+        """MiB booked on all cards."""
+        return sum(card.used_mib for card in self.gpus)
+
+    @property
+    def total_mib(self) -> int:
+        """MiB of all cards that can be given away."""
+        return sum(card.total_mib for card in self.gpus)
+
+    @property
+    def unplaced_mib(self) -> int:
+        """MiB that pods on unknown cards ask for."""
+        return sum(pod.asked_mib for pod in self.pods if not pod.mib)
+
+
+def node_summaries(ledger: Ledger) -> list[NodeSummary]:
+    """Return all nodes with GPUs, or with pods that ask for some, by name."""
+    found = (_node(ledger, row, facts) for row, facts in ledger.nodes())
+    return [tile for tile in found if tile.gpus or tile.pods or tile.problem]
+
+
+def to_builtins(nodes: list[NodeSummary]) -> Any:
+    """Return the tiles as what JSON is made of."""
+    return msgspec.to_builtins(nodes, str_keys=True)
+
+
+def _node(ledger: Ledger, row: int, facts: NodeInfo) -> NodeSummary:
+    columns = ledger.columns
+    cards = [
+        GpuSummary(
+            index=card.index,
+            uuid=card.uuid,
+            model=card.model,
+            total_mib=int(columns.total[row, i]),
+            used_mib=int(columns.used[row, i]),
+            used_percent=int(columns.percent[row, i]),
+            pods=int(columns.pods[row, i]),
+            healthy=card.healthy,
+        )
+        for i, card in enumerate(facts.inventory.cards)
+    ]
+    known = {card.uuid: card.index for card in facts.inventory.cards}
+    pods = sorted((_pod(booking, known) for booking in ledger.on_node(facts.name)), key=lambda p: (p.namespace, p.name))
+    return NodeSummary(
+        name=facts.name,
+        address=facts.address,
+        mode=facts.mode.value if facts.mode else "",
+        shared=facts.mode is not None and facts.mode.shared,
+        unit_mib=facts.unit_mib,
+        gpus=cards,
+        pods=pods,
+        problem=facts.problem,
+    )
+
+
+def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
+    problem = booking.problem
+    missing = [share.uuid for share in booking.cards if share.uuid not in index_of]
+    if missing:
+        problem = f"it holds GPU {missing[0]}, which the node does not have"
+    return PodSummary(
+        namespace=booking.namespace,
+        name=booking.name,
+        mib={index_of[share.uuid]: share.mib for share in booking.cards if share.uuid in index_of},
+        whole=booking.whole,
+        asked_mib=booking.asked_mib,
+        problem=problem,
+    )

@@ -1,0 +1,125 @@
+"""How far one component has come, and what is in its way (U11).
+
+A component is ready by the rules of ``kubectl rollout status``. One that is not is ``Failed`` where nothing will change
+unless somebody acts: an image that cannot be pulled, a container that crashes, a pod that must not be created. In every
+case the reason is what the cluster itself says about it.
+"""
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod, WorkloadCondition
+
+COMPONENT_LABEL: Final = "app.kubernetes.io/component"
+_HOPELESS: Final = frozenset(
+    (
+        *("ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "RegistryUnavailable"),
+        *("CreateContainerConfigError", "CreateContainerError", "RunContainerError", "CrashLoopBackOff"),
+    )
+)
+
+
+class RolloutState(StrEnum):
+    """How far a component has come."""
+
+    READY = "Ready"
+    DEPLOYING = "Deploying"
+    FAILED = "Failed"
+
+
+class Component(msgspec.Struct, frozen=True, rename="camel"):
+    """One component: how many of its pods are ready, of how many, and ``reason`` what is in the way, "" if nothing."""
+
+    name: str
+    kind: str
+    state: RolloutState
+    ready: int
+    wanted: int
+    reason: str = ""
+
+
+def component_of(workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]) -> Component:
+    """Return the state of a component from its workload, its pods, and the events of its namespace."""
+    name = workload.metadata.labels.get(COMPONENT_LABEL, workload.metadata.name)
+    kind = "Deployment" if isinstance(workload, Deployment) else "DaemonSet"
+    wanted, updated, available, total = _counts(workload)
+    seen = workload.status.observed_generation >= workload.metadata.generation
+    if seen and updated >= wanted and available >= wanted and total <= updated:
+        return Component(name, kind, RolloutState.READY, available, wanted)
+    state, reason = _trouble(workload, pods, events)
+    if not reason:
+        reason = f"{updated} of {wanted} pods are of the newest kind" if updated < wanted else "its pods are starting"
+    return Component(name, kind, state, min(available, wanted), wanted, reason)
+
+
+def _counts(workload: Deployment | DaemonSet) -> tuple[int, int, int, int]:
+    """Return how many pods are wanted, of the newest kind, available, and there at all."""
+    if isinstance(workload, Deployment):
+        at = workload.status
+        return workload.spec.replicas, at.updated_replicas, at.available_replicas, at.replicas
+    now = workload.status
+    return (
+        now.desired_number_scheduled,
+        now.updated_number_scheduled,
+        now.number_available,
+        now.updated_number_scheduled,
+    )
+
+
+def _trouble(
+    workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]
+) -> tuple[RolloutState, str]:
+    """Return the worst that is known, with its reason; "" where nothing is."""
+    found = [_pod_trouble(pod, events) for pod in pods if not pod.ready and not _replaced(workload, pod)]
+    for wanted in (RolloutState.FAILED, RolloutState.DEPLOYING):
+        for state, reason in found:
+            if state is wanted and reason:
+                return state, reason
+    for condition in workload.status.conditions:
+        if (condition.type, condition.status) in (("ReplicaFailure", "True"), ("Progressing", "False")):
+            return RolloutState.FAILED, f"{condition.reason}: {condition.message}"
+    refused = _latest(events, workload.metadata.name, "FailedCreate")
+    return (RolloutState.FAILED, f"FailedCreate: {refused.message}") if refused else (RolloutState.DEPLOYING, "")
+
+
+def _replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
+    """Return whether a pod that was evicted, say, and is left lying about has another in its place.
+
+    A Deployment's count of pods leaves those out that have ended; a DaemonSet has one a node, and removes it first.
+    """
+    ended = isinstance(workload, Deployment) and pod.status.phase == "Failed"
+    wanted, _, _, total = _counts(workload)
+    return ended and total >= wanted
+
+
+def _pod_trouble(pod: RunningPod, events: Sequence[Event]) -> tuple[RolloutState, str]:
+    name, status = pod.metadata.name, pod.status
+    if status.phase == "Failed":
+        return (
+            RolloutState.FAILED,
+            f"pod {name}: {status.reason or 'Failed'}: {status.message or 'its containers have ended'}",
+        )
+    for container in (*status.init_container_statuses, *status.container_statuses):
+        waiting = container.state.waiting
+        if waiting is not None and waiting.reason in _HOPELESS:
+            ended = container.last_state.terminated
+            more = f"; it ended with exit code {ended.exit_code}" if ended else ""
+            text = f"{waiting.reason}: {waiting.message}" if waiting.message else waiting.reason
+            return RolloutState.FAILED, f"pod {name}: container {container.name}: {text}{more}"
+    conditions = {condition.type: condition for condition in status.conditions}
+    scheduled = conditions.get("PodScheduled", WorkloadCondition())
+    if scheduled.status == "False":
+        return RolloutState.DEPLOYING, f"pod {name}: {scheduled.reason}: {scheduled.message}"
+    event = _latest(events, name)
+    if event is not None:
+        return RolloutState.DEPLOYING, f"pod {name}: {event.reason}: {event.message}"
+    ready = conditions.get("Ready", WorkloadCondition())
+    return RolloutState.DEPLOYING, f"pod {name}: {ready.reason}: {ready.message}" if ready.reason else ""
+
+
+def _latest(events: Sequence[Event], name: str, reason: str = "") -> Event | None:
+    about = [e for e in events if e.involved_object.name == name and e.type == "Warning" and reason in ("", e.reason)]
+    return max(about, key=lambda event: event.when, default=None)

@@ -1,0 +1,169 @@
+"""``gputile status``: whether the installation is deployed, component by component, and how each node is set (U11)."""
+
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from gputile.api.core import Node
+from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION
+from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
+from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
+from gputile.tools.views.inspect import unit_name
+from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
+
+
+class RolloutPhase(StrEnum):
+    """What the installation is, in the documents' words; and what they have no word for."""
+
+    DEPLOYED = "Deployed"
+    DEPLOYING = "Deploying"
+    FAILED = "Failed"
+    NOT_INSTALLED = "NotInstalled"
+
+
+class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
+    """One GPU node: the mode and unit that are in force there, and what holds or ails it, in its own words.
+
+    ``mode`` "" and ``unit_mib`` 0: its agent has reported none. ``agent_there`` is unset where no agent has a pod: what
+    is known of the node is what the last one said.
+    """
+
+    name: str
+    agent_there: bool
+    agent_ready: bool
+    mode: str
+    unit_mib: int
+    gpus: int
+    problems: list[str]
+
+
+class Installation(msgspec.Struct, frozen=True, rename="camel"):
+    """The whole installation. ``unit_mib`` is the configured memory unit, 0 where there is no configuration.
+
+    ``resting`` counts the nodes without GPUs, whose agents wait for one; they are not among ``nodes``.
+    """
+
+    phase: RolloutPhase
+    unit_mib: int
+    resting: int
+    components: list[Component]
+    nodes: list[InstalledNode]
+
+
+def assess(
+    workloads: Sequence[Deployment | DaemonSet],
+    pods: Sequence[RunningPod],
+    events: Sequence[Event],
+    nodes: Sequence[Node],
+    unit_mib: int,
+) -> Installation:
+    """Return the state of the installation with these workloads and pods."""
+    components = sorted((component_of(w, _pods_of(w, pods), events) for w in workloads), key=lambda c: c.name)
+    agents = _agents(pods)
+    states = {component.state for component in components}
+    phase = RolloutPhase.DEPLOYED
+    if not components:
+        phase = RolloutPhase.NOT_INSTALLED
+    elif RolloutState.FAILED in states:
+        phase = RolloutPhase.FAILED
+    elif RolloutState.DEPLOYING in states:
+        phase = RolloutPhase.DEPLOYING
+    told = {node.metadata.name: _told(node) for node in nodes}
+    resting = sum(agents.get(name, False) and not spoken for name, spoken in told.items())
+    served = [n for n in nodes if told[n.metadata.name] or agents.get(n.metadata.name) is False or _ailing(n)]
+    return Installation(
+        phase, unit_mib, resting, components, sorted((_node(node, agents) for node in served), key=lambda n: n.name)
+    )
+
+
+def to_builtins(installation: Installation) -> Any:
+    """Return the installation as what JSON is made of."""
+    return msgspec.to_builtins(installation)
+
+
+def table(installation: Installation) -> str:
+    """Return the installation as people read it."""
+    bad = [component.name for component in installation.components if component.state is not RolloutState.READY]
+    lines = [f"gputile: {installation.phase}{': ' if bad else ''}{', '.join(bad)}"]
+    if installation.components:
+        rows: list[tuple[str, ...]] = [("COMPONENT", "READY", "STATE", "REASON")]
+        rows += [(c.name, f"{c.ready}/{c.wanted}", c.state.value, c.reason) for c in installation.components]
+        lines += ["", *_aligned(rows)]
+    if installation.nodes:
+        heading = ("NODE", "AGENT", "MODE", "UNIT", "GPUS", "PROBLEMS")
+        lines += ["", *_aligned([heading, *map(_node_row, installation.nodes)])]
+        other = [n for n in installation.nodes if n.agent_there and n.unit_mib not in (0, installation.unit_mib)]
+        if installation.unit_mib and other:
+            rest = "1 node is" if len(other) == 1 else f"{len(other)} nodes are"
+            lines += ["", f"The unit is {_unit(installation.unit_mib)}; {rest} not there yet."]
+    if installation.resting:
+        rest = "1 node has no GPU, and its agent rests" if installation.resting == 1 else ""
+        lines += ["", f"{rest or f'{installation.resting} nodes have no GPU, and their agents rest'}."]
+    return "\n".join(lines) + "\n"
+
+
+def _agents(pods: Iterable[RunningPod]) -> dict[str, bool]:
+    """Return whether each node's agent is ready: one of its pods, of which there are two while a new one starts."""
+    ready: dict[str, bool] = {}
+    for pod in pods:
+        if pod.metadata.labels.get(COMPONENT_LABEL) == "agent":
+            ready[pod.spec.node_name] = ready.get(pod.spec.node_name, False) or pod.ready
+    return ready
+
+
+def _told(node: Node) -> bool:
+    """Return whether an agent has said anything of the node: one that rests says nothing."""
+    if INVENTORY_ANNOTATION in node.metadata.annotations:
+        return True
+    return any(c.type.startswith(CONDITION_PREFIX) and c.type != AGENT_SILENT for c in node.status.conditions)
+
+
+def _pods_of(workload: Deployment | DaemonSet, pods: Iterable[RunningPod]) -> list[RunningPod]:
+    name = workload.metadata.labels.get(COMPONENT_LABEL)
+    return [pod for pod in pods if name and pod.metadata.labels.get(COMPONENT_LABEL) == name]
+
+
+def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
+    problems = _ailing(node)
+    inventory = Inventory(cards=())
+    try:
+        inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
+    except KeyError:
+        problems += [] if _told(node) else ["its agent has reported no GPUs"]
+    except InventoryError as error:
+        problems.append(f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}")
+    if node.metadata.name not in agents:
+        problems = ["no agent runs there; this is what the last one said", *problems]
+    return InstalledNode(
+        name=node.metadata.name,
+        agent_there=node.metadata.name in agents,
+        agent_ready=agents.get(node.metadata.name, False),
+        mode=inventory.mode,
+        unit_mib=inventory.unit_mib,
+        gpus=len(inventory.cards),
+        problems=problems,
+    )
+
+
+def _node_row(node: InstalledNode) -> tuple[str, ...]:
+    agent = "ready" if node.agent_ready else "not ready" if node.agent_there else "none"
+    return node.name, agent, node.mode or "-", _unit(node.unit_mib), str(node.gpus), "; ".join(node.problems)
+
+
+def _ailing(node: Node) -> list[str]:
+    return [f"{c.reason}: {c.message}" for c in node.status.conditions if _is_bad(c.type, c.status)]
+
+
+def _is_bad(kind: str, status: str) -> bool:
+    return kind.startswith(CONDITION_PREFIX) and status == "True"
+
+
+def _unit(mib: int) -> str:
+    return {0: "-", 1024: "1GiB"}.get(mib) or unit_name(mib)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]))]
+    return ["".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,1 +1,0 @@
-"""The pure rules of ``gputile.admission`` behind HTTPS, with certificates that renew by themselves."""

@@ -1,0 +1,212 @@
+"""Whose turn it is, what is said, and what counts as started (M13, B5)."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.core import Node, ObjectMeta, Pod, SchedulingGate
+from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, POD_GROUP_LABEL
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gang_planner import GangPlanner, Round
+from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.kube.reflector import Applied, Deleted, Replaced
+from tests.corebuilders import gpu_node, pod
+
+SECOND = 10**9
+NOW = 1_900_000_000
+BORN = "2030-03-17T17:46:40Z"  # NOW, as Kubernetes writes it
+
+
+def node(name: str = "n", cards: int = 4) -> Node:
+    amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: "999"}
+    return gpu_node(name, mode="cgpu", sizes=[4096] * cards, allocatable=amounts)
+
+
+def member(gang: str, number: int, size: int, **more: Any) -> Pod:
+    """A pod that wants a whole card's memory."""
+    asking = pod(f"{gang}-{number}", mem=4)
+    labels = more.get("labels", {GANG_NAME_LABEL: gang, GANG_SIZE_LABEL: str(size)})
+    meta = msgspec.structs.replace(
+        asking.metadata,
+        labels=labels,
+        creation_timestamp=more.get("born", BORN),
+        resource_version=more.get("version", "1"),
+        deletion_timestamp=more.get("deleted"),
+    )
+    gates = tuple(SchedulingGate(name=name) for name in (GANG_GATE, *more.get("gates", ())))
+    spec = msgspec.structs.replace(
+        asking.spec, scheduling_gates=gates, priority=more.get("priority"), node_name=more.get("node", "")
+    )
+    status = msgspec.structs.replace(asking.status, phase=more.get("phase", ""))
+    return msgspec.structs.replace(asking, metadata=meta, spec=spec, status=status)
+
+
+class Bench:
+    """A view and a planner, with time that is set by hand."""
+
+    def __init__(self, *nodes: Node, cards: int = 4) -> None:
+        self.view = ClusterState(Configuration(admission=Admission(gangs=True)))
+        self.plans = 0
+        self.planner = GangPlanner(self.view, self.new_plan)
+        self.view.take_nodes(Replaced(nodes or [node(cards=cards)]))
+
+    def new_plan(self) -> str:
+        self.plans += 1
+        return str(self.plans)
+
+    def gang(self, name: str, count: int, size: int = 0, **more: Any) -> None:
+        for i in range(count):
+            self.view.take_pods(Applied(member(name, i, size or count, **more)))
+
+    def round(self, after: float = 0) -> Round:
+        return self.planner.next_round(int((NOW + after) * SECOND))
+
+
+def placed(result: Round) -> list[str]:
+    return sorted(w.pod.metadata.name for gang in result.holds for w in gang if w.hold is not None)
+
+
+def said(result: Round) -> dict[str, str]:
+    return {note.pods[0].metadata.labels.get(GANG_NAME_LABEL, "?"): note.reason for note in result.notes}
+
+
+def test_gates_go_only_after_all_places_are_written() -> None:
+    bench = Bench()
+    bench.gang("g", 2)
+    first = bench.round()
+    assert placed(first) == ["g-0", "g-1"]
+    assert not first.gates
+    second = bench.round()
+    assert not second.holds
+    assert sorted(each.metadata.name for each in second.gates) == ["g-0", "g-1"]
+
+
+def test_priority_goes_before_age_and_age_before_the_rest() -> None:
+    bench = Bench(cards=2)
+    bench.gang("young", 2)
+    bench.gang("old", 2, born="2030-03-17T17:00:00Z")
+    assert placed(bench.round()) == ["old-0", "old-1"]
+    bench = Bench(cards=2)
+    bench.gang("old", 2, born="2030-03-17T17:00:00Z")
+    bench.gang("urgent", 2, priority=9)
+    assert placed(bench.round()) == ["urgent-0", "urgent-1"]
+
+
+def test_a_gang_that_does_not_fit_is_passed_and_not_for_ever() -> None:
+    bench = Bench()
+    bench.view.take_pods(Applied(member("x", 0, 1, node="n", labels={})))  # no allocation: the node is closed
+    bench.view.take_nodes(Applied(node("m")))
+    bench.gang("large", 5, born="2030-03-17T17:46:30Z")
+    bench.gang("small", 1)
+    result = bench.round()
+    assert placed(result) == ["small-0"]
+    assert said(result) == {"large": "GangWaiting", "small": "GangPlanned"}
+    bench.gang("other", 1)
+    late = bench.round(601)
+    assert [name for name in placed(late) if not name.startswith("large")] == []
+    assert len(placed(late)) == 4, "what there is is kept for it; the place of the small one ended, untaken"
+    assert said(late) == {"small": "GangBehind", "other": "GangBehind"}
+    assert not bench.round(602).gates, "but nothing of it starts"
+
+
+def test_a_gang_that_can_never_fit_closes_nothing() -> None:
+    bench = Bench()
+    bench.gang("huge", 5, born="2030-03-17T10:00:00Z")
+    bench.gang("small", 1)
+    result = bench.round(9999)
+    assert placed(result) == ["small-0"]
+    assert said(result) == {"huge": "GangTooLarge", "small": "GangPlanned"}
+    assert "the empty cluster has room for 4" in next(n.message for n in result.notes if n.reason == "GangTooLarge")
+    bench.view.take_nodes(Applied(node("more")))
+    assert len(placed(bench.round(9999))) == 5, "a node came"
+
+
+def test_what_was_said_is_not_said_again() -> None:
+    bench = Bench(cards=1)
+    bench.gang("g", 2)
+    assert said(bench.round()) == {"g": "GangTooLarge"}
+    assert not bench.round().notes
+
+
+def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
+    bench = Bench()
+    bench.gang("g", 2)
+    bench.view.take_pods(Applied(member("g", 1, 2, version="2", gates=("other.example.com/gate",))))
+    result = bench.round(6)
+    assert not result.holds
+    assert said(result) == {"g": "GangIncomplete"}
+
+
+def test_pods_that_are_going_do_not_stand_in_for_their_successors() -> None:
+    """A job is started anew while its old pods still end: the new ones start together."""
+    bench = Bench(cards=2)
+    for i in range(2):
+        bench.view.take_pods(Applied(member("old", i, 2, node="elsewhere", deleted=BORN, labels=_labels("g", 2))))
+    bench.view.take_pods(Applied(member("new", 0, 2, labels=_labels("g", 2))))
+    assert not bench.round().holds
+    bench.view.take_pods(Applied(member("new", 1, 2, labels=_labels("g", 2))))
+    assert placed(bench.round()) == ["new-0", "new-1"]
+
+
+def test_pods_of_an_earlier_run_that_succeeded_do_not_count() -> None:
+    bench = Bench()
+    for i in range(2):
+        done = member("old", i, 2, node="n", phase="Succeeded", labels=_labels("g", 2))
+        bench.view.take_pods(Applied(done))
+    bench.view.take_pods(Applied(member("new", 0, 2, labels=_labels("g", 2))))
+    assert not bench.round().holds
+
+
+def test_a_pod_group_says_the_size() -> None:
+    bench, labels = Bench(), {POD_GROUP_LABEL: "job"}
+    bench.gang("job", 2, labels=labels)
+    assert "the cluster has no PodGroups" in bench.round().notes[0].message
+    bench.view.take_groups(Replaced([]))
+    assert "PodGroup default/job does not exist" in bench.round().notes[0].message
+    group = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(2))
+    bench.view.take_groups(Applied(group))
+    assert placed(bench.round()) == ["job-0", "job-1"]
+    bench.view.take_groups(Deleted(group))
+    assert not bench.round().gates, "a gang of unknown size goes no further"
+
+
+def test_old_news_of_a_pod_is_no_news() -> None:
+    bench = Bench()
+    bench.gang("g", 1, version="5")
+    bench.view.take_pods(Applied(member("g", 0, 1, version="4", node="n")))
+    assert placed(bench.round()) == ["g-0"]
+
+
+def test_a_request_that_breaks_a_rule_is_named() -> None:
+    bench = Bench()
+    asking = pod("odd", mem=3, count=2)
+    meta = msgspec.structs.replace(
+        asking.metadata, labels=asking.metadata.labels | _labels("g", 1), creation_timestamp=BORN
+    )
+    bench.view.take_pods(Applied(msgspec.structs.replace(asking, metadata=meta)))
+    assert said(bench.round()) == {"g": "InvalidGPURequest"}
+
+
+def _labels(gang: str, size: int) -> dict[str, str]:
+    return {GANG_NAME_LABEL: gang, GANG_SIZE_LABEL: str(size)}
+
+
+class SilentWriter:
+    """Writes nothing: no gang has room here."""
+
+    def record(self, *_: object, **__: object) -> None:
+        return
+
+
+def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
+    """What it counted last is not so for ever, and the one that acts counts too: a sum over replicas must be right."""
+    bench, acting = Bench(cards=1), True
+    bench.gang("g", 2)
+    keeper = GangReconciler(bench.view, bench.planner, SilentWriter(), lambda: acting, lambda: NOW * SECOND)  # type: ignore[arg-type]
+    asyncio.run(keeper.run_round())
+    assert keeper.waiting == 1
+    acting = False
+    assert keeper.waiting == 0

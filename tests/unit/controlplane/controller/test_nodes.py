@@ -1,0 +1,278 @@
+"""Taints, and nodes whose agent is silent (G7, M2, U5)."""
+
+import asyncio
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration, Controller
+from gputile.api.core import Node, NodeCondition, ObjectReference, Taint
+from gputile.api.well_known import AGENT_SILENT, GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU
+from gputile.controlplane.controller.node_diagnosis import condition_patch, diagnose, units_in_force
+from gputile.controlplane.controller.node_reconciler import NodeReconciler
+from gputile.controlplane.controller.taints import JsonPatch, taint_patch
+from gputile.controlplane.controller.work_queue import WorkQueue
+from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
+from tests.corebuilders import gpu_node
+
+OURS = {"key": WHOLE_GPU, "effect": "NoSchedule"}
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def with_taints(node: Node, *taints: Taint, ours: bool = False) -> Node:
+    annotations = node.metadata.annotations | ({TAINTED_ANNOTATION: "true"} if ours else {})
+    return msgspec.structs.replace(
+        node,
+        metadata=msgspec.structs.replace(node.metadata, annotations=annotations, resource_version="7"),
+        spec=msgspec.structs.replace(node.spec, taints=list(taints)),
+    )
+
+
+def applied(node: Node, patch: JsonPatch) -> dict[str, Any]:
+    """Apply a patch as RFC 6902 says, as far as these go."""
+    document: dict[str, Any] = {"spec": {}, "metadata": {"resourceVersion": "7"}}
+    if node.spec.taints:
+        document["spec"]["taints"] = [msgspec.to_builtins(taint) for taint in node.spec.taints]
+    if node.metadata.annotations:
+        document["metadata"]["annotations"] = copy.copy(node.metadata.annotations)
+    for change in patch:
+        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in change["path"][1:].split("/")]
+        at: Any = document
+        for part in parents:
+            at = at[part]
+        key: Any = int(last) if isinstance(at, list) and last != "-" else last
+        if change["op"] == "test":
+            assert at[key] == change["value"]
+        elif change["op"] == "remove":
+            del at[key]
+        elif last == "-":
+            at.append(change["value"])
+        else:
+            at[key] = change["value"]
+    return document
+
+
+OTHER = Taint(key="dedicated", value="x", effect="NoExecute")
+OWN = Taint(key=WHOLE_GPU, effect="NoSchedule")
+GKE = Taint(key=WHOLE_GPU, value="present", effect="NoSchedule")
+SOFT = Taint(key=WHOLE_GPU, effect="PreferNoSchedule")
+BARE = gpu_node(inventory="")
+
+
+@pytest.mark.parametrize("taints", [(), (OTHER,), (OTHER, SOFT)])
+def test_a_gpu_node_gets_the_taint_beside_those_it_has(taints: tuple[Taint, ...]) -> None:
+    node = with_taints(gpu_node(mode="cgpu"), *taints)
+    done = applied(node, taint_patch(node, True))
+    assert done["spec"]["taints"] == [*map(msgspec.to_builtins, taints), OURS]
+    assert done["metadata"]["annotations"][TAINTED_ANNOTATION] == "true"
+
+
+@pytest.mark.parametrize("taint", [OWN, GKE])
+def test_a_taint_that_is_there_already_stays_as_it_is(taint: Taint) -> None:
+    assert taint_patch(with_taints(gpu_node(), taint), True) == []
+    assert taint_patch(with_taints(gpu_node(), taint), False) == [], "nor is it ours to remove"
+    assert taint_patch(with_taints(BARE, taint), True) == []
+
+
+@pytest.mark.parametrize(("node", "wanted"), [(BARE, True), (gpu_node(), False)])
+def test_only_a_taint_of_ours_goes_when_it_is_not_wanted_any_more(node: Node, wanted: bool) -> None:
+    tainted = with_taints(node, OTHER, OWN, ours=True)
+    done = applied(tainted, taint_patch(tainted, wanted))
+    assert done["spec"]["taints"] == [msgspec.to_builtins(OTHER)]
+    assert TAINTED_ANNOTATION not in done["metadata"]["annotations"]
+    gone_by_hand = with_taints(node, OTHER, ours=True)
+    assert TAINTED_ANNOTATION not in applied(gone_by_hand, taint_patch(gone_by_hand, wanted))["metadata"]["annotations"]
+
+
+def test_which_nodes_are_gpu_nodes() -> None:
+    """Those of gputile: not a node whose cards another device plugin offers, nor one without cards."""
+    offered = msgspec.structs.replace(BARE.status, capacity={GPU_MEMORY: "60"})
+    foreign = msgspec.structs.replace(BARE.status, capacity={WHOLE_GPU: "4", GPU_MEMORY: "nonsense"})
+    for node, tainted in (
+        (gpu_node(inventory="{"), True),
+        (gpu_node(sizes=()), False),
+        (msgspec.structs.replace(BARE, status=offered), True),
+        (msgspec.structs.replace(BARE, status=foreign), False),
+        (BARE, False),
+    ):
+        assert bool(taint_patch(node, True)) == tainted
+
+
+def silent(mode: str = "cgpu", **amounts: str) -> Node:
+    return gpu_node(mode=mode, allocatable=amounts)
+
+
+def test_what_an_agent_that_is_not_there_cannot_say() -> None:
+    configuration = Configuration()
+    assert diagnose(BARE, configuration) is None
+    assert diagnose(silent(**{GPU_MEMORY: "60"}), configuration) is None
+    assert diagnose(silent("", **{WHOLE_GPU: "4"}), configuration) is None
+    assert diagnose(gpu_node(mode="cgpu", sick=(0, 1, 2, 3)), configuration) is None, "its agent says that"
+    nothing = diagnose(silent(**{GPU_MEMORY: "0"}), configuration)
+    assert nothing is not None
+    assert nothing.reason == "NothingOffered"
+    assert f"reported 4 GPUs in mode cgpu, and its kubelet offers no {GPU_MEMORY}" in nothing.message
+    no_agent = diagnose(gpu_node(mode="cgpu", inventory=""), configuration)
+    assert no_agent is not None
+    assert no_agent.reason == "NoAgent"
+    invalid = diagnose(gpu_node(mode="fast", inventory=""), configuration)
+    assert invalid is not None
+    assert invalid.at_once
+    assert "valid are default, cgpu, core_mem, share, mps, topology" in invalid.message
+    unreadable = diagnose(gpu_node(inventory="{"), configuration)
+    assert unreadable is not None
+    assert unreadable.reason == "InventoryUnreadable"
+    text = '{"version": 1, "mode": "fast", "cards": [{"index": 0, "uuid": "a", "mib": 1024}]}'
+    for node in (gpu_node(inventory=text), gpu_node(mode="share", inventory=text)):
+        unknown = diagnose(node, configuration)
+        assert unknown is not None
+        assert unknown.reason == "InventoryUnreadable", "it is not the label that is wrong"
+        assert "the mode 'fast' is in force" in unknown.message
+
+
+def test_a_condition_is_written_when_it_says_something_new() -> None:
+    node = silent()
+    found = diagnose(node, Configuration())
+    patch = condition_patch(node, found, NOW)
+    assert patch is not None
+    entry = patch["status"]["conditions"][0]
+    assert (entry["type"], entry["status"], entry["lastTransitionTime"]) == (
+        AGENT_SILENT,
+        "True",
+        "2030-01-01T00:00:00Z",
+    )
+    assert found is not None
+    said = NodeCondition(type=AGENT_SILENT, status="True", reason=found.reason, message=found.message)
+    telling = msgspec.structs.replace(node, status=msgspec.structs.replace(node.status, conditions=[said]))
+    assert condition_patch(telling, found, NOW) is None
+    better = condition_patch(telling, None, NOW)
+    assert better is not None
+    assert better["status"]["conditions"][0]["status"] == "False"
+    assert condition_patch(BARE, None, NOW) is None
+
+
+def test_how_far_a_new_unit_has_come() -> None:
+    nodes = [
+        gpu_node("a", unit_mib=128),
+        gpu_node("b", unit_mib=128),
+        gpu_node("c"),
+        gpu_node("d", inventory="{"),
+        BARE,
+    ]
+    assert units_in_force(nodes, Configuration()) == {128: 2, 1024: 1}
+
+
+class Writer:
+    """Fails as told, and then writes."""
+
+    def __init__(self, *failures: Exception) -> None:
+        self.failures = list(failures)
+        self.patches: list[Any] = []
+        self.said: list[str] = []
+        self.wrote = asyncio.Event()
+
+    async def patch_node(self, name: str, patch: JsonPatch) -> None:
+        self._write(patch)
+
+    async def patch_node_status(self, name: str, patch: dict[str, object]) -> None:
+        self._write(patch)
+
+    def _write(self, patch: Any) -> None:
+        if self.failures:
+            raise self.failures.pop(0)
+        self.patches.append(patch)
+        self.wrote.set()
+
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
+        self.said.append(reason)
+
+
+FAILURES = [
+    Conflict(409, "Conflict", "changed"),
+    Gone(410, "Expired", "too old"),
+    ServerError(500, "InternalError", "oops"),
+    AnswerLost("no answer"),
+    Invalid(422, "Invalid", "the test failed"),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_a_write_that_failed_is_tried_again(failure: Exception) -> None:
+    async def scenario() -> Writer:
+        writer, node = Writer(failure), gpu_node(allocatable={WHOLE_GPU: "4"})
+        keeper = NodeReconciler(writer, Configuration(), {"n": node}.get, lambda: True, lambda: 0.0)
+        keeper.queue.add("n")
+        task = asyncio.create_task(keeper.queue.run())
+        async with asyncio.timeout(10):
+            await writer.wrote.wait()
+        task.cancel()
+        return writer
+
+    assert len(asyncio.run(scenario()).patches) == 1
+
+
+def test_a_silent_agent_is_told_of_when_it_lasts_and_only_by_the_active_replica() -> None:
+    async def scenario() -> None:
+        now, active, nodes = [0.0], [False], {"n": silent()}
+        configuration = Configuration(controller=Controller(taint_nodes=False, agent_silent_seconds=30))
+        writer = Writer()
+        keeper = NodeReconciler(writer, configuration, nodes.get, lambda: active[0], lambda: now[0])
+        await keeper.work("n")
+        active[0] = True
+        await keeper.work("n")
+        now[0] = 29.0
+        await keeper.work("n")
+        assert not writer.patches
+        now[0] = 31.0
+        await keeper.work("n")
+        assert writer.said == ["NothingOffered"]
+        nodes["n"] = silent(**{GPU_MEMORY: "60"})
+        await keeper.work("n")
+        nodes["n"] = silent()
+        await keeper.work("n")
+        assert len(writer.patches) == 1, "the patience begins anew"
+        writer.failures.append(NotFound(404, "NotFound", "no such node"))
+        now[0] = 99.0
+        await keeper.work("n")
+        await keeper.work("gone")
+
+    asyncio.run(scenario())
+
+
+def test_a_node_has_one_timer_however_often_it_changes_while_its_agent_is_silent() -> None:
+    async def scenario() -> None:
+        now, configuration = [0.0], Configuration(controller=Controller(taint_nodes=False, agent_silent_seconds=30))
+        keeper = NodeReconciler(Writer(), configuration, {"n": silent()}.get, lambda: True, lambda: now[0])
+        for i in range(1000):
+            now[0] = i / 100
+            await keeper.work("n")
+        assert keeper.queue.timers == 1
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(scenario())
+
+
+def test_the_earlier_of_two_times_counts_and_the_timer_goes() -> None:
+    async def scenario() -> list[str]:
+        worked: list[str] = []
+        done = asyncio.Event()
+
+        async def work(key: str) -> None:
+            worked.append(key)
+            done.set()
+
+        queue = WorkQueue(work)
+        running = asyncio.create_task(queue.run())
+        queue.add_later("a", 3600.0)
+        queue.add_later("a", 0.0)
+        queue.add_later("a", 7200.0)
+        async with asyncio.timeout(120):
+            await done.wait()
+        assert queue.timers == 0
+        running.cancel()
+        return worked
+
+    assert asyncio.run(scenario()) == ["a"]

@@ -1,0 +1,178 @@
+"""A plan is begun, or given anew, never both: whoever comes second fails, at any lag, wherever writes fail (M13).
+
+The cluster is that of the stateful test; here it goes the ways that once left a gang running in part.
+"""
+
+import pytest
+
+from gputile.core.devices.gang_membership import gated
+from gputile.core.devices.reservation import reservation_of
+from tests.stateful.gangmodel import SECOND
+from tests.stateful.test_gangs import HOLD_SECONDS, LONGEST_SECONDS, YEAR, Gangs, bound_of
+
+FOUR = [f"g1-{i}" for i in range(4)]
+RENEWAL = HOLD_SECONDS * 4 // 5  # so late the places of a plan are given anew
+
+
+def planned(units: int = 3) -> Gangs:
+    """A gang of four with all places and no gates, and an extender that has heard of it."""
+    machine = Gangs()
+    machine.a_gang_comes(4, units, 0, 0)
+    machine.the_controller_hears(10_000)
+    machine.the_controller_acts([], 2)
+    machine.the_controller_hears(10_000)
+    machine.the_extender_hears(10_000)
+    assert not any(gated(each) for each in machine.members())
+    return machine
+
+
+def plans_of(machine: Gangs) -> dict[str, str]:
+    return {uid: hold.plan for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None}
+
+
+def late_members_come(machine: Gangs, count: int) -> None:
+    like = machine.server.pods["g1-0"]
+    for i in range(count):
+        machine.create(f"g1-late{i}", 2, dict(like.metadata.labels))
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_an_extender_that_has_not_heard_of_the_new_plan_begins_neither(late: int) -> None:
+    machine = planned(units=2)
+    late_members_come(machine, late)
+    machine.time_passes(RENEWAL)
+    machine.the_controller_hears(10_000)
+    machine.the_controller_acts([], 1)
+    assert set(plans_of(machine).values()) == {"g1/2"}
+    assert not any(machine.schedule(uid) for uid in FOUR), "the API server has another plan's places on the pods"
+    machine.everything_settles()
+    assert bound_of(machine) >= set(FOUR)
+    machine.teardown()
+
+
+@pytest.mark.parametrize("fate", ["unreachable", "never arrived", "late", "deposed"])
+def test_where_the_first_pod_keeps_its_place_so_do_all_others(fate: str) -> None:
+    """The extender has not heard of anything, begins the old plan, and can end it."""
+    machine = planned()
+    machine.time_passes(RENEWAL)
+    machine.the_controller_acts(["deposed", "crash"] if fate == "deposed" else [fate], 1)
+    if fate != "deposed":
+        assert set(plans_of(machine).values()) == {"g1/1"}
+        assert all(machine.schedule(uid) for uid in FOUR)
+    machine.everything_settles()
+    assert bound_of(machine) == set(FOUR)
+    machine.teardown()
+
+
+@pytest.mark.parametrize("executed", range(1, 5))
+@pytest.mark.parametrize("fate", ["unreachable", "answer lost", "never arrived", "late", "cut off", "crash"])
+def test_a_plan_that_is_given_anew_in_part_starts_nobody(executed: int, fate: str) -> None:
+    machine = planned()
+    machine.time_passes(RENEWAL)
+    machine.the_controller_acts(["done"] * executed + [fate], 1)
+    begun = [uid for uid in FOUR if machine.schedule(uid)]
+    assert not begun, "the first pod has a place in another plan"
+    machine.everything_settles()
+    assert bound_of(machine) == set(FOUR)
+    machine.teardown()
+
+
+def test_a_plan_that_has_begun_is_not_given_anew_by_a_controller_that_has_not_heard() -> None:
+    machine = planned()
+    machine.time_passes(RENEWAL)
+    assert machine.schedule("g1-0")
+    machine.the_controller_acts([], 1)
+    assert set(plans_of(machine).values()) == {"g1/1"}
+    assert all(machine.schedule(uid) for uid in FOUR[1:])
+    machine.everything_settles()
+    assert bound_of(machine) == set(FOUR)
+    machine.teardown()
+
+
+def test_nobody_follows_a_first_pod_whose_binding_may_be_refused_yet() -> None:
+    machine = planned()
+    machine.schedule("g1-0", slow=True)
+    assert not any(machine.schedule(uid) for uid in FOUR[1:])
+    machine.time_passes(RENEWAL)
+    machine.the_controller_acts([], 1)
+    machine.bindings_land()
+    assert not bound_of(machine), "its place was taken away before its Binding came"
+    machine.everything_settles()
+    assert bound_of(machine) == set(FOUR)
+
+
+def test_the_first_pod_leads_whatever_order_they_come_in() -> None:
+    machine = planned()
+    assert not any(machine.schedule(uid) for uid in reversed(FOUR[1:]))
+    assert machine.schedule("g1-0")
+    assert all(machine.schedule(uid) for uid in reversed(FOUR[1:]))
+
+
+def test_a_place_that_is_lost_after_the_start_is_found_anew() -> None:
+    """What has started runs by the plan that its pods carry: the others follow, and what was lost is planned anew."""
+    machine = planned()
+    assert machine.schedule("g1-0")
+    machine.a_card_sickens_or_heals("a", [1])
+    machine.everything_settles()
+    assert bound_of(machine) == {"g1-0", "g1-2", "g1-3"}
+    machine.a_card_sickens_or_heals("a", [])
+    machine.everything_settles()
+    assert bound_of(machine) == set(FOUR)
+
+
+def test_a_controller_forgets_pods_that_the_api_server_no_longer_has() -> None:
+    """Its watch is late: the cards that it kept for them are no longer kept, as far as it knows."""
+    machine = planned(units=4)
+    machine.a_card_sickens_or_heals("b", [1])
+    for uid in FOUR:
+        machine.server.delete(uid)
+    machine.the_controller_acts([], 2)
+    assert not [booking.key for booking in machine.view.ledger.bookings()]
+    machine.everything_settles()
+
+
+@pytest.mark.parametrize("ahead", [YEAR, HOLD_SECONDS, -HOLD_SECONDS, -YEAR])
+def test_a_clock_of_the_extender_that_was_wrong_once_disables_no_gang(ahead: int) -> None:
+    machine = planned()
+    machine.a_clock_is_set("extender", ahead)
+    machine.the_extender_hears(10_000)
+    machine.a_clock_is_set("extender", 0)
+    machine.the_extender_hears(10_000)
+    assert all(machine.schedule(uid) for uid in FOUR), "the places are there again"
+
+
+@pytest.mark.parametrize("ahead", [YEAR, HOLD_SECONDS, -HOLD_SECONDS, -YEAR])
+def test_a_clock_of_the_controller_that_was_wrong_once_disables_no_gang(ahead: int) -> None:
+    """Places that it wrote meanwhile, to end in a year, end in time."""
+    machine = Gangs()
+    machine.a_gang_comes(4, 3, 0, 0)
+    machine.the_controller_hears(10_000)
+    machine.a_clock_is_set("controller", ahead)
+    machine.the_controller_acts([], 2)
+    machine.a_clock_is_set("controller", 0)
+    machine.the_controller_acts([], 2)
+    ends = {hold.expires_ns for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None}
+    assert ends
+    assert all(machine.now_ns < end <= machine.now_ns + LONGEST_SECONDS * SECOND for end in ends)
+    machine.everything_settles()
+    assert bound_of(machine) == set(FOUR)
+    machine.teardown()
+
+
+def test_places_of_a_plan_that_has_begun_are_prolonged_and_not_given_anew() -> None:
+    """So that of what has begun, only those wait whose own place is lost."""
+    machine = planned(units=4)
+    assert machine.schedule("g1-0")
+    machine.time_passes(RENEWAL)
+    machine.the_controller_hears(10_000)
+    machine.the_controller_acts([], 1)
+    assert set(plans_of(machine).values()) == {"g1/1"}
+    ends = {hold.expires_ns for uid in FOUR[1:] if (hold := reservation_of(machine.server.pods[uid])) is not None}
+    assert ends == {machine.now_ns + HOLD_SECONDS * SECOND}
+    machine.time_passes(RENEWAL)
+    machine.a_card_sickens_or_heals("b", [1])
+    machine.everything_settles()
+    assert bound_of(machine) == {"g1-0", "g1-1", "g1-2"}
+    machine.a_card_sickens_or_heals("b", [])
+    machine.everything_settles()
+    assert bound_of(machine) == set(FOUR)

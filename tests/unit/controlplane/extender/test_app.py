@@ -1,0 +1,201 @@
+"""The HTTP verbs: kube-scheduler's wire format, and an answer to every byte sequence (B1; bad input never books)."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.api.core import Pod
+from gputile.controlplane.extender import app as app_module
+from gputile.controlplane.extender.app import create_app
+from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
+from gputile.controlplane.extender.metrics import ExtenderMetrics
+from gputile.controlplane.extender.readiness import NotReady
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+
+class Served:
+    """The application on two nodes, called as an ASGI server calls it."""
+
+    def __init__(self, ready: str = "") -> None:
+        self.ledger: Ledger = ledger_of(gpu_node("a"), gpu_node("b", mode="core_mem"))
+        self.cluster = ModelCluster(lambda: Fate.OK)
+        self.notices: list[PodEvent] = []
+        placer = PlacementEngine(self.ledger)
+        binder = Binder(placer, self.cluster, Clock(lambda: 0.0, lambda: 1))
+        verbs = ExtenderHandlers(placer, binder, self.cluster, self.notices.append, lambda: None)
+
+        async def admit() -> None:
+            if ready:
+                raise NotReady(ready)
+
+        self.app = create_app(verbs, ExtenderMetrics(), admit=admit, ready=lambda: ready)
+
+    def call(
+        self, path: str, body: bytes = b"", method: str = "POST", *, never_ends: bool = False
+    ) -> tuple[int, bytes]:
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            if never_ends:
+                await asyncio.sleep(3600)
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": [],
+            "http_version": "1.1",
+            "scheme": "http",
+            "server": ("127.0.0.1", 1),
+            "client": ("127.0.0.1", 2),
+        }
+        asyncio.run(self.app(scope, receive, send))  # type: ignore[arg-type]
+        return sent[0]["status"], b"".join(m.get("body", b"") for m in sent[1:])
+
+    def ask(self, verb: str, body: Any) -> Any:
+        status, answer = self.call(f"/{verb}", json.dumps(body).encode())
+        assert status == 200
+        return json.loads(answer)
+
+
+def wire(pod: Pod) -> dict[str, Any]:
+    """Return a pod as the API server writes it, with fields that gputile does not know."""
+    (container,) = pod.spec.containers
+    return {
+        "metadata": {
+            "name": pod.metadata.name,
+            "namespace": "default",
+            "uid": pod.metadata.uid,
+            "creationTimestamp": None,
+            "managedFields": [{"manager": "kubectl"}],
+        },
+        "spec": {"containers": [{"name": "main", "image": "x", "resources": {"limits": container.resources.limits}}]},
+        "status": {"phase": "Pending", "qosClass": "BestEffort"},
+    }
+
+
+def test_the_way_of_a_pod_as_kube_scheduler_sends_it() -> None:
+    served, pod = Served(), gpu_pod("p")
+    served.cluster.add(gpu_pod("p"))
+    args = {"Pod": wire(pod), "Nodes": None, "NodeNames": ["a", "b", "new"]}
+    answer = served.ask("filter", args)
+    assert answer["NodeNames"] == ["a"]
+    assert "core_mem" in answer["FailedAndUnresolvableNodes"]["b"]
+    assert "not known" in answer["FailedAndUnresolvableNodes"]["new"]
+    assert answer["FailedNodes"] == {}
+    assert answer["Error"] == ""
+    assert served.ask("prioritize", {**args, "NodeNames": ["a"]}) == [{"Host": "a", "Score": 10}]
+    bind = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "a"}
+    assert served.ask("bind", bind) == {"Error": ""}
+    assert served.cluster.pods["default", "p"].spec.node_name == "a"
+    assert "gone" in served.ask("bind", {**bind, "PodName": "q"})["Error"]
+
+
+def test_a_request_that_breaks_a_rule_fits_nowhere_and_says_why() -> None:
+    """G2."""
+    served = Served()
+    body = wire(gpu_pod("p"))
+    body["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu-mem": "0.5"}
+    answer = served.ask("filter", {"Pod": body, "NodeNames": ["a"]})
+    assert answer["NodeNames"] == []
+    assert "whole number" in answer["FailedAndUnresolvableNodes"]["a"]
+    assert served.notices[0].reason == "InvalidGPURequest"
+
+
+def test_preempt_answers_by_uid_and_drops_nodes_where_no_leaving_helps() -> None:
+    served = Served()
+    args = {
+        "Pod": wire(gpu_pod("p", 10)),
+        "NodeNameToMetaVictims": {
+            "a": {"Pods": [{"UID": "v"}], "NumPDBViolations": 1},
+            "b": {"Pods": [{"UID": "w"}], "NumPDBViolations": 0},
+        },
+    }
+    assert served.ask("preempt", args) == {
+        "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "v"}], "NumPDBViolations": 1}}
+    }
+
+
+def test_without_names_the_remedy_is_said() -> None:
+    served = Served()
+    assert "nodeCacheCapable" in served.ask("filter", {"Pod": wire(gpu_pod("p")), "NodeNames": None})["Error"]
+
+
+def test_a_replica_that_may_not_act_says_so() -> None:
+    served = Served(ready="replica x is the active one")
+    assert served.ask("filter", {"Pod": wire(gpu_pod("p")), "NodeNames": ["a"]})["Error"].endswith("active one")
+    assert served.call("/prioritize", b"{}")[0] == 503
+    assert served.call("/readyz", method="GET") == (503, b"replica x is the active one")
+    assert served.call("/healthz", method="GET")[0] == 200
+
+
+def test_metrics_count_calls_by_outcome() -> None:
+    served = Served()
+    served.call("/filter", b"not json")
+    text = served.call("/metrics", method="GET")[1].decode()
+    assert 'gputile_extender_requests_total{outcome="bad_request",verb="filter"} 1.0' in text
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["Pod", "NodeNames", "metadata", "spec", "uid", "limits", "Pods", "UID", "Node"])
+            | st.text(max_size=3),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=15,
+)
+_BODIES = st.binary(max_size=200) | _json.map(lambda value: json.dumps(value).encode())
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
+@settings(max_examples=150)
+@given(body=_BODIES)
+def test_no_bytes_break_a_verb_or_book_anything(verb: str, body: bytes) -> None:
+    served = Served()
+    status, answer = served.call(f"/{verb}", body)
+    assert status in (200, 400)
+    if status == 200:
+        json.loads(answer)
+    assert list(served.ledger.bookings()) == []
+
+
+@settings(max_examples=150)
+@given(limits=st.dictionaries(st.sampled_from(["aliyun.com/gpu-mem", "nvidia.com/gpu", "cpu"]), _json, max_size=3))
+def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
+    served, body = Served(), wire(gpu_pod("p"))
+    body["spec"]["containers"][0]["resources"]["limits"] = limits
+    status, answer = served.call("/filter", json.dumps({"Pod": body, "NodeNames": ["a", "b"]}).encode())
+    assert status == 200
+    answered = json.loads(answer)
+    named = (
+        [*answered["NodeNames"], *answered["FailedNodes"], *answered["FailedAndUnresolvableNodes"]]
+        if not answered["Error"]
+        else ["a", "b"]
+    )
+    assert sorted(named) == ["a", "b"]
+
+
+def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that went in the middle of it would hold up the next configuration for ever."""
+    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.05)
+    _, body = Served().call("/bind", never_ends=True)
+    assert b"did not come within 0.05 s" in body

@@ -1,0 +1,88 @@
+"""One extender follows another when the configuration changes (U9, U10)."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import httpx2 as httpx
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.controlplane.extender.config_reload import ConfigReloader
+from tests.fakes.apiserver import until
+
+SMALL, LARGE = Configuration(gpu_memory_unit="128MiB"), Configuration(gpu_memory_unit="1GiB")
+
+
+class Incumbent:
+    """Answers with its unit, slowly where the test says so, and writes down what happens."""
+
+    def __init__(self, configuration: Configuration, story: list[str], answering: asyncio.Event) -> None:
+        self.unit = configuration.gpu_memory_unit
+        self.story = story
+        self.answering = answering
+        self.app = Starlette(routes=[Route("/", self.answer)])
+
+    async def answer(self, _: Request) -> PlainTextResponse:
+        self.story.append(f"{self.unit} asked")
+        await self.answering.wait()
+        self.story.append(f"{self.unit} answers")
+        return PlainTextResponse(self.unit)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        self.story.append(f"{self.unit} begins")
+        yield
+        self.story.append(f"{self.unit} ends")
+
+
+def test_the_next_begins_when_the_last_answer_of_the_one_before_is_given() -> None:
+    """No Binding is under way while the next lists the cluster: it would not see it."""
+    story = list[str]()
+
+    async def scenario() -> None:
+        answering = asyncio.Event()
+        succession = ConfigReloader(lambda each: Incumbent(each, story, answering), LARGE)
+        work = asyncio.create_task(succession.run())
+        transport = httpx.ASGITransport(app=succession)
+        async with httpx.AsyncClient(transport=transport, base_url="http://extender") as client:
+            await until(lambda: story == ["1GiB begins"])
+            slow = asyncio.create_task(client.get("/"))
+            await until(lambda: "1GiB asked" in story)
+            succession.take(SMALL)
+            await asyncio.sleep(0)
+            refused = await client.get("/")
+            assert (refused.status_code, refused.text) == (503, "one configuration follows another")
+            assert (await client.get("/readyz")).status_code == 503
+            assert (await client.get("/healthz")).status_code == 200, "it lives, and is not to be started anew"
+            answering.set()
+            assert (await slow).text == "1GiB"
+            await until(lambda: story[-1] == "128MiB begins")
+            assert (await client.get("/")).text == "128MiB"
+            succession.stop()
+            await work
+
+    asyncio.run(scenario())
+    assert story == [
+        *("1GiB begins", "1GiB asked", "1GiB answers", "1GiB ends"),
+        *("128MiB begins", "128MiB asked", "128MiB answers", "128MiB ends"),
+    ]
+
+
+def test_what_changes_while_one_follows_another_is_not_lost() -> None:
+    story = list[str]()
+
+    async def scenario() -> None:
+        succession = ConfigReloader(lambda each: Incumbent(each, story, asyncio.Event()), LARGE)
+        work = asyncio.create_task(succession.run())
+        await until(lambda: story == ["1GiB begins"])
+        for configuration in (SMALL, Configuration(gpu_memory_unit="256MiB")):
+            succession.take(configuration)
+        await until(lambda: story[-1] == "256MiB begins")
+        succession.stop()
+        await work
+
+    asyncio.run(scenario())

@@ -1,0 +1,118 @@
+"""Whoever may have a predecessor writes to every pod that a Binding of it may be for, before it decides (B1)."""
+
+import asyncio
+import copy
+from dataclasses import dataclass
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod, SchedulingGate
+from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S, AT_ONCE, PAUSE_S, fence_off
+from gputile.kube.errors import AnswerLost
+from tests.unit.controlplane.extender.builders import gpu_pod
+from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+
+@dataclass
+class Time:
+    """A clock that moves while somebody sleeps."""
+
+    now: float = 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def fenced(cluster: ModelCluster, time: Time) -> set[str]:
+    """Return the names of the pods that got another version."""
+    before = {pod.metadata.name: pod.metadata.resource_version for pod in cluster.pods.values()}
+    asyncio.run(fence_off(cluster, Configuration(), lambda: time.now, time.sleep))
+    return {name for (_, name), pod in cluster.pods.items() if pod.metadata.resource_version != before[name]}
+
+
+def pods() -> dict[str, Pod]:
+    """Return one pod of each kind, by name."""
+    found = {
+        name: gpu_pod(name)
+        for name in ("waits", "bound", "finished", "gated", "deleted", "plain", "invalid", "other-unit")
+    }
+    found["bound"].spec.node_name = "a"
+    found["finished"].status.phase = "Succeeded"
+    found["gated"].spec.scheduling_gates = (SchedulingGate(name="g"),)
+    found["deleted"].metadata.deletion_timestamp = "2026-01-01T00:00:00Z"
+    found["plain"].spec.containers[0].resources.limits = {}
+    found["invalid"].spec.containers[0].resources.limits = {"aliyun.com/gpu-mem": "-1"}
+    return found
+
+
+def test_the_pods_that_a_binding_may_be_under_way_for() -> None:
+    cluster = ModelCluster(lambda: Fate.OK)
+    for pod in pods().values():
+        cluster.add(pod)
+    assert fenced(cluster, Time()) == {"waits", "invalid", "other-unit"}, "by another configuration it was no nonsense"
+
+
+def test_more_pods_than_are_written_to_at_once() -> None:
+    cluster = ModelCluster(lambda: Fate.OK)
+    for i in range(100):
+        cluster.add(gpu_pod(f"p{i}"))
+    assert len(fenced(cluster, Time())) == 100
+
+
+def test_a_pod_that_cannot_be_written_to_is_tried_again_until_the_api_server_has_had_its_time() -> None:
+    cluster, time = ModelCluster(lambda: Fate.OK), Time()
+    for name in ("p", "q"):
+        cluster.add(gpu_pod(name))
+    fence, calls = cluster.fence, list[tuple[str, float]]()
+
+    async def refuses_p(namespace: str, name: str) -> Pod | None:
+        calls.append((name, time.now))
+        if name == "p":
+            raise AnswerLost("timed out")
+        return await fence(namespace, name)
+
+    cluster.fence = refuses_p  # type: ignore[method-assign]
+    assert fenced(cluster, time) == {"q"}
+    assert [when for name, when in calls if name == "q"] == [0.0]
+    assert [when for name, when in calls if name == "p"][:2] == [0.0, PAUSE_S]
+    assert time.now >= ANSWER_LOST_FOR_GOOD_S
+
+
+def test_thousands_that_cannot_be_written_to_hold_nobody_up_for_longer() -> None:
+    """Each write takes until it is given up, and no more than some are made at once."""
+    cluster, time = ModelCluster(lambda: Fate.OK), Time()
+    for i in range(5000):
+        cluster.add(gpu_pod(f"p{i}"))
+
+    async def silent(_namespace: str, _name: str) -> Pod | None:
+        time.now += 5.0 / AT_ONCE
+        raise AnswerLost("timed out")
+
+    cluster.fence = silent  # type: ignore[method-assign]
+    assert fenced(cluster, time) == set()
+    assert ANSWER_LOST_FOR_GOOD_S <= time.now <= ANSWER_LOST_FOR_GOOD_S + 10
+
+
+def test_an_api_server_that_is_slow_is_waited_for() -> None:
+    cluster, time = ModelCluster(lambda: Fate.OK), Time()
+    for i in range(1000):
+        cluster.add(gpu_pod(f"p{i}"))
+    fence, calls = cluster.fence, 0
+
+    async def slow(namespace: str, name: str) -> Pod | None:
+        nonlocal calls
+        calls += 1
+        time.now += 1.0
+        if calls % AT_ONCE:
+            return await fence(namespace, name)
+        raise AnswerLost("timed out")
+
+    cluster.fence = slow  # type: ignore[method-assign]
+    assert len(fenced(cluster, time)) == 1000 - 1000 // AT_ONCE, "only what was tried and failed is left"
+
+
+def test_nothing_to_do() -> None:
+    cluster = ModelCluster(lambda: Fate.OK)
+    cluster.add(copy.deepcopy(pods()["plain"]))
+    time = Time()
+    assert fenced(cluster, time) == set()
+    assert time.now == 0.0

@@ -1,0 +1,90 @@
+"""A list of the whole cluster is taken in piece by piece, and comes to the same as at once (B1)."""
+
+import asyncio
+import copy
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.controlplane.extender.informer import Informer
+from gputile.core.ledger.ledger import Ledger
+from gputile.kube.decoding import Replaced, UnreadableObject
+from tests.corebuilders import allocation_text, share
+from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+
+
+def held(number: int, card: int = 0) -> Pod:
+    pod = gpu_pod(f"p{number}", 1)
+    pod.spec.node_name = f"n{number % 3}"
+    pod.metadata.annotations = {ALLOCATION_ANNOTATION: allocation_text(share(f"GPU-n{number % 3}-{card}", 1024))}
+    return pod
+
+
+def state(ledger: Ledger) -> object:
+    rows = {facts.name: ledger.columns.used[row].tolist() for row, facts in ledger.nodes()}
+    return rows, {b.uid: b for b in ledger.bookings()}
+
+
+NUMBERS = st.sets(st.integers(0, 30))
+
+
+@settings(max_examples=100, deadline=None)
+@given(NUMBERS, NUMBERS, NUMBERS, st.sets(st.integers(0, 3)))
+def test_piece_by_piece_is_the_same_as_at_once(
+    before: set[int], after: set[int], unreadable: set[int], nodes: set[int]
+) -> None:
+    def fed() -> tuple[Informer, Ledger]:
+        ledger = ledger_of(*(gpu_node(f"n{i}") for i in range(3)))
+        feed = Informer(ledger, lambda _: None)
+        feed.pods(Replaced([held(i) for i in before], []))
+        return feed, ledger
+
+    listed_nodes: Replaced[Node] = Replaced([gpu_node(f"n{i}") for i in sorted(nodes)], [])
+    unread = [UnreadableObject("default", f"p{i}", f"uid-p{i}", "nonsense") for i in unreadable - after]
+    listed: Replaced[Pod] = Replaced([held(i, card=1) for i in sorted(after)], unread)
+    (feed, slowly), (other, at_once) = fed(), fed()
+    other.nodes(copy.deepcopy(listed_nodes))
+    other.pods(copy.deepcopy(listed))
+
+    async def main() -> None:
+        await feed.listed_nodes(listed_nodes)
+        await feed.listed_pods(listed)
+
+    asyncio.run(main())
+    assert state(slowly) == state(at_once)
+
+
+def test_others_get_their_turn_between_pieces() -> None:
+    ledger = ledger_of(*(gpu_node(f"n{i}") for i in range(3)))
+    feed, turns = Informer(ledger, lambda _: None), 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        task = asyncio.create_task(other())
+        await feed.listed_nodes(Replaced([gpu_node(f"n{i}") for i in range(1000)], []))
+        at_nodes = turns
+        await feed.listed_pods(Replaced([held(i) for i in range(5000)], []))
+        task.cancel()
+        assert at_nodes >= 5
+        assert turns - at_nodes >= 25
+        assert sum(1 for _ in ledger.bookings()) == 5000
+
+    asyncio.run(main())
+
+
+def test_cards_that_became_free_by_a_list_wake_whoever_was_refused() -> None:
+    freed = list[str]()
+    feed = Informer(ledger_of(gpu_node("n0")), freed.append)
+    feed.pods(Replaced([held(0)], []))
+    freed.clear()
+    asyncio.run(feed.listed_pods(Replaced([], [])))
+    assert freed == ["n0"]
+    asyncio.run(feed.listed_pods(Replaced([], [])))
+    assert freed == ["n0"], "nothing has changed"

@@ -1,0 +1,245 @@
+"""One replica decides at a time, and only after it has seen all that was decided before (B1)."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gputile.controlplane.extender.leader_gate import AlwaysActive, LeaderGate
+from gputile.controlplane.extender.readiness import NotReady
+from gputile.kube.connection import Connection
+from gputile.kube.errors import AnswerLost
+from gputile.kube.lease import LeaseHolder
+from gputile.kube.lease_state import LeaseState
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.kube.views import QUICK
+
+LEASE_S, MARGIN_S = 15, 5
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+
+
+class Replica:
+    """An activity on a real lease holder, which counts how often it listed anew, and fenced earlier Bindings off."""
+
+    def __init__(self, scene: "Scene", name: str) -> None:
+        self.listed = 0
+        self.fenced = list[bool]()
+        tenancy = LeaseState(name, LEASE_S, MARGIN_S)
+        lease = LeaseHolder(scene.connection, "ns", "extender", tenancy, within=10.0, monotonic=lambda: scene.time)
+        self.activity = LeaderGate(lease, self._refresh, lambda: scene.time)
+
+    async def _refresh(self, fence: bool) -> None:
+        self.listed += 1
+        self.fenced.append(fence)
+        await asyncio.sleep(0)
+
+    async def admitted(self) -> bool:
+        try:
+            await self.activity.admit()
+        except NotReady:
+            return False
+        return self.activity.active()
+
+
+class Scene:
+    """Replicas on one API server, with a clock that only moves when told."""
+
+    def __init__(self, server: FakeApiServer, connection: Connection) -> None:
+        self.server = server
+        self.connection = connection
+        self.time = 0.0
+
+
+def on_stage(work: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        server = FakeApiServer()
+        server.put(LEASES, {"metadata": {"name": "extender"}, "spec": {}})  # one that nobody holds
+        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+            await work(Scene(server, connection))
+
+    asyncio.run(main())
+
+
+def test_the_first_to_be_asked_acts_and_the_other_does_not() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert not first.activity.active()
+        assert await first.admitted()
+        assert first.listed == 1
+        assert not await second.admitted()
+        with pytest.raises(NotReady, match="first is the active one"):
+            await second.activity.admit()
+        assert second.listed == 0
+
+    on_stage(work)
+
+
+def test_who_takes_over_lists_first_and_the_old_one_stops_before() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert await first.admitted()
+        assert not await second.admitted()  # sees the lease for the first time
+        scene.time += LEASE_S - MARGIN_S
+        assert not first.activity.active(), "the holder stops before anybody may take over"
+        assert not await second.admitted()
+        scene.time += MARGIN_S
+        assert await second.admitted()
+        assert second.listed == 1
+        assert not await first.admitted()
+
+    on_stage(work)
+
+
+def test_a_lease_that_only_lapsed_needs_no_new_list() -> None:
+    async def work(scene: Scene) -> None:
+        only = Replica(scene, "only")
+        assert await only.admitted()
+        scene.time += 10 * LEASE_S
+        assert not only.activity.active()
+        assert await only.admitted()
+        assert only.listed == 1, "nobody else can have decided anything"
+
+    on_stage(work)
+
+
+def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+
+        async def slow_list(_: bool) -> None:
+            """Another one takes over and decides meanwhile, and gives the Lease back."""
+            first.activity._refresh = first._refresh
+            assert not await second.admitted()
+            scene.time += LEASE_S + MARGIN_S
+            assert await second.admitted()
+            await second.activity.end(settled=True)
+
+        first.activity._refresh = slow_list
+        assert not await first.admitted()
+        assert await first.admitted()
+        assert first.listed == 1, "and that one was begun after the other's last decision"
+
+    on_stage(work)
+
+
+def test_who_gets_it_back_lists_what_the_other_did() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert await first.admitted()
+        await first.activity.end(settled=True)
+        assert await second.admitted()
+        await second.activity.end(settled=True)
+        assert await first.admitted()
+        assert (first.listed, second.listed) == (2, 1)
+
+    on_stage(work)
+
+
+def test_a_restarted_replica_of_the_same_name_resumes_at_once_and_lists() -> None:
+    async def work(scene: Scene) -> None:
+        assert await Replica(scene, "pod-0").admitted()
+        restarted = Replica(scene, "pod-0")
+        assert await restarted.admitted()
+        assert restarted.listed == 1
+        assert restarted.fenced == [True], "the one before may have left a Binding under way"
+
+    on_stage(work)
+
+
+def test_who_takes_over_from_one_that_died_fences_and_after_one_that_released_does_not() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert await first.admitted()
+        assert first.fenced == [False], "nobody had held the Lease"
+        await first.activity.end(settled=True)
+        assert await second.admitted()
+        assert second.fenced == [False]
+        assert not await first.admitted()
+        scene.time += LEASE_S + MARGIN_S
+        assert await first.admitted()
+        assert first.fenced == [False, True]
+
+    on_stage(work)
+
+
+def test_who_has_a_binding_without_an_answer_does_not_release() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert await first.admitted()
+        await first.activity.end(settled=False)
+        assert not first.activity.active()
+        assert not await second.admitted()
+        scene.time += LEASE_S
+        assert await second.admitted()
+        assert second.fenced == [True]
+
+    on_stage(work)
+
+
+def test_a_deleted_lease_never_makes_two_replicas_active() -> None:
+    """The holder does not know yet that its Lease is gone: it may act until the end of what it had."""
+
+    async def work(scene: Scene) -> None:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert await first.admitted()
+        scene.server.delete(LEASES, "extender")
+        for _ in range(LEASE_S - 1):
+            assert not await second.admitted()
+            assert not (first.activity.active() and second.activity.active())
+            scene.time += 1
+        assert not first.activity.active()
+        scene.time += 1
+        assert await second.admitted()
+        assert second.fenced == [True]
+
+    on_stage(work)
+
+
+def test_a_lease_of_the_same_name_is_another_one() -> None:
+    """Its count of holders begins anew, and comes to what a replica had seen of the one before."""
+
+    async def work(scene: Scene) -> None:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+        assert await first.admitted()
+        scene.server.delete(LEASES, "extender")
+        assert not await second.admitted()
+        scene.time += LEASE_S
+        assert await second.admitted()
+        scene.time += LEASE_S
+        scene.server.put(LEASES, {"metadata": {"name": "extender", "uid": "by-hand"}, "spec": {}})
+        assert await first.admitted()
+        assert first.listed == 2, "the second has decided meanwhile"
+
+    on_stage(work)
+
+
+def test_without_a_lease_the_first_call_fences_and_lists() -> None:
+    async def scenario() -> None:
+        fenced = list[bool]()
+
+        async def refresh(fence: bool) -> None:
+            fenced.append(fence)
+            await asyncio.sleep(0)
+            if len(fenced) == 1:
+                raise AnswerLost("timed out")
+
+        alone = AlwaysActive(refresh)
+        with pytest.raises(NotReady, match="timed out"):
+            await alone.admit()
+        assert not alone.active()
+        await asyncio.gather(*(alone.admit() for _ in range(5)))
+        assert fenced == [True, True]
+        assert alone.active()
+        await alone.end(settled=True)
+        assert not alone.active()
+
+    asyncio.run(scenario())
+
+
+def test_calls_at_the_same_time_take_it_once() -> None:
+    async def work(scene: Scene) -> None:
+        only = Replica(scene, "only")
+        assert await asyncio.gather(*(only.admitted() for _ in range(20))) == [True] * 20
+        assert only.listed == 1
+
+    on_stage(work)

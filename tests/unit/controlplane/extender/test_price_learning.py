@@ -1,0 +1,148 @@
+"""Prices are learnt beside the decisions, in a process of their own."""
+
+import asyncio
+import contextlib
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.controlplane.extender.price_learning import PriceLearning, priced
+from gputile.core.devices.request import parse_request
+from gputile.core.ledger.events import NodeApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.packing.prices import Demand, Prices, prices
+from gputile.core.scheduling.demand_tracker import FIRST_DUE, DemandTracker
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.corebuilders import book, gpu_node, pod, share
+
+
+def test_prices_follow_the_pods_that_come() -> None:
+    async def main() -> None:
+        ledger = Ledger(Configuration(placement="packing"))
+        ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
+        placer = PlacementEngine(ledger)
+        request = parse_request(pod("p", mem=5), 1024)
+        assert request is not None
+        assert placer.demand is not None
+        placer.rank(request, ["n"])
+        before = placer._market
+        task = asyncio.create_task(PriceLearning(placer, look_every=0.01).run())
+        for i in range(FIRST_DUE):
+            asking = pod(f"p{i}", mem=5)
+            placer.demand.observe(asking, parse_request(asking, 1024))
+        async with asyncio.timeout(60):
+            while placer._market is before:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        assert placer._market is not None
+        assert before is not None
+        # thirds are what is asked for now: a third of a card is worth a third
+        assert abs(placer._market.value[334] - 1 / 3) < abs(before.value[334] - 1 / 3)
+
+    asyncio.run(main())
+
+
+def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While they are learnt, however long that takes, pods are placed by those of before."""
+    begun, learnt = threading.Event(), threading.Event()
+
+    def slowly(demand: Demand) -> Prices:
+        begun.set()
+        assert learnt.wait(60)
+        return prices(demand)
+
+    async def main() -> None:
+        ledger = Ledger(Configuration(placement="packing"))
+        ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
+        placer = PlacementEngine(ledger)
+        assert placer.demand is not None
+        for i in range(FIRST_DUE):
+            asking = pod(f"p{i}", mem=5)
+            placer.demand.observe(asking, parse_request(asking, 1024))
+        request = parse_request(pod("p", mem=5), 1024)
+        assert request is not None
+        monkeypatch.setattr("gputile.controlplane.extender.price_learning.prices", slowly)
+        pricing = PriceLearning(placer, look_every=0.01)
+        with ThreadPoolExecutor(1) as pool:
+            monkeypatch.setattr(pricing, "_workers", lambda: pool)
+            task = asyncio.create_task(pricing.run())
+            try:
+                assert await asyncio.to_thread(begun.wait, 60)
+                before = placer._market
+                assert placer.rank(request, ["n"])
+                assert not learnt.is_set()
+            finally:
+                learnt.set()
+            async with asyncio.timeout(60):
+                while placer._market is before:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+
+
+def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule() -> None:
+    """As binpack decides; the prices come, from the pods that hold cards, without a pod that asks."""
+
+    async def main() -> None:
+        nodes = [gpu_node("empty", mode="cgpu"), gpu_node("used", mode="cgpu")]
+        ledger, plain = Ledger(Configuration(placement="packing")), Ledger(Configuration(placement="binpack"))
+        for each in (ledger, plain):
+            for node in nodes:
+                each.apply(NodeApplied(node))
+            for i in range(1200):
+                book(each, f"u{i}", "used", share("GPU-used-0", 1))
+        placer = PlacementEngine(ledger, prices_later=True)
+        request = parse_request(pod("p", mem=5), 1024)
+        assert request is not None
+        names = ["empty", "used"]
+        assert placer.rank(request, names) == PlacementEngine(plain).rank(request, names)
+        assert placer._market is None
+        assert placer.demand is not None
+        placer.demand.observe(pod("p", mem=5), request)
+        pieces = len(list(DemandTracker(ledger, later=True).catch_up()))
+        assert pieces == 3, "500 pods at once"
+        task = asyncio.create_task(PriceLearning(placer, look_every=0.01).run())
+        async with asyncio.timeout(120):
+            while placer._market is None:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.05)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        learnt, at_once = placer.demand.demand(), DemandTracker(ledger)
+        at_once.observe(pod("p", mem=5), request)
+        assert sorted(learnt.weight.tolist()) == pytest.approx(
+            sorted(at_once.demand().weight.tolist()), rel=0.1
+        )  # forgotten in another order
+
+    asyncio.run(main())
+
+
+def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
+    ledger = Ledger(Configuration(placement="packing"))
+    ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
+    ledger.apply(NodeApplied(gpu_node("m", mode="cgpu", sizes=[32 * 1024] * 2)))
+    here, there = PlacementEngine(ledger), PlacementEngine(ledger, prices_later=True)
+    assert here.demand is not None
+    demand, columns = here.demand.demand(), ledger.columns.copy()
+    here.reprice(prices(demand))
+    there.go_by(pickle.loads(pickle.dumps(priced(demand, columns, *there.supply()))))
+    for mem in (1, 7, 15, 20):
+        request = parse_request(pod("p", mem=mem), 1024)
+        assert request is not None
+        assert (here._scores(request.shape) == there._scores(request.shape)).all()
+
+
+def test_nothing_is_learnt_where_nobody_goes_by_prices() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(5):
+            await PriceLearning(PlacementEngine(Ledger(Configuration()))).run()
+
+    asyncio.run(main())

@@ -1,0 +1,129 @@
+"""The extender as it runs, on an API server over a socket: lists, Bindings, and what one leaves to the next (B1)."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx2 as httpx
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.well_known import EXTENDER_LEASE, FENCE_ANNOTATION, GPU_MEMORY
+from gputile.controlplane.extender.config_reload import ConfigReloader
+from gputile.controlplane.extender.server import Extender, ExtenderSettings
+from gputile.kube.connection import Connection
+from tests.fakes.apiserver import FakeApiServer, Object, until
+from tests.unit.controlplane.extender.builders import gpu_node
+from tests.unit.kube.views import QUICK
+
+PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
+BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/gputile/leases"
+
+
+def pod_body(name: str, units: int) -> Object:
+    limits = {GPU_MEMORY: str(units)}
+    return {
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]},
+        "status": {"phase": "Pending"},
+    }
+
+
+class Scene:
+    """One node with a card of 15 GiB, pods that ask for all of it, and extenders that follow one another."""
+
+    def __init__(self, server: FakeApiServer, connection: Connection, lease_seconds: float) -> None:
+        self.server = server
+        settings = ExtenderSettings(identity="e", lease_namespace="gputile", lease_seconds=lease_seconds, events=False)
+        self.succession = ConfigReloader(lambda each: Extender(connection, each, settings), Configuration())
+        transport = httpx.ASGITransport(app=self.succession)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://extender", timeout=120)
+
+    async def ask(self, verb: str, **body: Any) -> Any:
+        answer = await self.client.post(f"/{verb}", content=json.dumps(body).encode())
+        return answer.json() if answer.status_code == 200 else {"Error": answer.text}
+
+    async def fits(self, name: str) -> Any:
+        """Ask where a pod fits, as kube-scheduler does, until the extender is ready."""
+        while True:
+            found = await self.ask("filter", Pod=self.server.store[PODS][name], NodeNames=["n"])
+            if not found["Error"]:
+                return found
+            await asyncio.sleep(0.01)
+
+    async def bind(self, name: str) -> str:
+        """Ask for a pod, and bind it where it fits; return what went wrong, "" if nothing."""
+        found = await self.fits(name)
+        if not found["NodeNames"]:
+            return str(found["FailedNodes"] | found["FailedAndUnresolvableNodes"])
+        sent = await self.ask("bind", PodName=name, PodNamespace="default", PodUID=f"uid-{name}", Node="n")
+        return str(sent["Error"])
+
+    def bound(self) -> set[str]:
+        return {name for name, pod in self.server.store[PODS].items() if pod["spec"].get("nodeName")}
+
+
+def on_stage(work: Callable[[Scene], Awaitable[None]], lease_seconds: float = 0) -> None:
+    async def main() -> None:
+        server = FakeApiServer()
+        server.put(NODES, json.loads(msgspec.json.encode(gpu_node("n", cards=1))))
+        for name in ("p", "q"):
+            server.put(PODS, pod_body(name, 15))
+        server.store[BUDGETS] = {}
+        server.put(LEASES, {"metadata": {"name": EXTENDER_LEASE}, "spec": {}})
+        async with server.running(), Connection(server.access(), retry=QUICK, within=5.0) as connection:
+            scene = Scene(server, connection, lease_seconds)
+            running = asyncio.create_task(scene.succession.run())
+            async with asyncio.timeout(120):
+                await work(scene)
+            scene.succession.stop()
+            await running
+            await scene.client.aclose()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("lease_seconds", [0, 15])
+def test_a_pod_is_bound_and_the_next_one_refused(lease_seconds: float) -> None:
+    async def work(scene: Scene) -> None:
+        assert await scene.bind("p") == ""
+        assert "free" in await scene.bind("q")
+        assert scene.bound() == {"p"}
+        metrics = (await scene.client.get("/metrics")).text
+        assert "gputile_extender_event_loop_lag_seconds_bucket" in metrics
+        assert "gputile_ledger_bookings 1.0" in metrics
+
+    on_stage(work, lease_seconds)
+
+
+@pytest.mark.parametrize("lease_seconds", [0, 15])
+def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(lease_seconds: float) -> None:
+    """The answer is lost, nobody can write to the pod, the configuration changes; then the API server executes it."""
+
+    async def work(scene: Scene) -> None:
+        server, writing = scene.server, "/api/v1/namespaces/default/pods/p/status"
+        await scene.fits("p")
+        version = server.store[PODS]["p"]["metadata"]["resourceVersion"]
+        server.refused[writing] = (500, "InternalError")
+        server.fault("post", "reset")
+        assert "not known" in await scene.bind("p")
+        (late,) = [each for each in server.requests if each.path.endswith("/p/binding")]
+        assert late.json()["metadata"]["resourceVersion"] == version
+        scene.succession.take(Configuration(gpu_memory_unit="512MiB"))
+        server.put(PODS, pod_body("r", 30))
+        await until(lambda: sum(each.path == writing for each in server.requests) >= 2, 60.0)
+        binding = asyncio.create_task(scene.bind("r"))
+        # When the answer is lost, when the extender ends, and when the next begins: it does not decide before.
+        await until(lambda: sum(each.path == writing for each in server.requests) >= 3, 60.0)
+        assert not scene.bound()
+        del server.refused[writing]
+        assert await binding == ""
+        with pytest.raises(Exception, match="Conflict"):
+            server._execute(late)
+        assert scene.bound() == {"r"}
+        assert FENCE_ANNOTATION in server.store[PODS]["p"]["metadata"]["annotations"]
+
+    on_stage(work, lease_seconds)

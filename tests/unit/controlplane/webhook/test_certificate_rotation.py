@@ -1,0 +1,243 @@
+"""Replicas agree on certificates through one Secret, serve them without a restart, and say whom to trust."""
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
+from gputile.controlplane.webhook.certificates import LIFETIME, OVERLAP, RENEW_BEFORE
+from gputile.kube.connection import Connection
+from gputile.kube.errors import BadAnswer, Forbidden, KubeError, NotFound
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.kube.views import QUICK
+
+SECRETS = "/api/v1/namespaces/gputile/secrets"
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
+KINDS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+NAME = "gputile-webhook.gputile.svc"
+NO_CHECK_TIME = 0x200000  # OpenSSL, X509_V_FLAG_NO_CHECK_TIME: the scene has a clock of its own
+
+
+class Scene:
+    def __init__(self, server: FakeApiServer, connection: Connection) -> None:
+        self.server = server
+        self.connection = connection
+        self.time = datetime(2026, 1, 1, tzinfo=UTC)
+
+    def replica(self) -> CertificateRotation:
+        return CertificateRotation(
+            self.connection,
+            namespace="gputile",
+            secret="certificates",
+            configuration="gputile",
+            names=(NAME,),
+            now=lambda: self.time,
+        )
+
+    def register(self) -> None:
+        for kind in KINDS:
+            webhooks = [{"name": name, "clientConfig": {"service": {"name": "w"}}} for name in ("a", "b")]
+            self.server.put(f"{REGISTRATION}/{kind}", {"metadata": {"name": "gputile"}, "webhooks": webhooks})
+
+    @property
+    def data(self) -> dict[str, bytes]:
+        found = self.server.store[SECRETS]["certificates"]["data"]
+        return {name: base64.b64decode(value) for name, value in found.items()}
+
+    def bundles(self) -> list[bytes]:
+        """What the API server trusts, webhook by webhook."""
+        return [
+            base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
+            for kind in KINDS
+            for webhook in self.server.store[f"{REGISTRATION}/{kind}"]["gputile"]["webhooks"]
+        ]
+
+
+def on_stage(work: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        server = FakeApiServer()
+        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+            scene = Scene(server, connection)
+            scene.register()
+            await work(scene)
+
+    asyncio.run(main())
+
+
+def shake_hands(context: ssl.SSLContext, bundle: bytes) -> bytes:
+    """Return the certificate that a server with ``context`` shows to a client that trusts ``bundle``."""
+    client = ssl.create_default_context(cadata=bundle.decode())
+    client.verify_flags |= NO_CHECK_TIME
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    here = client.wrap_bio(incoming, outgoing, server_hostname=NAME)
+    there = context.wrap_bio(outgoing, incoming, server_side=True)
+    for _ in range(4):
+        for side in (here, there):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+    certificate = here.getpeercert(binary_form=True)
+    assert certificate
+    return certificate
+
+
+def served(rotation: CertificateRotation, scene: Scene) -> bytes:
+    return shake_hands(rotation.context, scene.bundles()[0])
+
+
+def test_a_first_replica_makes_everything_and_a_second_takes_it_over() -> None:
+    async def work(scene: Scene) -> None:
+        first, second = scene.replica(), scene.replica()
+        await first.once()
+        await second.once()
+        assert first.material == second.material
+        assert set(scene.bundles()) == {scene.data["ca.crt"]}
+        assert served(first, scene) == served(second, scene)
+        written = scene.server.count("patch") + scene.server.count("post")
+        await first.once()
+        assert scene.server.count("patch") + scene.server.count("post") == written, "nothing is due"
+
+    on_stage(work)
+
+
+def test_replicas_that_start_together_agree() -> None:
+    async def work(scene: Scene) -> None:
+        replicas = [scene.replica() for _ in range(5)]
+        await asyncio.gather(*(replica.once() for replica in replicas), return_exceptions=True)
+        for replica in replicas:  # who lost the race for a configuration's caBundle comes back
+            await replica.once()
+        assert len({served(replica, scene) for replica in replicas}) == 1
+        assert set(scene.bundles()) == {scene.data["ca.crt"]}
+
+    on_stage(work)
+
+
+def test_a_renewal_needs_no_restart_and_no_moment_without_trust() -> None:
+    """The API server trusts what each replica serves, at every step, whichever replica is first."""
+
+    async def work(scene: Scene) -> None:
+        first, second = scene.replica(), scene.replica()
+        await first.once()
+        await second.once()
+        before = served(first, scene)
+        scene.time += LIFETIME - RENEW_BEFORE + timedelta(minutes=1)
+        await second.once()
+        assert served(first, scene) == served(second, scene) == before
+        scene.time += OVERLAP
+        await first.once()
+        after = served(first, scene)
+        assert after != before
+        assert served(second, scene) == before, "it has not looked yet, and is trusted"
+        await second.once()
+        assert served(second, scene) == after
+
+    on_stage(work)
+
+
+def test_a_deleted_or_damaged_secret_comes_back_as_it_was() -> None:
+    async def work(scene: Scene) -> None:
+        rotation = scene.replica()
+        await rotation.once()
+        before, data = served(rotation, scene), scene.data
+        scene.server.delete(SECRETS, "certificates")
+        await rotation.once()
+        assert scene.data == data
+        assert served(rotation, scene) == before
+        scene.server.put(SECRETS, {"metadata": {"name": "certificates"}, "data": {"tls.crt": "AAAA", "other": "AAAA"}})
+        await rotation.once()
+        assert served(rotation, scene) == before
+        assert scene.data.items() >= data.items()
+
+    on_stage(work)
+
+
+def test_a_secret_that_nobody_can_use_is_replaced() -> None:
+    async def work(scene: Scene) -> None:
+        scene.server.put(SECRETS, {"metadata": {"name": "certificates"}, "data": {"tls.crt": "AAAA", "tls.key": ""}})
+        rotation = scene.replica()
+        await rotation.once()
+        assert set(scene.bundles()) == {scene.data["ca.crt"]}
+        assert served(rotation, scene)
+
+    on_stage(work)
+
+
+def test_a_bundle_that_somebody_removes_is_put_back() -> None:
+    """As an upgrade may do that writes the configurations anew."""
+
+    async def work(scene: Scene) -> None:
+        rotation = scene.replica()
+        await rotation.once()
+        scene.register()
+        assert set(scene.bundles()) == {b""}
+        await rotation.once()
+        assert set(scene.bundles()) == {scene.data["ca.crt"]}
+
+    on_stage(work)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(403, Forbidden), (404, NotFound)], ids=["no permission", "no configuration"]
+)
+def test_what_keeps_it_from_being_trusted_is_said(status: int, kind: type[KubeError]) -> None:
+    async def work(scene: Scene) -> None:
+        rotation = scene.replica()
+        await rotation.once()
+        for each in KINDS:
+            scene.server.delete(f"{REGISTRATION}/{each}", "gputile")
+        if status == 403:
+            scene.server.fault("get", "answer", status=403)
+        with pytest.raises(kind):
+            await rotation.once()
+
+    on_stage(work)
+
+
+def test_a_secret_that_is_no_secret_is_an_error_of_the_api_server() -> None:
+    async def work(scene: Scene) -> None:
+        scene.server.fault("get", "answer", status=200, body=b"<html>")
+        with pytest.raises(BadAnswer, match="this is no Secret"):
+            await scene.replica().once()
+
+    on_stage(work)
+
+
+def test_it_goes_on_after_any_failure_and_says_what_it_is() -> None:
+    async def work(scene: Scene) -> None:
+        waits: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if len(waits) == 3:
+                raise asyncio.CancelledError
+
+        rotation = scene.replica()
+        rotation._sleep = sleep
+        scene.server.fault("get", "answer", status=403)
+        with pytest.raises(asyncio.CancelledError):
+            await rotation.run()
+        assert waits[0] < waits[1] == waits[2]
+        assert rotation.problem == ""
+        assert rotation.served.is_set()
+
+    on_stage(work)
+
+
+def test_lost_answers_and_conflicts_end_in_agreement() -> None:
+    """An answer that gets lost after the write: the next look finds what was stored."""
+
+    async def work(scene: Scene) -> None:
+        rotation = scene.replica()
+        scene.server.fault("post", "lose")
+        with pytest.raises(KubeError):
+            await rotation.once()
+        await rotation.once()
+        assert rotation.material is not None
+        assert rotation.material.bundle == scene.data["ca.crt"]
+
+    on_stage(work)

@@ -1,0 +1,122 @@
+"""The rules in CEL name what the rules in Python name, and the example manifests what the code reads."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gputile.api.config.v1alpha1 import Admission
+from gputile.api.well_known import GANG_GATE, GPU_RESOURCES, MIG_PREFIX, TIME_WEIGHT_ANNOTATION, UNSAFE_ACCESS_LABEL
+from gputile.controlplane.webhook.app import UNSAFE_SUFFIX
+from gputile.core.admission import gang_gate, isolation_bypass, protected_annotations
+
+EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "webhook"
+
+
+def load(name: str) -> list[Any]:
+    return list(yaml.safe_load_all((EXAMPLES / name).read_text(encoding="utf-8")))
+
+
+def named(expression: str) -> set[str]:
+    return set(re.findall(r"'([^']*)'", expression))
+
+
+POLICIES = {each["metadata"]["name"]: each["spec"] for each in load("policies.yaml") if each["kind"].endswith("Policy")}
+WEBHOOKS = [webhook for each in load("webhook.yaml") for webhook in each["webhooks"]]
+
+
+def variable(policy: str, name: str) -> set[str]:
+    return next(named(each["expression"]) for each in POLICIES[policy]["variables"] if each["name"] == name)
+
+
+def conditions(spec: Any) -> dict[str, set[str]]:
+    return {each["name"]: named(each["expression"]) for each in spec["matchConditions"]}
+
+
+@pytest.mark.parametrize("webhook", [w for w in WEBHOOKS if w["name"].startswith("gpu-pods")], ids=lambda w: w["name"])
+def test_pods_that_name_any_gpu_resource_are_sent_and_fail_closed(webhook: Any) -> None:
+    assert conditions(webhook) == {"names-a-gpu-resource": {*GPU_RESOURCES, MIG_PREFIX}}
+    assert webhook["failurePolicy"] == "Fail"
+    path = webhook["clientConfig"]["service"]["path"]
+    opened = UNSAFE_ACCESS_LABEL in webhook["namespaceSelector"].get("matchLabels", {})
+    assert path.endswith(UNSAFE_SUFFIX) == opened
+    assert path.split("/")[1] in ("mutate", "validate")
+
+
+def test_every_namespace_is_in_one_of_both_policies() -> None:
+    """Nobody is sent twice, and nobody not at all."""
+    for each in load("webhook.yaml"):
+        selectors = [w["namespaceSelector"] for w in each["webhooks"] if w["name"].startswith("gpu-pods")]
+        assert selectors == [
+            {"matchExpressions": [{"key": UNSAFE_ACCESS_LABEL, "operator": "NotIn", "values": ["allowed"]}]},
+            {"matchLabels": {UNSAFE_ACCESS_LABEL: "allowed"}},
+        ]
+
+
+def test_the_trusted_are_the_same_everywhere() -> None:
+    trusted = set(Admission().trusted_users)
+    for name in ("allocations.gputile.io", "gangs.gputile.io"):
+        (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == name]
+        assert conditions(webhook)["by-others-than-gputile"] == trusted
+    assert conditions(POLICIES["gputile-allocations"])["by-others-than-gputile"] == trusted
+
+
+def test_what_nobody_may_forge_is_the_same_everywhere() -> None:
+    protected = {
+        *protected_annotations.PROTECTED,
+        protected_annotations.PROTECTED_PREFIX,
+        protected_annotations.STAMPED,
+    }
+    (second_line,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "allocations.gputile.io"]
+    judged = conditions(second_line)["writes-an-allocation"] - {"UPDATE", "Binding"}
+    assert judged == {*protected, TIME_WEIGHT_ANNOTATION}, "a weight is judged again when it changes"
+    assert variable("gputile-allocations", "forged") - {"UPDATE", "Binding"} == protected
+
+
+def test_what_lets_a_pod_of_a_gang_go_is_the_same_everywhere() -> None:
+    (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "gangs.gputile.io"]
+    assert conditions(webhook)["waits-for-its-gang"] == {GANG_GATE}
+    assert conditions(webhook)["lets-it-go"] - {""} == {GANG_GATE, *gang_gate.FIXED}
+
+
+def test_the_ways_to_a_card_are_the_same_everywhere() -> None:
+    policy = "gputile-access"
+    environment = variable(policy, "environment")
+    assert environment >= {
+        *isolation_bypass.ENVIRONMENT,
+        isolation_bypass.ENVIRONMENT_PREFIX,
+        *isolation_bypass.HARMLESS,
+    }
+    assert {name for name in environment if name.isupper()} == {
+        *isolation_bypass.ENVIRONMENT,
+        isolation_bypass.ENVIRONMENT_PREFIX,
+    }
+    assert variable(policy, "cardPaths") == set(isolation_bypass.CARD_PATHS)
+    assert variable(policy, "nodePaths") == set(isolation_bypass.NODE_PATHS)
+    assert {name for name in variable(policy, "hostPaths") if name.startswith("/d")} == {isolation_bypass.CARD_PATHS[0]}
+    assert {name for name in variable(policy, "privileged") if name.isupper()} == {
+        *isolation_bypass.CAPABILITIES,
+        "CAP_",
+    }
+    mounts = {name.rstrip("/") for name in variable(policy, "mounts") if name.startswith("/") and name != "/"}
+    wishes = {*isolation_bypass.WISH_PATHS, *(f"/var{path}" for path in isolation_bypass.WISH_PATHS)}
+    assert mounts == {*isolation_bypass.LIMIT_PATHS, *isolation_bypass.DAEMON_PATHS, *wishes}
+    assert variable(policy, "gpu") - {"0"} == {*GPU_RESOURCES, MIG_PREFIX}
+
+
+def test_every_subresource_that_takes_annotations_is_judged() -> None:
+    rules = POLICIES["gputile-allocations"]["matchConstraints"]["resourceRules"]
+    judged = {
+        (resource, operation) for rule in rules for resource in rule["resources"] for operation in rule["operations"]
+    }
+    assert judged == {
+        ("pods", "CREATE"),
+        ("pods", "UPDATE"),
+        ("pods/status", "UPDATE"),
+        ("pods/ephemeralcontainers", "UPDATE"),
+        ("pods/resize", "UPDATE"),
+        ("pods/binding", "CREATE"),
+        ("bindings", "CREATE"),
+    }

@@ -1,0 +1,191 @@
+"""Whatever a pod says: no crash, and what is stored passes a second time unchanged."""
+
+import copy
+import json
+import re
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.api.core import Pod
+from gputile.api.well_known import GPU_RESOURCES
+from gputile.core.admission.json_patch import Operation, apply_patch, encode_patch
+from gputile.core.admission.refusal import message
+from gputile.core.admission.review import UnreadableReview, mutate, validate
+from gputile.core.devices.request import parse_request
+
+from .builders import POLICY, Json, request
+
+GANGS = replace(POLICY, gangs=True)
+TEXT = st.text(max_size=12)
+NAMES = st.sampled_from([*GPU_RESOURCES, "cpu", "example.com/x"])
+AMOUNTS = st.one_of(st.sampled_from(["1", "2", "5", "7", "0", "0.5", "500m", "-1", "x", "1k", 1, 4, 10]), TEXT)
+AFFINITY = {
+    "nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [
+                {
+                    "matchExpressions": [
+                        {"key": "alpha.kubernetes.io/nvidia-gpu-name", "operator": "In", "values": ["Tesla K80"]}
+                    ]
+                }
+            ]
+        }
+    }
+}
+ANNOTATIONS = st.dictionaries(
+    st.sampled_from(
+        [
+            "scheduler.alpha.kubernetes.io/affinity",
+            "gputile.io/memory-unit-mib",
+            "gputile.io/allocation",
+            "cdi.k8s.io/a",
+            "other/one",
+        ]
+    ),
+    st.one_of(st.sampled_from([json.dumps(AFFINITY), "128", "{", "{}"]), TEXT),
+    max_size=3,
+)
+LABELS = st.dictionaries(
+    st.sampled_from(
+        [
+            "aliyun.com/gpu-count",
+            "pod-group.scheduling.sigs.k8s.io/name",
+            "pod-group.scheduling.sigs.k8s.io/min-available",
+            "scheduling.x-k8s.io/pod-group",
+        ]
+    ),
+    st.one_of(st.sampled_from(["1", "2", "g"]), TEXT),
+    max_size=3,
+)
+TOLERATIONS = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "key": st.sampled_from(["nvidia.com/gpu", "x"]),
+            "operator": st.sampled_from(["Exists", "Equal"]),
+            "effect": st.sampled_from(["NoSchedule", "NoExecute"]),
+        },
+    ),
+    max_size=2,
+)
+
+
+@st.composite
+def container(draw: st.DrawFn) -> Json:
+    limits = draw(st.dictionaries(NAMES, AMOUNTS, max_size=2))
+    # as the API server sends it: requests are filled in from limits
+    requests = limits if draw(st.booleans()) else draw(st.dictionaries(NAMES, AMOUNTS, max_size=2))
+    found: Json = {"name": draw(st.sampled_from("abc")), "image": "x"}
+    if limits or requests:
+        found["resources"] = {key: value for key, value in (("limits", limits), ("requests", requests)) if value}
+    return found
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Json:
+    spec: Json = {"containers": draw(st.lists(container(), min_size=1, max_size=3))}
+    for field, strategy in (
+        ("initContainers", st.lists(container(), min_size=1, max_size=2)),
+        ("tolerations", TOLERATIONS),
+        ("affinity", st.sampled_from([{}, AFFINITY])),
+        ("nodeSelector", st.just({"alpha.kubernetes.io/nvidia-gpu-name": "Tesla K80"})),
+        ("schedulingGates", st.sampled_from([[], [{"name": "x/y"}], [{"name": "gputile.io/gang"}]])),
+    ):
+        if draw(st.booleans()):
+            spec[field] = draw(strategy)
+    meta: Json = {"name": "p", "namespace": "team"}
+    for field, strategy in (("annotations", ANNOTATIONS), ("labels", LABELS)):
+        if draw(st.booleans()):
+            meta[field] = draw(strategy)
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+@settings(max_examples=400, deadline=None)
+@given(pods())
+def test_what_is_let_through_is_valid_when_stored_and_passes_again_unchanged(body: Json) -> None:
+    """The patch applies, its result breaks no rule, asks for the same, and a second admission has nothing to do."""
+    before = copy.deepcopy(body)
+    first = mutate(request(body), GANGS)
+    assert body == before
+    if first.refusals:
+        assert message(first.refusals).startswith("gputile: ")
+        return
+    stored = apply_patch(first.operations, body)
+    assert body == before, "a patch must not write into what it is applied to"
+    assert stored == _by_the_book(json.loads(encode_patch(first.operations)), json.loads(json.dumps(body)))
+    assert validate(request(stored), GANGS).refusals == ()
+    second = mutate(request(stored), GANGS)
+    assert (second.operations, second.refusals) == ((), ())
+    assert parse_request(_pod(body), 128) == parse_request(_pod(stored), 128)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> Json:
+    """A pod with one of its values replaced by anything."""
+    body: Json = copy.deepcopy(draw(pods()))
+    node: Any = body
+    while True:
+        keys = list(node) if isinstance(node, dict) else list(range(len(node)))
+        key = draw(st.sampled_from(keys))
+        if not isinstance(node[key], dict | list) or not node[key] or draw(st.integers(0, 3)) == 0:
+            node[key] = draw(JSON)
+            return body
+        node = node[key]
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(JSON, damaged()), st.one_of(st.none(), JSON, damaged()))
+def test_nothing_crashes_it(body: Any, old: Any) -> None:
+    """Untrusted input: an answer, or the error that says so."""
+    for judge in (mutate, validate):
+        for question in (request(body), request(body, old), request(body, kind="Binding", sub="binding")):
+            try:
+                verdict = judge(question, GANGS)
+            except UnreadableReview:
+                continue
+            assert message(verdict.refusals)
+            encode_patch(verdict.operations)
+
+
+def test_names_in_a_pointer_are_escaped() -> None:
+    """RFC 6901: "~" is "~0", "/" is "~1"."""
+    (change,) = json.loads(encode_patch([Operation("remove", ("a/b", "~1", 0))]))
+    assert change == {"op": "remove", "path": "/a~1b/~01/0"}
+
+
+def _pod(body: Json) -> Pod:
+    return msgspec.json.decode(json.dumps(body), type=Pod)
+
+
+def _by_the_book(patch: list[Json], document: Any) -> Any:
+    """Apply a JSON patch as RFC 6902 says, for the three operations, written independently of ours."""
+    for change in patch:
+        steps = [re.sub("~1", "/", step).replace("~0", "~") for step in change["path"].split("/")[1:]]
+        node = document
+        for step in steps[:-1]:
+            node = node[int(step)] if isinstance(node, list) else node[step]
+        last = steps[-1]
+        if isinstance(node, list):
+            if change["op"] == "add":
+                node.insert(len(node) if last == "-" else int(last), change["value"])
+            elif change["op"] == "remove":
+                node.pop(int(last))
+            else:
+                node[int(last)] = change["value"]
+        elif change["op"] == "remove":
+            del node[last]
+        else:
+            assert change["op"] == "add" or last in node
+            node[last] = change["value"]
+    return document

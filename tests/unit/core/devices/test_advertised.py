@@ -1,0 +1,66 @@
+import pytest
+
+from gputile.api.well_known import Mode
+from gputile.core.devices.advertised import model_label_value, model_labels, resources_for_mode
+from gputile.core.devices.inventory import Card
+
+CARDS = [
+    Card(0, "a", 15360, "Tesla T4"),
+    Card(1, "b", 15109, "Tesla T4"),
+    Card(2, "c", 15360, "Tesla T4", healthy=False),
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "unit", "memory", "core", "topology", "whole"),
+    [
+        (Mode.EXCLUSIVE, 1024, 0, 0, 0, 2),
+        (Mode.CGPU, 1024, 15 + 14, 0, 0, 0),
+        (Mode.SHARE, 128, 120 + 118, 0, 0, 0),
+        (Mode.MPS, 20000, 0, 0, 0, 0),
+        (Mode.CORE_MEM, 1024, 15 + 14, 200, 0, 0),
+        (Mode.TOPOLOGY, 1024, 0, 0, 2, 0),
+    ],
+)
+def test_resources_of_a_mode(mode, unit, memory, core, topology, whole):
+    assert resources_for_mode(mode, CARDS, unit) == {
+        "aliyun.com/gpu-mem": memory,
+        "aliyun.com/gpu-core.percentage": core,
+        "aliyun.com/gpu": topology,
+        "nvidia.com/gpu": whole,
+    }
+
+
+def test_capacity_counts_unhealthy_cards_too():
+    assert resources_for_mode(Mode.CORE_MEM, CARDS, 1024, count_unhealthy=True) == {
+        "aliyun.com/gpu-mem": 44,
+        "aliyun.com/gpu-core.percentage": 300,
+        "aliyun.com/gpu": 0,
+        "nvidia.com/gpu": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        ("Tesla V100-SXM2-32GB", "Tesla-V100-SXM2-32GB"),
+        (" NVIDIA RTX 6000 (Ada) ", "NVIDIA-RTX-6000--Ada"),
+        ("x" * 62 + " y", "x" * 62),
+        ("", ""),
+    ],
+)
+def test_model_label_value(model, value):
+    assert model_label_value(model) == value
+
+
+def test_labels_are_true_of_every_card():
+    assert model_labels(CARDS) == {
+        "aliyun.accelerator/nvidia_count": "3",
+        "aliyun.accelerator/nvidia_name": "Tesla-T4",
+        "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4",
+    }
+    assert model_labels([]) == {}
+    assert model_labels([Card(0, "a", 1024)]) == {
+        "aliyun.accelerator/nvidia_count": "1",
+        "aliyun.accelerator/nvidia_mem": "1024MiB",
+    }

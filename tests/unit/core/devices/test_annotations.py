@@ -1,0 +1,247 @@
+"""What nodes and pods carry: round trips, and garbage that is never more than an error of its own kind."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.core.devices.allocation import (
+    Allocation,
+    AllocationError,
+    CardShare,
+    Chosen,
+    allocate,
+    binding_annotations,
+    decode_allocation,
+    encode_allocation,
+)
+from gputile.core.devices.inventory import (
+    Card,
+    Inventory,
+    InventoryError,
+    advertised_units,
+    decode_inventory,
+    encode_inventory,
+)
+from tests.corebuilders import container, pod, request_of
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
+cards = st.builds(
+    Card,
+    st.integers(0, 63),
+    names,
+    st.integers(1, 2**24),
+    st.text("Tesla V100-", max_size=9),
+    st.integers(-1, 7),
+    st.booleans(),
+)
+
+
+@st.composite
+def inventories(draw: st.DrawFn) -> Inventory:
+    some = draw(st.lists(cards, max_size=6, unique_by=(lambda c: c.index, lambda c: c.uuid)))
+    some.sort(key=lambda card: card.index)
+    links = {(i, j): draw(st.integers(0, 900)) for i in range(len(some)) for j in range(i)}
+    rows = tuple(
+        tuple(0.0 if i == j else float(links[max(i, j), min(i, j)]) for j in range(len(some))) for i in range(len(some))
+    )
+    known = draw(st.booleans())
+    return Inventory(
+        tuple(some), mode=draw(names), unit_mib=draw(st.integers(0, 2048)), bandwidth=rows if known else ()
+    )
+
+
+shares = st.builds(CardShare, names, st.integers(0, 63), st.integers(0, 2**24), st.integers(0, 100))
+
+
+def part_of(share: CardShare) -> st.SearchStrategy[CardShare]:
+    return st.builds(
+        CardShare, st.just(share.uuid), st.just(share.index), st.integers(0, share.mib), st.integers(0, share.percent)
+    )
+
+
+@st.composite
+def allocations_that_agree(draw: st.DrawFn) -> Allocation:
+    held = draw(st.lists(shares, min_size=1, max_size=4, unique_by=(lambda s: s.uuid, lambda s: s.index)))
+    parts = st.lists(st.sampled_from(held).flatmap(part_of), max_size=2).map(tuple)
+    return Allocation(
+        tuple(held),
+        draw(st.dictionaries(names, parts, max_size=2)),
+        draw(st.integers(1, 2048)),
+        mode=draw(names),
+        whole=draw(st.booleans()),
+        assumed_ns=draw(st.integers(0, 2**62)),
+    )
+
+
+allocations = allocations_that_agree()
+
+
+@given(inventories())
+def test_an_inventory_reads_back(inventory: Inventory) -> None:
+    assert decode_inventory(encode_inventory(inventory)) == inventory
+
+
+@given(inventories(), st.randoms())
+def test_cards_are_ordered_by_index_and_the_matrix_with_them(inventory: Inventory, random: Any) -> None:
+    order = list(range(len(inventory.cards)))
+    random.shuffle(order)
+    mixed = msgspec.structs.replace(
+        inventory,
+        cards=tuple(inventory.cards[i] for i in order),
+        bandwidth=tuple(tuple(inventory.bandwidth[i][j] for j in order) for i in order) if inventory.bandwidth else (),
+    )
+    assert decode_inventory(encode_inventory(mixed)) == inventory
+
+
+@given(allocations)
+def test_an_allocation_reads_back(allocation: Allocation) -> None:
+    assert decode_allocation(encode_allocation(allocation)) == allocation
+
+
+json_values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=5)),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "version",
+                    "cards",
+                    "index",
+                    "uuid",
+                    "mib",
+                    "bandwidth",
+                    "containers",
+                    "unit_mib",
+                    "healthy",
+                    "percent",
+                ]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=12,
+)
+garbage = st.one_of(
+    st.text(), json_values.map(json.dumps), st.just("[" * 100_000), st.just('{"version":1,"cards":"\ud800"}')
+)
+
+
+@given(garbage)
+def test_garbage_is_an_inventory_error_and_nothing_else(text: str) -> None:
+    with suppress(InventoryError):
+        decode_inventory(text)
+
+
+@given(garbage)
+def test_garbage_is_an_allocation_error_and_nothing_else(text: str) -> None:
+    with suppress(AllocationError):
+        decode_allocation(text)
+
+
+@given(st.one_of(inventories().map(encode_inventory), allocations.map(encode_allocation)), st.data())
+def test_one_changed_character_is_no_worse(text: str, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(text) - 1))
+    broken = text[:at] + data.draw(st.characters()) + text[at + 1 :]
+    with suppress(InventoryError):
+        decode_inventory(broken)
+    with suppress(AllocationError):
+        decode_allocation(broken)
+
+
+def inventory_text(**changes: Any) -> str:
+    card = {"index": 0, "uuid": "a", "mib": 100}
+    return json.dumps({"version": 1, "cards": [card, {**card, "index": 1, "uuid": "b"}], **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (inventory_text(version=2), "version 2 is not known"),
+        (inventory_text(cards=[{"index": 0, "uuid": "a", "mib": 1}] * 2), "two GPUs have the index 0"),
+        (
+            inventory_text(cards=[{"index": 0, "uuid": "a", "mib": 1}, {"index": 1, "uuid": "a", "mib": 1}]),
+            "two GPUs have the UUID a",
+        ),
+        (inventory_text(cards=[{"index": 0, "uuid": "a", "mib": 0}]), "mib"),
+        (inventory_text(cards=[{"index": 64, "uuid": "a", "mib": 1}]), "index"),
+        (inventory_text(bandwidth=[[0, 1]]), "must be 2 x 2"),
+        (inventory_text(bandwidth=[[0, 1], [2, 0]]), "between GPU 1 and GPU 0 is 2.0 one way, 1.0 the other"),
+        (inventory_text(bandwidth=[[0, -1], [-1, 0]]), "is -1.0"),
+        (inventory_text(unit_mib=-1), "memory unit -1"),
+        (inventory_text(cards=[{"index": i, "uuid": str(i), "mib": 1} for i in range(65)]), "64"),
+    ],
+)
+def test_an_inventory_that_contradicts_itself_says_how(text: str, says: str) -> None:
+    with pytest.raises(InventoryError, match=says):
+        decode_inventory(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"version": 9}, "version 9 is not known"),
+        ({"cards": []}, "cards"),
+        ({"cards": [{"uuid": "a", "index": 0, "mib": 1}] * 2}, "a card is listed twice"),
+        ({"cards": [{"uuid": u, "index": 0, "mib": 1} for u in "ab"]}, "a card is listed twice"),
+        ({"cards": [{"uuid": "a", "index": 0, "mib": -1}]}, "mib"),
+        ({"cards": [{"uuid": "a", "index": 0, "mib": 2**24 + 1}]}, "mib"),
+        ({"cards": [{"uuid": "a", "index": 64, "mib": 1}]}, "index"),
+        ({"containers": {"c": [{"uuid": "b", "index": 0, "mib": 1}]}}, "container c has a card that is not among"),
+        ({"containers": {"c": [{"uuid": "a", "index": 1, "mib": 1}]}}, "container c has a card that is not among"),
+        ({"containers": {"c": [{"uuid": "a", "index": 0, "mib": 2}]}}, "container c has more of GPU 0 than the pod"),
+        ({"containers": {"c": [{"uuid": "a", "index": 0, "mib": 1, "percent": 5}]}}, "more of GPU 0 than the pod"),
+        ({"cards": [{"uuid": "a", "index": 0, "mib": 1, "percent": 101}]}, "percent"),
+        ({"unit_mib": 0}, "unit_mib"),
+        ({"unit_mib": -1024}, "unit_mib"),
+        ({"whole": "yes"}, "whole"),
+    ],
+)
+def test_an_allocation_that_contradicts_itself_says_how(changes: dict[str, Any], says: str) -> None:
+    good = {"version": 1, "cards": [{"uuid": "a", "index": 0, "mib": 1}], "containers": {}, "unit_mib": 1024}
+    decode_allocation(json.dumps(good))
+    with pytest.raises(AllocationError, match=says):
+        decode_allocation(json.dumps({**good, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("mib", "unit", "units"), [(15360, 1024, 15), (15109, 1024, 14), (15109, 128, 118), (63, 64, 0)]
+)
+def test_a_card_counts_whole_units_of_its_own_size_u1_u2(mib: int, unit: int, units: int) -> None:
+    assert advertised_units(Card(0, "a", mib), unit) == units
+
+
+def test_a_binding_carries_what_existing_tools_read_b9() -> None:
+    request = request_of(pod("p", container("a", mem=3), container("b", mem=1)), 128)
+    chosen = (Chosen(Card(2, "GPU-x", 2048), 16),)
+    annotations = binding_annotations(allocate(request, chosen, "cgpu", 17), chosen)
+    assert json.loads(annotations.pop("gputile.io/allocation"))["cards"] == [{"uuid": "GPU-x", "index": 2, "mib": 512}]
+    assert json.loads(annotations.pop("scheduler.framework.gpushare.allocation")) == {"a": {"2": 3}, "b": {"2": 1}}
+    assert annotations == {
+        "gputile.io/memory-unit-mib": "128",
+        "ALIYUN_COM_GPU_MEM_IDX": "2",
+        "ALIYUN_COM_GPU_MEM_POD": "4",
+        "ALIYUN_COM_GPU_MEM_DEV": "16",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "17",
+    }
+
+
+def test_gpushares_one_card_annotations_are_left_out_on_several_cards_b9() -> None:
+    request = request_of(pod(mem=4, count=2))
+    chosen = tuple(Chosen(Card(i, f"u{i}", 15360), 15) for i in range(2))
+    annotations = binding_annotations(allocate(request, chosen, "cgpu", 0), chosen)
+    assert "ALIYUN_COM_GPU_MEM_IDX" not in annotations
+    assert json.loads(annotations["scheduler.framework.gpushare.allocation"]) == {"main": {"0": 2, "1": 2}}
+
+
+def test_whole_cards_carry_the_ledgers_entry_alone() -> None:
+    chosen = (Chosen(Card(0, "u", 15360)),)
+    annotations = binding_annotations(allocate(request_of(pod(**{"nvidia.com/gpu": 1})), chosen, "default", 0), chosen)
+    assert list(annotations) == ["gputile.io/allocation"]

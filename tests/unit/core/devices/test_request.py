@@ -1,0 +1,120 @@
+"""What a pod asks is parsed once; every broken rule is named."""
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.core import Container, Pod, ResourceRequirements
+from gputile.api.well_known import GPU_MEMORY, LEGACY_GPU, MEMORY_UNIT_ANNOTATION, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.core.devices.request import RequestError, RequestKind, Shape, parse_request
+from tests.corebuilders import container, pod, request_of
+
+
+def shared(cards: int, mib: int, percent: int, unit_mib: int, group: str = "default") -> Shape:
+    return Shape(RequestKind.SHARED, cards, mib, percent, group, unit_mib)
+
+
+def stamped(unit: str, **limits: int) -> Pod:
+    return pod(annotations={MEMORY_UNIT_ANNOTATION: unit}, **limits)
+
+
+@pytest.mark.parametrize(
+    ("asking", "unit", "shape"),
+    [
+        pytest.param(pod(mem=3), 1024, shared(1, 3072, 0, 1024), id="U1 one unit is 1 GiB"),
+        pytest.param(pod(mem=16), 128, shared(1, 2048, 0, 128), id="U2 U3 16 x 128 MiB is 2 GiB"),
+        pytest.param(stamped("128", mem=16), 1024, shared(1, 2048, 0, 128), id="U5 the stamp stands"),
+        pytest.param(pod(mem="1k"), 64, shared(1, 64000, 0, 64), id="quantities as the kubelet writes"),
+        pytest.param(pod(mem=2, core=30), 1024, shared(1, 2048, 30, 1024), id="M8 memory and compute"),
+        pytest.param(pod(mem=8, count=4), 1024, shared(4, 2048, 0, 1024), id="M10 spread evenly"),
+        pytest.param(pod(mem=8, core=20, count=2), 1024, shared(2, 4096, 10, 1024), id="M10 compute too"),
+        pytest.param(
+            pod(**{WHOLE_GPU: 2}),
+            1024,
+            Shape(RequestKind.WHOLE, 2, trust_group="default"),
+            id="M1 G5 whole cards, which time-slicing shares",
+        ),
+        pytest.param(
+            pod(**{LEGACY_GPU: 2}), 1024, Shape(RequestKind.WHOLE, 2, trust_group="default"), id="L3 the old name"
+        ),
+        pytest.param(pod(**{TOPOLOGY_GPU: 4}), 1024, Shape(RequestKind.TOPOLOGY, 4), id="T2 connected cards"),
+        pytest.param(
+            pod("p", container("a", **{LEGACY_GPU: 2}), container("b", **{LEGACY_GPU: 3})),
+            1024,
+            Shape(RequestKind.WHOLE, 5, trust_group="default"),
+            id="L3 containers add up",
+        ),
+        pytest.param(pod(mem=1, namespace="x"), 1024, shared(1, 1024, 0, 1024, "x"), id="G5 namespace is trust"),
+    ],
+)
+def test_requests_have_one_normal_form(asking: Pod, unit: int, shape: Shape) -> None:
+    assert request_of(asking, unit).shape == shape
+
+
+@pytest.mark.parametrize("limits", [{}, {"cpu": 1}, {"mem": 0}, {WHOLE_GPU: 0, "mem": "0"}])
+def test_a_pod_without_gpus_asks_nothing_u4(limits: dict[str, int]) -> None:
+    assert parse_request(pod("p", container(**limits)), 1024) is None
+
+
+def requesting(requests: dict[str, int | str], limits: dict[str, int | str]) -> Pod:
+    return pod("p", Container(name="main", resources=ResourceRequirements(limits=limits, requests=requests)))
+
+
+@pytest.mark.parametrize(
+    ("asking", "says"),
+    [
+        pytest.param(pod(mem="0.5"), "0.5 is not a whole number", id="G2 fraction"),
+        pytest.param(pod(mem=-1), "-1 is negative", id="G2 negative"),
+        pytest.param(pod(mem="x"), "'x' is not a quantity", id="G2 garbage"),
+        pytest.param(pod(mem="16Gi"), "counts units of 1024 MiB", id="G2 bytes for units"),
+        pytest.param(
+            requesting({WHOLE_GPU: 1}, {}), "a request and no limit: set it in limits", id="G2 only a request"
+        ),
+        pytest.param(requesting({GPU_MEMORY: 1}, {GPU_MEMORY: 2}), "requests 1 and limits 2", id="G2 unequal"),
+        pytest.param(pod(core=10), "goes together with aliyun.com/gpu-mem", id="M8 compute alone"),
+        pytest.param(pod(mem=1, core=7), "not a multiple of 5: ask 5 or 10", id="M8 steps"),
+        pytest.param(pod(mem=1, core=3), "not a multiple of 5: ask 5$", id="M8 at least 5"),
+        pytest.param(pod(mem=3, count=2), "do not divide evenly: ask 2 or 4", id="M10 memory"),
+        pytest.param(pod(mem=1, count=2), "do not divide evenly: ask 2$", id="M10 nothing lower to ask"),
+        pytest.param(pod(mem=4, core=5, count=2), "gpu-core.percentage is 5, which 2 cards", id="M10 compute"),
+        pytest.param(pod(mem=4, count=0), "not a number of cards from 1 to 64", id="M10 no card"),
+        pytest.param(pod(mem=4, count="two"), "'two', not a number of cards", id="M10 no number"),
+        pytest.param(pod(mem=65, count=65), "not a number of cards from 1 to 64", id="M10 more than a node has"),
+        pytest.param(pod(mem=4, **{WHOLE_GPU: 1}), "takes one kind of GPU resource", id="M2 two kinds"),
+        pytest.param(
+            pod("p", container("a", **{WHOLE_GPU: 1}), container("b", **{TOPOLOGY_GPU: 1})),
+            "aliyun.com/gpu and nvidia.com/gpu",
+            id="M2 two kinds in two containers",
+        ),
+        pytest.param(pod(**{WHOLE_GPU: 1, LEGACY_GPU: 1}), "is the old name of nvidia.com/gpu", id="L3 both names"),
+        pytest.param(pod(**{WHOLE_GPU: 65}), "65 cards are more than a node can have", id="G2 too many"),
+        pytest.param(stamped("0", mem=1), "not a unit of 64 MiB or more", id="U2 stamp of nothing"),
+        pytest.param(stamped("-5", mem=1), "not a unit of 64 MiB or more", id="U2 negative stamp"),
+        pytest.param(stamped("63", mem=1), "not a unit of 64 MiB or more", id="U2 small stamp"),
+    ],
+)
+def test_every_broken_rule_is_named(asking: Pod, says: str) -> None:
+    with pytest.raises(RequestError, match=says):
+        parse_request(asking, 1024)
+
+
+def test_an_error_names_the_container_and_where_it_is() -> None:
+    with pytest.raises(RequestError, match=r"spec\.initContainers\[warm\]\.resources"):
+        parse_request(pod("p", container("main"), init=[container("warm", mem="0.5")]), 1024)
+
+
+quantities = st.one_of(st.integers(-2, 2**70), st.floats(), st.text(max_size=6), st.integers(0, 9).map(str))
+limits = st.dictionaries(st.sampled_from(["mem", "core", WHOLE_GPU, LEGACY_GPU, TOPOLOGY_GPU, "cpu"]), quantities)
+containers = st.builds(lambda given: container("c", **given), limits)
+
+
+@given(st.lists(containers, max_size=3), st.lists(containers, max_size=2), st.none() | st.text(max_size=3), st.text())
+def test_any_pod_is_a_request_or_a_request_error(
+    apps: list[Container], init: list[Container], count: str | None, unit: str
+) -> None:
+    asking = pod("p", *apps, init=init, count=count, annotations={MEMORY_UNIT_ANNOTATION: unit})
+    with suppress(RequestError):
+        request = parse_request(asking, 128)
+        assert request is None or (request.shape.mib > 0) == (request.shape.kind is RequestKind.SHARED)

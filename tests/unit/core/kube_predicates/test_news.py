@@ -1,0 +1,89 @@
+"""Predicates that were told of every change answer as new ones would (M13)."""
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.core.kube_predicates import predicates as module
+from gputile.core.kube_predicates.predicates import Predicates
+from tests.unit.tools.simulator.builders import node, pod
+
+SPECS = (
+    "{}",
+    "containers: [{name: c, resources: {requests: {cpu: 1}}}]",
+    "nodeSelector: {zone: a}",
+    "topologySpreadConstraints: [{topologyKey: zone, labelSelector: {matchLabels: {app: x}}}]",
+    "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "
+    "[{topologyKey: zone, labelSelector: {matchLabels: {app: x}}}]}}",
+    "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "
+    "[{topologyKey: zone, labelSelector: {matchLabels: {app: x}}}]}}",
+)
+PODS = [pod(spec, f"p{i}{j}", labels={"app": app}) for i, spec in enumerate(SPECS) for j, app in enumerate(("x", "y"))]
+NAMES = ("n0", "n1", "n2")
+
+
+def a_node(name: str, zone: str, cpu: int):  # type: ignore[no-untyped-def]
+    return node(name, {"zone": zone}, cpu=cpu, pods=3)
+
+
+moves = st.one_of(
+    st.tuples(st.just("put"), st.sampled_from(NAMES), st.sampled_from("ab"), st.integers(0, 3)),
+    st.tuples(st.just("drop"), st.sampled_from(NAMES)),
+    st.tuples(st.just("place"), st.sampled_from(PODS), st.sampled_from(NAMES)),
+    st.tuples(st.just("remove"), st.sampled_from(PODS)),
+    st.tuples(st.just("ask"), st.sampled_from(PODS)),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(moves, max_size=30), st.sampled_from([1, 4096]))
+def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told, kept) -> None:  # type: ignore[no-untyped-def]
+    """Nodes that change, go and come again under their pods; a log of moves that is too short; steps that prepare."""
+    kept_before, module._MOVES_KEPT = module._MOVES_KEPT, kept
+    try:
+        live, nodes, placed = Predicates(()), {}, {}
+        for what, *about in told:
+            if what == "put":
+                nodes[about[0]] = a_node(*about)
+                live.put_node(nodes[about[0]])
+            elif what == "drop":
+                nodes.pop(about[0], None)
+                live.drop_node(about[0])
+            elif what == "place":
+                placed.setdefault(about[0].metadata.uid, about)
+                live.place(*about)
+            elif what == "remove":
+                expected = placed.pop(about[0].metadata.uid, (None, ""))[1]
+                assert live.remove(about[0].metadata.uid) == expected
+            else:
+                for _ in live.prepare(about[0]):
+                    pass
+            fresh = Predicates(list(nodes.values()))
+            for each, name in placed.values():
+                fresh.place(each, name)
+            for each in PODS if what == "ask" else PODS[:1]:
+                assert live.reasons(each) == fresh.reasons(each)
+    finally:
+        module._MOVES_KEPT = kept_before
+
+
+def test_what_is_kept_is_bounded() -> None:
+    live = Predicates([a_node("n0", "a", 3)])
+    for i in range(500):
+        like = msgspec.convert(msgspec.to_builtins(PODS[i % len(PODS)]), type=type(PODS[0]))
+        live.reasons(like)
+        live.place(msgspec.structs.replace(like, metadata=msgspec.structs.replace(like.metadata, uid=str(i))), "n0")
+    for _ in range(20_000):
+        live.place(PODS[0], "n0")
+        live.remove(PODS[0].metadata.uid)
+    assert len(live._questions) <= module._MOST_QUESTIONS
+    assert len(live._moves) <= 2 * module._MOVES_KEPT
+    many = Predicates([a_node(f"n{i}", "a", 3) for i in range(100)])
+    many_specs = [msgspec.convert(msgspec.to_builtins(PODS[0]), type=type(PODS[0])) for _ in range(200)]
+    before, module._MOST_ANSWERS = module._MOST_ANSWERS, 3000
+    try:
+        for each in many_specs:
+            many.reasons(each)
+        assert len(many._templates) <= 30
+    finally:
+        module._MOST_ANSWERS = before

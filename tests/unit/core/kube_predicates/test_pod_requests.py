@@ -1,0 +1,138 @@
+"""What a pod takes, as kube-scheduler counts it: ``PodRequests`` of k8s.io/component-helpers, and the API server's
+defaults before it (``SetDefaults_Pod``)."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.core import Pod, PodSpec
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
+from gputile.core.kube_predicates.pod_requests import cpu_request, pod_requests
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.placement.steps import at_once
+from gputile.core.scheduling.gang_plan import candidate, plan_gang
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.corebuilders import gpu_node, ledger_of
+
+GIB = 2**30
+
+
+def spec_of(*containers: dict[str, Any], **fields: Any) -> PodSpec:
+    return msgspec.convert(
+        {"containers": [{"name": f"c{i}", "resources": r} for i, r in enumerate(containers)], **fields}, PodSpec
+    )
+
+
+@pytest.mark.parametrize(
+    ("containers", "fields", "expected"),
+    [
+        ([{"requests": {"cpu": "1"}}], {"overhead": {"cpu": "250m", "memory": "1Gi"}}, {"cpu": 1250, "memory": GIB}),
+        ([], {"overhead": {"cpu": "0.5m"}}, {"cpu": 1}),
+        ([{"requests": {"cpu": "1"}}], {"resources": None}, {"cpu": 1000}),
+        ([{"requests": {"cpu": "1"}}], {"resources": {}}, {"cpu": 1000}),
+        ([{"requests": {"cpu": "1"}}], {"resources": {"requests": {"cpu": "3"}}}, {"cpu": 3000}),
+        ([{}], {"resources": {"limits": {"cpu": "3"}}}, {"cpu": 3000}),
+        # A limit of the pod is its request only where no container asks, be it for nothing.
+        ([{"requests": {"cpu": "1"}}], {"resources": {"limits": {"cpu": "3"}}}, {"cpu": 1000}),
+        ([{"limits": {"cpu": "2"}}], {"resources": {"limits": {"cpu": "3"}}}, {"cpu": 2000}),
+        ([{"requests": {"cpu": "0"}}], {"resources": {"limits": {"cpu": "3"}}}, {}),
+        ([{}], {"resources": {"limits": {"cpu": "3"}, "requests": {"cpu": "2"}}}, {"cpu": 2000}),
+        # Huge pages are never overcommitted.
+        (
+            [{"limits": {"hugepages-2Mi": "2Mi"}}],
+            {"resources": {"limits": {"hugepages-2Mi": "4Mi"}}},
+            {"hugepages-2Mi": 4 * 2**20},
+        ),
+        (
+            [{"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}}],
+            {"resources": {"requests": {"memory": "3Gi"}}, "overhead": {"memory": "1Gi", "cpu": "1"}},
+            {"cpu": 2000, "memory": 4 * GIB, "nvidia.com/gpu": 1},
+        ),
+        # The API server lets neither in; what it does not know counts for nothing.
+        ([{}], {"resources": {"requests": {"nvidia.com/gpu": "1", "ephemeral-storage": "1Gi"}}}, {}),
+    ],
+)
+def test_what_a_pod_asks_for_as_a_whole_and_its_overhead(
+    containers: list[dict[str, Any]], fields: dict[str, Any], expected: dict[str, int]
+) -> None:
+    """KEP-2837 and pod overhead."""
+    assert pod_requests(spec_of(*containers, **fields)) == expected
+    assert cpu_request(spec_of(*containers, **fields)) == expected.get("cpu", 0)
+
+
+def test_overhead_comes_on_top_of_the_peak_and_a_whole_pods_request_replaces_it() -> None:
+    first = {"name": "first", "resources": {"requests": {"cpu": "4"}}}
+    app = {"requests": {"cpu": "1"}}
+    assert cpu_request(spec_of(app, initContainers=[first], overhead={"cpu": "1"})) == 5000
+    whole = {"requests": {"cpu": "6"}}
+    assert cpu_request(spec_of(app, initContainers=[first], resources=whole, overhead={"cpu": "1"})) == 7000
+
+
+amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "hugepages-2Mi", "x.io/y"]), st.integers(0, 9), max_size=4)
+
+
+def stored(containers: list[dict[str, int]], resources: dict[str, dict[str, int]]) -> dict[str, int]:
+    """Return the requests of the whole pod as the API server stores them (defaultPodRequests); containers have theirs.
+
+    Without a limit of the pod nothing is filled in.
+    """
+    requests = dict(resources["requests"])
+    if not resources["limits"]:
+        return requests
+    for name in ("cpu", "memory"):
+        if any(name in container for container in containers):
+            requests.setdefault(name, sum(container.get(name, 0) for container in containers))
+    return {name: n for name, n in resources["limits"].items() if name != "x.io/y"} | requests
+
+
+@given(st.lists(amounts, min_size=1, max_size=3), amounts, amounts, amounts)
+def test_a_manifest_takes_what_it_takes_once_it_is_stored(
+    containers: list[dict[str, int]], limits: dict[str, int], requests: dict[str, int], overhead: dict[str, int]
+) -> None:
+    asked = [{"requests": container} for container in containers]
+    whole = {"limits": limits, "requests": requests}
+    as_stored = {**whole, "requests": stored(containers, whole)}
+    as_written = pod_requests(spec_of(*asked, resources=whole, overhead=overhead))
+    assert as_written == pod_requests(spec_of(*asked, resources=as_stored, overhead=overhead))
+    for name in ("cpu", "memory", "hugepages-2Mi", "x.io/y"):
+        total = sum(container.get(name, 0) for container in containers)
+        if name != "x.io/y":
+            total = as_stored["requests"].get(name, total)
+        factor = 1000 if name == "cpu" else 1
+        assert as_written.get(name, 0) == factor * (total + overhead.get(name, 0))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"overhead": {"cpu": "2"}}, {"resources": {"requests": {"cpu": "3"}}}],
+    ids=["alone", "over", "whole"],
+)
+def test_a_gang_whose_pods_the_nodes_cpu_cannot_hold_does_not_start(fields: dict[str, Any]) -> None:
+    """M13: three pods of 3 CPU do not start on two nodes of 4, whatever field says that it is 3."""
+    cpu = "1" if fields else "3"
+    nodes = [gpu_node(n, mode="share", allocatable={"cpu": "4", "pods": "9", "aliyun.com/gpu-mem": "60"}) for n in "ab"]
+    pods = [member(f"p{i}", cpu, fields) for i in range(3)]
+    ledger = ledger_of(*nodes, configuration=Configuration(admission=Admission(gangs=True)))
+    members = [candidate(each, ledger) for each in pods]
+    plan = at_once(plan_gang(members, 3, PlacementEngine(ledger), Predicates(nodes), 1))
+    assert not plan.fits
+
+
+def member(name: str, cpu: str, fields: dict[str, Any]) -> Pod:
+    resources = {"limits": {"aliyun.com/gpu-mem": "3"}, "requests": {"cpu": cpu}}
+    return msgspec.convert(
+        {
+            "metadata": {
+                "name": name,
+                "namespace": "a",
+                "uid": name,
+                "labels": {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "3"},
+            },
+            "spec": {"containers": [{"name": "c", "resources": resources}], **fields},
+        },
+        Pod,
+    )

@@ -1,0 +1,350 @@
+import pytest
+
+from gputile.api.core import Toleration
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.tools.simulator.manifests import ManifestError
+from tests.unit.tools.simulator.builders import node, pod
+
+SELECTOR = "node(s) didn't match Pod's node affinity/selector"
+
+GPUS = {"gpus": {"count": 2, "memory": "15GiB"}}
+
+
+def reason(pod_, *nodes):
+    return Predicates(nodes).reasons(pod_)[nodes[0].metadata.name]
+
+
+def expression(key, operator, *values):
+    return (
+        "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: "
+        f"[{{matchExpressions: [{{key: {key}, operator: {operator}, values: {list(values)}}}]}}]}}}}}}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "described", "expected"),
+    [
+        ("{}", {}, None),
+        ("{}", {"unschedulable": True}, "node(s) were unschedulable"),
+        ("tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]", {"unschedulable": True}, None),
+        ("nodeName: other", {}, "node(s) didn't match the requested node name"),
+        ("nodeName: n", {}, None),
+        ("nodeSelector: {a: b}", {}, SELECTOR),
+        ("nodeSelector: {a: b}", {"labels": {"a": "b"}}, None),
+        ("nodeSelector: {a: ''}", {}, SELECTOR),
+        ("{}", {"taints": [{"key": "nvidia.com/gpu"}]}, "node(s) had untolerated taint {nvidia.com/gpu: }"),
+        ("{}", {"taints": [{"key": "k", "value": "v", "effect": "NoExecute"}]}, "node(s) had untolerated taint {k: v}"),
+        ("{}", {"taints": [{"key": "k", "effect": "PreferNoSchedule"}]}, None),
+        ("tolerations: [{key: k, value: v}]", {"taints": [{"key": "k", "value": "v"}]}, None),
+        (
+            "tolerations: [{key: k, value: w}]",
+            {"taints": [{"key": "k", "value": "v"}]},
+            "node(s) had untolerated taint {k: v}",
+        ),
+        (
+            "tolerations: [{key: k, operator: Exists, effect: NoExecute}]",
+            {"taints": [{"key": "k"}]},
+            "node(s) had untolerated taint {k: }",
+        ),
+        ("tolerations: [{operator: Exists}]", {"taints": [{"key": "k"}]}, None),
+        ("containers: [{name: c, resources: {requests: {cpu: 1500m}}}]", {"cpu": 1}, "Insufficient cpu"),
+        ("containers: [{name: c, resources: {requests: {cpu: 1}}}]", {"cpu": "1000m"}, None),
+        ("containers: [{name: c, resources: {limits: {memory: 2Gi}}}]", {"memory": "1GiB"}, "Insufficient memory"),
+        (
+            "containers: [{name: c, resources: {limits: {memory: 2Gi}, requests: {memory: 1Gi}}}]",
+            {"memory": "1GiB"},
+            None,
+        ),
+        ("containers: [{name: c, resources: {limits: {x.io/y: 1}}}]", {}, "Insufficient x.io/y"),
+        ("containers: [{name: c, resources: {limits: {x.io/y: 1}}}]", {"resources": {"x.io/y": 1}}, None),
+        ("containers: [{name: c, resources: {limits: {x.io/y: 0}}}]", {}, None),
+        ("containers: [{name: c, resources: {limits: {nvidia.com/gpu: 2}}}]", GPUS, None),
+        ("containers: [{name: c, resources: {limits: {nvidia.com/gpu: 3}}}]", GPUS, "Insufficient nvidia.com/gpu"),
+        (
+            "containers: [{name: c, resources: {limits: {alpha.kubernetes.io/nvidia-gpu: 3}}}]",
+            GPUS,
+            "Insufficient nvidia.com/gpu",
+        ),
+        (
+            "containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: 31, cpu: 500}}}]",
+            GPUS | {"mode": "share"},
+            "Insufficient cpu",
+        ),
+        (
+            "containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: 31}}}]",
+            GPUS | {"mode": "share"},
+            "Insufficient aliyun.com/gpu-mem",
+        ),
+        ("{overhead: {cpu: 500m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}", {"cpu": 1}, None),
+        (
+            "{overhead: {cpu: 501m}, containers: [{name: c, resources: {requests: {cpu: 500m}}}]}",
+            {"cpu": 1},
+            "Insufficient cpu",
+        ),
+        ("resources: {requests: {cpu: 2}}", {"cpu": 1}, "Insufficient cpu"),
+        ("{}", {"pods": 0}, "Too many pods"),
+    ],
+)
+def test_one_pod_and_one_node(spec, described, expected):
+    assert reason(pod(spec), node(**described)) == expected
+
+
+@pytest.mark.parametrize(
+    ("operator", "values", "labels", "matches"),
+    [
+        ("In", ["1", "2"], {"k": "2"}, True),
+        ("In", ["1"], {}, False),
+        ("NotIn", ["1"], {"k": "1"}, False),
+        ("NotIn", ["1"], {"k": "2"}, True),
+        ("NotIn", ["1"], {}, True),
+        ("Exists", [], {"k": ""}, True),
+        ("Exists", [], {}, False),
+        ("DoesNotExist", [], {}, True),
+        ("DoesNotExist", [], {"k": ""}, False),
+        ("Gt", ["5"], {"k": "6"}, True),
+        ("Gt", ["5"], {"k": "5"}, False),
+        ("Gt", ["5"], {"k": "six"}, False),
+        ("Gt", ["5"], {}, False),
+        ("Lt", ["5"], {"k": "-6"}, True),
+        ("Lt", ["5"], {"k": "5"}, False),
+    ],
+)
+def test_operators(operator, values, labels, matches):
+    answer = reason(pod(expression("k", operator, *values)), node(labels=labels))
+    assert answer == (None if matches else SELECTOR)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (expression("k", "In"), r"spec.affinity.nodeAffinity.*matchExpressions\[0\].values: must be one value or more"),
+        (expression("k", "Exists", "v"), "values: must be empty where the operator is Exists"),
+        (expression("k", "Gt", "five"), "values: must be an integer"),
+        (expression("k", "Gt", "5", "6"), "values: must be one value"),
+        (expression("''", "Exists"), "key: must be there"),
+        (expression("k", "in", "v"), "operator: 'in' is not one of"),
+        (expression("k", "In", "v").replace("[{matchExpressions", "[], x: [{matchExpressions"), "at least one term"),
+        (expression("metadata.uid", "In", "v").replace("Expressions", "Fields"), "not one of metadata.name"),
+        ("tolerations: [{key: k, operator: Is}]", r"spec.tolerations\[0\].operator: 'Is' is not one of Equal, Exists"),
+        ("tolerations: [{key: k, effect: Is}]", "effect: 'Is'"),
+        ("tolerations: [{value: v}]", "must be Exists where there is no key"),
+        ("tolerations: [{key: k, operator: Exists, value: v}]", "must be empty"),
+        (
+            "resources: {limits: {nvidia.com/gpu: 1}}",
+            r"spec.resources.limits\[.nvidia.com/gpu.\]: a pod as a whole asks",
+        ),
+        ("resources: {requests: {cpu: x}}", r"spec.resources.requests\[.cpu.\]: 'x' is not a quantity"),
+        ("overhead: {memory: -1}", r"spec.overhead\[.memory.\]: -1 is negative"),
+        ("topologySpreadConstraints: [{maxSkew: 0, topologyKey: z}]", "maxSkew: 0 is not 1 or more"),
+        ("topologySpreadConstraints: [{topologyKey: ''}]", "topologyKey: must be there"),
+        ("topologySpreadConstraints: [{topologyKey: z, whenUnsatisfiable: x}]", "whenUnsatisfiable: 'x'"),
+        ("topologySpreadConstraints: [{topologyKey: z, minDomains: 0}]", "minDomains: 0"),
+        (
+            "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{labelSelector: {}}]}}",
+            r"podAffinity.*\[0\].topologyKey: must be there",
+        ),
+        (
+            "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 0}]}}",
+            "weight: 0 is not in 1 to 100",
+        ),
+    ],
+)
+def test_rules_of_the_fields(spec, message):
+    with pytest.raises(ManifestError, match=message):
+        pod(spec)
+
+
+def test_match_fields_name_a_node():
+    spec = expression("metadata.name", "In", "n").replace("Expressions", "Fields")
+    assert Predicates([node("n"), node("m")]).reasons(pod(spec)) == {"n": None, "m": SELECTOR}
+
+
+def test_a_term_that_asks_nothing_holds_nowhere():
+    spec = expression("k", "Exists").replace("{matchExpressions", "{}, {matchExpressions")
+    assert reason(pod(spec), node()) == SELECTOR
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "cpu"),
+    [
+        ([1, 2], [], 3),
+        ([1], [("", 5)], 5),
+        ([4], [("", 5), ("", 3)], 5),
+        ([1], [("Always", 2)], 3),
+        ([1], [("Always", 2), ("", 3)], 5),
+        ([1], [("", 3), ("Always", 2)], 3),
+        ([1], [("Always", 2), ("", 1), ("Always", 2)], 5),
+    ],
+)
+def test_init_containers_and_sidecars(containers, init, cpu):
+    def written(amounts):
+        entries = ", ".join(
+            f"{{name: c{i}, restartPolicy: '{policy}', resources: {{requests: {{cpu: {amount}}}}}}}"
+            for i, (policy, amount) in enumerate(amounts)
+        )
+        return f"[{entries}]"
+
+    spec = f"containers: {written([('', a) for a in containers])}\ninitContainers: {written(init)}"
+    assert reason(pod(spec), node(cpu=cpu)) is None
+    assert reason(pod(spec), node(cpu=cpu - 1)) == "Insufficient cpu"
+
+
+def test_pods_that_are_placed_take_their_part_until_removed():
+    predicates = Predicates([node(cpu=3, pods=2)])
+    two = "containers: [{name: c, resources: {requests: {cpu: 2}}}]"
+    first, second = pod(two, "first"), pod(two, "second")
+    predicates.place(first, "n")
+    predicates.place(first, "n")
+    predicates.place(first, "gone")
+    assert predicates.reasons(second) == {"n": "Insufficient cpu"}
+    predicates.place(pod(name="third"), "n")
+    assert predicates.reasons(second) == {"n": "Too many pods"}
+    predicates.remove(first.metadata.uid)
+    predicates.remove(first.metadata.uid)
+    assert predicates.reasons(second) == {"n": None}
+
+
+def test_what_a_pod_prefers():
+    spec = (
+        "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: ["
+        "{weight: 40, preference: {matchExpressions: [{key: a, operator: Exists}]}}, "
+        "{weight: 10, preference: {matchExpressions: [{key: b, operator: Exists}]}}]}}"
+    )
+    soft = {"key": "k", "effect": "PreferNoSchedule"}
+    nodes = [node("x", {"a": "", "b": ""}, taints=[soft]), node("y", {"b": ""}), node("z", taints=[soft, soft])]
+    predicates = Predicates(nodes)
+    assert predicates.scores(pod(spec), ["x", "y", "z"]) == {"x": 200 + 150, "y": 40 + 300, "z": 0}
+    assert predicates.scores(pod(), ["x", "y"]) == {"x": 0, "y": 300}
+    assert predicates.scores(pod("tolerations: [{operator: Exists}]"), ["x"]) == {"x": 300}
+    assert predicates.scores(pod(), []) == {}
+
+
+def zone_nodes(*zones):
+    return [node(f"n{i}", {"zone": zone} if zone else {}) for i, zone in enumerate(zones)]
+
+
+def inter_pod(field, selector="matchLabels: {app: x}", more=""):
+    return (
+        f"affinity: {{{field}: {{requiredDuringSchedulingIgnoredDuringExecution: "
+        f"[{{topologyKey: zone, labelSelector: {{{selector}}}{more}}}]}}}}"
+    )
+
+
+def answers(nodes, placed, asked):
+    predicates = Predicates(nodes)
+    for other, name in placed:
+        predicates.place(other, name)
+    return list(predicates.reasons(asked).values())
+
+
+def test_anti_affinity_holds_both_ways():
+    nodes = zone_nodes("a", "b", None)
+    plain, apart = pod(name="q", labels={"app": "x"}), pod(inter_pod("podAntiAffinity"), labels={"app": "y"})
+    rule = "node(s) didn't match pod anti-affinity rules"
+    existing = "node(s) didn't satisfy existing pods anti-affinity rules"
+    assert answers(nodes, [(plain, "n0")], apart) == [rule, None, None]
+    assert answers(nodes, [(apart, "n1")], plain) == [None, existing, None]
+    assert answers(nodes, [(apart, "n1")], pod(name="r", labels={"app": "x"}, namespace="other")) == [None] * 3
+    assert answers(nodes, [(apart, "n1")], pod(name="r", labels={"app": "z"})) == [None] * 3
+
+
+def test_affinity_lets_the_first_of_a_group_in():
+    nodes = zone_nodes("a", "b", None)
+    together = [pod(inter_pod("podAffinity"), name=f"t{i}", labels={"app": "x"}) for i in range(2)]
+    rule = "node(s) didn't match pod affinity rules"
+    assert answers(nodes, [], together[0]) == [None, None, rule]
+    assert answers(nodes, [(together[0], "n1")], together[1]) == [rule, None, rule]
+    assert answers(nodes, [], pod(inter_pod("podAffinity"), labels={"app": "other"})) == [rule] * 3
+
+
+@pytest.mark.parametrize(
+    ("more", "namespace", "sees"),
+    [
+        ("", "default", True),
+        ("", "other", False),
+        (", namespaces: [other]", "other", True),
+        (", namespaces: [other]", "default", False),
+        (", namespaceSelector: {}", "other", True),
+        (", matchLabelKeys: [rev]", "default", False),
+        (", mismatchLabelKeys: [rev]", "default", True),
+    ],
+)
+def test_which_pods_a_term_sees(more, namespace, sees):
+    asked = pod(inter_pod("podAntiAffinity", more=more), labels={"app": "y", "rev": "2"})
+    other = pod(name="q", labels={"app": "x", "rev": "1"}, namespace=namespace)
+    (answer,) = answers(zone_nodes("a"), [(other, "n0")], asked)
+    assert (answer is not None) is sees
+
+
+def spread(more=""):
+    return f"topologySpreadConstraints: [{{topologyKey: zone, labelSelector: {{matchLabels: {{app: x}}}}{more}}}]"
+
+
+@pytest.mark.parametrize(
+    ("zones", "on", "more", "open_"),
+    [
+        (["a", "b"], [], "", [True, True]),
+        (["a", "b"], ["n0"], "", [False, True]),
+        (["a", "b"], ["n0"], ", maxSkew: 2", [True, True]),
+        (["a", "b", None], ["n0"], "", [False, True, False]),
+        (["a", "b"], ["n0"], ", whenUnsatisfiable: ScheduleAnyway", [True, True]),
+        (["a"], [], ", minDomains: 2", [True]),
+        (["a"], ["n0"], "", [True]),
+        (["a"], ["n0"], ", minDomains: 2", [False]),
+    ],
+)
+def test_topology_spread(zones, on, more, open_):
+    placed = [(pod(name=f"q{i}", labels={"app": "x"}), name) for i, name in enumerate(on)]
+    asked = pod(spread(more), labels={"app": "x"})
+    found = answers(zone_nodes(*zones), placed, asked)
+    assert [reason is None for reason in found] == open_
+    texts = {
+        "node(s) didn't match pod topology spread constraints",
+        "node(s) didn't match pod topology spread constraints (missing required label)",
+        None,
+    }
+    assert set(found) <= texts
+
+
+def test_spread_does_not_count_pods_that_are_going():
+    """kube-scheduler's countPodsMatchSelector leaves them out; affinity and resources count them."""
+    going = pod(name="q", labels={"app": "x"})
+    going.metadata.deletion_timestamp = "2030-01-01T00:00:00Z"
+    nodes = [node(f"n{i}", {"zone": zone}, pods=1) for i, zone in enumerate("ab")]
+    assert answers(nodes, [(going, "n0")], pod(spread(), labels={"app": "x"})) == ["Too many pods", None]
+    nodes = zone_nodes("a", "b")
+    assert answers(nodes, [(going, "n0")], pod(spread(), labels={"app": "x"})) == [None, None]
+    apart = pod(inter_pod("podAntiAffinity"), labels={"app": "y"})
+    assert answers(nodes, [(going, "n0")], apart) == ["node(s) didn't match pod anti-affinity rules", None]
+
+
+def test_spread_by_an_empty_selector_counts_nobody_but_the_pod_itself():
+    """countPodsMatchSelector again: an empty selector, which selects every pod elsewhere, counts none here."""
+    nodes, placed = zone_nodes("a", "b"), [(pod(name=f"q{i}", labels={"rev": "1"}), "n0") for i in range(3)]
+    everybody = spread().replace("{matchLabels: {app: x}}", "{}")
+    assert answers(nodes, placed, pod(everybody)) == [None, None]
+    keyed = everybody.replace("labelSelector", "matchLabelKeys: [rev], labelSelector")
+    assert answers(nodes, placed, pod(keyed, labels={"rev": "1"}))[0] is not None
+
+
+def test_spread_counts_only_nodes_that_the_pod_could_use():
+    nodes = [node("n0", {"zone": "a", "ok": "1"}), node("n1", {"zone": "b"})]
+    placed = [(pod(name="q", labels={"app": "x"}), "n0")]
+    honor, ignore = (
+        pod(f"{spread(more)}\nnodeSelector: {{ok: '1'}}", labels={"app": "x"})
+        for more in ("", ", nodeAffinityPolicy: Ignore")
+    )
+    assert answers(nodes, placed, honor)[0] is None
+    assert answers(nodes, placed, ignore)[0] == "node(s) didn't match pod topology spread constraints"
+
+
+def test_finished_pods_take_nothing():
+    predicates = Predicates([node(pods=1)])
+    done = pod()
+    done.status.phase = "Succeeded"
+    predicates.place(done, "n")
+    assert predicates.reasons(pod(name="next")) == {"n": None}
+
+
+def test_tolerations_are_core_objects():
+    assert pod("tolerations: [{key: k, operator: Exists}]").spec.tolerations == [Toleration(key="k", operator="Exists")]

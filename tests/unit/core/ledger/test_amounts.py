@@ -1,0 +1,276 @@
+"""Amounts that no machine has, in what anybody may write: none of them stops the ledger, or counts as another."""
+
+import json
+import warnings
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GPU_CORE,
+    GPU_COUNT_LABEL,
+    GPU_MEMORY,
+    HOLD_ANNOTATION,
+    INVENTORY_ANNOTATION,
+    MEMORY_UNIT_ANNOTATION,
+    MODE_LABEL,
+    MODES,
+    PLACEMENT_LABEL,
+    TOPOLOGY_GPU,
+    WHOLE_GPU,
+)
+from gputile.controlplane.extender.informer import Informer
+from gputile.core.devices.request import RequestError, parse_request
+from gputile.core.kube_predicates.pod_requests import MOST_CPU
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_info import PLACEMENTS
+from gputile.core.placement.packing.prices import prices
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.kube.decoding import Applied, Deleted, ObjectDecoder, Replaced, WatchEvent
+from tests.corebuilders import allocation_text, gpu_node, pod, request_of, share
+from tests.stateful.ledgercheck import image
+
+GOOD = gpu_node("good", mode="core_mem", sizes=[8192] * 2, allocatable={"cpu": "8", "pods": "110"})
+NODES, PODS = ObjectDecoder(Node), ObjectDecoder(Pod)
+EDGES = [2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1, 2**63, 2**64, 10**30]
+
+numbers = st.one_of(st.integers(-2, 2**20), st.sampled_from(EDGES), st.integers(-(2**70), 2**70))
+quantities = st.one_of(
+    st.sampled_from(["9E", "8Ei", "1e40", "9223372036854775", "9223372036854776", "9223372036854775807", "1n", "-9E"]),
+    numbers,
+    numbers.map(str),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.from_regex(r"-?[0-9]{1,20}(\.[0-9]{1,3})?(m|k|M|E|Ki|Ei|e[0-9]{1,2})?", fullmatch=True),
+    st.text(max_size=4),
+)
+GPUS = (GPU_MEMORY, GPU_CORE, WHOLE_GPU, TOPOLOGY_GPU)
+resources = st.dictionaries(st.sampled_from(["cpu", "memory", "pods", "x.io/y", *GPUS]), quantities, max_size=4)
+# Amounts of a pod that parses, so that what it claims is added to what it asks for.
+asked = st.fixed_dictionaries(
+    {GPU_MEMORY: st.integers(1, 2**14)},
+    optional={GPU_CORE: st.integers(1, 2**62).map(lambda n: n * 5 % 2**63 // 5 * 5), "cpu": quantities},
+)
+uuids = st.sampled_from(["GPU-good-0", "GPU-good-1", "GPU-bad-0"])
+shares = st.fixed_dictionaries(
+    {"uuid": uuids, "index": st.integers(0, 3) | numbers, "mib": st.sampled_from([0, 1024, 2**24]) | numbers},
+    optional={"percent": st.integers(0, 100) | numbers},
+)
+allocations = st.fixed_dictionaries(
+    {
+        "version": st.just(1) | numbers,
+        "cards": st.lists(shares, max_size=3),
+        "containers": st.just({}) | st.dictionaries(st.just("c"), st.lists(shares, max_size=2)),
+        "unit_mib": st.just(1024) | numbers,
+    },
+    optional={"whole": st.booleans(), "assumed_ns": numbers, "mode": st.sampled_from(MODES)},
+)
+holds = st.fixed_dictionaries(
+    {
+        "version": st.just(1),
+        "plan": st.just("p"),
+        "size": st.just(1) | numbers,
+        "pods": st.just(1) | numbers,
+        "node": st.sampled_from(["bad-0", "good"]),
+        "expires_ns": numbers,
+        "allocation": allocations,
+    }
+)
+inventories = st.fixed_dictionaries(
+    {
+        "version": st.just(1) | numbers,
+        "cards": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "index": st.integers(0, 3) | numbers,
+                    "uuid": st.sampled_from(["GPU-bad-0", "GPU-bad-1", "GPU-bad-2"]),
+                    "mib": st.sampled_from([1, 8192, 2**24]) | numbers,
+                },
+                optional={"numa": numbers},
+            ),
+            max_size=3,
+        ),
+    },
+    optional={"unit_mib": st.sampled_from([1, 1024]) | numbers, "mode": st.sampled_from(MODES)},
+)
+
+
+def text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+@st.composite
+def bad_nodes(draw: st.DrawFn) -> list[dict[str, Any]]:
+    return [
+        {
+            "metadata": {
+                "name": f"bad-{i}",
+                "labels": {
+                    MODE_LABEL: draw(st.sampled_from(MODES)),
+                    PLACEMENT_LABEL: draw(st.sampled_from(PLACEMENTS)),
+                },
+                "annotations": {INVENTORY_ANNOTATION: text(draw(inventories))},
+            },
+            "status": {"allocatable": draw(resources), "capacity": draw(resources)},
+        }
+        for i in range(draw(st.integers(1, 3)))
+    ]
+
+
+@st.composite
+def pods_on(draw: st.DrawFn, *names: str) -> list[dict[str, Any]]:
+    made = []
+    for i in range(draw(st.integers(1, 4))):
+        annotations = {
+            name: text(draw(values))
+            for name, values in (
+                (ALLOCATION_ANNOTATION, allocations),
+                (HOLD_ANNOTATION, holds),
+                (MEMORY_UNIT_ANNOTATION, numbers),
+            )
+            if draw(st.booleans())
+        }
+        labels = {GPU_COUNT_LABEL: str(draw(numbers))} if draw(st.booleans()) else {}
+        limits, requests = draw(st.one_of(st.tuples(asked, st.just({})), st.tuples(resources, resources)))
+        container = {"name": "c", "resources": {"limits": limits, "requests": requests}}
+        uid = f"{names[0]}-{i}"
+        made.append(
+            {
+                "metadata": {"name": uid, "namespace": "a", "uid": uid, "labels": labels, "annotations": annotations},
+                "spec": {
+                    "nodeName": draw(st.sampled_from(names)),
+                    "containers": [container] * draw(st.integers(1, 3)),
+                    "priority": draw(numbers),
+                },
+            }
+        )
+    return made
+
+
+def listed(decoder: ObjectDecoder[Any], objects: list[dict[str, Any]]) -> Replaced[Any]:
+    page = decoder.page(json.dumps({"metadata": {}, "items": objects}).encode())
+    return Replaced(page.objects, page.unreadable)
+
+
+def changed(decoder: ObjectDecoder[Any], kind: str, thing: dict[str, Any]) -> WatchEvent[Any]:
+    line = decoder.line(json.dumps({"type": kind, "object": thing}).encode(), "/")
+    assert line.event is not None
+    return line.event
+
+
+def served(ledger: Ledger) -> tuple[Any, ...]:
+    """Return what a pod that asks as usual gets of the good node, and how the node's row looks."""
+    placer, request = PlacementEngine(ledger), request_of(pod("usual", mem=2, core=20))
+    row = {
+        name: array[ledger.row_of["good"]][:2].tolist() if array.ndim == 2 else array[ledger.row_of["good"]]
+        for name, array in vars(ledger.columns).items()
+        if name != "group"
+    }
+    feasible = placer.filter(request, ["good"]).feasible
+    return feasible, isinstance(placer.decide(request, "good", 1), Decision), row
+
+
+def everything_is_counted(ledger: Ledger) -> None:
+    columns = ledger.columns
+    assert (columns.used >= 0).all()
+    assert (columns.percent >= 0).all()
+    assert (columns.cpu <= MOST_CPU).all()
+    assert (columns.cpu > -16 * MOST_CPU).all()
+
+
+def ask_everything(ledger: Ledger, pods: list[Pod]) -> None:
+    """Ask what a scheduler asks, for each pod that may ask: filter, rank, decide and, where they count, prices."""
+    placer, names = PlacementEngine(ledger), [*ledger.row_of, "unknown"]
+    for asking in pods:
+        try:
+            request = parse_request(asking, 1024)
+        except RequestError:
+            continue
+        if placer.demand is not None:
+            placer.demand.observe(asking, request)
+        if request is None:
+            continue
+        placer.rank(request, placer.filter(request, names).feasible)
+        placer.rank(request, names)
+        for name in names:
+            placer.decide(request, name, 1)
+    if placer.demand is not None:
+        placer.reprice(prices(placer.demand.demand()))
+        request = request_of(pod("usual", mem=2, core=20))
+        placer.rank(request, placer.filter(request, names).feasible)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@given(nodes=bad_nodes(), elsewhere=pods_on("bad-0", "bad-1", ""), here=pods_on("good", "bad-0"))
+def test_no_amount_stops_the_ledger_or_changes_another_node(
+    placement: Any, nodes: list[dict[str, Any]], elsewhere: list[dict[str, Any]], here: list[dict[str, Any]]
+) -> None:
+    """B1: nodes and pods that anybody may write are taken in, and the others are served as before."""
+    configuration = Configuration(placement=placement, admission=Admission(gangs=True))
+    good = msgspec.to_builtins(GOOD)
+    with warnings.catch_warnings(), np.errstate(all="raise", under="ignore"):
+        warnings.simplefilter("error")
+        alone, ledger = Ledger(configuration), Ledger(configuration)
+        Informer(alone, lambda _: None).nodes(listed(NODES, [good]))
+        feed = Informer(ledger, lambda _: None)
+        feed.nodes(listed(NODES, [*nodes, good]))
+        assert served(ledger) == served(alone)
+        before, cpu = image(ledger), ledger.columns.cpu.tolist()
+        feed.pods(listed(PODS, elsewhere))
+        for node in nodes:
+            feed.nodes(changed(NODES, "MODIFIED", node))
+        if not any(booking.node == "good" for booking in ledger.bookings()):  # a hold may keep cards there
+            assert served(ledger) == served(alone)
+        everything_is_counted(ledger)
+        for each in here:
+            feed.pods(changed(PODS, "ADDED", each))
+        everything_is_counted(ledger)
+        events = [changed(PODS, "MODIFIED", each) for each in (*elsewhere, *here)]
+        ask_everything(ledger, [event.object for event in events if isinstance(event, Applied)])
+        for each in (*elsewhere, *here):
+            deleted = changed(PODS, "DELETED", each)
+            assert isinstance(deleted, Deleted)
+            feed.pods(deleted)
+        assert (image(ledger), ledger.columns.cpu.tolist()) == (before, cpu)
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+@pytest.mark.parametrize("cpu", ["9223372036854776", "9E", "1e40"])
+def test_a_node_with_more_cpu_than_can_be_counted_has_much(placement: Any, cpu: str) -> None:
+    """B1: the nodes after it in a list are taken in, and it is served too."""
+    ledger = Ledger(Configuration(placement=placement))
+    bad = gpu_node("bad", mode="core_mem", sizes=[8192], allocatable={"cpu": cpu})
+    Informer(ledger, lambda _: None).nodes(Replaced([bad, GOOD]))
+    assert ledger.columns.cpu[ledger.row_of["bad"]] == MOST_CPU
+    names = ["bad", "good"]
+    assert PlacementEngine(ledger).filter(request_of(pod(mem=2, core=20)), names).feasible == names
+
+
+@pytest.mark.parametrize("limits", [{"cpu": "9E"}, {"mem": 1, "cpu": "9E"}])
+def test_a_bound_pod_with_more_cpu_than_can_be_counted_leaves_no_trace(limits: dict[str, Any]) -> None:
+    """B1: its node has no CPU left in the eyes of packing, and all of it again when the pod is gone."""
+    ledger = Ledger(Configuration(placement="packing"))
+    feed = Informer(ledger, lambda _: None)
+    feed.nodes(Replaced([GOOD]))
+    cpu = ledger.columns.cpu[ledger.row_of["good"]]
+    bound = pod("huge", node="good", annotations={ALLOCATION_ANNOTATION: allocation_text(share("GPU-good-0", 1024))})
+    bound.spec.containers = pod("", **limits).spec.containers
+    feed.pods(Applied(bound))
+    assert ledger.columns.cpu[ledger.row_of["good"]] == cpu - MOST_CPU
+    feed.pods(Deleted(bound))
+    assert ledger.columns.cpu[ledger.row_of["good"]] == cpu
+
+
+def test_compute_that_no_card_can_have_breaks_a_rule() -> None:
+    """M8: 100 per card of the node; no patience would help who asks for more."""
+    for core in ("9223372036854775805", "105"):
+        with pytest.raises(RequestError, match=rf"asks for {core} percent of one card"):
+            parse_request(pod(mem=1, core=core), 1024)
+    assert request_of(pod(mem=2, core=200, count=2)).shape.percent == 100

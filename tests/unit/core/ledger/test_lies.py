@@ -1,0 +1,204 @@
+"""Allocations that can be read and are not true: whatever they claim, nobody else gets what the pod may be on (B1, B2).
+
+What is known of a pod is what its annotation claims and what its specification asks for. The worst of both counts.
+"""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.core import Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.core.devices.allocation import Allocation, CardShare, decode_allocation, encode_allocation
+from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.ledger.events import Assumed, PodApplied, PodDeleted
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_info import ServingMode
+from gputile.core.ledger.snapshot import NodeState, node_state
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.corebuilders import gpu_node, ledger_of, pod, request_of, share
+from tests.stateful.ledgercheck import image
+
+SIZE = 8 * 1024
+MODES = ("cgpu", "core_mem", "share", "mps", "", "topology")
+ASKS: list[dict[str, int]] = [
+    {"mem": 1},
+    {"mem": 4, "count": 2},
+    {"mem": 2, "core": 40},
+    {"nvidia.com/gpu": 1},
+    {"nvidia.com/gpu": 2},
+    {"aliyun.com/gpu": 1},
+]
+
+
+def cards(node: str) -> list[str]:
+    return [f"GPU-{node}-{i}" for i in range(3)]
+
+
+claims = st.builds(
+    lambda uuids, amounts, whole, mode, unit: Allocation(
+        tuple(share(uuid, *amount) for uuid, amount in zip(uuids, amounts, strict=False)),
+        {},
+        unit,
+        mode=mode,
+        whole=whole,
+    ),
+    st.lists(st.sampled_from([*cards("n"), "GPU-other-3", "GPU-gone-4"]), min_size=1, max_size=3, unique=True),
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 1024, SIZE, SIZE + 1, 2**24]), st.sampled_from([0, 5, 40, 100])),
+        min_size=3,
+        max_size=3,
+    ),
+    st.booleans(),
+    st.sampled_from([*MODES, "unheard-of"]),
+    st.sampled_from([1, 64, 1024, 2**24]),
+)
+
+
+def ledger_of_two(mode: str) -> Ledger:
+    return ledger_of(gpu_node("n", mode=mode, sizes=[SIZE] * 3), gpu_node("other", mode=mode, sizes=[SIZE] * 4))
+
+
+def bound(asks: dict[str, int], text: str) -> Pod:
+    return pod("liar", node="n", annotations={ALLOCATION_ANNOTATION: text}, **asks)
+
+
+def state_of(ledger: Ledger, *without: str) -> NodeState:
+    row = ledger.row_of["n"]
+    facts = ledger.facts(row)
+    assert facts is not None
+    return node_state(ledger, row, facts, frozenset(without))
+
+
+def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:
+    """Place pods on the node until nothing fits, and return what others got of each card: MiB, and whether whole."""
+    placer, got = PlacementEngine(ledger), {}
+    for number, asks in enumerate(ask for ask in ({"mem": 1}, {"mem": 1, "core": 5}, *ASKS[3:]) for _ in range(25)):
+        asking = pod(f"other{number}", **asks)
+        request = request_of(asking)
+        if not placer.filter(request, ["n"]).feasible:
+            continue
+        decision = placer.decide(request, "n", 1)
+        assert isinstance(decision, Decision)
+        booking = decision.booking(asking, "default", 0.0)
+        assert booking is not None
+        ledger.apply(Assumed(booking))
+        for part in booking.cards:
+            got.setdefault(part.uuid, []).append((part.mib, booking.whole))
+    return got
+
+
+def held_at_worst(shape: Shape, claim: Allocation) -> dict[str, int]:
+    """Return the MiB that the pod may hold of each card it names: what it claims, and all that it asks for beyond."""
+    if claim.whole or shape.kind is not RequestKind.SHARED:
+        return {part.uuid: max(part.mib, SIZE) for part in claim.cards}
+    missing = max(0, shape.mib * shape.cards - sum(part.mib for part in claim.cards))
+    return {part.uuid: part.mib + missing for part in claim.cards}
+
+
+@given(claim=claims, asks=st.sampled_from(ASKS), mode=st.sampled_from(MODES))
+def test_nobody_gets_what_a_pod_claims_or_may_be_on(claim: Allocation, asks: dict[str, int], mode: str) -> None:
+    ledger, shape = ledger_of_two(mode), request_of(pod(**asks)).shape
+    ledger.apply(PodApplied(bound(asks, encode_allocation(claim))))
+    named = {part.uuid for part in claim.cards}
+    got = fill(ledger)
+    if len(named) < shape.cards or not named <= set(cards("n")):
+        assert not got, "the pod could be on any card"
+        assert [booking.uid for booking in ledger.unplaced("n")] == ["liar"]
+        return
+    for uuid, held in held_at_worst(shape, claim).items():
+        others = got.get(uuid, [])
+        assert sum(mib for mib, _ in others) <= max(0, SIZE - held), f"{uuid} is given away twice"
+        assert not any(whole for _, whole in others), f"{uuid} is given away whole"
+
+
+@given(claim=claims, asks=st.sampled_from(ASKS), mode=st.sampled_from(MODES))
+def test_a_lie_leaves_with_its_pod(claim: Allocation, asks: dict[str, int], mode: str) -> None:
+    ledger = ledger_of_two(mode)
+    before, empty = image(ledger), state_of(ledger)
+    ledger.apply(PodApplied(bound(asks, encode_allocation(claim))))
+    assert state_of(ledger, "liar") == empty, "as preemption looks at it"
+    ledger.apply(PodDeleted("liar"))
+    assert image(ledger) == before
+
+
+@given(claim=claims, asks=st.sampled_from(ASKS), mode=st.sampled_from(MODES))
+def test_a_lie_about_one_node_changes_no_other(claim: Allocation, asks: dict[str, int], mode: str) -> None:
+    ledger = ledger_of_two(mode)
+    before = image(ledger)["nodes"]["other"]
+    ledger.apply(PodApplied(bound(asks, encode_allocation(claim))))
+    assert image(ledger)["nodes"]["other"] == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "asks"),
+    [
+        ({"cards": []}, {"mem": 1}),
+        ({"cards": [{"uuid": "GPU-n-0", "index": 0, "mib": 1024}] * 2}, {"mem": 1}),
+        ({"cards": [{"uuid": "GPU-n-0", "index": 0, "mib": -1024}]}, {"mem": 1}),
+        ({"cards": [{"uuid": "GPU-n-0", "index": 0, "mib": 1024, "percent": 101}]}, {"mem": 1}),
+        ({"unit_mib": 0}, {"mem": 1}),
+        ({"containers": {"main": [{"uuid": "GPU-n-1", "index": 1, "mib": 1024}]}}, {"mem": 1}),
+        ({"containers": {"main": [{"uuid": "GPU-n-0", "index": 0, "mib": 2048}]}}, {"mem": 1}),
+        ({}, {"mem": 4, "count": 2}),
+        ({"whole": True}, {"nvidia.com/gpu": 2}),
+    ],
+)
+def test_what_contradicts_itself_is_no_allocation_and_closes_its_node(
+    changes: dict[str, Any], asks: dict[str, int]
+) -> None:
+    """Nobody knows which cards the pod is on until the node's agent has reported them."""
+    good = {"version": 1, "cards": [{"uuid": "GPU-n-0", "index": 0, "mib": 1024}], "containers": {}, "unit_mib": 1024}
+    ledger = ledger_of_two("cgpu")
+    ledger.apply(PodApplied(bound(asks, json.dumps(good | changes))))
+    booking = ledger.booking("liar")
+    assert booking is not None
+    assert booking.allocation is None
+    assert ALLOCATION_ANNOTATION in booking.problem
+    assert state_of(ledger).service is ServingMode.CLOSED
+    assert not fill(ledger)
+
+
+def test_the_truth_is_booked_as_it_is() -> None:
+    for asks in ASKS:
+        request = request_of(pod(**asks))
+        decision = PlacementEngine(ledger_of_two(_mode_for(request.shape))).decide(request, "n", 1)
+        assert isinstance(decision, Decision)
+        assert decision.allocation is not None
+        ledger = ledger_of_two(_mode_for(request.shape))
+        ledger.apply(PodApplied(bound(asks, encode_allocation(decision.allocation))))
+        booking = ledger.booking("liar")
+        assert booking is not None
+        assert booking.allocation == decision.allocation
+        assert decode_allocation(encode_allocation(decision.allocation)) == decision.allocation
+
+
+def _mode_for(shape: Shape) -> str:
+    if shape.kind is not RequestKind.SHARED:
+        return "" if shape.kind is RequestKind.WHOLE else "topology"
+    return "core_mem" if shape.percent else "cgpu"
+
+
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=4).map(tuple),
+    st.lists(st.integers(0, 6), min_size=1, max_size=4).map(tuple),
+)
+def test_an_agents_correction_is_booked_as_it_is(one: tuple[int, ...], two: tuple[int, ...]) -> None:
+    """Containers may have got other cards than the scheduler chose; as long as nothing is missing nothing is added."""
+    total = {i: one.count(i) + two.count(i) for i in {*one, *two}}
+    shares = tuple(CardShare(f"GPU-n-{i}", i, count * 1024) for i, count in sorted(total.items()))
+    parts = {
+        name: tuple(CardShare(f"GPU-n-{i}", i, part.count(i) * 1024) for i in sorted(set(part)))
+        for name, part in (("one", one), ("two", two))
+    }
+    allocation = Allocation(shares, parts, 1024, mode="cgpu")
+    ledger = ledger_of(gpu_node("n", mode="cgpu", sizes=[SIZE] * 7))
+    asking = bound({"mem": len(one) + len(two)}, encode_allocation(allocation))
+    ledger.apply(PodApplied(asking))
+    booking = ledger.booking("liar")
+    assert booking is not None
+    assert booking.allocation == allocation

@@ -1,0 +1,109 @@
+"""What a Node object says of its GPUs, checked."""
+
+import json
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node
+from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
+from gputile.core.ledger.node_info import UNLIMITED_PODS, NodeInfo, ServingMode, node_info_of
+from tests.corebuilders import gpu_node
+
+
+def facts(node: Node) -> NodeInfo:
+    return node_info_of(node, Configuration(max_pods_per_gpu=7))
+
+
+def in_force(mode: str, label: str) -> Node:
+    """A node whose agent has ``mode`` in force while its label says something else."""
+    node = gpu_node(mode=label)
+    inventory = json.loads(node.metadata.annotations[INVENTORY_ANNOTATION])
+    meta = msgspec.structs.replace(
+        node.metadata, annotations={INVENTORY_ANNOTATION: json.dumps({**inventory, "mode": mode})}
+    )
+    return msgspec.structs.replace(node, metadata=meta)
+
+
+@pytest.mark.parametrize(
+    ("label", "mode", "service", "slots", "grouped"),
+    [
+        pytest.param("", Mode.EXCLUSIVE, ServingMode.WHOLE, UNLIMITED_PODS, False, id="M1 M3 no label"),
+        pytest.param("default", Mode.EXCLUSIVE, ServingMode.WHOLE, UNLIMITED_PODS, False, id="M3 default"),
+        pytest.param("cgpu", Mode.CGPU, ServingMode.MEMORY, 7, False, id="M4 U7"),
+        pytest.param("core_mem", Mode.CORE_MEM, ServingMode.MEMORY_AND_CORE, 7, False, id="M5 U7"),
+        pytest.param("mps", Mode.MPS, ServingMode.MEMORY, 7, False, id="M7 U7"),
+        pytest.param("share", Mode.SHARE, ServingMode.MEMORY, UNLIMITED_PODS, True, id="M6 G5"),
+        pytest.param("topology", Mode.TOPOLOGY, ServingMode.TOPOLOGY, UNLIMITED_PODS, False, id="T1"),
+    ],
+)
+def test_each_mode_serves_one_thing_m2(label: str, mode: Mode, service: ServingMode, slots: int, grouped: bool) -> None:
+    said = facts(gpu_node(mode=label))
+    assert (said.mode, said.service, said.slots, said.grouped, said.problem) == (mode, service, slots, grouped, "")
+
+
+def test_the_mode_in_force_goes_before_the_label_m12() -> None:
+    assert facts(in_force("cgpu", "share")).mode is Mode.CGPU
+    assert facts(in_force("cgpu", "unheard-of")).mode is Mode.CGPU  # M2: the mode stays
+
+
+def test_a_node_in_a_mode_that_is_not_known_takes_nothing_and_says_why_m2() -> None:
+    """Neither by its label nor as whole cards: what the agent offers there is anybody's guess."""
+    for label in ("", "share"):
+        said = facts(in_force("unheard-of", label))
+        assert (said.mode, said.service, said.inventory.cards) == (None, ServingMode.NOTHING, ())
+        assert said.problem.startswith(f"its annotation {INVENTORY_ANNOTATION} says that the mode 'unheard-of' is in")
+        assert said.problem.endswith("it knows default, cgpu, core_mem, share, mps, topology")
+
+
+@pytest.mark.parametrize(
+    ("mode", "mib", "unit", "total"),
+    [
+        pytest.param("cgpu", 15109, 0, 14 * 1024, id="U1 whole units of 1 GiB"),
+        pytest.param("cgpu", 15109, 128, 118 * 128, id="U2 whole units of 128 MiB"),
+        pytest.param("core_mem", 15109, 128, 118 * 128, id="U6 every shared mode"),
+        pytest.param("cgpu", 100, 128, 0, id="U2 smaller than a unit"),
+        pytest.param("", 15109, 128, 15109, id="M1 whole cards are whole"),
+    ],
+)
+def test_a_card_has_what_its_units_make(mode: str, mib: int, unit: int, total: int) -> None:
+    assert facts(gpu_node(mode=mode, sizes=[mib], unit_mib=unit)).card_total(0) == total
+
+
+@pytest.mark.parametrize(
+    ("label", "placement"), [("", "binpack"), ("binpack", "binpack"), ("spread", "spread"), ("?", "binpack")]
+)
+def test_the_placement_label_m9(label: str, placement: str) -> None:
+    assert facts(gpu_node(placement=label)).placement == placement
+
+
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        (gpu_node(mode="fast"), "'fast'; valid are default, cgpu, core_mem, share, mps, topology"),
+        (gpu_node(mode=""), ""),
+        (gpu_node(inventory="{"), "gputile.io/inventory cannot be read"),
+        (gpu_node(mode="x" * 500), f"'{'x' * 63}'"),
+    ],
+)
+def test_what_is_wrong_is_said_and_serves_nothing_m2(node: Node, problem: str) -> None:
+    said = facts(node)
+    assert problem in said.problem
+    assert (said.service is ServingMode.NOTHING) == bool(problem) == (not said.inventory.cards)
+
+
+@pytest.mark.parametrize(
+    ("mode", "advertised", "service"),
+    [
+        ("", "8", ServingMode.FOREIGN),
+        ("default", "8", ServingMode.FOREIGN),
+        ("cgpu", "8", ServingMode.NOTHING),
+        ("", "0", ServingMode.NOTHING),
+        ("", "x", ServingMode.NOTHING),
+    ],
+)
+def test_whole_cards_without_an_inventory_are_another_plugins_g6(
+    mode: str, advertised: str, service: ServingMode
+) -> None:
+    assert facts(gpu_node(mode=mode, inventory="", allocatable={"nvidia.com/gpu": advertised})).service is service

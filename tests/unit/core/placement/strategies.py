@@ -1,0 +1,69 @@
+"""Clusters as they should not be: cards of all sizes, lies, mixed trust groups, every mode."""
+
+from hypothesis import strategies as st
+
+from gputile.api.core import Node
+from gputile.core.devices.request import Request, RequestKind, Shape
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import Assumed
+from gputile.core.ledger.ledger import Ledger
+from tests.corebuilders import book, gpu_node, ledger_of, share
+
+NAMESPACES = ("a", "b", "c")
+MODES = ("", "default", "cgpu", "core_mem", "share", "mps", "topology", "unheard-of")
+sizes = st.sampled_from([1, 1000, 1024, 4096, 15109, 15360, 2**24])
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> Node:
+    if draw(st.integers(0, 9)) == 0:  # garbage, no inventory, or cards of somebody else's device plugin
+        allocatable = draw(st.sampled_from([{}, {"nvidia.com/gpu": "2"}, {"nvidia.com/gpu": "x"}]))
+        return gpu_node(
+            name, mode=draw(st.sampled_from(MODES)), inventory=draw(st.sampled_from(["", "{"])), allocatable=allocatable
+        )
+    mib = draw(st.lists(sizes, max_size=5))
+    return gpu_node(
+        name,
+        mode=draw(st.sampled_from(MODES)),
+        sizes=mib,
+        sick=draw(st.lists(st.integers(0, 4), max_size=2)),
+        placement=draw(st.sampled_from(["", "binpack", "spread", "x"])),
+        unit_mib=draw(st.sampled_from([0, 0, 128, 1024])),
+        replicas=draw(st.sampled_from([0, 0, 2, 3])),
+    )
+
+
+@st.composite
+def ledgers(draw: st.DrawFn, names: tuple[str, ...] = ("n0", "n1", "n2")) -> Ledger:
+    """A ledger with bookings that may claim anything."""
+    ledger = ledger_of(*(draw(nodes(name)) for name in names))
+    for i in range(draw(st.integers(0, 8))):
+        name, uid, namespace = draw(st.sampled_from(names)), f"p{i}", draw(st.sampled_from(NAMESPACES))
+        if draw(st.integers(0, 19)) == 0:
+            ledger.apply(Assumed(Booking(uid, namespace, uid, name, namespace, None, assumed_at=0.0)))
+            continue
+        held = [
+            share(
+                f"GPU-{name}-{index}",
+                draw(st.sampled_from([0, 1, 512, 1024, 4096, 15360, 2**24])),
+                draw(st.sampled_from([0, 5, 60, 100])),
+            )
+            for index in draw(st.sets(st.integers(0, 5), min_size=1, max_size=3))
+        ]
+        book(ledger, uid, name, *held, namespace=namespace, whole=draw(st.booleans()))
+    return ledger
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    kind, cards = (
+        draw(st.sampled_from([RequestKind.SHARED, RequestKind.SHARED, RequestKind.WHOLE, RequestKind.TOPOLOGY])),
+        draw(st.integers(1, 4)),
+    )
+    if kind is not RequestKind.SHARED:
+        group = draw(st.sampled_from([*NAMESPACES, "new"])) if kind is RequestKind.WHOLE else ""
+        return Request(Shape(kind, cards, trust_group=group), 1024, ())
+    unit = draw(st.sampled_from([128, 1024, 1024]))
+    mib = unit * draw(st.sampled_from([1, 2, 7, 14, 15, 120]))
+    percent = draw(st.sampled_from([0, 0, 5, 40, 100, 105]))
+    return Request(Shape(kind, cards, mib, percent, draw(st.sampled_from([*NAMESPACES, "new"])), unit), unit, ())

@@ -1,0 +1,264 @@
+"""What fits a node, and the words for what does not."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node, Pod
+from gputile.core.devices.request import Request, RequestKind, Shape
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import Assumed
+from gputile.core.placement.fit import FitRefusal, FitRule
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
+
+Held = tuple[int, int, int, str]  # card, MiB, percent, namespace
+
+
+def refuse(node: Node, asking: Pod, held: Sequence[Held] = (), unit: int = 1024, slots: int = 16) -> FitRefusal | None:
+    ledger = ledger_of(node, configuration=Configuration(max_pods_per_gpu=slots))
+    for i, (card, mib, percent, namespace) in enumerate(held):
+        book(ledger, f"h{i}", "n", share(f"GPU-n-{card}", mib, percent), namespace=namespace)
+    placer, request = PlacementEngine(ledger), request_of(asking, unit)
+    why = placer.refusal(request, "n")
+    assert placer.filter(request, ["n"]).feasible == (["n"] if why is None else []), "the kernels say otherwise"
+    return why
+
+
+WHOLE, LEGACY, TOPOLOGY = "nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu", "aliyun.com/gpu"
+GIB = 1024
+
+
+@pytest.mark.parametrize(
+    ("node", "asking", "held", "rule", "text"),
+    [
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360, 15360]),
+            pod(mem=10),
+            [(0, 14 * GIB, 0, "a"), (1, 12 * GIB, 0, "a")],
+            FitRule.CARDS_TAKEN,
+            "GPU 1 has 3 of 15 units free; the pod needs 10 on one card",
+            id="U1 the card that comes closest",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360] * 3),
+            pod(mem=20, count=2),
+            [(0, 14 * GIB, 0, "a"), (1, 12 * GIB, 0, "a")],
+            FitRule.CARDS_TAKEN,
+            "GPU 1 has 3 of 15 units free; the pod needs 10 on each of 2 cards (1 of 3 GPUs could take their part)",
+            id="M10 on each of the cards",
+        ),
+        pytest.param(
+            gpu_node(mode="core_mem", sizes=[15360]),
+            pod(mem=1, core=50),
+            [(0, GIB, 60, "a")],
+            FitRule.CARDS_TAKEN,
+            "GPU 0 has 40 of 100 percent of compute free; the pod needs 50 on one card",
+            id="M8 compute",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360]),
+            pod(mem=1),
+            [(0, 64, 0, "a")] * 16,
+            FitRule.CARDS_TAKEN,
+            "GPU 0 holds 16 pods, the most that a GPU may hold here (16)",
+            id="U7 the 17th pod",
+        ),
+        pytest.param(
+            gpu_node(mode="share", sizes=[15360]),
+            pod(mem=1, namespace="b"),
+            [(0, GIB, 0, "a")],
+            FitRule.CARDS_TAKEN,
+            "GPU 0 is used by pods of another trust group, and mode share does not isolate memory",
+            id="G5 another group",
+        ),
+        pytest.param(
+            gpu_node(sizes=[15360] * 4),
+            pod(**{WHOLE: 2}),
+            [(0, GIB, 0, "a"), (1, GIB, 0, "a"), (2, GIB, 0, "a")],
+            FitRule.CARDS_TAKEN,
+            "1 of 4 GPUs is free; the pod needs 2",
+            id="M1 whole cards",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360, 8192]),
+            pod(mem=16),
+            [],
+            FitRule.TOO_LARGE,
+            "its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one card",
+            id="U1 larger than any card",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", sizes=[15360, 8192]),
+            pod(mem=24, count=2),
+            [],
+            FitRule.TOO_LARGE,
+            "1 of its 2 GPUs is large enough, GPU 1 has 8 units of 1024 MiB; the pod needs 12 on each of 2 cards",
+            id="M10 mixed cards",
+        ),
+        pytest.param(
+            gpu_node(sizes=[15360] * 2, sick=[1]),
+            pod(**{LEGACY: 2}),
+            [],
+            FitRule.TOO_FEW,
+            "it has 2 GPUs, 1 of them unhealthy; the pod needs 2",
+            id="B6 unhealthy",
+        ),
+        pytest.param(
+            gpu_node(sizes=[15360]),
+            pod(**{WHOLE: 2}),
+            [],
+            FitRule.TOO_FEW,
+            "it has 1 GPU; the pod needs 2",
+            id="M1 too few",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu"),
+            pod(**{WHOLE: 1}),
+            [],
+            FitRule.MODE,
+            "its mode cgpu serves aliyun.com/gpu-mem alone; the pod asks for nvidia.com/gpu",
+            id="M2 shared",
+        ),
+        pytest.param(
+            gpu_node(mode="topology"),
+            pod(mem=1),
+            [],
+            FitRule.MODE,
+            "its mode topology serves whole GPUs by topology (aliyun.com/gpu); the pod asks for aliyun.com/gpu-mem",
+            id="T3 others are kept off",
+        ),
+        pytest.param(
+            gpu_node(),
+            pod(mem=1),
+            [],
+            FitRule.MODE,
+            "its mode default serves whole GPUs (nvidia.com/gpu); the pod asks for aliyun.com/gpu-mem",
+            id="M1 exclusive",
+        ),
+        pytest.param(
+            gpu_node(mode="core_mem"),
+            pod(mem=1),
+            [],
+            FitRule.MODE,
+            "its mode core_mem serves aliyun.com/gpu-mem together with aliyun.com/gpu-core.percentage; "
+            "the pod asks for aliyun.com/gpu-mem",
+            id="M8 memory alone",
+        ),
+        pytest.param(
+            gpu_node(mode="cgpu", unit_mib=128),
+            pod(mem=1),
+            [],
+            FitRule.UNIT,
+            "its memory unit is still 128 MiB; the pod counts in the 1024 MiB that are configured, "
+            "which the node's agent has to take over",
+            id="U5 a node that is behind",
+        ),
+        pytest.param(
+            gpu_node(mode="fast"),
+            pod(mem=1),
+            [],
+            FitRule.BROKEN,
+            "its label ack.node.gpu.schedule is 'fast'; valid are default, cgpu, core_mem, share, mps, topology",
+            id="M2 unknown mode",
+        ),
+        pytest.param(
+            gpu_node(inventory=""),
+            pod(mem=1),
+            [],
+            FitRule.NO_CARDS,
+            "it has no GPUs that gputile knows; is gputile's agent running there?",
+            id="no agent",
+        ),
+        pytest.param(
+            gpu_node(inventory="", allocatable={WHOLE: "8"}),
+            pod(mem=1),
+            [],
+            FitRule.MODE,
+            "its mode default serves whole GPUs (nvidia.com/gpu); the pod asks for aliyun.com/gpu-mem",
+            id="G6 another device plugin",
+        ),
+    ],
+)
+def test_refusals_name_the_card_what_it_has_and_what_is_missing(
+    node: Node, asking: Pod, held: Sequence[Held], rule: FitRule, text: str
+) -> None:
+    assert refuse(node, asking, held) == FitRefusal(rule, text)
+
+
+def test_garbage_in_the_inventory_is_told() -> None:
+    why = refuse(gpu_node(inventory="{"), pod(mem=1))
+    assert why is not None
+    assert why.rule is FitRule.BROKEN
+    assert why.text.startswith("its annotation gputile.io/inventory cannot be read: ")
+
+
+def test_a_pod_on_unknown_cards_closes_the_node_and_is_named() -> None:
+    ledger = ledger_of(gpu_node(mode="cgpu"))
+    ledger.apply(Assumed(Booking("u", "ns", "lost", "n", "ns", None, assumed_at=0.0)))
+    why = PlacementEngine(ledger).refusal(request_of(pod(mem=1)), "n")
+    assert why == FitRefusal(
+        FitRule.UNPLACED,
+        "pod ns/lost is on GPUs that nobody knows; the node's agent has to report them, or the pod to go",
+    )
+
+
+FITTING = [
+    pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=15), [], id="U1 exactly a card"),
+    pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=3), [(0, 12 * GIB, 0, "b")], id="M4 others' pods"),
+    pytest.param(
+        gpu_node(mode="core_mem", sizes=[15360]), pod(mem=1, core=40), [(0, GIB, 60, "a")], id="M8 100 percent"
+    ),
+    pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=1), [(0, 64, 0, "a")] * 15, id="U7 the 16th pod"),
+    pytest.param(gpu_node(mode="share", sizes=[15360]), pod(mem=1), [(0, 64, 0, "default")] * 30, id="M6 own group"),
+    pytest.param(gpu_node(mode="share", sizes=[15360] * 2), pod(mem=1), [(0, 64, 0, "a")], id="G5 an empty card"),
+    pytest.param(
+        gpu_node(mode="cgpu", sizes=[15360]), pod(mem=1), [(0, 64, 70, "a")] * 2, id="M4 compute does not count"
+    ),
+    pytest.param(gpu_node(mode="mps"), pod(mem=1), [], id="M7 mps"),
+    pytest.param(gpu_node(mode="topology"), pod(**{TOPOLOGY: 4}), [], id="T1 all cards"),
+    pytest.param(gpu_node(mode="default"), pod(**{LEGACY: 4}), [], id="L3 the old name"),
+    pytest.param(
+        gpu_node(inventory="", allocatable={WHOLE: "8"}), pod(**{WHOLE: 64}), [], id="G6 another plugin counts"
+    ),
+]
+
+
+@pytest.mark.parametrize(("node", "asking", "held"), FITTING)
+def test_what_fits_is_not_refused(node: Node, asking: Pod, held: Sequence[Held]) -> None:
+    assert refuse(node, asking, held) is None
+
+
+def test_the_limit_of_pods_a_gpu_is_configurable_u7() -> None:
+    node, held = gpu_node(mode="cgpu", sizes=[15360]), [(0, 64, 0, "a")] * 3
+    assert refuse(node, pod(mem=1), held, slots=4) is None
+    assert refuse(node, pod(mem=1), held, slots=3) is not None
+
+
+def test_units_of_128_mib_give_every_whole_unit_of_a_card_u2() -> None:
+    node = gpu_node(mode="cgpu", sizes=[15109], unit_mib=128)
+    assert refuse(node, pod(mem=118), unit=128) is None
+    assert refuse(node, pod(mem=119), unit=128) is not None
+
+
+def test_a_card_in_turns_is_for_pods_of_one_trust_group_and_so_many_of_them() -> None:
+    """G3, G5: what the node would refuse is refused here first, and the reason names the card."""
+    ledger = ledger_of(gpu_node("n", sizes=(15360, 15360), replicas=2))
+    book(ledger, "a0", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)
+    book(ledger, "a1", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)
+    book(ledger, "b0", "n", share("GPU-n-1", 15360, 100), namespace="b", whole=True)
+    placer = PlacementEngine(ledger)
+
+    def refused(namespace: str, cards: int = 1) -> str:
+        request = Request(Shape(RequestKind.WHOLE, cards, trust_group=namespace), 1024, ())
+        why = placer.refusal(request, "n")
+        assert (placer.filter(request, ["n"]).feasible == ["n"]) == (why is None)
+        return why.text if why else ""
+
+    assert refused("b") == ""
+    stranger = "GPU 1 is used by pods of another trust group, and time-slicing does not isolate memory"
+    assert refused("a") == refused("c") == stranger
+    book(ledger, "b1", "n", share("GPU-n-1", 15360, 100), namespace="b", whole=True)
+    assert refused("b") == "GPU 1 holds 2 pods, the most that a GPU may hold here (2)"
+    assert refused("b", 3) == "it has 2 GPUs; the pod needs 3"

@@ -1,0 +1,261 @@
+"""The search for a gang's places, against trying everything (M13, B5)."""
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.gang_search import search
+from gputile.core.placement.steps import Steps, at_once
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.gang_plan import GangPlan, candidate, plan_gang
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.corebuilders import gpu_node, ledger_of, pod
+from tests.stateful.ledgercheck import image
+
+GIB = 1024
+
+
+@dataclass
+class Boxes:
+    """A ground of boxes of some size: a pod takes its size of one box."""
+
+    free: list[int]
+    sizes: Sequence[int]
+    taken: list[tuple[int, int]] = field(default_factory=list)
+    tries: int = 0
+
+    def most(self, enough: int) -> Steps[int]:
+        yield
+        kinds = {size: sum(free // size for free in self.free) for size in self.sizes}
+        return sum(min(self.sizes.count(size), room) for size, room in kinds.items())
+
+    def options(self, member: int) -> Iterator[int | None]:
+        yield None
+        for box in range(len(self.free)):
+            if self.free[box] >= self.sizes[member]:
+                yield box
+
+    def put(self, member: int, place: int) -> None:
+        self.tries += 1
+        self.free[place] -= self.sizes[member]
+        self.taken.append((member, place))
+
+    def take_back(self, member: int) -> None:
+        last, place = self.taken.pop()
+        assert last == member, "only the latest is taken back"
+        self.free[place] += self.sizes[member]
+
+    def mark(self) -> Hashable:
+        return tuple(sorted((place, self.sizes[member]) for member, place in self.taken))
+
+
+def packs(free: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Try every way."""
+    for boxes in product(range(len(free)), repeat=len(sizes)):
+        left = list(free)
+        for box, size in zip(boxes, sizes, strict=True):
+            left[box] -= size
+        if min(left, default=0) >= 0:
+            return True
+    return False
+
+
+@settings(deadline=None)
+@given(
+    free=st.lists(st.integers(0, 9), min_size=1, max_size=3),
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5),
+    data=st.data(),
+)
+def test_places_are_found_wherever_there_are_any(free: list[int], sizes: list[int], data: st.DataObject) -> None:
+    sizes.sort(reverse=True)
+    needed = data.draw(st.integers(1, len(sizes)))
+    ground = Boxes(list(free), sizes)
+    found = at_once(search(sizes, needed, ground, 100_000))
+    assert ground.free == free
+    assert not ground.taken
+    assert found.certain
+    assert found.fits == any(packs(free, some) for some in combinations(sizes, needed))
+    left = list(free)
+    for size, place in zip(sizes, found.places, strict=True):
+        if place is not None:
+            left[place] -= size
+    assert min(left) >= 0
+    if found.fits:
+        assert found.placed >= needed
+    if packs(free, sizes):
+        assert found.placed == len(sizes), "no pod stays behind where all fit"
+
+
+@given(budget=st.integers(1, 30))
+def test_a_search_keeps_to_its_budget_and_says_that_it_gave_up(budget: int) -> None:
+    sizes = [5, 4, 4, 3, 3, 3]
+    ground = Boxes([11, 11], sizes)  # 22 for 22, and no way to fill both
+    found = at_once(search(sizes, 6, ground, budget))
+    assert ground.tries <= budget + len(sizes)
+    assert ground.free == [11, 11]
+    if not found.fits:
+        assert not found.certain or budget == 30
+
+
+def test_a_gang_of_thousands_needs_no_stack() -> None:
+    sizes = [1] * 5000
+    assert at_once(search(sizes, 5000, Boxes([5000], sizes), 10_000)).fits
+
+
+def test_more_pods_than_there_is_room_for_are_hopeless_at_once() -> None:
+    """How many would have fitted is still told."""
+    sizes = [3] * 8
+    ground = Boxes([7, 7], sizes)
+    found = at_once(search(sizes, 5, ground, 10_000))
+    assert (found.fits, found.certain, found.placed) == (False, True, 4)
+    assert ground.tries <= 2 * len(sizes)
+
+
+# -- on a ledger
+
+CONFIGURATION = Configuration(max_pods_per_gpu=2, admission=Admission(gangs=True))
+
+
+def node(name: str, mode: str, sizes: Sequence[int], cpu: int) -> Node:
+    amounts = {"cpu": str(cpu), "pods": "99", GPU_MEMORY: "999", WHOLE_GPU: str(len(sizes)) if not mode else "0"}
+    return gpu_node(name, mode=mode, sizes=[size * GIB for size in sizes], allocatable=amounts)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> list[Node]:
+    modes = draw(st.lists(st.sampled_from(["cgpu", "cgpu", ""]), min_size=1, max_size=2))
+    sizes = st.lists(st.integers(1, 5), min_size=1, max_size=2)
+    return [node(f"n{i}", mode, draw(sizes), draw(st.integers(1, 3))) for i, mode in enumerate(modes)]
+
+
+def asking(number: int, units: int, cards: int) -> Pod:
+    if not units:
+        return pod(f"p{number}", cpu=1, **{WHOLE_GPU: cards})
+    return pod(f"p{number}", cpu=1, mem=units * cards, count=cards)
+
+
+asks = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2)), min_size=1, max_size=4)
+
+
+def try_everything(nodes: Sequence[Node], wanted: Sequence[tuple[int, int]]) -> bool:
+    """Place each pod on every set of cards of every node, with arithmetic of its own."""
+    modes = [bool(each.metadata.labels) for each in nodes]
+    cards = [[[state.total, 0] for state in _cards(each)] for each in nodes]
+    cpus = [int(each.status.allocatable["cpu"]) for each in nodes]
+
+    def place(i: int) -> bool:
+        if i == len(wanted):
+            return True
+        units, count = wanted[i]
+        for n in range(len(nodes)):
+            if modes[n] != bool(units) or not cpus[n]:
+                continue
+            for chosen in combinations(cards[n], count):
+                if any(c[1] >= (2 if units else 1) or c[0] < units * GIB for c in chosen):
+                    continue
+                cpus[n] -= 1
+                for c in chosen:
+                    c[0], c[1] = c[0] - units * GIB, c[1] + 1
+                found = place(i + 1)
+                cpus[n] += 1
+                for c in chosen:
+                    c[0], c[1] = c[0] + units * GIB, c[1] - 1
+                if found:
+                    return True
+        return False
+
+    return place(0)
+
+
+def _cards(each: Node) -> Sequence:  # type: ignore[type-arg]
+    state = PlacementEngine(ledger_of(each)).state(each.metadata.name)
+    assert state is not None
+    return state.cards
+
+
+def plan(ledger: Ledger, predicates: Predicates, pods: Sequence[Pod], needed: int) -> GangPlan:
+    return at_once(
+        plan_gang([candidate(each, ledger) for each in pods], needed, PlacementEngine(ledger), predicates, 1)
+    )
+
+
+@settings(deadline=None, max_examples=150)
+@given(nodes=clusters(), wanted=asks)
+def test_a_gang_is_planned_exactly_where_trying_everything_finds_a_way(
+    nodes: list[Node], wanted: list[tuple[int, int]]
+) -> None:
+    """Cards, pods a card, and kube-scheduler's CPU, all at once; the ledger is left as it was."""
+    ledger, predicates = ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes)
+    before = image(ledger)
+    pods = [asking(i, *want) for i, want in enumerate(wanted)]
+    found = plan(ledger, predicates, pods, len(pods))
+    assert image(ledger) == before
+    assert found.certain
+    assert found.fits == try_everything(nodes, wanted)
+    assert bool(found.lacking) != (len(found.places) == len(pods))
+    _check(ledger, found, pods)
+
+
+def _check(ledger: Ledger, found: GangPlan, pods: Sequence[Pod]) -> None:
+    """No card of a plan holds more than it has."""
+    used: dict[str, int] = {}
+    total = {card.uuid: card.mib for _, facts in ledger.nodes() for card in facts.inventory.cards}
+    for each in pods:
+        place = found.places.get(each.metadata.uid)
+        if place is None:
+            continue
+        assert isinstance(place, Decision)
+        assert place.allocation is not None
+        for share in place.allocation.cards:
+            used[share.uuid] = used.get(share.uuid, 0) + share.mib
+            assert used[share.uuid] <= total[share.uuid]
+
+
+def test_min_available_is_enough_and_more_are_taken_along() -> None:
+    nodes = [node("n", "cgpu", [5, 5], 9)]
+    ledger, predicates = ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes)
+    pods = [asking(i, 3, 1) for i in range(4)]
+    assert not plan(ledger, predicates, pods, 3).fits
+    found = plan(ledger, predicates, pods, 1)
+    assert found.fits
+    assert len(found.places) == 2
+
+
+def test_what_is_missing_is_named_with_the_others_in_their_places() -> None:
+    """B5, "Pending with a reason"."""
+    nodes = [node("a", "cgpu", [5], 9), node("b", "cgpu", [4], 9)]
+    found = plan(
+        ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes), [asking(i, 3, 1) for i in range(3)], 3
+    )
+    assert len(found.places) == 2
+    assert "a: GPU 0 has 2 of 5 units free; the pod needs 3 on one card" in found.lacking
+
+
+def test_a_pod_without_a_gpu_takes_part() -> None:
+    nodes = [node("n", "cgpu", [5], 1)]
+    ledger, predicates = ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes)
+    launcher = pod("launcher", cpu=1)
+    assert plan(ledger, predicates, [launcher], 1).places["launcher"].allocation is None
+    found = plan(ledger, predicates, [launcher, asking(1, 1, 1)], 2)
+    assert not found.fits
+    assert "1 Insufficient cpu" in found.lacking
+
+
+def test_a_node_selector_is_kept_to() -> None:
+    nodes = [node("a", "cgpu", [5], 9), node("b", "cgpu", [5], 9)]
+    chosen = asking(0, 1, 1)
+    chosen = msgspec.structs.replace(
+        chosen, spec=msgspec.structs.replace(chosen.spec, node_selector={"ack.node.gpu.schedule": "share"})
+    )
+    found = plan(ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes), [chosen], 1)
+    assert not found.fits
+    assert found.lacking == "2 node(s) didn't match Pod's node affinity/selector"

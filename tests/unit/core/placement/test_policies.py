@@ -1,0 +1,105 @@
+"""Which card a pod gets: binpack fills one GPU before the next, spread takes the less used (M9)."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.snapshot import node_state
+from gputile.core.placement.choose import choose_cards, node_score
+from gputile.core.placement.vectorized import UNFIT
+from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
+
+GIB = 1024
+
+
+def ledger_with(placement: str, used: Sequence[tuple[int, int]], sizes: Sequence[int], mode: str = "cgpu") -> Ledger:
+    ledger = ledger_of(gpu_node(mode=mode, placement=placement, sizes=sizes))
+    for card, (mib, percent) in enumerate(used):
+        if mib:
+            book(ledger, f"h{card}", "n", share(f"GPU-n-{card}", mib, percent))
+    return ledger
+
+
+def chosen(ledger: Ledger, units: int, count: int = 1, core: int = 0) -> list[int]:
+    row = ledger.row_of["n"]
+    facts = ledger.facts(row)
+    assert facts is not None
+    limits = {"mem": units} | ({"core": core} if core else {})
+    cards = choose_cards(node_state(ledger, row, facts), request_of(pod(count=count, **limits)).shape, 1)
+    return [card.card.index for card in cards or ()]
+
+
+V100 = [15 * GIB] * 3
+
+
+@pytest.mark.parametrize(
+    ("placement", "used", "sizes", "units", "count", "cards"),
+    [
+        pytest.param("", [0, 2, 0], V100, 3, 1, [1], id="binpack is the default: the started card"),
+        pytest.param("binpack", [2, 9, 4], V100, 3, 1, [1], id="the fullest that has room"),
+        pytest.param("binpack", [2, 13, 4], V100, 3, 1, [2], id="the next when it is full"),
+        pytest.param("binpack", [0, 0, 0], V100, 3, 1, [0], id="the first of equals"),
+        pytest.param("binpack", [2, 9, 4], V100, 6, 2, [1, 2], id="the two fullest"),
+        pytest.param("binpack", [0, 0, 0], [80 * GIB, 15 * GIB, 40 * GIB], 3, 1, [1], id="the smallest card"),
+        pytest.param("spread", [2, 9, 4], V100, 3, 1, [0], id="the least used"),
+        pytest.param("spread", [2, 0, 0], V100, 3, 1, [1], id="the first empty"),
+        pytest.param("spread", [2, 9, 4], V100, 6, 2, [0, 2], id="the two least used"),
+        pytest.param("spread", [10, 4, 4], [80 * GIB, 15 * GIB, 15 * GIB], 3, 1, [0], id="by fraction, not by MiB"),
+    ],
+)
+def test_cards_by_policy_m9(
+    placement: str, used: list[int], sizes: list[int], units: int, count: int, cards: list[int]
+) -> None:
+    ledger = ledger_with(placement, [(n * GIB, 0) for n in used], sizes)
+    assert chosen(ledger, units, count) == cards
+
+
+@pytest.mark.parametrize(("placement", "card"), [("binpack", 1), ("spread", 0)])
+def test_compute_decides_between_cards_of_equal_memory_m9(placement: str, card: int) -> None:
+    ledger = ledger_with(placement, [(GIB, 20), (GIB, 40)], V100[:2], mode="core_mem")
+    assert chosen(ledger, 1, core=5) == [card]
+
+
+def test_four_pods_of_one_card_each_fill_it_before_the_next_u3_m9() -> None:
+    ledger, order = ledger_with("binpack", [], V100), []
+    for i in range(6):
+        (card,) = chosen(ledger, 5)
+        order.append(card)
+        book(ledger, f"p{i}", "n", share(f"GPU-n-{card}", 5 * GIB))
+    assert order == [0, 0, 0, 1, 1, 1]
+
+
+def scores(ledger: Ledger, policy: str, **limits: int) -> dict[str, int | None]:
+    shape = request_of(pod(**limits)).shape
+    return {facts.name: node_score(node_state(ledger, row, facts), shape, 1, policy) for row, facts in ledger.nodes()}
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+@pytest.mark.parametrize("placement", ["binpack", "spread"])
+def test_a_lie_about_one_card_leaves_scores_in_range(placement: str, policy: str) -> None:
+    score = scores(ledger_with(placement, [(2**24, 100)], V100), policy, mem=1)["n"]
+    assert score is not None
+    assert UNFIT < score <= 1000
+
+
+@pytest.mark.parametrize("limits", [{"mem": 2}, {"nvidia.com/gpu": 1}])
+@pytest.mark.parametrize("placement", ["binpack", "spread"])
+def test_the_clusters_policy_tells_full_nodes_from_empty_ones(placement: str, limits: dict[str, int]) -> None:
+    mode = "cgpu" if "mem" in limits else ""
+    ledger = ledger_of(*(gpu_node(name, mode=mode, placement=placement) for name in ("bare", "full")))
+    book(ledger, "h", "full", share("GPU-full-0", 8 * GIB))
+    packed, spread = scores(ledger, "binpack", **limits), scores(ledger, "spread", **limits)
+    for name in ("bare", "full"):
+        assert (packed[name] or 0) + (spread[name] or 0) == 1000
+    if placement == "binpack" or "mem" not in limits:
+        assert (packed["full"] or 0) > (packed["bare"] or 0)
+
+
+def test_a_node_that_no_pod_fits_has_no_score() -> None:
+    assert scores(ledger_with("", [], V100), "binpack", mem=16) == {"n": None}
+
+
+def test_cards_of_another_device_plugin_are_the_last_resort_g6() -> None:
+    ledger = ledger_of(gpu_node(inventory="", allocatable={"nvidia.com/gpu": "8"}))
+    assert scores(ledger, "binpack", **{"nvidia.com/gpu": 1}) == {"n": 0}

@@ -1,0 +1,183 @@
+"""The packing policy (B3): where single pods go, and what must hold for every cluster."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.core.placement.packing.prices import Demand, prices
+from gputile.core.placement.packing.scoring import (
+    PodDemand,
+    ScoringContext,
+    allowed,
+    score,
+    scoring_context,
+    thousandths,
+    usable_cpu,
+)
+
+Int64 = npt.NDArray[np.int64]
+ANY: frozenset[str] = frozenset()
+T4 = frozenset({"T4"})
+
+
+def demand(*kinds: tuple[int, int, int, float], models: tuple[frozenset[str], ...] = ()) -> Demand:
+    gpus, milli, cpu = np.array([kind[:3] for kind in kinds], np.int64).T
+    return Demand(gpus, milli, cpu, models or (ANY,) * len(kinds), np.array([kind[3] for kind in kinds]))
+
+
+def look(
+    wanted: Demand, cpu: list[int], free: list[list[int]], models: list[str]
+) -> tuple[ScoringContext, npt.NDArray[np.bool_]]:
+    total = float(sum(cpu)), float(np.count_nonzero(free))
+    view = scoring_context(prices(wanted), np.array(cpu), np.array(free), tuple(models), total)
+    hosts = [allowed(need.models, tuple(models)) for need, _ in view.needs]
+    return view, np.array(hosts, np.bool_).reshape(len(hosts), len(models))
+
+
+def best(
+    wanted: Demand, cpu: list[int], free: list[list[int]], ask: PodDemand, models: list[str] | None = None
+) -> tuple[int, int]:
+    """Return node and card for the pod: the first of the best."""
+    view, hosts = look(wanted, cpu, free, models or ["A10"] * len(cpu))
+    later = np.array(free) - ask.milli
+    scores, cards = score(view, np.array(cpu), np.array(free), later, hosts, ask)
+    node = int(scores.argmax())
+    return node, int(cards[node])
+
+
+HALVES_AND_THIRDS = demand((1, 500, 1000, 1.0), (1, 330, 1000, 1.0))
+
+
+def test_a_share_goes_where_the_remnant_is_as_large_as_it() -> None:
+    assert best(HALVES_AND_THIRDS, [64000] * 3, [[500], [330], [500]], PodDemand(1, 330, 1000)) == (1, 0)
+    assert best(HALVES_AND_THIRDS, [64000], [[500, 330, 500]], PodDemand(1, 330, 1000)) == (0, 1)
+
+
+def test_a_share_does_not_break_what_others_need() -> None:
+    """A half on the room for two thirds leaves 0.17, which nobody asks for; on a whole card it leaves a half."""
+    assert best(HALVES_AND_THIRDS, [64000] * 2, [[670], [1000]], PodDemand(1, 500, 1000)) == (1, 0)
+
+
+def test_of_equal_cards_the_fullest() -> None:
+    """Halves: a card's last half and a whole card lose the same, and the opened one is finished first."""
+    assert best(demand((1, 500, 1000, 1.0)), [64000], [[1000, 500]], PodDemand(1, 500, 1000)) == (0, 1)
+
+
+MIXED_CPU = demand((1, 1000, 4000, 1.0), (1, 1000, 40000, 1.0), (0, 0, 8000, 0.1))
+
+
+def test_a_pod_that_needs_much_cpu_goes_where_there_is_much() -> None:
+    rich_last = [48000, 160000], [[1000] * 4, [1000] * 4]
+    assert best(MIXED_CPU, *rich_last, PodDemand(1, 1000, 40000))[0] == 1
+    assert best(MIXED_CPU, [30000, 160000], rich_last[1], PodDemand(1, 1000, 4000))[0] == 0, (
+        "and a light one where it is little"
+    )
+
+
+def test_a_remnant_keeps_the_cpu_of_one_pod() -> None:
+    """Halves ask for 4 cores: with 3.9 a node's last half would serve none of them."""
+    halves = demand((1, 500, 4000, 1.0), (0, 0, 8000, 0.5))
+    nodes = [11900, 16000], [[500], [500]]
+    assert best(halves, *nodes, PodDemand(0, 0, 8000))[0] == 1
+    assert best(halves, [12000, 16000], nodes[1], PodDemand(0, 0, 8000))[0] == 0
+
+
+def test_a_pod_without_gpus_takes_cpu_that_cards_do_not_need() -> None:
+    assert best(MIXED_CPU, [40000, 40000], [[1000, 1000], [0, 0]], PodDemand(0, 0, 8000))[0] == 1
+
+
+def test_whole_nodes_are_kept_for_pods_that_need_them() -> None:
+    """Two nodes of four cards, one of them begun: with pods of four to come, single ones go to the begun one."""
+    wanted = demand((1, 1000, 1000, 2.0), (4, 1000, 4000, 1.0))
+    assert best(wanted, [64000, 64000], [[1000] * 4, [1000, 1000, 1000, 0]], PodDemand(1, 1000, 1000))[0] == 1
+
+
+def test_a_model_that_others_depend_on_is_spared() -> None:
+    wanted = demand((1, 1000, 1000, 1.0), (1, 1000, 1000, 1.0), models=(ANY, T4))
+    assert best(wanted, [64000] * 2, [[1000], [1000]], PodDemand(1, 1000, 1000), ["T4", "A10"])[0] == 1
+
+
+def test_a_card_too_small_is_not_chosen() -> None:
+    """U3, M8: a request in MiB is another share of each card; of memory and compute the larger share counts."""
+    sizes = np.array([[16000, 80000], [24000, 0]])
+    taken = thousandths(12000, 20, sizes)
+    assert taken[0].tolist() == [750, 200]
+    assert taken[1, 0] == 500
+    assert taken[1, 1] > 1000
+    assert thousandths(1, 55, np.array([16000])).tolist() == [550]
+    free = np.array([[700, 1000], [1000, 0]])
+    view, hosts = look(HALVES_AND_THIRDS, [64000, 64000], free.tolist(), ["A10", "A10"])
+    _, cards = score(view, np.array([64000, 64000]), free, free - taken, hosts, PodDemand(1, 0, 1000))
+    assert cards.tolist() == [1, 0]
+
+
+def test_cpu_counts_only_as_far_as_memory_goes() -> None:
+    cpu, memory = np.array([8000, 8000]), np.array([1000, 100000])
+    assert usable_cpu(cpu, memory, 0.5).tolist() == [500, 8000]
+    assert usable_cpu(cpu, memory, 0.0).tolist() == [8000, 8000], "unknown: memory does not count"
+
+
+kinds = st.lists(
+    st.one_of(
+        st.tuples(st.just(1), st.integers(50, 1000), st.integers(0, 32000), st.floats(0.1, 10)),
+        st.tuples(st.integers(2, 4), st.just(1000), st.integers(0, 64000), st.floats(0.1, 10)),
+        st.tuples(st.just(0), st.just(0), st.integers(1, 64000), st.floats(0.1, 10)),
+    ),
+    min_size=1,
+    max_size=6,
+).filter(lambda each: any(kind[0] for kind in each))
+cards = st.lists(st.integers(0, 1000), min_size=4, max_size=4)
+some_nodes = st.lists(st.tuples(st.integers(0, 128000), cards, st.sampled_from(["T4", "A10"])), min_size=1, max_size=6)
+asks = st.one_of(
+    st.builds(PodDemand, st.just(1), st.integers(1, 1000), st.integers(0, 32000)),
+    st.builds(PodDemand, st.integers(2, 4), st.just(1000), st.integers(0, 32000)),
+    st.builds(PodDemand, st.just(0), st.just(0), st.integers(0, 32000)),
+)
+
+
+def fits(node: tuple[int, list[int], str], ask: PodDemand) -> bool:
+    return bool(node[0] >= ask.cpu) and sum(free >= ask.milli for free in node[1]) >= ask.gpus
+
+
+@settings(deadline=None, max_examples=150)
+@given(kinds, some_nodes, asks, st.randoms(use_true_random=False))
+def test_scores_of_every_cluster(
+    wanted: list[tuple[int, int, int, float]], nodes: list[tuple[int, list[int], str]], ask: PodDemand, random: object
+) -> None:
+    """Finite; of a card that has room; and neither the nodes' order nor the cards' matters."""
+    fitting = [node for node in nodes if fits(node, ask)]
+    if not fitting:
+        return
+    models = [node[2] for node in nodes]
+    view, _ = look(demand(*wanted), [node[0] for node in nodes], [node[1] for node in nodes], models)
+
+    def scores(among: list[tuple[int, list[int], str]]) -> tuple[list[float], Int64]:
+        cpu, free = np.array([node[0] for node in among]), np.array([node[1] for node in among])
+        own = tuple(node[2] for node in among)
+        hosts = np.array([allowed(need.models, own) for need, _ in view.needs], np.bool_).reshape(-1, len(among))
+        found, card = score(view, cpu, free, free - ask.milli, hosts, ask)
+        return found.tolist(), card
+
+    found, chosen = scores(fitting)
+    assert np.isfinite(found).all()
+    if ask.gpus == 1:
+        assert all(node[1][card] >= ask.milli for node, card in zip(fitting, chosen.tolist(), strict=True))
+    assert scores(fitting[::-1])[0] == pytest.approx(found[::-1])
+    assert [scores([node])[0][0] for node in fitting] == pytest.approx(found), "a node's score is its own affair"
+    if ask.gpus <= 1:
+        turned = [(cpu, free[::-1], model) for cpu, free, model in fitting]
+        assert scores(turned)[0] == pytest.approx(found)
+
+
+def test_what_was_learnt_can_be_weighed_by_hand() -> None:
+    """Without any scarcity a pod costs the price of its share."""
+    view, hosts = look(HALVES_AND_THIRDS, [10**6], [[1000, 500]], ["A10"])
+    view = replace(view, needs=(), finish=0.0)
+    free = np.array([[1000, 500]])
+    found, card = score(view, np.array([10**6]), free, free - 500, hosts[:0], PodDemand(1, 500, 1000))
+    assert card.tolist() == [1]
+    assert found.tolist() == pytest.approx([-0.5])

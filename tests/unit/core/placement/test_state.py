@@ -1,0 +1,102 @@
+"""Packing on the ledger's arrays: what fits, which cards, and what nodes are compared by."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.core.devices.request import Request, RequestKind
+from gputile.core.ledger.events import NodeApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_info import ServingMode
+from gputile.core.ledger.snapshot import node_state
+from gputile.core.placement import vectorized
+from gputile.core.placement.choose import choose_cards
+from gputile.core.placement.packing.demand import generic
+from gputile.core.placement.packing.prices import CARD, prices
+from gputile.core.placement.packing.scoring import PodDemand, score, thousandths
+from gputile.core.placement.packing.state import PackingState, build, remnants, scores
+from tests.corebuilders import gpu_node, ledger_of, pod, request_of
+from tests.unit.core.placement.strategies import ledgers, requests
+
+PACKING = Configuration(placement="packing")
+
+
+def market_of(ledger: Ledger) -> PackingState:
+    models = [""] * ledger.columns.rows
+    for row, facts in ledger.nodes():
+        models[row] = facts.model
+    return build(ledger.columns, prices(generic(16_000.0, 4)), models, 64_000)
+
+
+@st.composite
+def packed(draw: st.DrawFn) -> Ledger:
+    """A ledger as any other, whose nodes choose by what remnants are worth unless their label says otherwise."""
+    ledger = draw(ledgers())
+    columns = ledger.columns
+    for row, _ in ledger.nodes():
+        columns.packed[row] = not columns.spread[row] and draw(st.booleans())
+        columns.cpu[row] = draw(st.sampled_from([-500, 0, 3000, 64_000]))
+    return ledger
+
+
+@given(packed(), requests(), st.sampled_from([0, 1000, 8000]))
+def test_a_node_is_judged_by_the_cards_that_the_pod_would_get(ledger: Ledger, request: Request, cpu: int) -> None:
+    """B3: what ranks a node is what its placement really costs; and it fits where the other policies say so."""
+    shape, columns, market = request.shape, ledger.columns, market_of(ledger)
+    group = ledger.group_number(shape.trust_group)
+    everywhere = scores(columns, shape, cpu, group, slice(0, columns.rows), market)
+    rows = np.arange(columns.rows)
+    assert (scores(columns, shape, cpu, group, rows, market) == everywhere).all()
+    for row, facts in ledger.nodes():
+        node = node_state(ledger, row, facts)
+        value = market.value if columns.packed[row] else None
+        if value is not None:
+            object.__setattr__(facts, "placement", "packing")
+        chosen = choose_cards(node, shape, group, value)
+        assert (chosen is not None) == (everywhere[row] != vectorized.UNFIT)
+        if chosen is None or node.service is ServingMode.FOREIGN:
+            continue
+        line = np.array([row])
+        free = remnants(columns, line)
+        positions = [node.cards.index(card) for card in chosen]
+        totals = columns.total[line].astype(np.int64)
+        taken = (
+            thousandths(shape.mib, shape.percent, totals)
+            if shape.kind is RequestKind.SHARED
+            else np.full_like(totals, CARD)
+        )
+        later = np.full_like(free, -1)
+        later[0, positions] = np.maximum(free - taken, 0)[0, positions]
+        left = np.maximum(columns.cpu[line], cpu)
+        cost, _ = score(market.view, left, free, later, market.hosts[:, line], PodDemand(shape.cards, 0, cpu))
+        expected = round((min(max(float(cost[0]) + shape.cards, -4.0), 4.0) + 4.0) * 2500)
+        assert abs(int(everywhere[row]) - expected) <= 1
+
+
+@given(packed())
+def test_remnants_are_thousandths_of_what_can_still_be_given(ledger: Ledger) -> None:
+    rows = np.arange(ledger.columns.rows)
+    left = remnants(ledger.columns, rows)
+    assert ((left >= 0) & (left <= CARD)).all()
+    assert not left[~ledger.columns.usable].any()
+
+
+def test_the_label_packing_means_binpack_where_the_cluster_goes_by_something_else() -> None:
+    """M9: what remnants are worth is learnt for the whole cluster or not at all."""
+    for configuration, placement in ((Configuration(), "binpack"), (PACKING, "packing")):
+        ledger = Ledger(configuration)
+        ledger.apply(NodeApplied(gpu_node("n", mode="cgpu", placement="packing")))
+        facts = ledger.facts(ledger.row_of["n"])
+        assert facts is not None
+        assert facts.placement == placement
+
+
+def test_a_node_that_comes_after_the_prices_is_scored_all_the_same() -> None:
+    ledger = ledger_of(gpu_node("n0", mode="cgpu"))
+    market = market_of(ledger)
+    for i in range(1, 40):
+        ledger.apply(NodeApplied(gpu_node(f"n{i}", mode="cgpu")))
+    shape = request_of(pod("p", mem=4)).shape
+    found = scores(ledger.columns, shape, 0, 0, slice(0, ledger.columns.rows), market)
+    assert (found[[ledger.row_of[f"n{i}"] for i in range(40)]] != vectorized.UNFIT).all()

@@ -1,0 +1,98 @@
+"""The best-connected cards (T2), against every possible set."""
+
+import time
+from collections.abc import Callable
+from itertools import combinations
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.core.placement.topology import Matrix, best_set
+
+Cards = tuple[int, ...]
+
+
+def smallest(bandwidth: Matrix, cards: Cards) -> float:
+    return min((bandwidth[a][b] for a, b in combinations(cards, 2)), default=inf)
+
+
+def by_trying_all(bandwidth: Matrix, free: Cards, size: int) -> Cards:
+    def worse(chosen: Cards) -> tuple[float, float, float, Cards]:
+        rest = tuple(card for card in free if card not in chosen)
+        left = max(smallest(bandwidth, some) for some in combinations(rest, min(size, len(rest))))
+        return -smallest(bandwidth, chosen), -left, -sum(bandwidth[a][b] for a, b in combinations(rest, 2)), chosen
+
+    return min(combinations(free, size), key=worse)
+
+
+def matrix(size: int, link: Callable[[int, int], float]) -> Matrix:
+    return tuple(tuple(0.0 if i == j else float(link(min(i, j), max(i, j))) for j in range(size)) for i in range(size))
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> tuple[Matrix, Cards, int]:
+    size = draw(st.integers(1, 8))
+    speeds = draw(st.sampled_from([[10, 50], [0, 10, 25, 50], list(range(40))]))
+    links = {pair: draw(st.sampled_from(speeds)) for pair in combinations(range(size), 2)}
+    free = tuple(sorted(draw(st.sets(st.integers(0, size - 1), min_size=1))))
+    return matrix(size, lambda a, b: links[a, b]), free, draw(st.integers(1, len(free)))
+
+
+@settings(max_examples=300)
+@given(searches())
+def test_the_best_set_is_the_best_of_all_sets_t2(search: tuple[Matrix, Cards, int]) -> None:
+    assert best_set(*search) == by_trying_all(*search)
+
+
+def test_pairs_are_not_torn_apart_t2() -> None:
+    pairs = matrix(4, lambda a, b: 50 if {a, b} in ({0, 2}, {1, 3}) else 10)
+    assert best_set(pairs, (0, 1, 2, 3), 2) == (0, 2)
+    assert best_set(pairs, (1, 2, 3), 1) == (2,)  # the one whose mate is gone
+
+
+def test_without_a_matrix_the_first_cards_are_as_good_as_any() -> None:
+    assert best_set((), (1, 4, 5), 2) == (1, 4)
+
+
+def cube(a: int, b: int) -> float:
+    return 50 if (a ^ b).bit_count() == 1 else 10
+
+
+MACHINES = {
+    "uniform": matrix(16, lambda a, b: 300),
+    "two switches": matrix(16, lambda a, b: 300 if a // 8 == b // 8 else 20),
+    "pairs in two sockets": matrix(16, lambda a, b: 50 if a // 2 == b // 2 else 20 if a // 8 == b // 8 else 10),
+}
+HARD = {
+    "16 in a hypercube": matrix(16, cube),
+    "64 in a hypercube": matrix(64, cube),
+    "64 of two speeds": matrix(64, lambda a, b: 1 + (a & b).bit_count() % 2),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_sixteen_cards_take_no_noticeable_time_t2(name: str) -> None:
+    best_set.cache_clear()
+    started = time.process_time()
+    sets = [best_set(MACHINES[name], tuple(range(16)), size) for size in range(1, 17)]
+    assert time.process_time() - started < 16 * 0.050
+    assert [len(chosen) for chosen in sets] == list(range(1, 17))
+
+
+def test_a_switch_is_not_left_for_a_set_that_fits_on_it_t2() -> None:
+    two = MACHINES["two switches"]
+    assert best_set(two, tuple(range(16)), 4) == (0, 1, 2, 3)
+    assert best_set(two, tuple(range(6, 16)), 2) == (6, 7)  # the next pair still finds its switch, and more of it
+    assert best_set(two, tuple(range(6, 16)), 4) == (8, 9, 10, 11)
+
+
+@pytest.mark.parametrize("name", HARD)
+def test_a_matrix_made_to_be_hard_stops_at_the_budget(name: str) -> None:
+    best_set.cache_clear()
+    size = len(HARD[name])
+    started = time.process_time()
+    chosen = best_set(HARD[name], tuple(range(size)), size // 2)
+    assert time.process_time() - started < 3
+    assert len(set(chosen)) == size // 2

@@ -1,0 +1,60 @@
+"""The array kernels and the scalar rules are two implementations of one thing."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.core.devices.request import Request
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.ledger.node_info import ServingMode
+from gputile.core.ledger.snapshot import NodeState, node_state
+from gputile.core.placement import vectorized
+from gputile.core.placement.choose import choose_cards, node_score
+from gputile.core.placement.fit import FitRule, card_fits, fits, refusal
+from tests.unit.core.placement.strategies import ledgers, requests
+
+
+def states(ledger: Ledger) -> list[tuple[int, NodeState]]:
+    return [(row, node_state(ledger, row, facts)) for row, facts in ledger.nodes()]
+
+
+@settings(max_examples=400)
+@given(ledgers(), requests(), st.sampled_from(["binpack", "spread"]))
+def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request: Request, policy: str) -> None:
+    group = ledger.group_number(request.shape.trust_group)
+    emptier = policy == "spread"
+    everywhere = vectorized.scores(ledger.columns, request.shape, group, slice(0, ledger.columns.rows), emptier=emptier)
+    rows = np.arange(ledger.columns.rows)
+    assert (vectorized.scores(ledger.columns, request.shape, group, rows, emptier=emptier) == everywhere).all()
+    scalar = {row: node_score(node, request.shape, group, policy) for row, node in states(ledger)}
+    expected = [vectorized.UNFIT if (score := scalar.get(row)) is None else score for row in rows.tolist()]
+    assert everywhere.tolist() == expected
+    assert all(-1 <= score <= 1000 for score in everywhere.tolist())
+
+
+@settings(max_examples=400)
+@given(ledgers(), requests())
+def test_what_does_not_fit_has_a_reason_and_only_that(ledger: Ledger, request: Request) -> None:
+    group = ledger.group_number(request.shape.trust_group)
+    broken = vectorized.rules(ledger.columns, request.shape, slice(0, ledger.columns.rows))
+    for row, node in states(ledger):
+        why = refusal(node, request, group)
+        assert (
+            (why is None) == fits(node, request.shape, group) == (choose_cards(node, request.shape, group) is not None)
+        )
+        if why is not None:
+            assert why.text
+            assert broken[row] == (FitRule.NO_CARDS if why.rule is FitRule.BROKEN else why.rule)
+
+
+@given(ledgers(), requests())
+def test_chosen_cards_fit_are_distinct_and_in_order(ledger: Ledger, request: Request) -> None:
+    group = ledger.group_number(request.shape.trust_group)
+    for _, node in states(ledger):
+        chosen = choose_cards(node, request.shape, group)
+        if chosen is None or node.service is ServingMode.FOREIGN:
+            continue
+        assert len(chosen) == request.shape.cards
+        assert all(card_fits(card, request.shape, node.facts, group) for card in chosen)
+        indices = [card.card.index for card in chosen]
+        assert indices == sorted(set(indices))

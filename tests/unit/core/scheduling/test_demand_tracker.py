@@ -1,0 +1,111 @@
+"""What pods ask for, learnt from those that ask."""
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import pytest
+
+from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.well_known import LEGACY_MODEL_LABEL, MODEL_LABEL
+from gputile.core.devices.request import parse_request
+from gputile.core.ledger.events import NodeApplied, PodApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.packing.prices import prices
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.demand_tracker import FIRST_DUE, DemandTracker, wanted_models
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.corebuilders import gpu_node, pod
+
+PACKING = Configuration(placement="packing")
+
+
+def cluster() -> Ledger:
+    ledger = Ledger(PACKING)
+    for name in ("a", "b"):
+        ledger.apply(NodeApplied(gpu_node(name, mode="cgpu", allocatable={"cpu": "32"})))
+    return ledger
+
+
+def weight_of(log: DemandTracker, milli: int) -> float:
+    demand = log.demand()
+    return float(demand.weight[demand.milli == milli].sum())
+
+
+def test_a_pod_counts_once_however_often_it_asks() -> None:
+    log, asking = DemandTracker(cluster()), pod("p", mem=5)
+    request = parse_request(asking, 1024)
+    before = weight_of(log, 334)
+    for _ in range(5):
+        log.observe(asking, request)
+    assert weight_of(log, 334) == pytest.approx(before + 1, abs=0.01)
+
+
+def test_prices_are_due_when_enough_pods_came_and_then_ever_more_seldom() -> None:
+    log, at = DemandTracker(cluster()), []
+    for i in range(400):
+        asking = pod(f"p{i}", mem=5)
+        log.observe(asking, parse_request(asking, 1024))
+        if log.due():
+            at.append(i + 1)
+    assert at[0] == FIRST_DUE
+    assert (np.diff(np.diff(at)) >= 0).all()
+
+
+def test_pods_that_are_there_already_are_learnt_from() -> None:
+    ledger = cluster()
+    placer = PlacementEngine(ledger)
+    for i in range(6):
+        asking = pod(f"p{i}", mem=5)
+        request = parse_request(asking, 1024)
+        assert request is not None
+        decision = placer.decide(request, "a", 0)
+        assert isinstance(decision, Decision)
+        meta = msgspec.structs.replace(asking.metadata, annotations=decision.annotations())
+        spec = msgspec.structs.replace(asking.spec, node_name="a")
+        ledger.apply(PodApplied(Pod(metadata=meta, spec=spec)))
+    assert weight_of(DemandTracker(ledger), 334) == pytest.approx(6, abs=0.01)
+
+
+def test_new_prices_score_all_nodes_anew() -> None:
+    """B3: a kept score is that of the prices in force."""
+    ledger = cluster()
+    placer = PlacementEngine(ledger)
+    request = parse_request(pod("p", mem=5), 1024)
+    assert request is not None
+    assert placer.demand is not None
+    first = placer.rank(request, ["a", "b"])
+    for i in range(60):
+        third = pod(f"q{i}", mem=5)
+        placer.demand.observe(third, parse_request(third, 1024))
+    placer.reprice(prices(placer.demand.demand()))
+    fresh = PlacementEngine(ledger)
+    fresh.reprice(prices(placer.demand.demand()))
+    assert placer._scores(request.shape).tolist() == fresh._scores(request.shape).tolist()
+    assert sorted(first) == [9, 10]
+
+
+@pytest.mark.parametrize(
+    ("selector", "values", "models"),
+    [
+        ({}, None, set()),
+        ({MODEL_LABEL: "T4"}, None, {"T4"}),
+        ({}, ("T4", "V100"), {"T4", "V100"}),
+        ({MODEL_LABEL: "T4"}, ("T4", "V100"), {"T4"}),
+        ({"zone": "a"}, None, set()),
+    ],
+)
+def test_the_models_that_a_pod_admits(
+    selector: Mapping[str, str], values: tuple[str, ...] | None, models: set[str]
+) -> None:
+    """C2: the selector, and the one term of the required affinity."""
+    asking = pod("p", mem=1)
+    affinity = None
+    if values is not None:
+        rule = NodeSelectorRequirement(key=LEGACY_MODEL_LABEL, operator="In", values=values)
+        terms = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=(rule,)),))
+        affinity = Affinity(node_affinity=NodeAffinity(required=terms))
+    spec = msgspec.structs.replace(asking.spec, node_selector=dict(selector), affinity=affinity)
+    assert wanted_models(msgspec.structs.replace(asking, spec=spec)) == models

@@ -1,0 +1,188 @@
+"""Filter, rank and decide: the answers that a scheduler gets."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.core.devices.request import Request
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.fit import SUMMARY, FitRefusal, FitRule
+from gputile.core.placement.vectorized import UNFIT
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, PlacementEngine
+from tests.corebuilders import book, cards_of, container, gpu_node, ledger_of, pod, request_of, share
+from tests.unit.core.placement.strategies import ledgers, requests
+
+NAMES = ["n0", "gone", "n1", "n2"]
+
+
+@given(ledgers(), requests(), st.permutations(NAMES))
+def test_every_node_asked_for_is_answered_once_and_as_decide_would(
+    ledger: Ledger, request: Request, names: list[str]
+) -> None:
+    placer = PlacementEngine(ledger)
+    result = placer.filter(request, names)
+    assert result.feasible == [name for name in names if name in set(result.feasible)]
+    assert sorted([*result.feasible, *result.refused, *result.lasting]) == sorted(names)
+    for name in names:
+        decision = placer.decide(request, name, 0)
+        assert (name in result.feasible) == isinstance(decision, Decision)
+        if isinstance(decision, FitRefusal):
+            assert (name in result.lasting) == decision.lasting
+            assert {**result.refused, **result.lasting}[name] == f"{name}: {decision.text}"
+            assert (name, decision.text) in result.closest
+
+
+@given(ledgers(), requests(), st.permutations(NAMES))
+def test_ranks_order_nodes_as_scores_do_and_use_the_whole_range(
+    ledger: Ledger, request: Request, names: list[str]
+) -> None:
+    placer = PlacementEngine(ledger)
+    ranks = dict(zip(names, placer.rank(request, names), strict=True))
+    scores = {name: int(placer._scores(request.shape)[row]) for name, row in ledger.row_of.items()} | {"gone": UNFIT}
+    assert all(0 <= rank <= TOP_SCORE for rank in ranks.values())
+    fitting = [name for name in names if scores[name] != UNFIT]
+    assert all(ranks[name] == 0 for name in names if name not in fitting)
+    assert [rank for rank in ranks.values() if rank == TOP_SCORE] == [TOP_SCORE] * bool(fitting)
+    for a in fitting:
+        for b in fitting:
+            if scores[a] > scores[b]:
+                assert ranks[a] > ranks[b]
+            if scores[a] == scores[b]:
+                assert abs(ranks[a] - ranks[b]) <= (TOP_SCORE in (ranks[a], ranks[b]))
+
+
+def test_of_equal_nodes_one_is_first_whatever_the_order_of_the_question() -> None:
+    placer = PlacementEngine(ledger_of(*(gpu_node(f"n{i}", mode="cgpu") for i in range(3))))
+    assert placer.rank(request_of(pod(mem=1)), ["n2", "n0", "n1"]) == [9, 10, 9]
+
+
+def test_below_the_tenth_distinct_score_ranks_are_0() -> None:
+    ledger = ledger_of(*(gpu_node(f"n{i:02}", mode="cgpu") for i in range(13)))
+    for i in range(1, 13):
+        book(ledger, f"p{i}", f"n{i:02}", share(f"GPU-n{i:02}-0", i * 1024))
+    ranks = PlacementEngine(ledger).rank(request_of(pod(mem=1)), [f"n{i:02}" for i in range(13)])
+    assert ranks == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 10]
+
+
+@pytest.mark.parametrize("names", [[], ["gone"], ["n", "gone"]])
+def test_few_and_unknown_names_are_answered(names: list[str]) -> None:
+    placer, request = PlacementEngine(ledger_of(gpu_node(mode="cgpu"))), request_of(pod(mem=1))
+    assert placer.filter(request, names).feasible == [name for name in names if name == "n"]
+    assert placer.rank(request, names) == [TOP_SCORE if name == "n" else 0 for name in names]
+    unknown = FitRefusal(FitRule.NO_CARDS, "the node is not known to gputile yet")
+    assert placer.decide(request, "gone", 0) == placer.refusal(request, "gone") == unknown
+
+
+def test_of_many_refused_nodes_ten_are_named_and_the_others_counted_b4() -> None:
+    ledger = ledger_of(
+        *(gpu_node(f"full-{i}", mode="cgpu", sizes=[15360]) for i in range(30)),
+        *(gpu_node(f"small-{i}", mode="cgpu", sizes=[4096]) for i in range(30)),
+        *(gpu_node(f"whole-{i}") for i in range(30)),
+        *(gpu_node(f"broken-{i}", inventory="{") for i in range(30)),
+    )
+    for i in range(30):
+        book(ledger, f"p{i}", f"full-{i}", share(f"GPU-full-{i}-0", (15 - i % 10) * 1024))
+    result = PlacementEngine(ledger).filter(request_of(pod(mem=10)), list(reversed(ledger.row_of)))
+    named = {name: text for name, text in (result.refused | result.lasting).items() if text.startswith(f"{name}: ")}
+    assert not result.feasible
+    assert len(named) == len(result.closest) == NAMED_NODES
+    # Those with the most free are named: nine units, then eight.
+    assert [text for _, text in result.closest[:3]] == [
+        "GPU 0 has 9 of 15 units free; the pod needs 10 on one card"
+    ] * 3
+    assert {name.partition("-")[0] for name in named} == {"full"}
+    others = {text for name, text in (result.refused | result.lasting).items() if name not in named}
+    assert others == {SUMMARY[rule] for rule in (FitRule.CARDS_TAKEN, FitRule.TOO_LARGE, FitRule.MODE, FitRule.BROKEN)}
+    assert {name.partition("-")[0] for name in result.refused} == {"full"}
+    assert len(result.refused) + len(result.lasting) == 120
+
+
+def test_a_name_that_is_not_known_is_not_taken_for_another_node() -> None:
+    ledger = ledger_of(gpu_node("full", mode="cgpu", sizes=[15360]))
+    book(ledger, "p", "full", share("GPU-full-0", 1024))
+    names = ["full", *(f"gone-{i}" for i in range(20))]
+    result = PlacementEngine(ledger).filter(request_of(pod(mem=15)), names)
+    assert list(result.refused) == ["full"]
+    assert result.closest[0][0] == "full"
+    assert {result.lasting[name] for name in names[1 + NAMED_NODES :]} == {SUMMARY[FitRule.NO_CARDS]}
+
+
+def test_a_decision_names_cards_units_and_each_containers_part_u3() -> None:
+    ledger = ledger_of(gpu_node(mode="cgpu", unit_mib=128, sizes=[15109] * 2))
+    book(ledger, "h", "n", share("GPU-n-1", 1024))
+    request = request_of(pod("p", container("a", mem=16), container("b", mem=4)), 128)
+    decision = PlacementEngine(ledger).decide(request, "n", 5)
+    assert isinstance(decision, Decision)
+    assert decision.allocation is not None
+    assert [(c.card.index, c.units) for c in decision.cards] == [(1, 118)]
+    assert [(s.uuid, s.mib) for s in decision.allocation.cards] == [("GPU-n-1", 2560)]
+    assert {name: s[0].mib for name, s in decision.allocation.containers.items()} == {"a": 2048, "b": 512}
+    assert (decision.allocation.mode, decision.allocation.unit_mib, decision.allocation.assumed_ns) == ("cgpu", 128, 5)
+    assert decision.text() == "GPU 1 (2560 MiB)"
+
+
+def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says() -> None:
+    asking = pod("p", mem=2, core=10)
+    decision = PlacementEngine(ledger_of(gpu_node(mode="core_mem"))).decide(request_of(asking), "n", 5)
+    assert isinstance(decision, Decision)
+    binding, booking = decision.binding("default", "p", "uid-7"), decision.booking(asking, "default", 3.0)
+    assert (binding.metadata.uid, binding.target.kind, binding.target.name) == ("uid-7", "Node", "n")
+    assert booking is not None
+    assert (booking.uid, booking.node, booking.assumed_at, booking.allocation) == ("p", "n", 3.0, decision.allocation)
+    assert decision.text() == "GPU 0 (2048 MiB, 10 % of compute)"
+
+
+def test_whole_cards_are_given_with_all_they_have_m1() -> None:
+    ledger = ledger_of(gpu_node(sizes=[15360, 8192, 4096], sick=[0]))
+    decision = PlacementEngine(ledger).decide(request_of(pod(**{"nvidia.com/gpu": 2})), "n", 0)
+    assert isinstance(decision, Decision)
+    assert decision.allocation is not None
+    assert decision.allocation.whole
+    assert [(s.index, s.mib, s.percent) for s in decision.allocation.cards] == [(1, 8192, 100), (2, 4096, 100)]
+    assert decision.text() == "GPU 1, GPU 2"
+
+
+def test_cards_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> None:
+    node = gpu_node(inventory="", allocatable={"nvidia.com/gpu": "2"})
+    asking = pod(**{"nvidia.com/gpu": 1})
+    decision = PlacementEngine(ledger_of(node)).decide(request_of(asking), "n", 0)
+    assert isinstance(decision, Decision)
+    assert decision.annotations() == {}
+    assert decision.booking(asking, "default", 0.0) is None
+    assert decision.text() == "cards by the node's own device plugin"
+
+
+def test_topology_gives_the_connected_cards_t2() -> None:
+    links = tuple(tuple(50.0 if {a, b} == {1, 3} else 10.0 for a in range(4)) for b in range(4))
+    decision = PlacementEngine(ledger_of(gpu_node(mode="topology", bandwidth=links))).decide(
+        request_of(pod(**{"aliyun.com/gpu": 2})), "n", 0
+    )
+    assert isinstance(decision, Decision)
+    assert [c.card for c in decision.cards] == [cards_of("n", [15360] * 4)[i] for i in (1, 3)]
+
+
+def test_pods_looked_at_as_gone_leave_room_for_what_if() -> None:
+    ledger = ledger_of(gpu_node(mode="share", sizes=[15360]))
+    book(ledger, "a", "n", share("GPU-n-0", 8 * 1024), namespace="default")
+    book(ledger, "b", "n", share("GPU-n-0", 7 * 1024), namespace="other")
+    placer, request = PlacementEngine(ledger), request_of(pod(mem=7))
+    assert isinstance(placer.decide(request, "n", 0), FitRefusal)
+    assert isinstance(placer.decide(request, "n", 0, frozenset({"a"})), FitRefusal)  # the other group is still there
+    assert isinstance(placer.decide(request, "n", 0, frozenset({"b"})), Decision)
+    assert isinstance(placer.decide(request, "n", 0, frozenset({"a", "b"})), Decision)
+    assert isinstance(placer.decide(request, "n", 0), FitRefusal)
+
+
+def test_the_clusters_policy_decides_between_nodes_m9() -> None:
+    for placement, best in (("binpack", "full"), ("spread", "bare")):
+        ledger = ledger_of(
+            *(gpu_node(name, mode="cgpu") for name in ("bare", "full")),
+            configuration=Configuration(placement=placement),  # type: ignore[arg-type]
+        )
+        book(ledger, "h", "full", share("GPU-full-0", 4096))
+        ranks = dict(
+            zip(("bare", "full"), PlacementEngine(ledger).rank(request_of(pod(mem=1)), ("bare", "full")), strict=True)
+        )
+        assert max(ranks, key=lambda name: ranks[name]) == best

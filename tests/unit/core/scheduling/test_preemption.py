@@ -1,0 +1,175 @@
+"""Victims: enough, of lower priority, and no more than need to leave."""
+
+import sys
+from itertools import combinations
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputile.api.core import Pod
+from gputile.core.devices.allocation import Allocation
+from gputile.core.ledger.booking import Booking
+from gputile.core.ledger.events import Assumed
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.preemption import victims
+from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
+
+GIB = 1024
+held_pods = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 3)), max_size=6)
+
+
+def placer_with(pods: list[tuple[int, int, int]]) -> PlacementEngine:
+    """A node of two cards with pods (card, GiB, priority) of uid "0", "1" and so on."""
+    ledger = ledger_of(gpu_node(mode="cgpu", sizes=[15 * GIB] * 2))
+    for i, (card, gib, priority) in enumerate(pods):
+        allocation = Allocation((share(f"GPU-n-{card}", gib * GIB),), {}, 1024)
+        ledger.apply(Assumed(Booking(str(i), "ns", str(i), "n", "ns", allocation, priority=priority, assumed_at=0.0)))
+    return PlacementEngine(ledger)
+
+
+@given(held_pods, st.integers(1, 15), st.sets(st.integers(0, 5).map(str), max_size=2))
+def test_victims_are_enough_lower_and_none_to_spare_b5(
+    pods: list[tuple[int, int, int]], units: int, proposed: set[str]
+) -> None:
+    placer, request = placer_with(pods), request_of(pod(mem=units))
+
+    def fits(gone: frozenset[str]) -> bool:
+        return isinstance(placer.decide(request, "n", 0, gone), Decision)
+
+    before = [booking.uid for booking in placer.ledger.bookings()]
+    leaving = victims(placer, request, "n", proposed, 2)
+    lower = {str(i) for i, (_, _, priority) in enumerate(pods) if priority < 2}
+    if leaving is None:
+        assert not any(
+            fits(frozenset(some) | proposed) for n in range(len(lower) + 1) for some in combinations(sorted(lower), n)
+        )
+    else:
+        assert proposed <= leaving
+        assert leaving - proposed <= lower
+        assert fits(leaving)
+        assert not any(fits(leaving - {uid}) for uid in leaving - proposed)
+    assert [booking.uid for booking in placer.ledger.bookings()] == before
+
+
+def test_a_card_that_others_leave_is_emptied_before_another_b5() -> None:
+    """kube-scheduler counts units of the node: what it proposes may be on two cards, and then one more is enough."""
+    placer = placer_with([(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)])
+    assert victims(placer, request_of(pod(mem=15)), "n", ["3"], 1) == {"2", "3"}
+
+
+def test_the_lowest_priorities_leave_first() -> None:
+    placer = placer_with([(0, 15, 1), (1, 15, 0)])
+    assert victims(placer, request_of(pod(mem=8)), "n", [], 5) == {"1"}
+    assert victims(placer, request_of(pod(mem=8)), "n", [], 0) is None
+
+
+def by_looking_at_the_node_each_time(
+    placer: PlacementEngine, node: str, asking: Pod, proposed: set[str], priority: int
+) -> frozenset[str] | None:
+    """What ``victims`` says, step by step on the node's whole state: slow, and easy to read."""
+    request = request_of(asking)
+
+    def fits(gone: set[str]) -> bool:
+        return isinstance(placer.decide(request, node, 0, frozenset(gone)), Decision)
+
+    leaving = set(proposed)
+    if fits(leaving):
+        return frozenset(leaving)
+    staying = {b.uid: b for b in placer.ledger.on_node(node) if not b.tentative and b.uid not in leaving}
+    added: list[str] = []
+    while not fits(leaving | set(added)):
+        held: dict[str, int] = {}
+        for booking in staying.values():
+            for each in booking.cards:
+                held[each.uuid] = held.get(each.uuid, 0) + each.mib
+        lower = [
+            (b.priority, min((held[s.uuid] for s in b.cards), default=0), -sum(s.mib for s in b.cards), b.uid)
+            for b in staying.values()
+            if b.priority < priority
+        ]
+        if not lower:
+            return None
+        added.append(min(lower)[-1])
+        del staying[added[-1]]
+    for uid in reversed(added[:-1]):
+        if fits(leaving | (set(added) - {uid})):
+            added.remove(uid)
+    return frozenset(leaving | set(added))
+
+
+SETS = st.sets(st.integers(0, 4), max_size=3)  # cards; 4 is one that the node does not have
+HELD = st.lists(
+    st.tuples(SETS, st.integers(1, 9), st.integers(0, 3), st.sampled_from("xy"), st.booleans()), max_size=12
+)
+ASKED: list[dict[str, Any]] = [
+    {"mem": 3},
+    {"mem": 12},
+    {"mem": 24, "count": 3},
+    {"mem": 2, "core": 60},
+    {"nvidia.com/gpu": 1},
+    {"nvidia.com/gpu": 3},
+    {"aliyun.com/gpu": 2},
+]
+
+
+@settings(max_examples=500)
+@given(
+    HELD,
+    st.sampled_from(ASKED),
+    st.sampled_from(["cgpu", "share", "core_mem", "default", "topology"]),
+    st.sets(st.integers(0, 11).map(str), max_size=3),
+    st.sets(st.integers(0, 3), max_size=1),
+    st.integers(0, 4),
+)
+def test_pod_by_pod_and_card_by_card_say_the_same_b5(
+    held: list[tuple[set[int], int, int, str, bool]],
+    asked: dict[str, Any],
+    mode: str,
+    proposed: set[str],
+    sick: set[int],
+    priority: int,
+) -> None:
+    ledger = ledger_of(gpu_node(mode=mode, sick=sorted(sick)))
+    for i, (cards, gib, of, team, tentative) in enumerate(held):
+        shares = tuple(share(f"GPU-n-{card}", gib * GIB, gib * 10) for card in sorted(cards))
+        whole = mode in ("default", "topology")
+        allocation = Allocation(shares, {}, 1024, whole=whole) if shares else None
+        ledger.apply(
+            Assumed(
+                Booking(str(i), team, str(i), "n", team, allocation, priority=of, assumed_at=0.0, tentative=tentative)
+            )
+        )
+    placer, asking = PlacementEngine(ledger), pod(namespace="x", **asked)
+    wanted = by_looking_at_the_node_each_time(placer, "n", asking, proposed, priority)
+    assert victims(placer, request_of(asking), "n", proposed, priority) == wanted
+
+
+@pytest.mark.parametrize("cards", [1, 8])
+def test_the_work_grows_with_the_pods_and_not_with_their_square_b5(cards: int) -> None:
+    """kube-scheduler waits for the answer, and offers a hundred nodes of more than a hundred pods at once."""
+
+    def calls(pods: int) -> int:
+        ledger = ledger_of(gpu_node(mode="share", sizes=[GIB15] * 8))
+        for i in range(pods):
+            book(ledger, f"{i:04}", "n", share(f"GPU-n-{i % 8}", 8 * GIB15 // pods))
+        placer, request = PlacementEngine(ledger), request_of(pod(mem=15 * cards, count=cards))
+        made = 0
+
+        def count(_: FrameType, event: str, __: object) -> None:
+            nonlocal made
+            made += event in ("call", "c_call")
+
+        sys.setprofile(count)
+        try:
+            leaving = victims(placer, request, "n", [], 1)
+        finally:
+            sys.setprofile(None)
+        assert leaving is not None
+        assert len(leaving) == pods * cards // 8
+        return made
+
+    assert calls(1024) < 10 * calls(128)

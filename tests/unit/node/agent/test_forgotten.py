@@ -1,0 +1,217 @@
+"""A kubelet forgets who has which devices, and containers run on with them (B1, M4)."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
+from gputile.core.devices.allocation import Chosen, allocate, binding_annotations
+from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.request import Phase, parse_request
+from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.answer import Limits
+from gputile.node.agent.allocate.device_ids import encode
+from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.allocate.usage_files import UsageFiles
+from gputile.node.agent.allocate.validation import AllocationConflict
+from gputile.node.agent.checkpoint.store import BOOT_FILE, Store
+from gputile.node.agent.reconcile.listing import ListedPod
+from gputile.node.gateway.node_lock import NodeLock
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+
+CARDS = tuple(Card(index, f"GPU-{index}", 8192) for index in range(2))
+SIDE, MAIN, OTHER = ("g0-00000", "g0-00001"), ("g0-00002", "g0-00003"), ("g0-00004", "g0-00005")
+
+
+def booked(pod: Pod, card: int) -> KnownPod:
+    request = parse_request(pod, 1024)
+    assert request is not None
+    chosen = (Chosen(CARDS[card], 8),)
+    meta = msgspec.structs.replace(
+        pod.metadata,
+        uid=f"uid-{pod.metadata.name}",
+        annotations=binding_annotations(allocate(request, chosen, "cgpu", 1), chosen),
+    )
+    return known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
+
+
+def admission(mode: Mode, pods: list[KnownPod], holdings: list[PodDevices], *started: str) -> AllocationState:
+    setup = NodeConfig(Inventory(CARDS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024))
+    found = AllocationState(Configuration(), setup, DeviceTable(holdings), frozenset(started).__contains__)
+    found.pods.update({pod.key: pod for pod in pods})
+    return found
+
+
+def two_of_one_size() -> KnownPod:
+    side = msgspec.structs.replace(container("side", mem=2), restart_policy="Always")
+    return booked(simple_pod("a", container(mem=2), init=(side,)), 0)
+
+
+def holding(pod: KnownPod, *parts: ContainerDevices, mode: Mode = Mode.CGPU) -> PodDevices:
+    name = pod.pod.metadata.name
+    return PodDevices(pod.uid, "default", name, 1024, mode.value, "default", 1, parts, {0: "GPU-0"})
+
+
+def part(name: str, ids: tuple[str, ...], phase: Phase = Phase.APP, resource: str = GPU_MEMORY) -> ContainerDevices:
+    return ContainerDevices(name, phase, resource, ids, f"uid-a-{name}")
+
+
+def bare(*containers: str) -> dict[str, ListedPod]:
+    return {"default/a": ListedPod("default", "a", {name: {} for name in containers})}
+
+
+def free(cards: tuple[int, ...] = (0,)) -> list[str]:
+    return [encode(index, slot) for index in cards for slot in range(8)]
+
+
+def test_the_next_container_is_not_given_the_ids_of_one_that_runs() -> None:
+    pod = two_of_one_size()
+    node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
+    listing = bare("side", "main")
+    node.settle(listing, 2)
+    ids = node.preferred(GPU_MEMORY, free(), (), 2, listing, 0.0)
+    assert len(ids) == 2
+    assert not set(ids) & set(SIDE)
+    grant, held = node.allocate(GPU_MEMORY, ids, listing, 0.0, 2)
+    assert grant.directory == "uid-a-main"
+    assert {p.container: p.ids for p in held.parts} == {"side": SIDE, "main": ids}
+
+
+def test_one_that_the_kubelet_gives_to_the_next_container_is_the_next_ones() -> None:
+    """What is written before a start is then that of the container that starts, and of no other."""
+    pod = two_of_one_size()
+    node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
+    listing = bare("side", "main")
+    node.allocate(GPU_MEMORY, SIDE, listing, 0.0, 2)
+    assert [start.directory for start in node.prestart(GPU_MEMORY, SIDE, listing, 2)] == ["uid-a-main"]
+    assert node.directories() == {"uid-a-side", "uid-a-main"}
+
+
+def test_what_was_answered_and_not_let_start_is_given_again() -> None:
+    pod = two_of_one_size()
+    node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))])
+    listing = bare("side", "main")
+    node.settle(listing, 2)
+    assert len(node.holdings) == 0
+    grant, _ = node.allocate(GPU_MEMORY, OTHER, listing, 0.0, 2)
+    assert grant.directory == "uid-a-side"
+
+
+def test_another_pod_does_not_get_the_ids_of_a_container_that_runs() -> None:
+    pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
+    held = holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))
+    node = admission(Mode.CGPU, [pod, other], [held], "uid-a-side")
+    listing = {**bare("side", "main"), "default/b": ListedPod("default", "b", {"main": {}})}
+    ids = node.preferred(GPU_MEMORY, free(), (), 2, listing, 0.0)
+    assert not set(ids) & set(SIDE)
+    left = node.holdings.get(pod.uid)
+    assert left is not None
+    assert [p.container for p in left.parts] == ["side"]
+
+
+def test_ids_that_are_held_are_refused_to_another_pod_and_not_laid_to_their_holder() -> None:
+    """The kubelet may choose without asking for a preference."""
+    pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
+    held = holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))
+    node = admission(Mode.CGPU, [pod, other], [held], "uid-a-side", "uid-a-main")
+    listing = {**bare("side", "main"), "default/b": ListedPod("default", "b", {"main": {}})}
+    with pytest.raises(AllocationConflict, match="held by pod default/a already"):
+        node.allocate(GPU_MEMORY, MAIN, listing, 0.0, 2)
+    assert node.holdings.get(pod.uid) == held
+
+
+def test_a_container_that_is_started_again_gets_its_own_card_again() -> None:
+    """After a reboot, say: nothing runs, and the kubelet asks for all of them anew."""
+    pod = booked(simple_pod("a", container(**{WHOLE_GPU: 1})), 1)
+    own = part("main", (encode(1, 0),), resource=WHOLE_GPU)
+    held = msgspec.structs.replace(holding(pod, own, mode=Mode.EXCLUSIVE), cards={1: "GPU-1"})
+    node = admission(Mode.EXCLUSIVE, [pod], [held], "uid-a-main")
+    ids = node.preferred(WHOLE_GPU, [encode(0, 0), encode(1, 0)], (), 1, bare("main"), 0.0)
+    assert ids == (encode(1, 0),)
+
+
+def test_both_resources_of_a_container_that_is_started_again_come_from_its_card() -> None:
+    """The list shows the first one's IDs already when the second one is asked for."""
+    pod = booked(simple_pod("a", container(mem=2, core=10)), 1)
+    mem, core = (encode(1, 0), encode(1, 1)), tuple(encode(1, slot) for slot in range(10))
+    own = [
+        ContainerDevices("main", Phase.APP, GPU_MEMORY, mem, "uid-a-main"),
+        ContainerDevices("main", Phase.APP, GPU_CORE, core, "uid-a-main"),
+    ]
+    held = msgspec.structs.replace(holding(pod, *own, mode=Mode.CORE_MEM), cards={1: "GPU-1"})
+    node = admission(Mode.CORE_MEM, [pod], [held], "uid-a-main")
+    shown: dict[str, frozenset[str]] = {}
+    for resource, size, slots in ((GPU_MEMORY, 2, 8), (GPU_CORE, 10, 100)):
+        listing = {"default/a": ListedPod("default", "a", {"main": dict(shown)})}
+        node.settle(listing, 2)
+        offered = [encode(index, slot) for index in (0, 1) for slot in range(slots)]
+        ids = node.preferred(resource, offered, (), size, listing, 0.0)
+        grant, _ = node.allocate(resource, ids, listing, 0.0, 2)
+        assert grant.environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
+        assert grant.directory == "uid-a-main"
+        shown[resource] = frozenset(ids)
+
+
+def test_an_init_container_may_have_what_the_container_after_it_runs_with() -> None:
+    """It is over, does not run again and is asked for all the same: a card has no room for both."""
+    pod = booked(simple_pod("a", container(mem=8), init=(container("init", mem=8),)), 0)
+    every = tuple(free())
+    node = admission(Mode.CGPU, [pod], [holding(pod, part("main", every))], "uid-a-main")
+    listing = bare("main")
+    ids = node.preferred(GPU_MEMORY, free((0, 1)), (), 8, listing, 0.0)
+    assert ids == every
+    _, held = node.allocate(GPU_MEMORY, ids, listing, 0.0, 2)
+    assert {p.container: p.directory for p in held.parts} == {"init": "uid-a-init", "main": "uid-a-main"}
+
+
+def test_no_two_containers_have_one_directory() -> None:
+    """Whichever was taken for the other, and however the kubelet's list corrects it afterwards."""
+    pod = two_of_one_size()
+    held = holding(pod, part("side", SIDE, Phase.SIDECAR))
+    node = admission(Mode.CGPU, [pod], [held], "uid-a-side")
+    first, _ = node.allocate(GPU_MEMORY, MAIN, bare("side", "main"), 0.0, 2)
+    listing = {"default/a": ListedPod("default", "a", {"side": {GPU_MEMORY: frozenset(MAIN)}, "main": {}})}
+    node.settle(listing, 2)
+    second, _ = node.allocate(GPU_MEMORY, OTHER, listing, 0.0, 2)
+    assert first.directory != second.directory
+    for ids, directory in ((MAIN, first.directory), (OTHER, second.directory)):
+        (start,) = node.prestart(GPU_MEMORY, ids, listing, 2)
+        assert (start.directory, start.limits.container) == (directory, "side" if ids == MAIN else "main")
+
+
+def test_a_pod_that_nobody_knows_has_a_directory_for_each_container() -> None:
+    """A static pod before its mirror: its first container asks for no GPU, which only the list's order can tell."""
+    node = admission(Mode.CGPU, [], [])
+    ids: dict[str, frozenset[str]] = {}
+    directories = []
+    for name, given in (("one", MAIN), ("two", OTHER)):
+        shown = {each: {GPU_MEMORY: ids[each]} if each in ids else {} for each in ("proxy", "one", "two")}
+        listing = {"default/a": ListedPod("default", "a", shown)}
+        node.settle(listing, 2)
+        grant, _ = node.allocate(GPU_MEMORY, given, listing, 0.0, 2)
+        directories.append(grant.directory)
+        ids[name] = frozenset(given)
+    assert len(set(directories)) == 2
+    (held,) = node.holdings
+    assert sorted(p.ids for p in held.parts) == [MAIN, OTHER]
+
+
+def test_what_was_let_start_before_the_machine_did_does_not_run(tmp_path: Path) -> None:
+    claim = NodeLock(tmp_path / "owner", "me")
+    claim.take()
+    store = Store(tmp_path, claim, UsageFiles(tmp_path / "usage"))
+    limits = Limits("default", "a", "uid-a", "main", "share", 1024, ())
+    assert not store.started("uid-a-main")
+    store.write_limits("uid-a-main", limits)
+    assert store.started("uid-a-main")
+    boot = store.allocations / "uid-a-main" / BOOT_FILE
+    boot.write_text("another boot")
+    assert not store.started("uid-a-main")
+    boot.unlink()  # written by an agent that did not know of boots
+    assert store.started("uid-a-main")

@@ -1,0 +1,152 @@
+"""The kubelet gives IDs away that a pod has: nobody gets another's card, and no card is promised twice (B1, M4).
+
+``UpdateAllocatedDevices`` in pkg/kubelet/cm/devicemanager counts what is taken anew when a pod has gone, and leaves out
+what is being given at that moment: whoever lists devices meanwhile makes the kubelet offer it again.
+"""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.well_known import GPU_MEMORY, MEMORY_UNIT_ANNOTATION, WHOLE_GPU, Mode
+from gputile.core.devices.inventory import Card, Inventory
+from gputile.node.agent.advertise.device_lists import devices
+from gputile.node.agent.advertise.node_config import EffectiveMode, MigDevice, NodeConfig
+from gputile.node.agent.allocate.allocation_state import AllocationState, NotYet
+from gputile.node.agent.allocate.device_ids import encode
+from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
+from gputile.node.agent.allocate.pod_devices import DeviceTable
+from gputile.node.agent.allocate.usage_files import UsageFiles
+from gputile.node.agent.allocate.validation import AllocationConflict
+from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.reconcile.listing import ListedPod, Listing
+from gputile.node.agent.reconcile.listing_sync import sync_with_listing
+from gputile.node.gateway.node_lock import NodeLock
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+
+MIG = "nvidia.com/mig-7g.40gb"
+CARDS = tuple(Card(index, f"GPU-{index}", 8192) for index in range(2))
+INSTANCES = tuple(MigDevice(index, 0, f"MIG-{index}", MIG, 40192) for index in range(2))
+KINDS = [
+    pytest.param(Mode.CGPU, GPU_MEMORY, 2, ("g0-00000", "g0-00001"), id="memory"),
+    pytest.param(Mode.EXCLUSIVE, WHOLE_GPU, 1, ("g0-00000",), id="whole card"),
+    pytest.param(Mode.EXCLUSIVE, MIG, 1, ("g0-00000",), id="MIG instance"),
+]
+
+
+def known(name: str, resource: str, size: int) -> KnownPod:
+    pod = simple_pod(name, container(**{resource: size}))
+    meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{name}")
+    return known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
+
+
+def node(mode: Mode, *pods: KnownPod) -> AllocationState:
+    setup = NodeConfig(Inventory(CARDS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024), INSTANCES)
+    found = AllocationState(Configuration(), setup, DeviceTable())
+    found.pods.update({pod.key: pod for pod in pods})
+    return found
+
+
+def listed(resource: str, **ids: tuple[str, ...]) -> Listing:
+    return {
+        f"default/{name}": ListedPod("default", name, {"main": {resource: frozenset(held)} if held else {}})
+        for name, held in ids.items()
+    }
+
+
+@pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
+@pytest.mark.parametrize("asked", [True, False])
+def test_what_the_kubelet_lists_is_given_to_no_other(
+    mode: Mode, resource: str, size: int, ids: tuple[str, ...], *, asked: bool
+) -> None:
+    """G1: the kubelet offers all, those of a pod that has not started yet too; where it lists nothing, the same."""
+    here = node(mode, known("a", resource, size), known("b", resource, size))
+    here.allocate(resource, ids, listed(resource, a=()), 0.0, 1)
+    after = listed(resource, a=ids, b=())
+    here.settle(after, 2)
+    offered = [device_id for device_id, _ in devices(here.setup, here.holdings, resource)]
+    assert set(ids) <= set(offered)
+    for _ in range(2):
+        chosen = here.preferred(resource, offered, (), size, after if asked else None, 3.0)
+        assert len(chosen) == size
+        assert set(ids).isdisjoint(chosen)
+    for listing in (after, None):
+        with pytest.raises(AllocationConflict, match="held by pod default/a already"):
+            here.allocate(resource, ids, listing, 100.0, 3)
+    here.allocate(resource, chosen, after, 3.0, 3)
+    assert {part.ids for holding in here.holdings for part in holding.parts} == {ids, chosen}
+
+
+@pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
+def test_two_pods_that_have_been_given_the_same(mode: Mode, resource: str, size: int, ids: tuple[str, ...]) -> None:
+    """B1: by an agent that could not know, or by a kubelet that asked nobody. Cards and instances have one user."""
+    here = node(mode, known("a", resource, size), known("b", resource, size))
+    both = listed(resource, a=ids, b=ids)
+    for _ in range(2):  # and it stays so
+        sync_with_listing(both, here.pods, here.holdings, here.setup, 1)
+        assert {holding.uid for holding in here.holdings} == {"uid-a", "uid-b"}
+    if resource == GPU_MEMORY:
+        starts = here.prestart(resource, ids, both, 2)
+        assert [start.directory for start in starts] == ["uid-a-main", "uid-b-main"]
+        assert here.holdings.mib(0) == 2 * size * 1024
+        with pytest.raises(AllocationConflict, match="MiB left"):
+            here.allocate(resource, tuple(encode(0, slot) for slot in range(2, 8)), listed(resource, c=()), 0.0, 2)
+        return
+    with pytest.raises(NotYet, match="delete one of the two pods"):
+        here.prestart(resource, ids, both, 2)
+
+
+def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() -> None:
+    """M4: what it counts with, and its limits, are not made anew under it; no more than the card has is promised."""
+    ids = tuple(encode(0, slot) for slot in range(2))
+    here = node(Mode.CGPU, known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))
+    here = AllocationState(Configuration(), here.setup, here.holdings, frozenset({"uid-a-main"}).__contains__)
+    here.pods.update({name.key: name for name in (known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))})
+    both = listed(GPU_MEMORY, a=ids, b=ids)
+    assert [start.directory for start in here.prestart(GPU_MEMORY, ids, both, 1)] == ["uid-b-main"]
+    most = tuple(encode(0, slot) for slot in range(5))
+    here = node(Mode.CGPU, known("a", GPU_MEMORY, 5), known("b", GPU_MEMORY, 5))
+    with pytest.raises(NotYet, match="3072 of 8192 MiB left, the pod would hold 5120"):
+        here.prestart(GPU_MEMORY, most, listed(GPU_MEMORY, a=most, b=most), 1)
+
+
+def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its_own_amount(tmp_path: Path) -> None:
+    """M4, U3: the API server does not say what the pod is, and says later that its unit is another one."""
+    here = node(Mode.CGPU)
+    parts = {"one": tuple(encode(0, slot) for slot in range(2)), "two": tuple(encode(0, slot) for slot in range(2, 8))}
+    held: dict[str, tuple[str, ...]] = {}
+    listing: Listing = {}
+    for name, ids in parts.items():
+        shown = {each: {GPU_MEMORY: frozenset(held[each])} if each in held else {} for each in parts}
+        listing = {"default/a": ListedPod("default", "a", shown)}
+        here.settle(listing, 1)
+        grant, _ = here.allocate(GPU_MEMORY, ids, listing, 0.0, 1)
+        assert grant.environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(len(ids))
+        held[name] = ids
+    for ids in parts.values():
+        with pytest.raises(NotYet, match="has not said yet what pod default/a asks for"):
+            here.prestart(GPU_MEMORY, ids, listing, 2)
+    claim = NodeLock(tmp_path / "owner", "me")
+    claim.take()
+    store = Store(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
+    pod = simple_pod("a", container("one", mem=2), container("two", mem=6), annotations={MEMORY_UNIT_ANNOTATION: "512"})
+    meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
+    found = known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
+    shown = {name: {GPU_MEMORY: frozenset(ids)} for name, ids in parts.items()}
+    listing = {"default/a": ListedPod("default", "a", shown)}
+    here.pods[found.key] = found
+    starts = [start for ids in parts.values() for start in here.prestart(GPU_MEMORY, ids, listing, 3)]
+    assert [[share.mib for share in start.limits.cards] for start in starts] == [[1024], [3072]]
+    for start in starts:  # as an agent wrote them that did not wait
+        wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.cards)
+        store.write_limits(start.directory, msgspec.structs.replace(start.limits, cards=wrong))
+    later = AllocationState(Configuration(), here.setup, here.holdings, store.started)
+    later.pods[found.key] = found
+    corrected = [start.directory for start in later.let_start() if store.correct_limits(start.directory, start.limits)]
+    assert sorted(corrected) == [start.directory for start in starts]
+    for start, mib in zip(starts, (1024, 3072), strict=True):
+        assert f"card GPU-0 {mib} 0" in (store.allocations / start.directory / "limits").read_text().splitlines()
+    assert not any(store.correct_limits(start.directory, start.limits) for start in later.let_start())

@@ -1,0 +1,124 @@
+"""Which mode and unit are in force, and what people are told."""
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Features
+from gputile.api.core import NodeCondition
+from gputile.api.well_known import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
+from gputile.core.devices.inventory import Card
+from gputile.node.agent.advertise.modes import (
+    MODE_PENDING,
+    UNIT_REFUSED,
+    LabelError,
+    ModePlan,
+    asked_for,
+    placement_condition,
+    plan,
+)
+from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
+
+CARDS = (Card(0, "GPU-0", 15360),)
+SHARE = EffectiveMode(Mode.SHARE, 1024)
+
+
+def condition(made: ModePlan, kind: str) -> NodeCondition:
+    return next(c for c in made.conditions if c.type == kind)
+
+
+def test_a_node_that_joins_takes_its_labels_at_once() -> None:
+    assert plan(None, {MODE_LABEL: "share"}, 128, CARDS, ["ns/a"]).in_force == EffectiveMode(Mode.SHARE, 128)
+    assert plan(None, {}, 1024, CARDS, []).in_force == EffectiveMode(Mode.EXCLUSIVE, 1024)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_follows_when_the_node_is_free(mode: str) -> None:
+    assert plan(SHARE, {MODE_LABEL: mode}, 1024, CARDS, []).in_force.mode == mode
+
+
+def test_no_label_is_the_default_again() -> None:
+    assert plan(SHARE, {}, 1024, CARDS, []).in_force.mode is Mode.EXCLUSIVE
+
+
+def test_a_change_is_held_by_pods_which_are_named() -> None:
+    pods = [f"ns/p{i:02d}" for i in range(14)]
+    held = plan(SHARE, {MODE_LABEL: "cgpu"}, 1024, CARDS, pods)
+    assert held.in_force == SHARE
+    text = condition(held, MODE_PENDING).message
+    assert condition(held, MODE_PENDING).status == "True"
+    assert "mode share stays in force" in text
+    assert "ns/p00" in text
+    assert "and 4 more" in text
+    assert "mode cgpu follows when they are gone" in text
+
+
+def test_the_unit_does_not_wait() -> None:
+    made = plan(SHARE, {MODE_LABEL: "cgpu"}, 128, CARDS, ["ns/a"])
+    assert made.in_force == EffectiveMode(Mode.SHARE, 128)
+
+
+def test_a_wrong_mode_changes_nothing() -> None:
+    made = plan(SHARE, {MODE_LABEL: "exclusive"}, 1024, CARDS, [])
+    assert made.in_force == SHARE
+    assert all(mode in condition(made, MODE_PENDING).message for mode in MODES)
+
+
+def test_a_unit_that_is_too_small_leaves_the_one_before() -> None:
+    large = tuple(Card(i, f"GPU-{i}", 1024 * 1024) for i in range(16))
+    made = plan(SHARE, {MODE_LABEL: "share"}, 64, large, [])
+    assert made.in_force == SHARE
+    assert condition(made, UNIT_REFUSED).status == "True"
+
+
+def test_ways_of_sharing_whole_cards() -> None:
+    asked = asked_for({SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "4"})
+    assert asked == EffectiveMode(Mode.EXCLUSIVE, 0, Sharing.TIME_SLICING, 4)
+    assert asked_for({SHARING_LABEL: "mig"}).sharing is Sharing.MIG
+    for labels in (
+        {SHARING_LABEL: "both"},
+        {SHARING_LABEL: "time-slicing"},
+        {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "1"},
+        {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "many"},
+        {SHARING_LABEL: "mig", MODE_LABEL: "share"},
+    ):
+        with pytest.raises(LabelError, match="the label "):
+            asked_for(labels)
+
+
+@pytest.mark.parametrize(
+    ("mode", "features", "expected"),
+    [
+        ("cgpu", Features(sharing=False), Mode.EXCLUSIVE),
+        ("mps", Features(sharing=False), Mode.EXCLUSIVE),
+        ("topology", Features(sharing=False), Mode.TOPOLOGY),
+        ("topology", Features(topology=False), Mode.EXCLUSIVE),
+        ("share", Features(topology=False), Mode.SHARE),
+        ("default", Features(sharing=False, topology=False), Mode.EXCLUSIVE),
+    ],
+)
+def test_a_mode_whose_feature_is_not_enabled_leaves_whole_cards_and_says_so(
+    mode: str, features: Features, expected: Mode
+) -> None:
+    """M13."""
+    made = plan(None, {MODE_LABEL: mode}, 1024, CARDS, [], features=features)
+    assert made.in_force.mode is expected
+    told = condition(made, MODE_PENDING)
+    assert (told.status, told.reason) == (("False", "ModeInForce") if expected == mode else ("True", "FeatureDisabled"))
+
+
+def test_a_feature_that_is_switched_off_waits_for_the_pods_like_a_change_of_mode() -> None:
+    """M12, M13."""
+    off = Features(sharing=False)
+    held = plan(SHARE, {MODE_LABEL: "share"}, 1024, CARDS, ["ns/a"], features=off)
+    assert held.in_force == SHARE
+    assert condition(held, MODE_PENDING).reason == "PodsOnNode"
+    assert plan(SHARE, {MODE_LABEL: "share"}, 1024, CARDS, [], features=off).in_force.mode is Mode.EXCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("value", "status"), [("foo", "True"), ("", "True"), ("spread", "False"), ("packing", "False")]
+)
+def test_a_placement_that_is_not_known_is_told_with_the_valid_ones_m9(value: str, status: str) -> None:
+    told = placement_condition({"ack.node.gpu.placement": value})
+    assert told.status == status
+    assert (told.status == "True") == ("valid are binpack, spread, packing" in told.message)
+    assert placement_condition({}).status == "False"

@@ -1,0 +1,225 @@
+"""Containers that use several cards together: what they get done on a simulated node, and what others do."""
+
+import pytest
+
+from gputile.node.arbiter.backfill import Begin, TurnCandidate, plan
+from gputile.node.arbiter.node_timeslices import NodeTimeSlices
+from gputile.node.arbiter.shares import WHOLE, Share
+from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, Grant, Limit, TimeSliceScheduler
+from gputile.node.arbiter.together import TOGETHER_FOR, USED_WITHIN, Together
+from tests.unit.node.arbiter.collective import Job, Node
+
+Q = 30 * MS
+BOTH = ("A", "B")
+SECOND = 10**9
+
+
+def percent(part: int) -> Share:
+    return Share(part, WHOLE // 100 * part, WHOLE // 100 * part)
+
+
+def rates(*jobs: Job, seconds: int = 10, longest_wait: int = 1000 * MS) -> tuple[list[float], Node]:
+    """Return the kernels a second of each job, after two seconds in which they find each other."""
+    node = Node(jobs, longest_wait=longest_wait)
+    node.run(2 * SECOND)
+    had = [job.done for job in jobs]
+    node.run((2 + seconds) * SECOND)
+    return [(job.done - before) / seconds for job, before in zip(jobs, had, strict=True)], node
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_kernels_over_two_cards_beside_those_on_one(processes: bool) -> None:
+    """M5: of 200 kernels of 5 ms that card A can do in a second, each of the three has a third."""
+    (x, y, z), node = rates(Job("x", BOTH, processes=processes), Job("y", BOTH, processes=processes), Job("z", ("A",)))
+    assert min(x, y, z) > 64
+    assert max(node.idle.values(), default=0) <= Q // 3, "the single one is not kept waiting beside a free card"
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_weights_hold_over_several_cards(processes: bool) -> None:
+    """G4: 1 to 3 is 1 to 3, and beside one on a single card each has its part of that."""
+    (x, y), _ = rates(Job("x", BOTH, Share(1), processes=processes), Job("y", BOTH, Share(3), processes=processes))
+    assert y / x == pytest.approx(3, rel=0.03)
+    (x, y, z), _ = rates(
+        Job("x", BOTH, processes=processes), Job("y", BOTH, processes=processes), Job("z", ("A",), Share(2))
+    )
+    assert x == pytest.approx(y, rel=0.05)
+    assert z / x == pytest.approx(2, rel=0.05)
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_percentages_hold_over_several_cards(processes: bool) -> None:
+    """M5: 30 % and 60 % of both cards."""
+    (x, y), _ = rates(
+        Job("x", BOTH, percent(30), processes=processes), Job("y", BOTH, percent(60), processes=processes)
+    )
+    assert x / 200 == pytest.approx(0.30, rel=0.02)
+    assert y / 200 == pytest.approx(0.60, rel=0.02)
+
+
+def test_a_low_priority_does_not_starve_over_several_cards() -> None:
+    """G4"""
+    low, high, single = Job("low", BOTH), Job("high", BOTH, Share(priority=9)), Job("single", ("A",))
+    (a, b, c), _ = rates(low, high, single, seconds=20)
+    assert b > 160
+    assert min(a, c) > 3
+    for job in (low, single):
+        gaps = [later - earlier for earlier, later in zip(job.finished, job.finished[1:], strict=False)]
+        assert max(gaps) < 1500 * MS
+
+
+@pytest.mark.parametrize("processes", [False, True])
+def test_sets_that_overlap_in_a_ring(processes: bool) -> None:
+    """M4: three containers, each two of three cards: nobody waits for somebody who waits for him."""
+    jobs = [
+        Job(name, cards, processes=processes) for name, cards in (("x", BOTH), ("y", ("B", "C")), ("z", ("A", "C")))
+    ]
+    got, _ = rates(*jobs)
+    assert min(got) > 60
+
+
+def test_one_over_eight_cards_beside_one_on_each() -> None:
+    """Reserving eight cards leaves none of them idle: all of their time is used, half by each."""
+    cards = tuple("ABCDEFGH")
+    got, _ = rates(Job("x", cards), *(Job(f"single {card}", (card,)) for card in cards), seconds=5)
+    assert min(got) > 97
+
+
+def test_long_kernels_on_one_card_do_not_idle_the_other() -> None:
+    """Card B is not free when it should be: what card A is kept for waits, and others go on meanwhile."""
+    jobs = [Job("x", BOTH), Job("y", BOTH), Job("z", ("A",)), Job("w", ("B",), kernel=45 * MS)]
+    (x, y, z, w), node = rates(*jobs)
+    assert min(x, y, z) > 58
+    assert w * 45 > 330, "a third of B"
+    assert max(node.idle.values()) <= Q // 3
+
+
+def test_processes_with_work_of_their_own_are_not_tied() -> None:
+    """One process a card, and nothing over several: B is not kept from those who could use all of it."""
+    (x, y, z), _ = rates(*(Job(name, BOTH, processes=True, apart=True) for name in "xy"), Job("z", ("A",)))
+    assert z > 64
+    assert x + y > 64 * 2 + 190, "B's time is all theirs"
+
+
+def test_cards_with_different_ceilings_are_apart() -> None:
+    """What can be had of both only at the lower ceiling is not one set: B is used in full."""
+    node = NodeTimeSlices(Q)
+    node.put("A", "x", percent(20), 0)
+    node.put("B", "x", Share(), 0)
+    node.put("B", "y", Share(), 0)
+    assert [card for card, _ in node.want("A", "x", 1, 0) + node.want("B", "x", 1, 0)] == ["A", "B"]
+    node.done("A", 1, 1, Q, True, Q)
+    assert [(card, type(i)) for card, i in node.want("B", "y", 2, Q)] == [("B", Limit)]
+    assert node.card("A").accounts["x"].tied is False
+
+
+def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
+    """A node on which x uses A and B together, and y is on A, z on B."""
+    node = NodeTimeSlices(Q, longest_wait)
+    for card, names in (("A", "xy"), ("B", "xz")):
+        for name in names:
+            node.put(card, name, Share(), 0)
+    node.want("A", "x", 1, 0)
+    node.want("B", "x", 1, 0)
+    return node
+
+
+def test_a_set_is_limited_and_ends_as_one() -> None:
+    node = both()
+    said = node.want("A", "y", 2, 40 * MS)
+    assert sorted((card, type(i), i.remaining) for card, i in said if isinstance(i, Limit)) == [
+        ("A", Limit, 0),
+        ("B", Limit, 0),
+    ]
+
+
+def test_a_turn_on_another_card_is_kept_for_a_moment() -> None:
+    """It is there for the set's next kernel; nobody comes for it within a sixth of a quantum, and it is another's."""
+    node = both()
+    node.want("A", "y", 2, 0)
+    node.want("B", "z", 3, 0)
+    node.done("B", 1, 1, 5 * MS, False, 6 * MS)
+    assert node.tick("B", 10 * MS) == []
+    assert node.want("B", "x", 1, 10 * MS) == [("B", Grant(1, 1, 20 * MS))]
+    node.done("B", 1, 1, 5 * MS, False, 12 * MS)
+    at = node.wake_at("B", 12 * MS)
+    assert at == 12 * MS + Q // 6
+    assert node.tick("B", at) == [("B", Grant(3, 2, Q))]
+
+
+def test_a_set_that_is_given_back_is_free_at_once() -> None:
+    node = both()
+    node.want("A", "y", 2, 0)
+    node.done("B", 1, 1, 5 * MS, False, 6 * MS)
+    assert node.done("A", 1, 1, 5 * MS, False, 6 * MS) == [("A", Grant(2, 2, Q))]
+    assert node.card("B").owner is None
+
+
+def test_one_that_is_removed_from_one_card_of_its_set() -> None:
+    node = both()
+    node.want("A", "y", 2, 0)
+    assert node.remove("A", "x", 5 * MS) == [("A", Grant(2, 2, 0))]
+    assert node.card("B").accounts["x"].tied is False
+    assert node.want("B", "z", 3, 6 * MS) == []
+    assert node.done("B", 1, 1, Q, True, Q) == [("B", Grant(3, 2, Q))]
+
+
+def test_no_more_than_so_many_processes_have_a_turn_at_once() -> None:
+    """Those of a container that are too many wait for its next turn, the first that came first."""
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    turns.want("b", 1000, 0)
+    for member in range(100):
+        turns.want("a", member, 0)
+    said = turns.done(1000, 1, MS, True, MS)
+    assert [i.member for i in said] == list(range(MOST_HOLDERS))
+    number = next(i.turn for i in said)
+    for member in range(MOST_HOLDERS):
+        said = turns.done(member, number, Q, True, MS + Q)
+    assert [i.member for i in said] == [1000], "and another container is not kept waiting by them"
+    said = turns.done(1000, number + 1, Q, False, MS + 2 * Q)
+    assert [i.member for i in said] == [*range(MOST_HOLDERS, 100), *range(2 * MOST_HOLDERS - 100)]
+
+
+def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
+    """Conservative backfilling: one that is earlier begins when it could without the others."""
+
+    def begun(busy: dict[str, int | None], *wanted: tuple[str, int]) -> list[Begin]:
+        candidates = [TurnCandidate((1, 1, 0, rank, cards), cards, tuple(cards)) for cards, rank in wanted]
+        return plan(0, candidates, busy, Q, 5 * MS)
+
+    assert begun({"A": None, "B": None}, ("AB", 0), ("A", 1)) == [Begin("AB", ("A", "B"), None)]
+    assert begun({"A": None, "B": 10 * MS}, ("AB", 0), ("A", 1)) == [Begin("A", ("A",), 10 * MS)], "it fits before"
+    assert begun({"A": None, "B": 4 * MS}, ("AB", 0), ("A", 1)) == [], "it does not"
+    assert begun({"A": None, "B": 4 * MS}, ("AB", 1), ("A", 0)) == [Begin("A", ("A",), None)]
+    assert begun({"A": 9 * MS, "B": None, "C": None}, ("AB", 0), ("BC", 1)) == [Begin("BC", ("B", "C"), 9 * MS)]
+
+
+def test_what_is_used_together() -> None:
+    together = Together()
+    assert together.wants("x", 1, "A", 0) == {"A"}
+    assert together.wants("x", 1, "B", USED_WITHIN) == {"A", "B"}
+    assert together.wants("x", 1, "B", USED_WITHIN + 1) == {"B"}
+    together.note("x", "AB", 0)
+    assert together.of("x", TOGETHER_FOR) == ("A", "B")
+    assert together.of("y", 0) == ()
+    together.note("x", "A", 5)
+    assert together.of("x", TOGETHER_FOR + 1) == ()
+    together.forget("x", "A")
+    assert together.of("x", 0) == ()
+
+
+def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
+    """M5: containers come and go for months; what is kept of them goes with them, in whatever order they end."""
+    together = Together()
+    for name in range(1000):
+        for card in "AB":
+            together.wants(name, 2 * name, card, 0)
+            together.wants(name, 2 * name + 1, card, 0)
+        together.note(name, "AB", 0)
+        if name % 2:
+            together.forget_member(2 * name)
+        for card in "AB":
+            together.forget(name, card)
+    assert len(together) == 0

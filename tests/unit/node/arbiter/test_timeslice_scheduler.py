@@ -1,0 +1,237 @@
+import pytest
+
+from gputile.node.arbiter.shares import WHOLE, Share
+from gputile.node.arbiter.timeslice_scheduler import MOST_OVERRUN, MS, Grant, Limit, TimeSliceScheduler
+from tests.unit.node.arbiter.machine import Client, Machine
+
+Q = 30 * MS
+
+
+def percent(part: int) -> Share:
+    return Share(part, WHOLE // 100 * part, WHOLE // 100 * part)
+
+
+def run(*clients: Client, seconds: float = 20.0) -> list[float]:
+    machine = Machine(list(clients))
+    machine.run(int(seconds * 1e9))
+    return machine.shares()
+
+
+@pytest.mark.parametrize("back", [0, MS // 5])
+def test_30_and_60_percent_are_1_to_2_and_under_their_caps(back: int) -> None:
+    """M5: whether a client asks again with its return or a moment after it."""
+    a, b = run(Client("a", percent(30), back=back), Client("b", percent(60), back=back))
+    assert b / a == pytest.approx(2, rel=0.02)
+    assert 0.29 < a <= 0.302
+    assert 0.58 < b <= 0.602
+
+
+@pytest.mark.parametrize("back", [0, MS // 5])
+def test_weights_1_to_3(back: int) -> None:
+    """G4"""
+    a, b = run(Client("a", Share(1), back=back), Client("b", Share(3), back=back))
+    assert b / a == pytest.approx(3, rel=0.02)
+    assert a + b > 0.97
+
+
+def test_long_kernels_are_debts() -> None:
+    """G4: one that overruns each of its turns by far gets no more than the other."""
+    a, b = run(Client("a", Share(), kernel=200 * MS), Client("b", Share(), kernel=1 * MS))
+    assert a / b == pytest.approx(1, rel=0.05)
+
+
+def test_alone_under_a_cap() -> None:
+    """M5: a lone pod with 30 % gets 30 %."""
+    (a,) = run(Client("a", percent(30)))
+    assert a == pytest.approx(0.30, rel=0.01)
+
+
+def test_alone_without_a_cap_nothing_is_measured() -> None:
+    """M4: one turn for ever."""
+    client = Client("a", Share())
+    machine = Machine([client])
+    machine.run(10**10)
+    assert client.starts == [0]
+    assert machine.turns.wake_at(machine.now) is None
+
+
+def test_a_low_priority_does_not_starve() -> None:
+    """G4: it waits no longer than the bound and one turn."""
+    high, low = Client("high", Share(priority=100)), Client("low", Share())
+    machine = Machine([high, low])
+    machine.run(20 * 10**9)
+    assert high.busy / machine.now > 0.93
+    assert low.busy / machine.now > 0.02
+    assert low.longest_wait <= 1000 * MS + 2 * Q
+
+
+def test_a_low_weight_progresses() -> None:
+    """G4: even where its weight gives it less than a turn in the longest wait."""
+    a, b = run(Client("a", Share(1)), Client("b", Share(100)))
+    assert 1 / 101 <= a < 0.035
+    assert b > 0.95
+
+
+def test_a_floor_goes_before_priority() -> None:
+    """What is guaranteed is had even beside a pod of higher priority; the rest goes to that one."""
+    a, b = run(Client("a", Share(floor=WHOLE // 5)), Client("b", Share(priority=9)))
+    assert a == pytest.approx(0.2, rel=0.1)
+    assert b > 0.75
+
+
+def test_sixteen_share_evenly() -> None:
+    shares = run(*(Client(f"c{i}", Share()) for i in range(16)), seconds=60)
+    assert max(shares) / min(shares) < 1.03
+
+
+def test_a_turn_without_end_is_limited_when_another_waits() -> None:
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    assert turns.want("a", 1, 0) == [Grant(1, 1, 0)]
+    assert turns.want("b", 2, 10 * MS) == [Limit(1, 1, 20 * MS)]
+    assert turns.done(1, 1, 31 * MS, True, 31 * MS) == [Grant(2, 2, Q)]
+
+
+def test_after_a_long_turn_without_end_it_ends_at_once() -> None:
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    turns.want("a", 1, 0)
+    assert turns.want("b", 2, 500 * MS) == [Limit(1, 1, 0)]
+
+
+def test_a_silent_holder_loses_its_turn_within_a_quantum() -> None:
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    turns.want("a", 1, 0)
+    turns.want("b", 2, 0)
+    assert turns.wake_at(Q) == 2 * Q
+    assert turns.tick(2 * Q) == [Grant(2, 2, Q)]
+    assert turns.want("a", 1, 2 * Q) == [], "it has not given the turn back yet"
+
+
+def test_what_a_silent_holder_occupies_is_charged_when_it_comes_back() -> None:
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    turns.want("a", 1, 0)
+    turns.want("b", 2, 0)
+    turns.tick(2 * Q)
+    turns.done(2, 2, 0, True, 3 * Q)
+    turns.done(1, 1, 0, True, 5 * Q)
+    assert turns.accounts["a"].used == 5 * Q
+
+
+def test_a_holder_that_lives_may_overrun_but_not_for_ever() -> None:
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    turns.want("a", 1, 0)
+    turns.want("b", 2, 0)
+    for at in range(Q, Q + MOST_OVERRUN, Q // 2):
+        assert turns.busy(1, 1, at) == []
+    assert turns.busy(1, 1, Q + MOST_OVERRUN) == [Grant(2, 2, Q)]
+
+
+def test_a_killed_holder_loses_its_turn_at_once() -> None:
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    turns.want("a", 1, 0)
+    turns.want("b", 2, 0)
+    assert turns.leave(1, 5 * MS) == [Grant(2, 2, Q)]
+
+
+def test_the_processes_of_a_container_hold_its_turn_together() -> None:
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    turns.want("a", 1, 0)
+    turns.want("b", 3, 0)
+    assert turns.want("a", 2, 10 * MS) == [Grant(2, 1, 20 * MS)]
+    assert turns.done(1, 1, 15 * MS, False, 15 * MS) == []
+    assert turns.holders == {2}
+    assert turns.done(2, 1, 10 * MS, False, 20 * MS) == [Grant(3, 2, Q)]
+    assert turns.accounts["a"].used == 15 * MS
+
+
+@pytest.mark.parametrize(("used", "charged"), [(10 * MS, 10 * MS), (0, 5 * MS), (90 * MS, 20 * MS)])
+def test_what_is_charged_is_between_a_quarter_of_the_turn_and_all_of_it(used: int, charged: int) -> None:
+    turns = TimeSliceScheduler(Q)
+    turns.put("a", percent(50), 0)
+    turns.want("a", 1, 0)
+    turns.done(1, 1, used, False, 20 * MS)
+    assert turns.accounts["a"].used == charged
+
+
+def test_a_container_that_was_away_gets_no_credit() -> None:
+    machine = Machine([Client("a", Share())])
+    machine.run(10 * 10**9)
+    turns = machine.turns
+    turns.put("b", Share(), machine.now)
+    turns.want("b", 7, machine.now)
+    assert turns.accounts["b"].virtual == pytest.approx(turns.accounts["a"].virtual)
+
+
+def test_removed_with_its_turn() -> None:
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, Share(), 0)
+    turns.want("a", 1, 0)
+    turns.want("b", 2, 0)
+    assert turns.remove("a", 5 * MS) == [Grant(2, 2, 0)]
+    assert turns.want("a", 1, 6 * MS) == []
+
+
+def test_a_new_share_counts_from_now_on() -> None:
+    machine = Machine([Client("a", percent(30)), Client("b", percent(30))])
+    machine.run(10 * 10**9)
+    before = [client.busy for client in machine.clients]
+    machine.turns.put("b", percent(60), machine.now)
+    machine.run(20 * 10**9)
+    a, b = (client.busy - had for client, had in zip(machine.clients, before, strict=True))
+    assert b / a == pytest.approx(2, rel=0.03)
+
+
+def test_nobody_pays_for_an_arbiter_that_slept() -> None:
+    turns = TimeSliceScheduler(Q)
+    for name in "ab":
+        turns.put(name, percent(50), 0)
+    turns.want("a", 1, 0)
+    turns.want("b", 2, 0)
+    turns.leave(1, 5000 * MS)
+    assert turns.accounts["a"].used <= 2 * Q
+
+
+@pytest.mark.parametrize("others", [[], [Client("now and then", Share(), back=300 * MS)]])
+def test_what_nobody_else_wanted_takes_nothing_off_a_guarantee(others: list[Client]) -> None:
+    """M5: one that had nearly all of the card for a minute gets its 30 % as soon as one of higher priority comes."""
+    clients = [Client("a", Share(floor=WHOLE * 3 // 10)), Client("b", Share(priority=9)), *others]
+    machine = Machine(clients, late={1: 60_000 * MS})
+    machine.run(60_000 * MS)
+    had = clients[0].busy + machine.runs_for(0)
+    machine.run(63_000 * MS)
+    got = clients[0].busy + machine.runs_for(0) - had
+    assert got / (3000 * MS) == pytest.approx(0.3, abs=0.05)
+
+
+def test_work_of_a_time_alone_is_owed_for_a_quantum_at_most() -> None:
+    """G4: what was submitted before another came outlasts the turn, but does not keep its owner away for as long."""
+    turns = TimeSliceScheduler(Q)
+    turns.put("a", Share(), 0)
+    turns.put("b", Share(), 0)
+    assert turns.want("a", 1, 0) == [Grant(1, 1, 0)]
+    now = 10_000 * MS
+    assert turns.want("b", 2, now) == [Limit(1, 1, 0)]
+    for passed in range(0, 400, 10):
+        turns.busy(1, 1, now + passed * MS)
+    said = turns.done(1, 1, 10_400 * MS, again=True, now=now + 400 * MS)
+    had = 0
+    now += 400 * MS
+    while (grant := next(g for g in said if isinstance(g, Grant))).member == 2:
+        now += Q
+        had += Q
+        said = turns.done(2, grant.turn, Q, again=True, now=now)
+    assert had <= 2 * Q

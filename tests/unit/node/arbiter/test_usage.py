@@ -1,0 +1,57 @@
+"""What the arbiter says of the time that was used adds up over arbiters, and what is no such line is refused."""
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.node.arbiter.usage import Totals, UsageError, Used, decode_usage, encode_usage
+
+names = st.text(max_size=20)
+used = st.dictionaries(names, st.dictionaries(names, st.integers(min_value=0, max_value=2**62), max_size=3), max_size=3)
+
+
+@given(used)
+def test_a_line_is_read_as_it_was_written(said: Used) -> None:
+    line = encode_usage(said)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    assert decode_usage(line) == said
+
+
+@given(st.binary(max_size=100))
+def test_anything_else_is_refused_or_read(junk: bytes) -> None:
+    with contextlib.suppress(UsageError):
+        assert isinstance(decode_usage(junk), dict)
+
+
+@pytest.mark.parametrize("line", [b"", b"[]", b'{"a": 1}', b'{"a": {"b": -1}}', b"[" * 5000])
+def test_what_is_wrong(line: bytes) -> None:
+    with pytest.raises(UsageError):
+        decode_usage(line)
+
+
+def test_totals_go_on_over_arbiters_and_never_back() -> None:
+    totals = Totals()
+    totals.begin()
+    totals.take({"/a": {"GPU-0": 5}, "/b": {"GPU-0": 2}})
+    totals.take({"/a": {"GPU-0": 4}, "/b": {"GPU-0": 3}})  # a turn's charge was taken back in part
+    assert totals.nanoseconds() == {("/a", "GPU-0"): 5, ("/b", "GPU-0"): 3}
+    totals.begin()
+    assert totals.nanoseconds() == {("/a", "GPU-0"): 5, ("/b", "GPU-0"): 3}
+    totals.take({"/a": {"GPU-0": 1}})  # the container of /b has gone meanwhile
+    assert totals.nanoseconds() == {("/a", "GPU-0"): 6}
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 100)), max_size=20))
+def test_a_counter_never_falls(said: list[int | None]) -> None:
+    totals, before = Totals(), 0
+    for spent in said:
+        if spent is None:
+            totals.begin()
+        else:
+            totals.take({"/a": {"g": spent}})
+        now = totals.nanoseconds().get(("/a", "g"), 0)
+        assert now >= before
+        before = now

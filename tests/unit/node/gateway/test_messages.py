@@ -1,0 +1,112 @@
+"""What gateway and agent say to each other survives the way, and what is damaged is refused."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.node.gateway.messages import (
+    Answer,
+    Call,
+    CallRefused,
+    FromAgent,
+    FromGateway,
+    ListDevices,
+    Listed,
+    MessageChannel,
+    Offer,
+    State,
+    TakeCharge,
+    to_agent,
+    to_gateway,
+)
+
+names = st.text(max_size=20)
+numbers = st.integers(min_value=0, max_value=2**40)
+from_agent = st.one_of(
+    st.builds(TakeCharge),
+    st.builds(Offer, st.lists(names).map(tuple), st.dictionaries(names, st.binary(max_size=5000))),
+    st.builds(ListDevices, numbers, st.floats(min_value=0, max_value=100)),
+    st.builds(Answer, numbers, st.binary(max_size=5000)),
+    st.builds(CallRefused, numbers, names, names),
+)
+from_gateway = st.one_of(
+    st.builds(State, st.booleans(), st.booleans(), st.floats(min_value=0, max_value=1e9), numbers),
+    st.builds(Call, numbers, names, names, st.binary(max_size=5000)),
+    st.builds(Listed, numbers, st.none() | st.binary(max_size=5000)),
+)
+
+
+def linked(work: Callable[[MessageChannel[FromAgent], MessageChannel[FromGateway]], Awaitable[None]]) -> None:
+    """Do ``work`` with the gateway's end and the agent's end of a connection."""
+
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        gateway = to_agent(*await asyncio.open_connection(sock=ours))
+        agent = to_gateway(*await asyncio.open_connection(sock=theirs))
+        try:
+            await work(gateway, agent)
+        finally:
+            gateway.close()
+            agent.close()
+
+    asyncio.run(main())
+
+
+@given(st.lists(from_agent, max_size=5), st.lists(from_gateway, max_size=5))
+def test_what_is_sent_arrives_in_order(up: list[FromAgent], down: list[FromGateway]) -> None:
+    async def work(gateway: MessageChannel[FromAgent], agent: MessageChannel[FromGateway]) -> None:
+        for message in up:
+            agent.send(message)
+        for answer in down:
+            gateway.send(answer)
+        async with asyncio.timeout(5):
+            heard, told = gateway.messages(), agent.messages()
+            assert [await anext(heard) for _ in up] == up
+            assert [await anext(told) for _ in down] == down
+
+    linked(work)
+
+
+@given(st.binary(max_size=200))
+def test_what_is_no_message_is_refused_and_never_hangs(junk: bytes) -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        gateway = to_agent(*await asyncio.open_connection(sock=ours))
+        with theirs:
+            theirs.sendall(len(junk).to_bytes(4, "big") + junk)
+        try:
+            async with asyncio.timeout(5):
+                with contextlib.suppress(msgspec.MsgspecError):
+                    heard = [message async for message in gateway.messages()]
+                    assert all(isinstance(message, msgspec.Struct) for message in heard)
+        finally:
+            gateway.close()
+
+    asyncio.run(main())
+
+
+def test_half_a_message_is_the_end() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        gateway = to_agent(*await asyncio.open_connection(sock=ours))
+        with theirs:
+            theirs.sendall((100).to_bytes(4, "big") + b"only so much")
+        async with asyncio.timeout(5):
+            assert [message async for message in gateway.messages()] == []
+        gateway.close()
+
+    asyncio.run(main())
+
+
+def test_nobody_is_told_anything_after_the_end() -> None:
+    async def work(gateway: MessageChannel[FromAgent], agent: MessageChannel[FromGateway]) -> None:
+        agent.close()
+        gateway.close()
+        gateway.send(State())
+
+    linked(work)

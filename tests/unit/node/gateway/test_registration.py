@@ -1,0 +1,49 @@
+"""What happens to a resource while its socket is made anew."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+
+from gputile.node.gateway.registration import FIRST_PAUSE_S, LONGEST_PAUSE_S, Registrar, pause_after
+from gputile.node.gateway.sockets import answers
+
+RESOURCE = "aliyun.com/gpu-mem"
+
+
+async def _carry(*_: object) -> bytes:
+    await asyncio.sleep(30)
+    return b""
+
+
+def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp_path: Path) -> None:
+    """G1: a socket that answers without an owner would pass for another gateway's for ever."""
+
+    def sockets() -> list[Path]:
+        return list(tmp_path.glob("gputile-*"))
+
+    async def main() -> None:
+        registrar = Registrar(tmp_path, _carry)
+        await registrar.offer([RESOURCE], {RESOURCE: b""})
+        await registrar.look()
+        (first,) = sockets()
+        channel = grpc.aio.insecure_channel(f"unix:{first}")
+        call = channel.unary_unary("/v1beta1.DevicePlugin/Allocate")(b"")  # so that stopping takes a moment
+        await asyncio.sleep(0.2)
+        first.unlink()  # a kubelet that starts removes all sockets
+        looking = asyncio.create_task(registrar.look())
+        await asyncio.sleep(0.1)
+        await registrar.offer([], {})
+        await looking
+        assert not any(answers(path) for path in sockets())
+        assert not registrar.others()
+        call.cancel()
+        await channel.close()
+        await registrar.let_go()
+
+    asyncio.run(main())
+
+
+def test_the_pause_after_days_of_failures_is_the_longest() -> None:
+    assert [pause_after(failures) for failures in (1, 2)] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S]
+    assert {pause_after(failures) for failures in (50, 1025, 10**9)} == {LONGEST_PAUSE_S}

@@ -1,0 +1,156 @@
+"""The kubelet's calls wait for the next agent, but not for ever, and none is tried on agent after agent (G1)."""
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import grpc
+import pytest
+
+from gputile.node.gateway import relay as relaying
+from gputile.node.gateway.messages import (
+    Answer,
+    Call,
+    CallRefused,
+    FromAgent,
+    FromGateway,
+    MessageChannel,
+    to_agent,
+    to_gateway,
+)
+from gputile.node.gateway.relay import MOST_TRIES, RefusedError, Relay
+
+
+class Agents:
+    """Agents that come one after the other."""
+
+    def __init__(self) -> None:
+        self.relay = Relay()
+        self._open: list[MessageChannel[FromAgent] | MessageChannel[FromGateway]] = []
+
+    async def next(self) -> MessageChannel[FromGateway]:
+        """Connect another one, and return its end."""
+        ours, theirs = socket.socketpair()
+        gateway = to_agent(*await asyncio.open_connection(sock=ours))
+        agent = to_gateway(*await asyncio.open_connection(sock=theirs))
+        self._open += [gateway, agent]
+        self.relay.connect(gateway)
+        return agent
+
+    async def hear(self, agent: MessageChannel[FromGateway]) -> Call:
+        """Return the next call that an agent gets."""
+        async with asyncio.timeout(5):
+            message = await anext(agent.messages())
+        assert isinstance(message, Call)
+        return message
+
+    def ask(self, body: bytes = b"which") -> "asyncio.Task[bytes]":
+        """Call as the kubelet does."""
+        return asyncio.create_task(self.relay.call("Allocate", "aliyun.com/gpu-mem", body))
+
+    def close(self) -> None:
+        for link in self._open:
+            link.close()
+
+
+def with_agents(work: Callable[[Agents], Awaitable[None]]) -> None:
+    async def main() -> None:
+        agents = Agents()
+        try:
+            await work(agents)
+        finally:
+            agents.close()
+
+    asyncio.run(main())
+
+
+def test_an_answer_goes_to_the_call_that_it_is_for() -> None:
+    async def work(agents: Agents) -> None:
+        agent = await agents.next()
+        first, second = agents.ask(b"a"), agents.ask(b"b")
+        one, two = await agents.hear(agent), await agents.hear(agent)
+        agents.relay.take(Answer(two.number, b"B"))
+        agents.relay.take(Answer(one.number, b"A"))
+        agents.relay.take(Answer(999, b"of nobody"))
+        assert (await first, await second) == (b"A", b"B")
+
+    with_agents(work)
+
+
+def test_a_refusal_keeps_its_status() -> None:
+    async def work(agents: Agents) -> None:
+        agent, asked = await agents.next(), agents.ask()
+        call = await agents.hear(agent)
+        agents.relay.take(CallRefused(call.number, "FAILED_PRECONDITION", "another card"))
+        with pytest.raises(RefusedError, match="another card") as caught:
+            await asked
+        assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
+
+    with_agents(work)
+
+
+def test_calls_wait_for_the_next_agent_in_their_order() -> None:
+    async def work(agents: Agents) -> None:
+        first = await agents.next()
+        taken = agents.ask(b"taken along")
+        assert (await agents.hear(first)).body == b"taken along"
+        agents.relay.disconnect()
+        waits = agents.ask(b"came meanwhile")
+        await asyncio.sleep(0)
+        second = await agents.next()
+        for body in (b"taken along", b"came meanwhile"):
+            call = await agents.hear(second)
+            assert call.body == body
+            agents.relay.take(Answer(call.number, body.upper()))
+        assert (await taken, await waits) == (b"TAKEN ALONG", b"CAME MEANWHILE")
+
+    with_agents(work)
+
+
+def test_a_call_that_agents_die_of_is_given_up() -> None:
+    async def work(agents: Agents) -> None:
+        asked = agents.ask()
+        await asyncio.sleep(0)
+        for _ in range(MOST_TRIES):
+            await agents.hear(await agents.next())
+            agents.relay.disconnect()
+        await agents.next()
+        with pytest.raises(RefusedError, match="dies of this call"):
+            await asked
+
+    with_agents(work)
+
+
+def test_no_agent_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relaying, "AWAY_FOR_S", 0.05)
+
+    async def work(agents: Agents) -> None:
+        agent = await agents.next()
+        asked = agents.ask()
+        await agents.hear(agent)
+        await asyncio.sleep(0.1)  # an agent that is there may take its time
+        assert not asked.done()
+        agents.relay.disconnect()
+        with pytest.raises(RefusedError, match="does not run") as caught:
+            await asked
+        assert caught.value.code is grpc.StatusCode.UNAVAILABLE
+
+    with_agents(work)
+
+
+def test_a_kubelet_that_gives_up_is_forgotten() -> None:
+    async def work(agents: Agents) -> None:
+        agent = await agents.next()
+        asked = agents.ask(b"given up")
+        await agents.hear(agent)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+        agents.relay.disconnect()
+        second = await agents.next()
+        later = agents.ask(b"later")
+        call = await agents.hear(second)
+        assert call.body == b"later"
+        agents.relay.take(Answer(call.number, b""))
+        assert await later == b""
+
+    with_agents(work)

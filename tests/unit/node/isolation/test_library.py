@@ -1,0 +1,276 @@
+"""The library's place on a node, and the mounts of a container."""
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gputile.api.well_known import Mode
+from gputile.core.devices.allocation import CardShare
+from gputile.node.agent.allocate.answer import Limits
+from gputile.node.agent.allocate.isolation_mounts import IsolationMounts, NotIsolated
+from gputile.node.agent.allocate.usage_files import UsageFiles
+from gputile.node.agent.allocate.usage_mount import is_mounted, mount_usage
+from gputile.node.agent.checkpoint.store import Store
+from gputile.node.gateway.node_lock import NodeLock
+from gputile.node.isolation.library import NAME, LibraryMissing, install, library_path, place_in
+from gputile.node.isolation.limits import USAGE_BYTES
+from tests.localcluster.nosuid import nosuid_directory
+
+
+def test_each_version_has_its_place(tmp_path: Path) -> None:
+    """A new version goes beside the old one: containers that run keep what they have."""
+    files = [tmp_path / "one.so", tmp_path / "two.so"]
+    for path in files:
+        path.write_text(path.name)
+    installed = []
+    for path in [*files, files[0]]:
+        content = path.read_bytes()
+        installed.append(place_in(tmp_path / "library", content))
+        install(installed[-1], content)
+    assert installed[0] == installed[2] != installed[1]
+    assert [found.library.read_text() for found in installed] == ["one.so", "two.so", "one.so"]
+    assert {found.preload.read_text() for found in installed} == {f"/etc/gputile/{NAME}\n"}
+
+
+@dataclass
+class Node:
+    """A node whose agent has ``enforcement``; the host calls ``state`` /host/state."""
+
+    state: Path
+    usage: UsageFiles
+    enforcement: IsolationMounts
+
+    def answer(self, mode: Mode = Mode.CGPU) -> dict[str, str]:
+        """Return what a container is told to mount, by its own paths."""
+        mounts = {m.container_path: m.host_path for m in self.enforcement.mounts(mode, "a")}
+        return {"/etc/gputile/allocation": "/host/state/allocations/a", **mounts}
+
+    def at(self, host_path: str) -> Path:
+        """Return where the agent sees what the host has there."""
+        path = Path(host_path)
+        return self.state / path.relative_to("/host/state") if host_path.startswith("/host/state") else path
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    usage = UsageFiles(nosuid_directory())
+    return Node(tmp_path, usage, IsolationMounts(tmp_path, Path("/host/state"), usage))
+
+
+def test_without_a_compiler_nothing_starts_unisolated(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """M4, G5: an install without the library starts no container in an isolated mode, and says why; others work."""
+
+    def missing() -> Path:
+        raise LibraryMissing("this gputile has no library")
+
+    monkeypatch.setattr("gputile.node.agent.allocate.isolation_mounts.library_path", missing)
+    for mode in Mode:
+        isolated = mode in (Mode.CGPU, Mode.CORE_MEM)
+        assert node.enforcement.problem(mode) == ("this gputile has no library" if isolated else "")
+        assert node.enforcement.mounts(mode, "a") == []
+
+
+def test_an_isolated_container_gets_the_library(node: Node) -> None:
+    """M4, M5: the library and what loads it read-only, the place to count writable, all under the host's names."""
+    for mode in (Mode.CGPU, Mode.CORE_MEM):
+        mounts = {m.container_path: m for m in node.enforcement.mounts(mode, "a")}
+        assert {path: m.read_only for path, m in mounts.items()} == {
+            f"/etc/gputile/{NAME}": True,
+            "/etc/ld.so.preload": True,
+            "/etc/ld-nix.so.preload": True,
+            "/etc/gputile/usage": False,
+        }
+        usage = node.enforcement.prepare(mode, "a", node.answer(mode))
+        assert usage == node.usage.path("a") == Path(mounts["/etc/gputile/usage"].host_path)
+        assert node.at(mounts[f"/etc/gputile/{NAME}"].host_path).read_bytes() == library_path().read_bytes()
+        for path in ("/etc/ld.so.preload", "/etc/ld-nix.so.preload"):
+            assert node.at(mounts[path].host_path).read_text() == f"/etc/gputile/{NAME}\n"
+    assert node.enforcement.mounts(Mode.SHARE, "a") == []
+    assert node.enforcement.prepare(Mode.SHARE, "a", {}) is None
+
+
+def test_what_was_answered_while_nothing_could_be_written_is_there_when_it_starts(node: Node) -> None:
+    """M4: the answer names the files that will be there, so a disk that was full for a moment costs no pod."""
+    (node.state / "library").write_text("no directory can be made here")
+    answer = node.answer()
+    with pytest.raises(NotIsolated, match="library"):
+        node.enforcement.prepare(Mode.CGPU, "a", answer)
+    (node.state / "library").unlink()
+    assert node.enforcement.prepare(Mode.CGPU, "a", answer) == node.usage.path("a")
+    assert all(node.at(answer[path]).is_file() for path in (f"/etc/gputile/{NAME}", "/etc/ld.so.preload"))
+
+
+def no_library(answer: dict[str, str]) -> None:
+    del answer[f"/etc/gputile/{NAME}"]
+
+
+def no_preload(answer: dict[str, str]) -> None:
+    del answer["/etc/ld.so.preload"]
+
+
+def nothing_at_all(answer: dict[str, str]) -> None:
+    answer.clear()
+
+
+def anothers_directory(answer: dict[str, str]) -> None:
+    answer["/etc/gputile/allocation"] += "2"
+
+
+def anothers_usage(answer: dict[str, str]) -> None:
+    answer["/etc/gputile/usage"] += "2"
+
+
+def another_library(answer: dict[str, str]) -> None:
+    answer[f"/etc/gputile/{NAME}"] = "/lib/other.so"
+
+
+WRONG = (no_library, no_preload, nothing_at_all, anothers_directory, anothers_usage, another_library)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_answer_that_does_not_isolate_starts_nothing_for_good(
+    node: Node, wrong: Callable[[dict[str, str]], None]
+) -> None:
+    """M4, M5: the kubelet keeps the answer, whatever the node can do by now."""
+    answer = node.answer()
+    wrong(answer)
+    for mode in (Mode.CGPU, Mode.CORE_MEM):
+        with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted anew"):
+            node.enforcement.prepare(mode, "a", answer)
+    with pytest.raises(NotIsolated, match="delete the pod, so that it is admitted anew"):
+        node.enforcement.prepare(Mode.CGPU, "a", None)
+
+
+def damaged(path: Path) -> None:
+    path.write_bytes(b"something else")
+
+
+def gone(path: Path) -> None:
+    path.unlink()
+
+
+def a_directory(path: Path) -> None:
+    """What containerd makes where the source of a mount is missing."""
+    path.unlink()
+    path.mkdir()
+
+
+def a_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/null")
+
+
+@pytest.mark.parametrize("harm", [damaged, gone, a_directory, a_link])
+def test_files_that_an_answer_names_are_what_they_should_be(
+    node: Node, harm: Callable[[Path], None], tmp_path: Path
+) -> None:
+    """M4: of this version and of one that is no longer installed; that something is there is not enough."""
+    old = place_in(tmp_path / "library", b"an older library")
+    install(old, b"an older library")
+    of_old = node.answer() | {
+        f"/etc/gputile/{NAME}": f"/host/state/{old.library.relative_to(tmp_path)}",
+        "/etc/ld.so.preload": f"/host/state/{old.preload.relative_to(tmp_path)}",
+    }
+    node.enforcement.prepare(Mode.CGPU, "a", of_old)
+    assert old.library.read_bytes() == b"an older library"
+    for answer in (node.answer(), of_old):
+        node.enforcement.prepare(Mode.CGPU, "a", answer)
+        library, preload = (node.at(answer[path]) for path in (f"/etc/gputile/{NAME}", "/etc/ld.so.preload"))
+        for path in (library, preload):
+            harm(path)
+            node.enforcement.prepare(Mode.CGPU, "a", answer)
+            assert stat.S_ISREG(path.lstat().st_mode)
+        assert library.read_bytes() == library_path().read_bytes()
+        assert preload.read_text() == f"/etc/gputile/{NAME}\n"
+
+
+def test_what_an_older_agent_answered_is_served(node: Node) -> None:
+    """M4: where it had the place to count; that is closed to the node's other users too."""
+    answer = node.answer() | {"/etc/gputile/usage": "/host/state/allocations/a/usage"}
+    assert node.enforcement.prepare(Mode.CGPU, "a", answer) == node.state / "allocations/a/usage"
+
+
+def test_a_place_that_allows_setuid_takes_nothing(tmp_path: Path, node: Node) -> None:
+    """M4: what a container may write must not run as root for others of the node."""
+    allows = next((path for path in (tmp_path, Path.cwd()) if not os.statvfs(path).f_flag & os.ST_NOSUID), None)
+    if allows is None:
+        pytest.skip("every file system here is mounted nosuid")
+    inside = allows / f"gputile-usage-{os.getpid()}"
+    enforcement = IsolationMounts(tmp_path, Path("/host/state"), UsageFiles(inside))
+    try:
+        assert "not mounted nosuid" in enforcement.problem(Mode.CGPU)
+        assert enforcement.problem(Mode.SHARE) == ""
+        answer = node.answer() | {"/etc/gputile/usage": str(inside / "a")}
+        with pytest.raises(NotIsolated, match="not mounted nosuid"):
+            enforcement.prepare(Mode.CGPU, "a", answer)
+    finally:
+        inside.rmdir()
+
+
+def test_the_files_of_an_allocation(tmp_path: Path, node: Node) -> None:
+    """M4, M5: limits that the library reads, and a place to count that any user of the container can write."""
+    claim = NodeLock(tmp_path / "owner", "this agent")
+    claim.take()
+    store = Store(tmp_path, claim, node.usage)
+    limits = Limits("ns", "pod", "uid", "main", "core_mem", 128, (CardShare("GPU-1", 0, 4096, 20),))
+    path, usage = store.prepare("uid-main"), node.usage.path("uid-main")
+    store.write_limits("uid-main", limits, usage)
+    usage.write_bytes(b"\xff" * USAGE_BYTES)
+    store.write_limits("uid-main", limits, usage)
+    lines = (path / "limits").read_text().splitlines()
+    assert lines[0] == "gputile 1"
+    assert "card GPU-1 4096 20" in lines
+    assert lines[-1] == "end"
+    assert usage.read_bytes() == bytes(USAGE_BYTES)  # a container that is restarted begins anew
+    assert usage.stat().st_blocks * 512 >= USAGE_BYTES  # a full file system does not kill who writes into it
+    assert usage.stat().st_mode & 0o777 == 0o666
+    assert (path / "limits").stat().st_mode & 0o777 == 0o644
+    store.keep_only(["another"])
+    assert not usage.exists()
+    assert not path.exists()
+
+
+def test_other_users_of_the_node_reach_nothing_of_containers(tmp_path: Path, node: Node) -> None:
+    """M4, M5: neither their files nor their sockets; directories that an older agent left open are closed."""
+    state = tmp_path / "state"
+    (state / "allocations" / "uid-main").mkdir(parents=True, mode=0o755)
+    for path in (state, state / "allocations", node.usage.directory):
+        path.chmod(0o755)
+    store = Store(state, NodeLock(tmp_path / "owner", "this agent"), node.usage)
+    assert node.usage.problem() == ""
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (state, store.allocations, node.usage.directory)}
+    assert modes == {state: 0o711, store.allocations: 0o700, node.usage.directory: 0o700}
+    mounted = store.prepare("uid-main")  # seen in the container, by any user of it
+    assert stat.S_IMODE(mounted.stat().st_mode) == 0o755
+
+
+def test_what_a_container_makes_longer_is_cut_back(node: Node) -> None:
+    """M4: before the next file is made, and in each round; other files stay as they are."""
+    one, two = node.usage.path("one"), node.usage.path("two")
+    node.usage.make(one)
+    node.usage.make(two)
+    two.write_bytes(b"\1" * USAGE_BYTES)
+    os.truncate(one, USAGE_BYTES * 20)
+    node.usage.make(node.usage.path("three"))
+    assert [path.stat().st_size for path in (one, two)] == [USAGE_BYTES] * 2
+    assert two.read_bytes() == b"\1" * USAGE_BYTES
+
+
+def test_a_directory_in_the_place_of_the_file_gives_way(node: Node) -> None:
+    """M4: containerd makes one where the source of a mount is missing."""
+    node.usage.path("one").mkdir()
+    node.usage.make(node.usage.path("one"))
+    assert node.usage.path("one").stat().st_size == USAGE_BYTES
+
+
+def test_no_file_system_is_put_over_what_others_have(tmp_path: Path) -> None:
+    """M4: a mistake in the chart's agent.usageDir, /run say, hides nothing of the node."""
+    (tmp_path / "utmp").touch()
+    with pytest.raises(OSError, match="not gputile's alone, there is utmp"):
+        mount_usage(tmp_path, 1)
+    assert os.listdir(tmp_path) == ["utmp"]
+    assert not is_mounted(tmp_path)

@@ -1,0 +1,127 @@
+import contextlib
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gputile.support.yaml_loader import DEEPEST, DocumentError, load_document, load_documents
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a: 0.5\nb: 16\nc: 1_000\nd: 010\ne: 0x1F\n", {"a": 0.5, "b": 16, "c": 1000, "d": 8, "e": 31}),
+        ("a: 1:30\nb: 2024-01-01T00:00:00Z\n", {"a": "1:30", "b": "2024-01-01T00:00:00Z"}),
+        ("on: yes\n1: n\n", {"true": True, "1": "n"}),
+        ("a: '5'\nb: !!str 5\nc: ~\nd:\n", {"a": "5", "b": "5", "c": None, "d": None}),
+        ("base: &b {x: 1, y: 2}\nnew: {<<: *b, y: 3}\n", {"base": {"x": 1, "y": 2}, "new": {"x": 1, "y": 3}}),
+        ("a: &a [1, 2]\nb: *a\n", {"a": [1, 2], "b": [1, 2]}),
+        ('{"a": [1, 0.5, null]}', {"a": [1, 0.5, None]}),
+        ("{a: [1, 0.5]}", {"a": [1, 0.5]}),
+        ("a: |\n  x\n  y\n", {"a": "x\ny\n"}),
+    ],
+)
+def test_values(text, value):
+    assert list(load_documents(text)) == [value]
+
+
+def test_several_documents_and_empty_ones():
+    assert list(load_documents("a: 1\n---\n---\nb: 2\n...\n")) == [{"a": 1}, None, {"b": 2}]
+    assert list(load_documents("")) == []
+
+
+def test_anchors_hold_within_one_document():
+    with pytest.raises(DocumentError, match="stands for nothing"):
+        list(load_documents("a: &x 1\n---\nb: *x\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3: the key 'a' is written twice"),
+        ('{"a": 1, "a": 2}', "the key 'a' is written twice"),
+        ("a: &x [*x]\n", r"the alias \*x stands for nothing that is complete"),
+        ("[" * 500 + "a" + "]" * 500, f"deeper than {DEEPEST} levels"),
+        ("[" * 200_000, "deeper than"),
+        ("{a: " * 5_000, "deeper than"),
+        ("a:\n" + "".join("  " * i + "- \n" for i in range(1, 200)), f"deeper than {DEEPEST}"),
+        ("a: !!python/object/apply:os.system [id]\n", "has no meaning"),
+        ("a: !custom 1\n", "has no meaning"),
+        ("? [1, 2]\n: 3\n", "a key must be a string"),
+        ("x: &k a\n*k : 2\n", "a key must be a string, not an alias"),
+        ("~: 1\n", "a key must be a string"),
+        ("<<: 5\n", "<< takes a mapping"),
+        ("a: b: c\n", "line 1: mapping values are not allowed"),
+        ("a: \x00\n", "control characters"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ('{"a": "\\ud800"}', "is not text"),
+        ('{"\\ud800": 1}', "is not text"),
+        ("a: " + "9" * 5000, "is not a number"),
+        ('{"a": ' + "9" * 5000 + "}", "digits"),
+    ],
+)
+def test_refused(text, message):
+    with pytest.raises(DocumentError, match=message):
+        list(load_documents(text))
+
+
+def test_an_alias_counts_as_what_it_stands_for():
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
+    with pytest.raises(DocumentError, match="more than 5000000 values"):
+        list(load_documents("\n".join(lines)))
+
+
+@given(st.text() | st.text(alphabet="{}[]:,-&*!?|>'\"#% \nab01.<~"))
+@example("!")
+@example("&a")
+@example("--- &a !!map\n")
+@example("%YAML 9.9\n---\na")
+def test_any_text_is_read_or_refused(text):
+    with contextlib.suppress(DocumentError):
+        list(load_documents(text))
+
+
+@pytest.mark.parametrize(
+    ("content", "value"),
+    [
+        (b"", None),
+        (b"# nothing\n", None),
+        (b"\xef\xbb\xbfa: 1\n", {"a": 1}),
+        ("a: 1\n...\n", {"a": 1}),
+        ("{a: {b: [1]}}", {"a": {"b": [1]}}),
+        ("[" * DEEPEST + "]" * DEEPEST, None),
+    ],
+)
+def test_one_document(content, value):
+    found = load_document(content)
+    assert value is None or found == value
+
+
+# Each line nests one level on the page, and all of them together many.
+LADDER = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 1000))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"a: \xff", "not UTF-8 text"),
+        ("a: 1\n---\nb: 2\n", "several documents"),
+        ("[" * 100_000, "deeper than 100 levels"),
+        ("a: " + "[" * 100_000, "deeper than 100 levels"),
+        ("[" * (DEEPEST + 1) + "]" * (DEEPEST + 1), "deeper than 100 levels"),
+        ("{'a':" * (DEEPEST + 1) + "1" + "}" * (DEEPEST + 1), "deeper than 100 levels"),
+        (LADDER, "deeper than 100 levels"),
+        ("a: 1\na: 2\n", "line 2: the key 'a' is written twice"),
+    ],
+    ids=range(8),
+)
+def test_what_is_not_one_document(content, message):
+    with pytest.raises(DocumentError, match=message):
+        load_document(content)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_document_or_an_error(content):
+    with contextlib.suppress(DocumentError):
+        load_document(content)

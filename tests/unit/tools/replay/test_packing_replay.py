@@ -1,0 +1,95 @@
+"""The packing policy in a replay (B3): what it knows, what it gets, and that it keeps its head when the mix changes."""
+
+import numpy as np
+import pytest
+
+from gputile.tools.replay.cluster import ReplayCluster
+from gputile.tools.replay.engine import ReplayPolicy, replay, steps
+from gputile.tools.replay.packing import Packing
+from gputile.tools.replay.policies import BestFit, Binpack, Fgd
+from gputile.tools.replay.trace import Arrivals, Nodes, PodShape, Workload
+from tests.unit.tools.replay.traces import share, stream, uniform, unlike
+
+CUT = (share(810), share(190), share(1000, cpu=8000), share(470), share(320))
+OTHER = (share(650), share(350), share(530), share(470), share(1000, cpu=8000))
+T4 = frozenset({"T4"})
+BUSY = (share(1000, cpu=4000), share(500, cpu=12000), share(0, cpu=16000, gpus=0), share(1000, cpu=20000))
+
+
+def used(nodes: Nodes, workload: Workload, arrivals: Arrivals, policy: ReplayPolicy) -> float:
+    found = replay(nodes, workload, arrivals, policy)
+    return float(100 * found.used[-1] / found.total)
+
+
+def test_it_knows_nothing_of_pods_to_come() -> None:
+    """Whatever follows, the pods so far went where they would have gone anyway."""
+    nodes = uniform(20, 4, 48000)
+    short, orders = stream(nodes, (CUT, 0.6))
+    longer, _ = stream(nodes, (CUT, 0.6), (OTHER, 0.6))
+    count = len(short.shape)
+    assert longer.shape[:count].tolist() == short.shape.tolist()
+    every = Arrivals(np.arange(len(longer.shape)), orders.rank)
+    one = list(steps(ReplayCluster.empty(nodes, orders.rank), short, orders, Packing(nodes)))
+    other = list(steps(ReplayCluster.empty(nodes, orders.rank), longer, every, Packing(nodes)))
+    assert other[:count] == one
+
+
+@pytest.mark.parametrize("shapes", [CUT, OTHER, BUSY])
+def test_it_gets_as_much_on_as_the_better_of_fgd_and_bestfit(shapes: tuple[PodShape, ...]) -> None:
+    nodes = uniform(60, 4, 48000)
+    workload, arrivals = stream(nodes, (shapes, 1.3))
+    packing = used(nodes, workload, arrivals, Packing(nodes))
+    peers = used(nodes, workload, arrivals, BestFit()), used(nodes, workload, arrivals, Fgd(workload))
+    assert packing >= max(peers) - 0.2
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (*CUT, share(1000, cpu=12000, gpus=4), share(1000, cpu=6000, gpus=2)),
+        (*CUT, share(470, cpu=8000), share(810, models=T4), share(1000, cpu=11000, models=frozenset({"T4", "P100"}))),
+        (*CUT, share(470, cpu=11000), share(650, cpu=9000), share(0, cpu=8000, gpus=0), share(0, cpu=12500, gpus=0)),
+    ],
+    ids=["several", "models", "cpu"],
+)
+def test_the_same_where_nodes_differ(shapes: tuple[PodShape, ...]) -> None:
+    """Some nodes have hardly any CPU for their cards and some plenty; the mean of three orders."""
+    nodes = unlike(60)
+    packing, bestfit, fgd = [], [], []
+    for seed in range(3):
+        workload, arrivals = stream(nodes, (shapes, 1.3), seed=seed)
+        packing.append(used(nodes, workload, arrivals, Packing(nodes)))
+        bestfit.append(used(nodes, workload, arrivals, BestFit()))
+        fgd.append(used(nodes, workload, arrivals, Fgd(workload)))
+    assert np.mean(packing) >= max(np.mean(bestfit), np.mean(fgd))
+
+
+@pytest.mark.parametrize(("before", "after"), [(CUT, OTHER), (OTHER, CUT), (CUT, BUSY), (BUSY, CUT)])
+def test_a_mix_that_flips_halfway(before: tuple[PodShape, ...], after: tuple[PodShape, ...]) -> None:
+    """It has learnt the wrong thing, and still gets no less on than policies that learn nothing."""
+    nodes = uniform(60, 4, 48000)
+    workload, arrivals = stream(nodes, (before, 0.5), (after, 0.8))
+    packing = used(nodes, workload, arrivals, Packing(nodes))
+    assert packing >= used(nodes, workload, arrivals, Binpack()) - 0.5
+    assert packing >= used(nodes, workload, arrivals, BestFit()) - 0.5
+
+
+def test_every_gpu_of_a_cluster_that_can_be_filled_is_filled() -> None:
+    """Halves and quarters divide a card: nothing may be lost."""
+    nodes = uniform(10, 4, 10**6)
+    workload, arrivals = stream(nodes, ((share(500), share(250)), 1.3))
+    assert used(nodes, workload, arrivals, Packing(nodes)) == 100
+
+
+def test_replays_are_the_same_every_time() -> None:
+    nodes = uniform(20, 4, 48000)
+    workload, arrivals = stream(nodes, (CUT, 1.3))
+    one, two = (replay(nodes, workload, arrivals, Packing(nodes)) for _ in range(2))
+    assert one.used.tolist() == two.used.tolist()
+
+
+def test_nodes_without_gpus_and_pods_without_gpus_alone() -> None:
+    nodes = uniform(3, 0, 10000)
+    workload = Workload("made", (share(0, cpu=6000, gpus=0),), np.zeros(4, np.int64), None)
+    found = replay(nodes, workload, Arrivals(np.arange(4), np.arange(3)), Packing(nodes))
+    assert found.placed.tolist() == [True, True, True, False]

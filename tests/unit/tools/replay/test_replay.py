@@ -1,0 +1,103 @@
+"""The published packing protocol (B3), on traces small enough to follow by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from gputile.cli.main import app
+from gputile.tools.replay.engine import replay
+from gputile.tools.replay.policies import BestFit, Binpack, Fgd, Fragments, Random, Spread
+from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload, workloads
+from tests.unit.tools.replay.traces import write_trace
+
+
+@pytest.mark.parametrize("policy", [BestFit(), Binpack(), Spread(), Random(1)])
+def test_models_counts_and_room_decide_what_fits(tmp_path: Path, policy: BestFit) -> None:
+    trace = write_trace(tmp_path)
+    nodes, workload = read_nodes(trace), read_workload(trace, "tiny")
+    curve = replay(nodes, workload, read_arrivals(trace, nodes, workload, 42), policy)
+    assert curve.total == 3000
+    assert curve.arrived.tolist() == [600, 1200, 2200, 2600, 4600]
+    assert not curve.placed[4], "no node has two free GPUs any more"
+    assert curve.used[-1] <= curve.total
+
+
+def test_binpack_keeps_the_gpu_that_a_picky_pod_needs(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path, order="2 0 3 1 4")
+    nodes, workload = read_nodes(trace), read_workload(trace, "tiny")
+    curve = replay(nodes, workload, read_arrivals(trace, nodes, workload, 42), Binpack())
+    assert curve.placed.tolist() == [True, True, True, True, False]
+    assert curve.used.tolist() == [1000, 1600, 2000, 2600, 2600]
+
+
+def test_fragments_by_hand(tmp_path: Path) -> None:
+    """F of a node for a pod that cannot run there is all that is free; else what lies on GPUs too small for it."""
+    trace = write_trace(tmp_path, pods="a,1000,1,1,600,\nb,1000,1,1,600,\n")
+    fragments = Fragments(read_workload(trace, "tiny"))
+    cpu, allowed = np.array([8000, 8000, 0]), np.ones((3, 1), np.bool_)
+    free = np.array([[1000, 400], [400, 400], [1000, 0]])
+    found = fragments.of(cpu, free, allowed)
+    assert found.tolist() == [400.0, 800.0, 1000.0]
+
+
+def test_fgd_avoids_stranding_a_remnant(tmp_path: Path) -> None:
+    """With only pods of 0.6 and 0.4 typical, 0.4 goes onto the GPU that has 0.4 left."""
+    trace = write_trace(tmp_path, pods="a,1000,1,1,600,\nb,1000,1,1,400,\n", order="0 1")
+    nodes, workload = read_nodes(trace), read_workload(trace, "tiny")
+    curve = replay(nodes, workload, read_arrivals(trace, nodes, workload, 42), Fgd(workload))
+    assert curve.placed.all()
+
+
+def test_what_the_trace_does_not_give_is_drawn_from_the_seed(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path)
+    nodes, workload = read_nodes(trace), read_workload(trace, "tiny")
+    one, same, other = (read_arrivals(trace, nodes, workload, seed) for seed in (7, 7, 8))
+    assert one.pods.tolist() == same.pods.tolist()
+    assert one.rank.tolist() == same.rank.tolist()
+    assert len(set(one.pods.tolist())) == len(one.pods), "no pod comes again before every pod came once"
+    assert other.pods.tolist() != one.pods.tolist() or other.rank.tolist() != one.rank.tolist()
+
+
+def test_a_directory_without_a_trace_says_what_it_should_hold(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no such directory"):
+        workloads(tmp_path / "nothing")
+    result = CliRunner().invoke(app, ["replay", "--trace", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "openb_node_list_gpu_node.csv" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("openb_node_list_gpu_node.csv", b"\xff\xfe"),
+        ("openb_pod_list_tiny.csv", b"\xff\xfe"),
+        (
+            "openb_pod_list_tiny.csv",
+            b"name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n" + b"a" * 200_000 + b",1,1,1,1,\n",
+        ),
+        ("openb_node_list_gpu_node.csv", b"sn,cpu_milli,memory_mib,gpu,model\nn1," + b"9" * 23 + b",1000,2,T4\n"),
+        ("arrivals/openb_pod_list_tiny.seq.csv", b"42,\xff\n"),
+        ("arrivals/openb_pod_list_tiny.seq.csv", b"42," + b"9" * 23 + b"\n"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_named(tmp_path: Path, file: str, content: bytes) -> None:
+    write_trace(tmp_path)
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(TraceError, match=file):
+        read_arrivals(tmp_path, read_nodes(tmp_path), read_workload(tmp_path, "tiny"), 42)
+
+
+def test_the_command_prints_each_replay_as_json(tmp_path: Path) -> None:
+    trace = write_trace(tmp_path)
+    arguments = ["replay", "--trace", str(trace), "--policy", "binpack", "--seed", "42", "-o", "json"]
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0
+    (found,) = json.loads(result.stdout)
+    assert (found["workload"], found["policy"], found["seed"]) == ("tiny", "binpack", 42)
+    assert set(found["allocated"]) == {"95", "100", "130"}
+    refused = CliRunner().invoke(app, ["replay", "--trace", str(trace), "--policy", "best"])
+    assert refused.exit_code == 2
+    assert "fgd" in refused.stderr

@@ -1,0 +1,134 @@
+"""Whatever is in a trace's files: a workload, or an error that names the file and the rule."""
+
+from pathlib import Path
+
+import pytest
+
+from gputile.tools.replay.departures import schedule
+from gputile.tools.replay.trace import (
+    MOST_ARRIVALS,
+    Arrivals,
+    TraceError,
+    draw_arrivals,
+    read_arrivals,
+    read_nodes,
+    read_workload,
+)
+from tests.unit.tools.replay.test_replay_command import run
+from tests.unit.tools.replay.traces import LIST, NODES, TIMED, write_trace
+
+HEAD = NODES.splitlines()[0] + "\n"
+
+
+def read(directory: Path) -> Arrivals:
+    nodes, workload = read_nodes(directory), read_workload(directory, "tiny")
+    return read_arrivals(directory, nodes, workload, 42)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rule"),
+    [
+        (HEAD, "has a header, and no rows"),
+        (HEAD + "n,1,1,0,T4\n", "have no GPU"),
+        (HEAD + "n,1,1,1000000,T4\n", "from 0 to 64"),
+        (HEAD + "n,1,1,-1,T4\n", "from 0 to 64"),
+        (HEAD + "n,-1,1,1,T4\n", "column cpu_milli should hold integers from 0"),
+        (HEAD + "n,1,-1,1,T4\n", "column memory_mib"),
+        (HEAD + "n,nan,1,1,T4\n", "column cpu_milli"),
+        (HEAD + "n,1_0,1,1,T4\n", "column cpu_milli"),
+        (HEAD + "n,\u0661,1,1,T4\n", "column cpu_milli"),
+        (HEAD + "n,1,1,1,T4\n" * 2, "sn 'n' comes twice"),
+        (HEAD + "n,1,1\n", "row 1 is shorter than the header"),
+    ],
+)
+def test_a_node_that_cannot_be_is_refused_by_the_command(tmp_path: Path, nodes: str, rule: str) -> None:
+    result = run(write_trace(tmp_path, nodes=nodes), "--policy", "random", "--jobs", "1")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert rule in result.stderr.replace("\n", " ")
+    assert "openb_node_list_gpu_node.csv" in result.stderr.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("pods", "rule"),
+    [
+        ("", "has a header, and no rows"),
+        ("a,1000,1,1,600,\n" * 2, "name 'a' comes twice"),
+        ("a,-1,1,1,600,\n", "column cpu_milli"),
+        ("a,1,1,-1,600,\n", "column num_gpu"),
+        ("a,1,1,65,1000,\n", "column num_gpu"),
+        ("a,1,1,2,500,\n", "2 GPUs of 500 milli-GPU each"),
+        ("a,1,1,1,0,\n", "1 GPUs of 0 milli-GPU each"),
+        ("a,1,1,1,1001,\n", "column gpu_milli"),
+        ("a,1,1,0,0,\n", "no pod asks for a GPU"),
+    ],
+)
+def test_a_pod_that_cannot_be_is_refused(tmp_path: Path, pods: str, rule: str) -> None:
+    with pytest.raises(TraceError, match=rule):
+        read(write_trace(tmp_path, pods))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("seq", "nonsense\n"),
+        ("seq", "42\n"),
+        ("seq", "42,0,-1\n"),
+        ("seq", "42,0,x\n"),
+        ("seq", "42,0,99999999999999999999\n"),
+        ("seq", "42,5\n"),
+        ("seq", "42,0\n42,1\n"),
+        ("seq", "7,0\n\n"),
+        ("noderank", "42,-1,0\n"),
+        ("noderank", "42,0,0\n"),
+        ("noderank", "42,0\n"),
+    ],
+)
+def test_a_broken_order_is_no_order_by_chance(tmp_path: Path, file: str, text: str) -> None:
+    directory = write_trace(tmp_path)
+    (directory / "arrivals" / f"openb_pod_list_tiny.{file}.csv").write_text(text)
+    with pytest.raises(TraceError, match=f"tiny.{file}.csv"):
+        read(directory)
+
+
+def test_a_mark_of_byte_order_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    directory = write_trace(tmp_path)
+    plain = read(directory)
+    for path in (*directory.glob("*.csv"), *directory.glob("arrivals/*.csv")):
+        path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    marked = read(directory)
+    assert (plain.pods.tolist(), plain.rank.tolist()) == (marked.pods.tolist(), marked.rank.tolist())
+
+
+def test_a_pod_that_was_deleted_before_it_was_created_is_refused(tmp_path: Path) -> None:
+    directory = write_trace(tmp_path)
+    (directory / "openb_pod_list_tiny.csv").write_text(TIMED.format("a,1,1,1,600,100,50\n"))
+    with pytest.raises(TraceError, match="pod a was deleted before it was created"):
+        read_workload(directory, "tiny")
+
+
+def test_one_pod_that_stays_is_replayed_with_departures(tmp_path: Path) -> None:
+    """It asks for nothing until the last pod comes, which is itself: no share of that can be told."""
+    directory = write_trace(tmp_path, order="0", nodes=HEAD + "n,8000,1000,1,T4\n")
+    (directory / "arrivals" / "openb_pod_list_tiny.noderank.csv").unlink()
+    (directory / "openb_pod_list_tiny.csv").write_text(TIMED.format("a,1000,1,1,1000,100,100\n"))
+    result = run(directory, "--scenario", "departures", "--load", "0.01", "--policy", "random", "--jobs", "1")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[1].split()[:5] == ["tiny", "random", "5", "0", "-"]
+
+
+def test_more_arrivals_than_can_be_replayed_are_refused_before_they_are_drawn(tmp_path: Path) -> None:
+    many = HEAD + "".join(f"n{i},8000,1000,64,T4\n" for i in range(200))
+    directory = write_trace(tmp_path, "a,1000,1,1,1,\n", nodes=many)
+    (directory / "openb_pod_list_tiny.csv").write_text(TIMED.format("a,1,1,1,1,0,50\n"))
+    nodes, workload = read_nodes(directory), read_workload(directory, "tiny")
+    for draw in (lambda: draw_arrivals(nodes, workload, 42), lambda: schedule(nodes, workload, 42, 100.0)):
+        with pytest.raises(TraceError, match=f"{MOST_ARRIVALS:,} are the most that is replayed"):
+            draw()
+
+
+def test_a_share_of_demand_that_never_came_is_a_dash_not_nan(tmp_path: Path) -> None:
+    directory = write_trace(tmp_path, LIST, nodes=HEAD + "n,8000,1000,1,T4\n")
+    result = run(directory, "--policy", "random", "--seed", "7", "--jobs", "1")
+    assert result.exit_code == 0, result.stderr
+    assert "nan" not in result.stdout
+    assert "-" in result.stdout.splitlines()[1].split()

@@ -1,0 +1,227 @@
+import msgspec
+import pytest
+
+from gputile.api.well_known import INVENTORY_ANNOTATION
+from gputile.core.devices.inventory import decode_inventory, encode_inventory
+from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.scenario import load_scenario
+
+from .builders import write
+
+HEAD = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\n"
+T4 = "{count: 4, model: Tesla T4, memory: 15GiB}"
+
+
+def load(tmp_path, nodes, head=HEAD):
+    return load_scenario([write(tmp_path, f"{head}nodes:\n{nodes}\n")])
+
+
+GPU = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu", "nvidia.com/gpu")
+
+
+@pytest.mark.parametrize(
+    ("mode", "advertised"),
+    [
+        ("default", (0, 0, 0, 4)),
+        ("cgpu", (60, 0, 0, 0)),
+        ("core_mem", (60, 400, 0, 0)),
+        ("share", (60, 0, 0, 0)),
+        ("mps", (60, 0, 0, 0)),
+        ("topology", (0, 0, 4, 0)),
+    ],
+)
+def test_a_node_advertises_its_mode_and_zero_of_the_others(tmp_path, mode, advertised):
+    (node,) = load(tmp_path, f"- {{name: n, mode: {mode}, gpus: {T4}}}").nodes
+    for resources in (node.status.allocatable, node.status.capacity):
+        assert tuple(int(resources[name]) for name in GPU) == advertised
+    assert node.metadata.labels["ack.node.gpu.schedule"] == mode
+
+
+def test_a_whole_node(tmp_path):
+    entry = (
+        "- name: a\n  address: 192.0.2.1\n  mode: share\n  placement: spread\n  gpus: {count: 2, model: Tesla K80, "
+        "memory: 11441MiB, unhealthy: [1]}\n  labels: {zone: x}\n  cpu: 32\n  memory: 128GiB\n  taints: []"
+    )
+    scenario = load(tmp_path, entry, HEAD + "gpuMemoryUnit: 128MiB\n")
+    (node,) = scenario.nodes
+    assert scenario.unit_mib == 128
+    assert node.internal_ip == "192.0.2.1"
+    assert node.spec.taints == []
+    assert node.metadata.labels == {
+        "ack.node.gpu.placement": "spread",
+        "ack.node.gpu.schedule": "share",
+        "aliyun.accelerator/nvidia_count": "2",
+        "aliyun.accelerator/nvidia_mem": "11441MiB",
+        "aliyun.accelerator/nvidia_name": "Tesla-K80",
+        "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-K80",
+        "kubernetes.io/hostname": "a",
+        "zone": "x",
+    }
+    assert node.status.allocatable == {
+        "aliyun.com/gpu": "0",
+        "aliyun.com/gpu-core.percentage": "0",
+        "aliyun.com/gpu-mem": "89",
+        "cpu": 32,
+        "memory": "131072Mi",
+        "nvidia.com/gpu": "0",
+        "pods": 110,
+    }
+    assert node.status.capacity["aliyun.com/gpu-mem"] == "178"
+    inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
+    assert (inventory.mode, inventory.unit_mib, inventory.bandwidth) == ("share", 128, ())
+    assert [(c.index, c.mib, c.model, c.healthy) for c in inventory.cards] == [
+        (0, 11441, "Tesla K80", True),
+        (1, 11441, "Tesla K80", False),
+    ]
+
+
+def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path):
+    first, second = (load(tmp_path, f"- {{name: n, count: 3, gpus: {T4}}}").nodes for _ in range(2))
+    assert [node.metadata.name for node in first] == ["n-1", "n-2", "n-3"]
+    assert first == second
+    uuids = {c.uuid for n in first for c in decode_inventory(n.metadata.annotations[INVENTORY_ANNOTATION]).cards}
+    assert len(uuids) == 12
+
+
+def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path):
+    gpu, plain = load(tmp_path, f"- {{name: a, gpus: {T4}}}\n- {{name: b}}").nodes
+    assert [(t.key, t.effect) for t in gpu.spec.taints] == [("nvidia.com/gpu", "NoSchedule")]
+    assert plain.spec.taints == []
+    assert plain.metadata.annotations == {}
+    assert "nvidia.com/gpu" not in plain.status.allocatable
+
+
+def test_mixed_cards_have_no_label_that_is_true_of_some(tmp_path):
+    gpus = "[{count: 2, model: NVIDIA A10, memory: 23028MiB, bandwidth: nvlink}, {model: NVIDIA L4, memory: 23034MiB}]"
+    (node,) = load(tmp_path, f"- {{name: a, mode: topology, gpus: {gpus}}}").nodes
+    accelerator = {k: v for k, v in node.metadata.labels.items() if "nvidia" in k}
+    assert accelerator == {"aliyun.accelerator/nvidia_count": "3"}
+    inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
+    assert inventory.bandwidth == ((0, 300, 32), (300, 0, 32), (32, 32, 0))
+
+
+def test_a_bandwidth_matrix(tmp_path):
+    gpus = "{count: 2, memory: 1GiB, bandwidth: [[0, 7.5], [7.5, 0]]}"
+    (node,) = load(tmp_path, f"- {{name: a, mode: topology, gpus: {gpus}}}").nodes
+    assert decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION]).bandwidth == ((0, 7.5), (7.5, 0))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            "{name: a, mode: fast}",
+            r"document 1: Cluster/\(no name\): nodes\[0\].mode: 'fast' is not known; valid are default, ",
+        ),
+        ("{name: a, placement: best}", "nodes.0..placement: 'best' is not known; valid are binpack, spread"),
+        ("{name: a, gpu: 1}", r"nodes\[0\]: Object contains unknown field `gpu`"),
+        ("{mode: share}", r"nodes\[0\]: Object missing required field `name`"),
+        ("{name: A}", r"nodes\[0\].name: 'A' must be"),
+        ("{name: a, count: 0}", r"nodes\[0\].count: Expected `int` >= 1"),
+        ("{name: a, count: 99999}", "<= 20000"),
+        ("{name: a, gpus: {count: 65, memory: 1GiB}}", "<= 64"),
+        ("{name: a, gpus: [{count: 64, memory: 1GiB}, {count: 1, memory: 1GiB}]}", "a node has at most 64 GPUs"),
+        ("{name: a, gpus: {memory: 15}}", r"gpus.memory: Expected `str`, got `int`"),
+        ("{name: a, gpus: {memory: 15GB}}", "'15GB' is not a memory size such as 128MiB"),
+        ("{name: a, gpus: {memory: 0GiB}}", r"nodes\[0\].gpus.memory: 0GiB is not what a card has"),
+        ("{name: a, gpus: {memory: 1GiB, unhealthy: [1]}}", "gpus.unhealthy: the group's cards are 0 to 0"),
+        ("{name: a, gpus: {memory: 1GiB, bandwidth: fast}}", "'fast' is not known; valid are nvlink, pcie"),
+        (
+            "{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, 1]]}}",
+            "a matrix for 2 GPUs has 2 rows of 2 numbers",
+        ),
+        ("{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, 1], [2, 0]]}}", "GPU 1 and GPU 0 is 2.0 one way"),
+        ("{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, .nan], [.nan, 0]]}}", "is nan one way"),
+        ("{name: a, cpu: lots}", r"nodes\[0\].cpu: 'lots' is not a quantity"),
+        ("{name: a, memory: 1.5GiB}", r"nodes\[0\].memory: '1.5GiB' is not a memory size"),
+        ("{name: a, cpu: -1}", "-1 is negative"),
+        ("{name: a, pods: -1}", ">= 0"),
+        ("{name: a, resources: {x.io/y: z}}", r"nodes\[0\].resources\[\"x.io/y\"\]: 'z' is not a quantity"),
+        (
+            "{name: a, taints: [{key: k, effect: Never}]}",
+            "'Never' is not one of NoSchedule, PreferNoSchedule, NoExecute",
+        ),
+        ("{name: a, taints: [{key: ''}]}", "a taint needs a key"),
+        ("{name: a, labels: {x: 1}}", r"nodes\[0\].labels\[\"x\"\]: must be a string"),
+        ("{name: a, mode: share, labels: {ack.node.gpu.schedule: cgpu}}", "'cgpu' contradicts mode share"),
+        ("{name: a}\n- {name: a}", "there are two nodes of the name a"),
+    ],
+)
+def test_refused(tmp_path, entry, message):
+    with pytest.raises(ManifestError, match=message):
+        load(tmp_path, f"- {entry}")
+
+
+@pytest.mark.parametrize(
+    ("unit", "message"),
+    [("32MiB", "smaller than 64MiB, the smallest unit"), ("1.5GiB", "is not a memory size"), ("1", "Expected `str")],
+)
+def test_units_that_are_not_valid(tmp_path, unit, message):
+    with pytest.raises(ManifestError, match=message):
+        load(tmp_path, "- {name: a}", f"{HEAD}gpuMemoryUnit: {unit}\n")
+
+
+def test_a_cluster_has_one_unit(tmp_path):
+    files = [
+        write(tmp_path, f"{HEAD}gpuMemoryUnit: {unit}\nnodes: [{{name: n{i}}}]", f"{i}.yaml")
+        for i, unit in enumerate(("1GiB", "1GiB", "2GiB"))
+    ]
+    assert load_scenario(files[:2]).unit_mib == 1024
+    with pytest.raises(ManifestError, match="another file has 1024 MiB"):
+        load_scenario(files)
+
+
+def test_nodes_described_without_a_unit_count_in_that_of_the_cluster(tmp_path):
+    """U1, U2: the configuration's, or that of another file; two that are named have to agree."""
+    short = write(tmp_path, f"{HEAD}nodes: [{{name: a, mode: share, gpus: {T4}}}]", "short.yaml")
+    named = write(tmp_path, f"{HEAD}gpuMemoryUnit: 128MiB\nnodes: [{{name: b, mode: share, gpus: {T4}}}]", "named.yaml")
+    for files, configured_mib, units in (
+        ([short], None, ["60"]),
+        ([short], 128, ["480"]),
+        ([short, named], None, ["480", "480"]),
+        ([short, named], 128, ["480", "480"]),
+    ):
+        scenario = load_scenario(files, configured_mib=configured_mib)
+        assert [node.status.allocatable["aliyun.com/gpu-mem"] for node in scenario.nodes] == units
+    with pytest.raises(ManifestError, match="gpuMemoryUnit: it is 128 MiB, and the configuration has 1024 MiB"):
+        load_scenario([named], configured_mib=1024)
+
+
+def test_a_mode_written_as_a_label_is_in_force(tmp_path):
+    (node,) = load(tmp_path, f"- {{name: n, labels: {{ack.node.gpu.schedule: cgpu}}, gpus: {T4}}}").nodes
+    assert node.status.allocatable["aliyun.com/gpu-mem"] == "60"
+
+
+def test_nodes_as_kubectl_prints_them(tmp_path):
+    (described,) = load(tmp_path, f"- {{name: n, address: 192.0.2.1, mode: share, gpus: {T4}}}").nodes
+    item = {"apiVersion": "v1", "kind": "Node", **msgspec.to_builtins(described)}
+    item["status"]["images"] = [{"names": ["x"]}]
+    printed = msgspec.json.encode({"apiVersion": "v1", "kind": "List", "items": [item]})
+    assert load_scenario([write(tmp_path, printed)]).nodes == [described]
+    annotations = described.metadata.annotations
+    assert encode_inventory(decode_inventory(annotations[INVENTORY_ANNOTATION])) == annotations[INVENTORY_ANNOTATION]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("apiVersion: v1\nkind: Node\nmetadata: {}", r"Node/\(no name\): metadata.name: '' must be"),
+        ("apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {taints: [{key: k}]}", "effect '' is not one of"),
+        (
+            "apiVersion: gputile.io/v2\nkind: Cluster\nnodes: []",
+            "'gputile.io/v2' is not known; it is gputile.io/v1alpha1",
+        ),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c}]}", "no file describes a node"),
+        ("", "no file describes a node"),
+    ],
+)
+def test_what_is_no_cluster(tmp_path, text, message):
+    with pytest.raises(ManifestError, match=message):
+        load_scenario([write(tmp_path, text)])
+
+
+def test_nodes_that_are_known_already_need_no_file(tmp_path):
+    known = load(tmp_path, "- {name: a}").nodes
+    pods = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}")
+    scenario = load_scenario([], [pods], nodes=known)
+    assert (scenario.nodes, len(scenario.pending)) == (known, 1)

@@ -1,0 +1,114 @@
+import io
+
+import pytest
+
+from gputile.tools.simulator import manifests
+from gputile.tools.simulator.manifests import MOST_OBJECTS, ManifestError, load_manifests
+
+from .builders import load_text, write
+
+
+def test_nulls_are_absent_and_label_nulls_empty(tmp_path):
+    meta, spec = "{name: a, labels: {x: }, annotations: }", "{containers: , volumes: []}"
+    text = f"apiVersion: v1\nkind: Pod\nmetadata: {meta}\nspec: {spec}\n"
+    (manifest,) = load_text(tmp_path, text).manifests
+    assert manifest.body["metadata"] == {"name": "a", "labels": {"x": ""}}
+    assert manifest.body["spec"] == {"volumes": []}
+
+
+def test_lists_expand(tmp_path):
+    text = """
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Pod, metadata: {name: a}}
+- {apiVersion: v1, kind: Service, metadata: {name: b}}
+---
+apiVersion: v1
+kind: NodeList
+items:
+- {metadata: {name: c}}
+---
+{apiVersion: apps/v1, kind: DeploymentList, items: [{metadata: {name: d}}]}
+"""
+    found = [
+        (m.api_version, m.kind, str(m.origin).rpartition("m.yaml")[2]) for m in load_text(tmp_path, text).manifests
+    ]
+    assert found == [
+        ("v1", "Pod", ", document 1, item 1: Pod/a"),
+        ("v1", "Service", ", document 1, item 2: Service/b"),
+        ("v1", "Node", ", document 2, item 1: Node/c"),
+        ("apps/v1", "Deployment", ", document 3, item 1: Deployment/d"),
+    ]
+
+
+def test_lower_case_kind_is_read_with_a_note(tmp_path):
+    loaded = load_text(tmp_path, "kind: pod\napiVersion: v1\n")
+    assert loaded.manifests[0].kind == "Pod"
+    assert "'pod' is read as 'Pod'" in loaded.notes[0]
+
+
+def test_directories_and_standard_input(tmp_path):
+    for name in ("b.yml", "a.yaml", "c.json", "ignored.txt"):
+        write(tmp_path, f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}}}', name)
+    (tmp_path / "below.yaml").mkdir()
+    for twice, why in ((["-", "-"], "named twice"), ([""], "a file's name is empty")):
+        with pytest.raises(ManifestError, match=why):
+            load_manifests(twice, io.BytesIO(b""))
+    loaded = load_manifests([str(tmp_path), "-"], io.BytesIO(b"apiVersion: v1\nkind: Pod\nmetadata: {name: z}\n"))
+    assert [m.body["metadata"]["name"] for m in loaded.manifests] == ["a.yaml", "b.yml", "c.json", "z"]
+    assert loaded.manifests[-1].origin.file == "standard input"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("just text", "document 1: an object is a mapping with apiVersion and kind, this is a string"),
+        ("apiVersion: v1", "document 1: kind: must be there"),
+        ("kind: Pod\nmetadata: {name: x}", "document 1: Pod/x: apiVersion: must be there"),
+        ("a: 1\n---\n}", "document 1: kind"),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: x, labels: {aliyun.com/gpu-count: 2}}",
+            r'Pod/x: metadata.labels\["aliyun.com/gpu-count"\]: must be a string, is a number: write it in quotes',
+        ),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {nodeSelector: {gpu: true}}",
+            r'spec.nodeSelector\["gpu"\]: must be a string, is a boolean',
+        ),
+        ("apiVersion: v1\nkind: List\nitems: {}", None),
+        ("apiVersion: v1\nkind: List\nitems: 5", "items: must be a list, is a number"),
+        ("apiVersion: v1\nkind: List\nitems: [5]", "item 1: an object is a mapping"),
+        ("apiVersion: v1\nkind: List\nitems: [{apiVersion: v1, kind: List, items: []}]", "not another list"),
+        ("a: 1\na: 2", "document 1: line 2: the key 'a' is written twice"),
+        (b"\xff\xfe", "it is not UTF-8 text"),
+        ('{"apiVersion": "v1", "kind": "Pod", "x": ' + "[" * 500 + "]" * 500 + "}", "deeper than 100 levels"),
+    ],
+)
+def test_messages(tmp_path, text, message):
+    if message is None:
+        assert load_text(tmp_path, text).manifests == []
+        return
+    with pytest.raises(ManifestError, match=message):
+        load_text(tmp_path, text)
+
+
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+    with pytest.raises(ManifestError, match="No such file"):
+        load_manifests([str(tmp_path / "none.yaml")])
+    with pytest.raises(ManifestError, match="the directory holds no"):
+        load_manifests([str(tmp_path)])
+    with pytest.raises(ManifestError, match="null"):
+        load_manifests(["a\0b"])
+    monkeypatch.setattr(manifests, "MOST_BYTES", 1024)
+    with pytest.raises(ManifestError, match="larger than"):
+        load_text(tmp_path, b"#" * 2000)
+
+
+def test_a_byte_order_mark_is_skipped(tmp_path):
+    assert load_text(tmp_path, b"\xef\xbb\xbfapiVersion: v1\nkind: Pod\n").manifests[0].kind == "Pod"
+
+
+def test_a_list_of_more_than_can_be_placed_is_refused_before_it_is_read(tmp_path):
+    text = '{"apiVersion": "v1", "kind": "List", "items": [' + ",".join(["0"] * (MOST_OBJECTS + 1)) + "]}"
+    with pytest.raises(ManifestError, match="250,001 objects are more than the 250,000 that a list may hold"):
+        load_text(tmp_path, text)

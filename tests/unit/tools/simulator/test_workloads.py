@@ -1,0 +1,348 @@
+import json
+import re
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.well_known import WHOLE_GPU
+from gputile.core.admission.gpu_requests import asks_for_gpu
+from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.naming import make_uid
+from gputile.tools.simulator.simulation import Simulation
+from tests.documents import document_yaml
+
+from .builders import expand_text, node, scenario
+
+TEMPLATE = "template: {metadata: {labels: {app: x}, annotations: {note: y}}, spec: {containers: [{name: c}]}}"
+
+
+def workload(kind, spec="", api="apps/v1", name="w"):
+    fields = f"{spec}, " if spec else ""
+    return f"apiVersion: {api}\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{{fields}{TEMPLATE}}}\n"
+
+
+def names(expansion):
+    return [pod.metadata.name for pod in expansion.pods]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (workload("Deployment", "replicas: 3"), ["w-xmlc6", "w-zhzkq", "w-2cfsc"]),
+        (workload("Deployment"), ["w-xmlc6"]),
+        (workload("Deployment", "replicas: null"), ["w-xmlc6"]),
+        (workload("Deployment", "replicas: 0"), []),
+        (workload("Deployment", "replicas: 1", "extensions/v1beta1"), ["w-xmlc6"]),
+        (workload("ReplicaSet", "replicas: 1"), ["w-9p9k2"]),
+        (workload("ReplicationController", "replicas: 1", "v1"), ["w-j69n7"]),
+        (workload("StatefulSet", "replicas: 3"), ["w-0", "w-1", "w-2"]),
+        (workload("StatefulSet", "replicas: 2, ordinals: {start: 5}"), ["w-5", "w-6"]),
+        (workload("Job", api="batch/v1"), ["w-hsr5g"]),
+        (workload("Job", "parallelism: 2", "batch/v1"), ["w-hsr5g", "w-vrw6x"]),
+        (workload("Job", "parallelism: 0", "batch/v1"), []),
+        (workload("Job", "parallelism: 5, completions: 1", "batch/v1"), ["w-hsr5g"]),
+        (workload("Job", "parallelism: 2, completions: 9", "batch/v1"), ["w-hsr5g", "w-vrw6x"]),
+        (workload("Job", "parallelism: 2, completionMode: Indexed", "batch/v1"), ["w-0-hsr5g", "w-1-vrw6x"]),
+        (workload("Job", "suspend: true", "batch/v1"), []),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {generateName: g-}\nspec: {containers: [{name: c}]}", None),
+        (
+            "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w}\n"
+            f"spec: {{schedule: '* * * * *', jobTemplate: {{spec: {{parallelism: 2, {TEMPLATE}}}}}}}",
+            None,
+        ),
+    ],
+)
+def test_names_are_the_same_every_time(tmp_path, text, expected):
+    first, second = expand_text(tmp_path, text), expand_text(tmp_path, text)
+    assert names(first) == names(second)
+    if expected is not None:
+        assert names(first) == expected
+    assert [p.metadata.uid for p in first.pods] == [p.metadata.uid for p in second.pods]
+
+
+def test_what_a_pod_of_a_workload_carries(tmp_path):
+    (pod,) = expand_text(tmp_path, workload("StatefulSet")).pods
+    assert pod.key == "default/w-0"
+    assert pod.metadata.labels["app"] == "x"
+    assert pod.metadata.annotations == {"note": "y"}
+    (owner,) = pod.metadata.owner_references
+    assert (owner.kind, owner.name, owner.uid, owner.controller) == (
+        "StatefulSet",
+        "w",
+        make_uid("StatefulSet", "default", "w"),
+        True,
+    )
+
+
+HASH = "?"
+JOB_UID = make_uid("Job", "default", "w")
+OF_JOB = {"job-name": "w", "batch.kubernetes.io/job-name": "w"} | {
+    "controller-uid": JOB_UID,
+    "batch.kubernetes.io/controller-uid": JOB_UID,
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "annotations"),
+    [
+        (workload("ReplicaSet"), {}, {}),
+        (workload("Deployment"), {"pod-template-hash": HASH}, {}),
+        (
+            workload("StatefulSet", "ordinals: {start: 3}"),
+            {
+                "controller-revision-hash": HASH,
+                "statefulset.kubernetes.io/pod-name": "w-3",
+                "apps.kubernetes.io/pod-index": "3",
+            },
+            {},
+        ),
+        (workload("DaemonSet"), {"controller-revision-hash": HASH, "pod-template-generation": "1"}, {}),
+        (workload("Job", api="batch/v1"), OF_JOB, {}),
+        (workload("Job", "manualSelector: true", "batch/v1"), {}, {}),
+        (
+            workload("Job", "completionMode: Indexed", "batch/v1"),
+            {**OF_JOB, "batch.kubernetes.io/job-completion-index": "0"},
+            {"batch.kubernetes.io/job-completion-index": "0"},
+        ),
+    ],
+)
+def test_pods_carry_what_their_controllers_add(tmp_path, text, labels, annotations):
+    """B4: names and places as in Kubernetes 1.36."""
+    (pod,) = expand_text(tmp_path, text, [node("n")]).pods
+    found = {key: HASH if key.endswith("-hash") else value for key, value in pod.metadata.labels.items()}
+    assert found == {"app": "x", **labels}
+    assert pod.metadata.annotations == {"note": "y", **annotations}
+
+
+def test_what_a_template_says_goes_before_a_jobs_labels_and_a_cron_job_makes_a_job(tmp_path):
+    said = workload("Job", api="batch/v1").replace("app: x", "job-name: mine")
+    assert expand_text(tmp_path, said).pods[0].metadata.labels["job-name"] == "mine"
+    cron = (
+        "apiVersion: batch/v1\nkind: CronJob\nmetadata: {name: w}\n"
+        f"spec: {{schedule: '* * * * *', jobTemplate: {{spec: {{parallelism: 2, {TEMPLATE}}}}}}}"
+    )
+    first, second = expand_text(tmp_path, cron).pods
+    assert first.metadata.labels == second.metadata.labels
+    assert re.fullmatch(r"w-[0-9]{8}", first.metadata.labels["batch.kubernetes.io/job-name"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "key"),
+    [
+        ("Job", "parallelism: 2", "job-name"),
+        ("Job", "parallelism: 2", "batch.kubernetes.io/controller-uid"),
+        ("StatefulSet", "replicas: 2", "apps.kubernetes.io/pod-index"),
+        ("Deployment", "replicas: 2", "pod-template-hash"),
+    ],
+)
+def test_rules_on_labels_of_controllers_keep_pods_apart(tmp_path, kind, spec, key):
+    """B4: a rule that means the pods of one workload means them here too."""
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {"matchExpressions": [{"key": key, "operator": "Exists"}]},
+    }
+    rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    away = json.dumps({"containers": [{"name": "c"}], "affinity": rule})
+    text = workload(kind, spec, "batch/v1" if kind == "Job" else "apps/v1").replace("{containers: [{name: c}]}", away)
+    for nodes in (1, 2):
+        cluster = f"{{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{{name: n, count: {nodes}}}]}}\n"
+        found = Simulation(Configuration()).run(scenario(tmp_path, text, cluster), lambda: 1)
+        assert len([outcome for outcome in found if outcome.node]) == nodes
+
+
+def test_generated_names_never_collide(tmp_path):
+    pods = expand_text(tmp_path, workload("Deployment", "replicas: 100000")).pods
+    assert len({p.metadata.name for p in pods}) == len({p.metadata.uid for p in pods}) == 100_000
+
+
+def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path):
+    nodes = [node("a", {"gpu": "yes"}), node("b"), node("c", {"gpu": "yes"}, unschedulable=True)]
+    nodes.append(node("d", {"gpu": "yes"}, taints=[{"key": "k"}]))
+    text = workload("DaemonSet").replace("spec: {containers", "spec: {nodeSelector: {gpu: 'yes'}, containers")
+    pods = expand_text(tmp_path, text, nodes).pods
+    pins = [p.spec.affinity.node_affinity.required.node_selector_terms[0].match_fields[0] for p in pods]
+    assert [(pin.key, pin.operator, pin.values) for pin in pins] == [
+        ("metadata.name", "In", ("a",)),
+        ("metadata.name", "In", ("c",)),
+    ]
+    none = expand_text(tmp_path, text, [node("b")])
+    assert (none.pods, "no node that it may run on" in none.notes[0]) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (workload("Deployment", "replicas: -1"), r"document 1: Deployment/w: spec.replicas: Expected `int` >= 0"),
+        (workload("Deployment", "replicas: 1.5"), "spec.replicas: Expected `int`, got `float`"),
+        (workload("Deployment", "replicas: '3'"), "spec.replicas: Expected `int`, got `str`"),
+        (workload("Deployment", "replicas: 100001"), "spec.replicas: Expected `int` <= 100000"),
+        (workload("Job", "parallelism: -1", "batch/v1"), "spec.parallelism: Expected `int` >= 0"),
+        (workload("Deployment", name="UPPER"), "metadata.name: 'UPPER' must be"),
+        (workload("Deployment", name="w, namespace: a.b"), "metadata.namespace: 'a.b' may not contain"),
+        (
+            workload("Deployment").replace("[{name: c}]", "[]"),
+            "spec.template.spec.containers: a pod needs at least one",
+        ),
+        (workload("Deployment").replace("[{name: c}]", "[null]"), r"spec.template.spec.containers\[0\]: Expected"),
+        ("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w}\nspec: {}", "missing required field `template`"),
+        ("apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: w}", "missing required field `spec`"),
+        (workload("Deployment") + "---\n" + workload("Deployment"), "the same Deployment is already in .*document 1"),
+        (
+            workload("StatefulSet") + "---\napiVersion: v1\nkind: Pod\nmetadata: {name: w-0}\n"
+            "spec: {containers: [{name: c}]}",
+            "Pod/w-0: metadata.name: there is already a pod default/w-0",
+        ),
+        (
+            workload("Deployment").replace("{name: c}", "{name: c, resources: {requests: {cpu: 1x}}}"),
+            r"spec.template.spec.containers\[0\].resources.requests\[\"cpu\"\]: '1x' is not a quantity",
+        ),
+        (
+            workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {memory: -1}}}"),
+            r"limits\[\"memory\"\]: -1 is negative",
+        ),
+        (
+            workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {x.io/fpga: 0.5}}}"),
+            r"limits\[\"x.io/fpga\"\]: 0.5 is not a whole number",
+        ),
+        (
+            workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {aliyun.com/gpu-mem: -1}}}"),
+            r'limits\["aliyun.com/gpu-mem"\]: -1 is negative',
+        ),
+        (
+            workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {nvidia.com/gpu: .nan}}}"),
+            r'limits\["nvidia.com/gpu"\]: \'nan\' is not a quantity',
+        ),
+        (
+            workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {cpu: true}}}"),
+            r"limits\[...\]: Expected",
+        ),
+    ],
+)
+def test_refused(tmp_path, text, message):
+    with pytest.raises(ManifestError, match=message):
+        expand_text(tmp_path, text)
+
+
+def test_too_many_pods(tmp_path):
+    text = "---\n".join(workload("StatefulSet", "replicas: 100000", name=f"w{i}") for i in range(3))
+    with pytest.raises(ManifestError, match="StatefulSet/w2: with it there are more than 200,000 pods"):
+        expand_text(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "api", "note"),
+    [
+        ("Service", "v1", "carries no pods"),
+        ("ConfigMap", "v1", "carries no pods"),
+        ("Job", "batch.volcano.sh/v1alpha1", "is not a kind that is expanded here"),
+        ("RayCluster", "ray.io/v1", "is not a kind that is expanded here"),
+    ],
+)
+def test_ignored_with_a_note(tmp_path, kind, api, note):
+    expansion = expand_text(tmp_path, f"apiVersion: {api}\nkind: {kind}\nmetadata: {{name: x}}\n")
+    assert expansion.pods == []
+    assert note in expansion.notes[0]
+
+
+def test_gpu_amounts_are_left_to_the_decision(tmp_path):
+    text = workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {aliyun.com/gpu-mem: 0.5}}}")
+    (pod,) = expand_text(tmp_path, text).pods
+    assert pod.spec.containers[0].resources.limits == {"aliyun.com/gpu-mem": 0.5}
+    assert [(t.key, t.operator, t.effect) for t in pod.spec.tolerations] == [("nvidia.com/gpu", "Exists", "NoSchedule")]
+
+
+def test_a_toleration_that_is_there_is_enough(tmp_path):
+    text = workload("Deployment").replace(
+        "containers: [{name: c}]",
+        "tolerations: [{operator: Exists}], containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]",
+    )
+    assert len(expand_text(tmp_path, text).pods[0].spec.tolerations) == 1
+
+
+LEGACY = """
+apiVersion: v1
+kind: Pod
+metadata:
+  name: p
+  annotations: {keep: me, scheduler.alpha.kubernetes.io/affinity: '%s'}
+spec: {%scontainers: [{name: c}]}
+"""
+IN = (
+    '{"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": '
+    '[{"key": "alpha.kubernetes.io/nvidia-gpu-name", "operator": "In", "values": ["Tesla K80"]}]}]}}}'
+)
+
+
+def test_the_affinity_annotation_becomes_affinity(tmp_path):
+    expansion = expand_text(tmp_path, LEGACY % (IN, ""))
+    (pod,) = expansion.pods
+    (term,) = pod.spec.affinity.node_affinity.required.node_selector_terms
+    assert term.match_expressions[0].values == ("Tesla-K80",)
+    assert pod.metadata.annotations == {"keep": "me"}
+    assert "is read as spec.affinity" in expansion.notes[0]
+
+
+def test_an_affinity_in_the_spec_goes_before_the_annotation(tmp_path):
+    expansion = expand_text(tmp_path, LEGACY % (IN, "affinity: {}, "))
+    assert expansion.pods[0].spec.affinity.node_affinity is None
+    assert "is left out" in expansion.notes[0]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"nodeAffinity": 5}', "", IN.replace('"In"', "3")])
+def test_a_malformed_affinity_annotation_is_refused(tmp_path, text):
+    where = r"Pod/p: metadata.annotations\[scheduler.alpha.kubernetes.io/affinity\]: the affinity in it cannot be read"
+    with pytest.raises(ManifestError, match=where):
+        expand_text(tmp_path, LEGACY % (text, ""))
+
+
+def test_an_affinity_that_breaks_a_rule_is_refused(tmp_path):
+    with pytest.raises(ManifestError, match=r"matchExpressions\[0\].operator: 'Is' is not one of In, NotIn"):
+        expand_text(tmp_path, LEGACY % (IN.replace('"In"', '"Is"'), ""))
+
+
+def test_bound_pending_and_finished_pods(tmp_path):
+    def pod(name, more):
+        return f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n{more}\n---\n"
+
+    containers = "containers: [{name: c}]"
+    text = (
+        pod("bound", f"spec: {{nodeName: n, {containers}}}")
+        + pod("pending", f"spec: {{{containers}}}")
+        + pod("finished", f"spec: {{{containers}}}\nstatus: {{phase: Failed}}")
+    )
+    found = scenario(tmp_path, text)
+    assert [p.metadata.name for p in found.bound] == ["bound"]
+    assert [p.metadata.name for p in found.pending] == ["pending"]
+
+
+def limits(pod):
+    return [dict(c.resources.limits) for c in pod.spec.containers]
+
+
+@pytest.mark.parametrize("name", ["000", "001"])
+def test_the_stateful_set_of_the_documents(tmp_path, name):
+    (text,) = document_yaml(name)
+    (pod,) = expand_text(tmp_path, text).pods
+    assert (pod.key, limits(pod)) == ("default/binpack-0", [{"aliyun.com/gpu-mem": 16}])
+
+
+def test_the_jobs_of_the_documents(tmp_path):
+    first, second = document_yaml("003")
+    (wanted,) = expand_text(tmp_path, first).pods
+    (unwanted,) = expand_text(tmp_path, second).pods
+    assert wanted.spec.node_selector == {"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB"}
+    term = unwanted.spec.affinity.node_affinity.required.node_selector_terms[0]
+    assert (term.match_expressions[0].operator, limits(unwanted)) == ("NotIn", [{"nvidia.com/gpu": 1}])
+
+
+def test_the_pods_of_the_documents(tmp_path):
+    first, second, third = document_yaml("004")
+    (five,) = expand_text(tmp_path, first).pods
+    assert limits(five) == [{WHOLE_GPU: 2}, {WHOLE_GPU: 3}]
+    expansion = expand_text(tmp_path, second)
+    (by_model,) = expansion.pods
+    term = by_model.spec.affinity.node_affinity.required.node_selector_terms[0]
+    assert term.match_expressions[0].values == ("Tesla-K80", "Tesla-P100")
+    assert "Pod/(no name): has no metadata.name" in expansion.notes[0]
+    (mounts,) = expand_text(tmp_path, third).pods
+    assert asks_for_gpu(mounts)

@@ -1,0 +1,321 @@
+"""``gputile status``: Deploying, then Deployed only when every component is ready; a failure names it (U11)."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.api.core import Node
+from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
+from gputile.core.devices.inventory import Card, Inventory, encode_inventory
+from gputile.tools.views.rollout import RolloutState
+from gputile.tools.views.status import Installation, RolloutPhase, assess, table
+
+LABELS = {"app.kubernetes.io/name": "gputile", "app.kubernetes.io/instance": "gputile"}
+
+
+def labels(component: str) -> dict[str, str]:
+    return {**LABELS, "app.kubernetes.io/component": component}
+
+
+def deployment(component: str = "webhook", wanted: int = 2, **status: Any) -> Deployment:
+    full = {"observedGeneration": 1, "replicas": wanted, "updatedReplicas": wanted, "availableReplicas": wanted}
+    body = {
+        "metadata": {"name": f"gputile-{component}", "labels": labels(component), "generation": 1},
+        "spec": {"replicas": wanted},
+        "status": {**full, **status},
+    }
+    return msgspec.convert(body, Deployment)
+
+
+def daemon_set(wanted: int = 3, **status: Any) -> DaemonSet:
+    full = {
+        "observedGeneration": 1,
+        "desiredNumberScheduled": wanted,
+        "updatedNumberScheduled": wanted,
+        "numberAvailable": wanted,
+    }
+    body = {
+        "metadata": {"name": "gputile-agent", "labels": labels("agent"), "generation": 1},
+        "status": {**full, **status},
+    }
+    return msgspec.convert(body, DaemonSet)
+
+
+def pod(component: str = "webhook", name: str = "p", node: str = "", **status: Any) -> RunningPod:
+    body = {"metadata": {"name": name, "labels": labels(component)}, "spec": {"nodeName": node}, "status": status}
+    return msgspec.convert(body, RunningPod)
+
+
+def event(about: str, reason: str, message: str, when: str = "2026-01-01T00:00:00Z") -> Event:
+    body = {
+        "involvedObject": {"name": about},
+        "type": "Warning",
+        "reason": reason,
+        "message": message,
+        "lastTimestamp": when,
+    }
+    return msgspec.convert(body, Event)
+
+
+def condition(kind: str, status: str, reason: str = "", message: str = "") -> dict[str, str]:
+    return {"type": kind, "status": status, "reason": reason, "message": message}
+
+
+def the_only(installation: Installation) -> tuple[RolloutState, str]:
+    (component,) = installation.components
+    return component.state, component.reason
+
+
+def test_deployed_when_every_component_is_ready() -> None:
+    installation = assess([deployment(), deployment("controller", 1), daemon_set()], [], [], [], 1024)
+    assert installation.phase is RolloutPhase.DEPLOYED
+    assert [(c.name, c.ready, c.wanted) for c in installation.components] == [
+        ("agent", 3, 3),
+        ("controller", 1, 1),
+        ("webhook", 2, 2),
+    ]
+
+
+def test_a_cluster_without_gpu_nodes_is_deployed() -> None:
+    assert assess([daemon_set(0)], [], [], [], 1024).phase is RolloutPhase.DEPLOYED
+
+
+def test_nothing_there_is_not_installed() -> None:
+    installation = assess([], [], [], [], 0)
+    assert installation.phase is RolloutPhase.NOT_INSTALLED
+    assert table(installation) == "gputile: NotInstalled\n"
+
+
+@pytest.mark.parametrize(
+    "workload",
+    [
+        deployment(availableReplicas=1),
+        deployment(updatedReplicas=1),
+        deployment(replicas=3),
+        deployment(observedGeneration=0),
+        daemon_set(numberAvailable=2),
+        daemon_set(updatedNumberScheduled=2),
+        daemon_set(observedGeneration=0),
+    ],
+)
+def test_deploying_while_one_component_is_not_ready(workload: Deployment | DaemonSet) -> None:
+    """An old pod that is still there, or a spec that nobody has looked at yet, is not deployed either."""
+    installation = assess([workload, deployment("controller")], [], [], [], 1024)
+    assert installation.phase is RolloutPhase.DEPLOYING
+    assert table(installation).startswith(
+        f"gputile: Deploying: {workload.metadata.labels['app.kubernetes.io/component']}"
+    )
+
+
+WAITING = {"name": "webhook", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}
+STARTING = {"name": "webhook", "state": {"waiting": {"reason": "PodInitializing"}}}
+CRASHED = {
+    "name": "webhook",
+    "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+    "lastState": {"terminated": {"exitCode": 2}},
+}
+
+
+@pytest.mark.parametrize(
+    ("pods", "events", "conditions", "state", "reason"),
+    [
+        (
+            [pod(containerStatuses=[WAITING])],
+            [],
+            [],
+            RolloutState.FAILED,
+            "pod p: container webhook: ImagePullBackOff: no such image",
+        ),
+        (
+            [pod(initContainerStatuses=[CRASHED | {"name": "mesh"}], containerStatuses=[STARTING])],
+            [],
+            [],
+            RolloutState.FAILED,
+            "pod p: container mesh: CrashLoopBackOff; it ended with exit code 2",
+        ),
+        (
+            [pod(containerStatuses=[CRASHED])],
+            [],
+            [],
+            RolloutState.FAILED,
+            "pod p: container webhook: CrashLoopBackOff; it ended with exit code 2",
+        ),
+        (
+            [pod(conditions=[condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available")])],
+            [],
+            [],
+            RolloutState.DEPLOYING,
+            "pod p: Unschedulable: 0/3 nodes are available",
+        ),
+        (
+            [
+                pod(
+                    conditions=[
+                        condition("Ready", "False", "ContainersNotReady", "containers with unready status: [c]")
+                    ]
+                )
+            ],
+            [],
+            [],
+            RolloutState.DEPLOYING,
+            "pod p: ContainersNotReady: containers with unready status: [c]",
+        ),
+        (
+            [pod()],
+            [event("p", "FailedMount", "configmap not found"), event("p", "Old", "x", "2025-01-01T00:00:00Z")],
+            [],
+            RolloutState.DEPLOYING,
+            "pod p: FailedMount: configmap not found",
+        ),
+        (
+            [],
+            [],
+            [condition("ReplicaFailure", "True", "FailedCreate", 'violates PodSecurity "restricted"')],
+            RolloutState.FAILED,
+            'FailedCreate: violates PodSecurity "restricted"',
+        ),
+        (
+            [],
+            [],
+            [condition("Progressing", "False", "ProgressDeadlineExceeded", "has timed out")],
+            RolloutState.FAILED,
+            "ProgressDeadlineExceeded: has timed out",
+        ),
+        ([], [], [], RolloutState.DEPLOYING, "its pods are starting"),
+    ],
+)
+def test_what_is_in_the_way_is_told_in_the_clusters_own_words(
+    pods: list[RunningPod], events: list[Event], conditions: list[dict[str, str]], state: RolloutState, reason: str
+) -> None:
+    installation = assess([deployment(availableReplicas=0, conditions=conditions)], pods, events, [], 1024)
+    assert the_only(installation) == (state, reason)
+    assert installation.phase is (RolloutPhase.FAILED if state is RolloutState.FAILED else RolloutPhase.DEPLOYING)
+
+
+def test_the_worst_pod_is_told_and_a_ready_one_never() -> None:
+    ready = pod(name="well", conditions=[condition("Ready", "True")], containerStatuses=[CRASHED])
+    slow = pod(name="slow", conditions=[condition("Ready", "False", "ContainersNotReady", "m")])
+    broken = pod(name="broken", containerStatuses=[WAITING])
+    installation = assess([deployment(availableReplicas=1)], [ready, slow, broken], [], [], 1024)
+    assert the_only(installation)[1].startswith("pod broken")
+
+
+EVICTED = pod(name="old", phase="Failed", reason="Evicted", message="the node was low on memory")
+
+
+def test_an_evicted_pod_that_has_been_replaced_is_not_in_the_way() -> None:
+    """U11: a rollout is healthy whatever pods of a Deployment are left lying about; its other pods still count."""
+    rolling = deployment(replicas=3, updatedReplicas=1)
+    new = pod(name="new", phase="Running", conditions=[condition("Ready", "True")])
+    installation = assess([rolling], [EVICTED, new], [], [], 1024)
+    assert the_only(installation) == (RolloutState.DEPLOYING, "1 of 2 pods are of the newest kind")
+    crashing = pod(name="crashing", phase="Running", containerStatuses=[CRASHED])
+    state, reason = the_only(assess([rolling], [EVICTED, crashing], [], [], 1024))
+    assert (state, reason.partition(":")[0]) == (RolloutState.FAILED, "pod crashing")
+
+
+def test_an_evicted_pod_that_nothing_replaces_is_named() -> None:
+    """U11: a Deployment that has too few pods, and a DaemonSet, whose pods of a node come one after the other."""
+    expected = (RolloutState.FAILED, "pod old: Evicted: the node was low on memory")
+    assert the_only(assess([deployment(replicas=1, availableReplicas=1)], [EVICTED], [], [], 1024)) == expected
+    agent = pod("agent", "old", "a", phase="Failed", reason="Evicted", message="the node was low on memory")
+    assert the_only(assess([daemon_set(numberAvailable=2)], [agent], [], [], 1024)) == expected
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_nodes_agent_is_ready_while_its_successor_starts(order: int) -> None:
+    """U11: the new agent registers before the old one ends, so that a node has two for a while."""
+    old = pod("agent", "old", "a", conditions=[condition("Ready", "True")])
+    new = pod("agent", "new", "a", conditions=[condition("Ready", "False")])
+    installation = assess([daemon_set()], [old, new][::order], [], [node("a", Inventory(cards=()))], 1024)
+    assert [each.agent_ready for each in installation.nodes] == [True]
+
+
+def test_an_agent_that_may_not_be_created_names_the_rule() -> None:
+    refused = event("gputile-agent", "FailedCreate", 'pods "gputile-agent-x" is forbidden: violates PodSecurity')
+    installation = assess([daemon_set(numberAvailable=0)], [], [refused], [], 1024)
+    assert the_only(installation)[1].startswith("FailedCreate: pods")
+
+
+def node(name: str, inventory: Inventory | None = None, *conditions: dict[str, str]) -> Node:
+    annotations = {"gputile.io/inventory": encode_inventory(inventory)} if inventory else {}
+    body = {"metadata": {"name": name, "annotations": annotations}, "status": {"conditions": list(conditions)}}
+    return msgspec.convert(body, Node)
+
+
+def test_nodes_tell_mode_unit_and_what_holds_them() -> None:
+    """U9, M12: the unit in force on each node, and a held change with its pods."""
+    cards = (Card(index=0, uuid="GPU-0", mib=15360, model="Tesla T4"),)
+    held = condition("gputile.io/ModePending", "True", "PodsOnNode", "mode share stays in force: default/p")
+    nodes = [
+        node("b", Inventory(cards=cards, mode="share", unit_mib=1024), held, condition("Ready", "True")),
+        node("a", Inventory(cards=cards, mode="cgpu", unit_mib=128), condition("gputile.io/CardProblem", "False")),
+        node("silent"),
+        node("plain"),
+    ]
+    agents = [
+        pod("agent", "x", "a", conditions=[condition("Ready", "True")]),
+        pod("agent", "y", "silent", conditions=[condition("Ready", "False")]),
+        pod("agent", "z", "b", conditions=[condition("Ready", "False")]),
+    ]
+    installation = assess([daemon_set()], agents, [], nodes, 128)
+    assert [(n.name, n.agent_ready, n.mode, n.unit_mib, n.gpus) for n in installation.nodes] == [
+        ("a", True, "cgpu", 128, 1),
+        ("b", False, "share", 1024, 1),
+        ("silent", False, "", 0, 0),
+    ]
+    assert installation.nodes[0].problems == []
+    assert installation.nodes[1].problems == ["PodsOnNode: mode share stays in force: default/p"]
+    text = table(installation)
+    assert "The unit is 128MiB; 1 node is not there yet." in text
+    assert [line.split()[:4] for line in text.splitlines() if line.startswith("b ")] == [["b", "not", "ready", "share"]]
+
+
+def test_an_agent_that_rests_is_no_failure() -> None:
+    """M1, M3: a pod on each node, and on nodes without GPUs it only waits for one (U11)."""
+    ready = [condition("Ready", "True")]
+    agents = [pod("agent", f"agent-{name}", name, conditions=ready) for name in ("gpu", "cpu", "labelled", "sliced")]
+    cards = (Card(index=0, uuid="GPU-0", mib=15360),)
+    nodes = [
+        node("gpu", Inventory(cards=cards, mode="cgpu", unit_mib=1024)),
+        node("cpu", None, condition("Ready", "True")),
+        node("labelled", None, condition("gputile.io/AgentSilent", "True", "NoAgent", "it rests")),
+        node("sliced", None, condition("gputile.io/ModePending", "False", "ModeInForce")),
+    ]
+    installation = assess([daemon_set(4)], agents, [], nodes, 1024)
+    assert installation.phase is RolloutPhase.DEPLOYED
+    assert [(n.name, n.problems[:1]) for n in installation.nodes] == [
+        ("gpu", []),
+        ("labelled", ["NoAgent: it rests"]),
+        ("sliced", []),
+    ]
+    assert installation.resting == 2
+    assert "2 nodes have no GPU, and their agents rest." in table(installation)
+
+
+def test_what_an_agent_left_behind_is_not_waited_for() -> None:
+    """U11: after an agent has left for good nobody takes over a new unit there."""
+    cards = (Card(index=0, uuid="GPU-0", mib=15360),)
+    nodes = [node("left", Inventory(cards=cards, mode="cgpu", unit_mib=1024))]
+    installation = assess([daemon_set(0)], [], [], nodes, 128)
+    assert [(n.name, n.agent_there, n.unit_mib) for n in installation.nodes] == [("left", False, 1024)]
+    text = table(installation)
+    assert "not there yet" not in text
+    assert "no agent runs there; this is what the last one said" in text
+    assert [line.split()[:2] for line in text.splitlines() if line.startswith("left")] == [["left", "none"]]
+
+
+@given(st.integers(0, 5), st.integers(0, 5), st.integers(0, 5), st.integers(0, 5), st.integers(0, 2))
+def test_deployed_means_that_all_wanted_pods_are_new_and_available(
+    wanted: int, there: int, new: int, available: int, observed: int
+) -> None:
+    workload = deployment(
+        wanted=wanted, replicas=there, updatedReplicas=new, availableReplicas=available, observedGeneration=observed
+    )
+    phase = assess([workload], [], [], [], 0).phase
+    assert (phase is RolloutPhase.DEPLOYED) == (
+        observed >= 1 and new >= wanted and available >= wanted and there <= new
+    )
