@@ -23,7 +23,7 @@ from gputile.controlplane.controller.slices import sliced
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps
-from gputile.kube.errors import KubeError
+from gputile.kube.errors import KubeError, NotFound
 from gputile.kube.reflector import Deleted
 
 log = logging.getLogger(__name__)
@@ -154,6 +154,10 @@ class GangReconciler:
         self.failures += 1
         log.info("a gang's pod was not written", extra={"pod": pod.key, "why": str(error)})
         self.changed()
+        if isinstance(error, NotFound):
+            # The write was for this pod by name, so nothing has to be read: whoever has the name now is another pod.
+            self._view.take_pods(Deleted(pod))
+            return
         try:
             found = await self._writer.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError:

@@ -5,8 +5,10 @@ The cluster is that of the stateful test; here it goes the ways that once left a
 
 import pytest
 
+from gputile.api.core import Pod
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
+from gputile.kube.errors import ConnectionFailed
 from tests.stateful.gangmodel import SECOND
 from tests.stateful.test_gangs import HOLD_SECONDS, LONGEST_SECONDS, YEAR, Gangs, bound_of
 
@@ -127,6 +129,23 @@ def test_a_controller_forgets_pods_that_the_api_server_no_longer_has() -> None:
     for uid in FOUR:
         machine.server.delete(uid)
     machine.the_controller_acts([], 2)
+    assert not [booking.key for booking in machine.view.ledger.bookings()]
+    machine.everything_settles()
+
+
+def test_a_404_says_that_a_pod_is_gone_without_a_second_question() -> None:
+    """M13: the API server cannot be read after it has answered 404 to the write itself."""
+    machine = planned(units=4)
+    machine.a_card_sickens_or_heals("b", [1])
+    for uid in FOUR:
+        machine.server.delete(uid)
+
+    async def unreadable(namespace: str, name: str) -> Pod | None:
+        raise ConnectionFailed("no connection")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machine.server, "pod", unreadable)
+        machine.the_controller_acts([], 2)
     assert not [booking.key for booking in machine.view.ledger.bookings()]
     machine.everything_settles()
 
