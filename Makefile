@@ -13,7 +13,7 @@ MINUTES ?= 60
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-$(STAMP): requirements/uv.txt requirements/dev.txt requirements/docs.txt pyproject.toml hatch_build.py $(wildcard native/* tests/fakes/cudadriver/*)
+$(STAMP): requirements/uv.txt requirements/dev.txt requirements/docs.txt pyproject.toml hatch_build.py $(wildcard native/*/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/uv.txt
 	@$(BIN)/uv pip sync -q --python $(BIN)/python --require-hashes requirements/uv.txt requirements/dev.txt \

@@ -16,7 +16,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 ROOT = Path(__file__).parent
 SOURCES = ROOT / "native"
-SIMULATION = ROOT / "tests" / "fakes"
+LIBRARY_GROUPS = ("base", "accounting", "timeslice", "hooks")
+SIMULATION = SOURCES / "simulated"
 SIMULATED = Path("src", "gputile", "node", "isolation", "simulated")
 LIBRARY = Path("src", "gputile", "node", "isolation", "libgputile-cuda.so")
 FLAGS = ("-std=gnu11", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-fstack-protector-strong", "-Wall", "-Wextra")
@@ -39,26 +40,31 @@ def compiler() -> str:
     raise CompilerMissing("no C compiler (cc) is installed")
 
 
+def library_sources() -> list[Path]:
+    """Return what the library is compiled from."""
+    return [source for group in LIBRARY_GROUPS for source in sorted((SOURCES / group).glob("*.c"))]
+
+
 def build_library(output: Path, flags: Sequence[str] = ()) -> None:
     """Compile native/ into ``output``, which takes its place at once: a process that has it open keeps the old one."""
     output.parent.mkdir(parents=True, exist_ok=True)
     beside = output.with_name(f".{output.name}.{os.getpid()}")
-    sources = sorted(SOURCES.glob("*.c"))
-    subprocess.run([compiler(), *FLAGS, *flags, *LINK, "-o", beside, *sources], check=True)
+    subprocess.run([compiler(), *FLAGS, *flags, f"-I{SOURCES}", *LINK, "-o", beside, *library_sources()], check=True)
     beside.replace(output)
 
 
 def simulation_sources() -> list[Path]:
     """Return what the simulated driver is made of, its header included."""
-    return [*sorted((SIMULATION / "cudadriver").iterdir()), SIMULATION / "cudanvml.c"]
+    return sorted(SIMULATION.iterdir())
 
 
 def build_simulation(directory: Path, flags: Sequence[str] = ()) -> None:
     """Compile the simulated driver, for ``gputile selftest`` where no GPU is, into ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
+    nvml = SIMULATION / "nvml.c"
     sources = {
-        "libcuda.so.1": sorted((SIMULATION / "cudadriver").glob("*.c")),
-        "libnvidia-ml.so.1": [SIMULATION / "cudanvml.c"],
+        "libcuda.so.1": [source for source in sorted(SIMULATION.glob("*.c")) if source != nvml],
+        "libnvidia-ml.so.1": [nvml],
     }
     for name, files in sources.items():
         beside = directory / f".{name}.{os.getpid()}"

@@ -27,7 +27,7 @@ _CACHE = ROOT / ".cache" / "fakes"
 @cache
 def library() -> Path:
     """Return the fake driver; beside it lies a libnvidia-ml.so.1 that tells the same cards' memory."""
-    content = b"".join(path.read_bytes() for path in [*simulation_sources(), SOURCES / "cuda_types.h"])
+    content = b"".join(path.read_bytes() for path in [*simulation_sources(), SOURCES / "base" / "cuda_types.h"])
     directory = _CACHE / f"cuda-{hashlib.sha256(content).hexdigest()[:16]}"
     if not directory.exists():
         _CACHE.mkdir(parents=True, exist_ok=True)

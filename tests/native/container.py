@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from hatch_build import FLAGS, LINK, SOURCES, build_library
+from hatch_build import FLAGS, LINK, SOURCES, build_library, library_sources
 
 from gputile.node.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
 from tests.fakes.cuda import FakeGpus
@@ -23,14 +23,10 @@ def _key(*paths: Path, extra: str = "") -> str:
     return hashlib.sha256(content + extra.encode()).hexdigest()[:16]
 
 
-def sources() -> list[Path]:
-    return sorted(SOURCES.glob("*.c"))
-
-
 @cache
 def library() -> Path:
     """Return the library, built from the sources as they are now, with warnings as errors."""
-    path = _CACHE / _key(*SOURCES.iterdir(), extra=str((FLAGS, LINK))) / "libgputile-cuda.so"
+    path = _CACHE / _key(*SOURCES.glob("*/*.[cdh]*"), extra=str((FLAGS, LINK))) / "libgputile-cuda.so"
     if not path.exists():
         build_library(path, ["-Werror"])
     return path
@@ -41,8 +37,8 @@ def program(name: str, *flags: str, with_library: bool = False, with_driver: boo
     """Return a program of this directory, linked with the fake driver, and with the library's sources if wanted."""
     from tests.fakes.cuda import library as driver
 
-    used = [_HERE / f"{name}.c", *(sources() if with_library else [])]
-    path = _CACHE / _key(*used, *SOURCES.glob("*.[hd]*"), driver(), extra=str((flags, with_driver))) / name
+    used = [_HERE / f"{name}.c", *(library_sources() if with_library else [])]
+    path = _CACHE / _key(*used, *SOURCES.glob("*/*.[hd]*"), driver(), extra=str((flags, with_driver))) / name
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{name}.{os.getpid()}")

@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdint.h>
 #include <time.h>
-#include "cuda_types.h"
+#include "base/cuda_types.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);

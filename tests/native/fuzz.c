@@ -13,10 +13,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "limits.h"
-#include "region.h"
-#include "turn_card.h"
-#include "turn_link.h"
+#include "accounting/limits.h"
+#include "accounting/shared_usage.h"
+#include "timeslice/card.h"
+#include "timeslice/arbiter_link.h"
 
 enum { MOST = 65536 };
 
@@ -37,7 +37,7 @@ void fuzz_limits(const uint8_t *data, size_t size) {
             must(limits.card[i].percent <= 100, "a percentage is at most 100");
             must(memchr(limits.card[i].uuid, '\0', sizeof limits.card[i].uuid) != NULL, "a UUID ends");
         }
-        must(!*limits.turn || *limits.turn == '/', "the socket's path is absolute");
+        must(!*limits.timeslice_socket || *limits.timeslice_socket == '/', "the socket's path is absolute");
     }
     free(exact);
 }
@@ -49,42 +49,42 @@ void fuzz_share(const uint8_t *data, size_t size) {
     char *text = malloc(size + 1);
     memcpy(text, data, size);
     text[size] = '\0';
-    if (turn_share_parse(text, 2, uuids, shares, &quantum))
-        for (int i = 0; i < 2; i++) must(shares[i] <= TURN_WHOLE, "a share is at most the whole card");
+    if (timeslice_share_parse(text, 2, uuids, shares, &quantum))
+        for (int i = 0; i < 2; i++) must(shares[i] <= TIMESLICE_WHOLE, "a share is at most the whole card");
     free(text);
 }
 
 /* What comes from the arbiter. */
 void fuzz_link(const uint8_t *data, size_t size) {
-    struct turn_link link;
-    struct turn_message message;
+    struct arbiter_link link;
+    struct arbiter_message message;
     int ends[2];
     memset(&link, 0, sizeof link);
     if (size > 32768 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) != 0) return;
     must(write(ends[1], data, size) == (ssize_t)size, "the socket takes it");
     close(ends[1]);
-    gputile_own(&link.socket, ends[0]);
+    gputile_guarded_fd_set(&link.socket, ends[0]);
     size_t heard = 0;
     while (link.socket.fd >= 0)
-        if (turn_link_hear(&link, &message)) must(++heard * 32 <= size, "no more is heard than was said");
+        if (arbiter_link_receive(&link, &message)) must(++heard * 32 <= size, "no more is heard than was said");
 }
 
 /* /etc/gputile/usage, which is the container's own to write. */
 void fuzz_usage(const uint8_t *data, size_t size) {
     char path[32];
     int file = memfd_create("usage", 0);
-    if (file < 0 || ftruncate(file, GPUTILE_REGION_BYTES) != 0) abort();
-    must(pwrite(file, data, size < GPUTILE_REGION_BYTES ? size : GPUTILE_REGION_BYTES, 0) >= 0, "the file takes it");
+    if (file < 0 || ftruncate(file, GPUTILE_USAGE_BYTES) != 0) abort();
+    must(pwrite(file, data, size < GPUTILE_USAGE_BYTES ? size : GPUTILE_USAGE_BYTES, 0) >= 0, "the file takes it");
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
-    if (!gputile_region_open(path)) {
-        uint64_t before = gputile_region_used(0), limit = (uint64_t)1 << 30;
-        if (gputile_region_reserve(0, 4096, limit)) {
+    if (!gputile_shared_usage_open(path)) {
+        uint64_t before = gputile_shared_usage_used(0), limit = (uint64_t)1 << 30;
+        if (gputile_shared_usage_reserve(0, 4096, limit)) {
             must(before <= limit - 4096, "what is reserved fits under the limit");
-            gputile_region_return(0, 4096);
+            gputile_shared_usage_return(0, 4096);
         }
-        gputile_region_used(GPUTILE_MOST_CARDS - 1);
+        gputile_shared_usage_used(GPUTILE_MOST_CARDS - 1);
     }
-    gputile_region_before_fork(), gputile_region_in_child(); /* forgets the file, as a child does */
+    gputile_shared_usage_before_fork(), gputile_shared_usage_in_child(); /* forgets the file, as a child does */
     for (int open_still = file; open_still < file + 8; open_still++) close(open_still);
 }
 

@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
-#include "cuda_types.h"
+#include "base/cuda_types.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);

@@ -43,13 +43,13 @@ def test_exports_nothing_but_what_it_replaces() -> None:
 
 
 def table(name: str) -> list[list[str]]:
-    rows = re.findall(r"^X\((.*)\)$", (SOURCES / name).read_text(), re.MULTILINE)
+    rows = re.findall(r"^X\((.*)\)$", (SOURCES / "hooks" / name).read_text(), re.MULTILINE)
     return [row.split(", ") for row in rows]
 
 
 def test_the_tables_name_known_functions() -> None:
     """Each function that is replaced is of the public API, and the list of that is sorted for the search in it."""
-    known = re.findall(r'^"(\w+)",$', (SOURCES / "known.def").read_text(), re.MULTILINE)
+    known = re.findall(r'^"(\w+)",$', (SOURCES / "hooks" / "known.def").read_text(), re.MULTILINE)
     assert known == sorted(set(known))
     replaced = {row[1] for row in table("memory.def") + table("submit.def")}
     unsuffixed = {re.sub(r"_pt[ds][sz]$", "", symbol) for symbol in replaced}
@@ -61,7 +61,7 @@ def test_the_tables_name_known_functions() -> None:
 
 def test_what_allocates_is_replaced() -> None:
     """M4: every function of the public API whose name says that it makes memory is counted, or known to make none."""
-    known = re.findall(r'^"(\w+)",$', (SOURCES / "known.def").read_text(), re.MULTILINE)
+    known = re.findall(r'^"(\w+)",$', (SOURCES / "hooks" / "known.def").read_text(), re.MULTILINE)
     replaced = {row[1] for row in table("memory.def")}
     maker = re.compile(
         r"cu(?:Mem(?:Alloc|Create|Map)|Array.*Create|Mipmapped.*Create|.*AllocNode|Import|.*MemPoolCreate)"

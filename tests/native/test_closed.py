@@ -83,9 +83,9 @@ class Parsed(ctypes.Structure):
 
 @cache
 def parser(directory: Path) -> ctypes.CDLL:
-    path = directory / "liblimits.so"
+    source, path = SOURCES / "accounting" / "limits.c", directory / "liblimits.so"
     flags = ["-std=gnu11", "-O1", "-shared", "-fPIC", "-fsanitize=undefined", "-fno-sanitize-recover=all"]
-    subprocess.run(["cc", *flags, "-o", path, SOURCES / "limits.c"], check=True)
+    subprocess.run(["cc", *flags, f"-I{SOURCES}", "-o", path, source], check=True)
     loaded = ctypes.CDLL(str(path))
     loaded.gputile_limits_parse.restype = ctypes.c_char_p
     return loaded

@@ -18,7 +18,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include "cuda_types.h"
+#include "base/cuda_types.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);

@@ -7,9 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hatch_build import ROOT, SOURCES
+from hatch_build import ROOT, SOURCES, library_sources
 
-from tests.native.container import sources
 from tests.native.fuzzing import SEEDS, WORDS
 
 _CACHE = ROOT / ".cache" / "fuzz" / "native"
@@ -62,7 +61,17 @@ def _build(target: str) -> Path:
     flags = ["-std=gnu11", "-O1", "-g", _SANITIZERS, "-fno-sanitize-recover=all", "-D__SANITIZE_ADDRESS__=1"]
     harness = ROOT / "tests" / "native" / "fuzz.c"
     link = ["-lpthread", "-ldl"]
-    command = ["clang", *flags, f"-DTARGET=fuzz_{target}", f"-I{SOURCES}", "-o", path, harness, *sources(), *link]
+    command = [
+        "clang",
+        *flags,
+        f"-DTARGET=fuzz_{target}",
+        f"-I{SOURCES}",
+        "-o",
+        path,
+        harness,
+        *library_sources(),
+        *link,
+    ]
     subprocess.run(command, check=True)
     return path
 

@@ -20,10 +20,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "driver.h"
-#include "gate.h"
-#include "region.h"
-#include "turn.h"
+#include "base/driver.h"
+#include "hooks/init.h"
+#include "accounting/shared_usage.h"
+#include "timeslice/timeslice.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
@@ -54,7 +54,7 @@ const struct gputile_driver *gputile_driver(void) {
     return &driver;
 }
 
-void gputile_say(const char *format, ...) { fprintf(stderr, "%s\n", format); }
+void gputile_log(const char *format, ...) { fprintf(stderr, "%s\n", format); }
 
 static uint64_t now(void) {
     struct timespec t;
@@ -97,10 +97,10 @@ static void *work(void *argument) {
     cuStreamCreate(&stream, 0);
     gputile_driver()->cuEventCreate(&behind[0], 0), gputile_driver()->cuEventCreate(&behind[1], 0);
     while (go_on(argument == NULL)) {
-        if (with_client) gputile_turn_before(card, stream);
+        if (with_client) timeslice_before(card, stream);
         if (joint) pthread_barrier_wait(&all);
         cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
-        if (with_client) gputile_turn_after(card, stream);
+        if (with_client) timeslice_after(card, stream);
         count++;
         __atomic_add_fetch(&launched, 1, __ATOMIC_RELAXED);
         if (joint || !strcmp(style, "sync")) gputile_driver()->cuStreamSynchronize(stream);
@@ -127,8 +127,8 @@ int main(int count, char **argument) {
     pause_us = count > 6 ? (useconds_t)atoi(argument[6]) : 0;
     if (getenv("LOST")) signal(SIGUSR1, lose_descriptors);
     const char *usage = getenv("USAGE"), *wrong;
-    if (usage && (wrong = gputile_region_open(usage))) return fprintf(stderr, "%s: %s\n", usage, wrong), 2;
-    if (gputile_turn_start(argument[1], cards, uuids)) return 2;
+    if (usage && (wrong = gputile_shared_usage_open(usage))) return fprintf(stderr, "%s: %s\n", usage, wrong), 2;
+    if (timeslice_start(argument[1], cards, uuids)) return 2;
     printf("ready\n"), fflush(stdout);
     if (!getchar()) return 2; /* until it is told to begin */
     end_ns = now() + (uint64_t)(atof(argument[2]) * 1e9);

@@ -23,9 +23,10 @@ WITHIN_S = 120.0
 @cache
 def program(sanitizer: str = "") -> Path:
     """Return the program, compiled once for each state of its sources."""
-    sources = [SOURCE, *sorted(NATIVE.glob("turn*.c"))]
-    sources += [NATIVE / f"{name}.c" for name in ("late", "objects", "owned", "region", "symbols")]
-    content = b"".join(path.read_bytes() for path in [*sources, *sorted(NATIVE.glob("*.h"))])
+    sources = [SOURCE, *sorted((NATIVE / "timeslice").glob("*.c"))]
+    sources += sorted((NATIVE / "base").glob("*.c"))
+    sources += [NATIVE / "accounting" / "shared_usage.c"]
+    content = b"".join(path.read_bytes() for path in [*sources, *sorted(NATIVE.glob("*/*.h"))])
     name = f"busy-{hashlib.sha256(content).hexdigest()[:16]}{sanitizer}"
     path = cuda.library().parent.parent / name
     if not path.exists():

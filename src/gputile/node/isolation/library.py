@@ -17,7 +17,7 @@ NAME: Final = "libgputile-cuda.so"
 CONTAINER_LIBRARY: Final = f"/etc/gputile/{NAME}"
 CONTAINER_PRELOAD: Final = "/etc/ld.so.preload"  # ld.so(8)
 CONTAINER_NIX_PRELOAD: Final = "/etc/ld-nix.so.preload"  # nixpkgs, glibc's dont-use-system-ld-so-preload.patch
-CONTAINER_USAGE: Final = "/etc/gputile/usage"  # native/gate.c
+CONTAINER_USAGE: Final = "/etc/gputile/usage"  # native/hooks/init.c
 _PRELOAD = "ld.so.preload"
 
 

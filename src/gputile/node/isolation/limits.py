@@ -1,8 +1,8 @@
 """The files of an allocation that the library reads and writes: its limits, and what its processes hold.
 
-The limits are lines, since the library has no JSON parser and needs none; native/limits.h says what they mean. They
-are written by the agent and mounted read-only. What is held is a file of fixed size that all processes of the
-container map; its form is the library's own (native/region.c), and an empty one is all zeros.
+The limits are lines, since the library has no JSON parser and needs none; native/accounting/limits.h says what they
+mean. They are written by the agent and mounted read-only. What is held is a file of fixed size that all processes of
+the container map (native/accounting/shared_usage.c); an empty one is all zeros.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Final
 VERSION: Final = 1
 LIMITS: Final = "limits"
 USAGE: Final = "usage"
-USAGE_BYTES: Final = 1 << 18  # GPUTILE_REGION_BYTES
+USAGE_BYTES: Final = 1 << 18  # GPUTILE_USAGE_BYTES
 MOST_CARDS: Final = 16  # GPUTILE_MOST_CARDS
 _WORD = re.compile(r"[!-~]{1,63}")
 

@@ -1,7 +1,7 @@
 """GPUs where there are none: a libcuda.so.1 of our own, and the file of the machine that its processes share.
 
 Memory is counted for all processes together and given back when one dies; kernels take time on a card, one after the
-other. How long, and what else a call does, say the sources of the library, tests/fakes/cudadriver.
+other. How long, and what else a call does, say the sources of the library, native/simulated.
 """
 
 import os
@@ -18,7 +18,7 @@ STATE_VARIABLE: Final = "GPUTILE_FAKE_CUDA"
 DRIVER: Final = "libcuda.so.1"
 MIB: Final = 1 << 20
 
-# As tests/fakes/cudadriver/fake.h lays them out.
+# As native/simulated/simulated.h lays them out.
 _MAGIC, _MOST_CARDS, _MOST_PROCESSES = 0x64756366, 8, 256
 _HEADER = struct.Struct("<4I")
 _CARD = struct.Struct("<16s9Q40x")

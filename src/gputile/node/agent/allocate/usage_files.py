@@ -21,7 +21,7 @@ from gputile.support.files import write_whole
 log = logging.getLogger(__name__)
 
 CLOSED: Final = 0o700  # what is mounted are the files themselves, so containers need no way through the directories
-_FIRST_SLOT: Final = USAGE_BYTES + 1  # LOCK_SLOTS in native/region.c
+_FIRST_SLOT: Final = USAGE_BYTES + 1  # LOCK_SLOTS in native/accounting/shared_usage.c
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _OPEN: Final = 0o666  # the container's user can be anybody
 
@@ -98,7 +98,8 @@ class UsageFiles:
     def is_held(self, name: str) -> bool:
         """Return whether a process of the container uses a card.
 
-        It has then locked its slot in the file, as long as it holds the driver's files too (native/region.c).
+        It has then locked its slot in the file, as long as it holds the driver's files too
+        (native/accounting/shared_usage.c).
         """
         try:
             file = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)

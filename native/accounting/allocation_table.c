@@ -1,0 +1,101 @@
+#include "accounting/allocation_table.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hooks/init.h"
+#include "accounting/shared_usage.h"
+
+enum { BUCKETS = 4096, SMALL = 1 << 20, GRAIN = 512, BLOCK = 2 << 20 };
+
+struct link {
+    struct gputile_allocation allocation;
+    struct link *next;
+};
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct link *bucket[BUCKETS];
+
+static struct link **head(enum gputile_allocation_kind kind, uint64_t key) {
+    uint64_t mixed = (key ^ ((uint64_t)kind << 56)) * 0x9e3779b97f4a7c15u;
+    return &bucket[mixed >> 52];
+}
+
+static struct link **find(enum gputile_allocation_kind kind, uint64_t key) {
+    struct link **at = head(kind, key);
+    while (*at && ((*at)->allocation.kind != kind || (*at)->allocation.key != key)) at = &(*at)->next;
+    return at;
+}
+
+static void remove_link(struct link **at, struct gputile_allocation *taken) {
+    struct link *link = *at;
+    *taken = link->allocation;
+    *at = link->next;
+    free(link);
+}
+
+void gputile_allocation_add(struct gputile_allocation allocation) {
+    struct link *link = malloc(sizeof *link);
+    if (!link) return; /* its bytes stay counted until the process ends */
+    if (!allocation.references) allocation.references = 1;
+    pthread_mutex_lock(&mutex);
+    struct link **at = head(allocation.kind, allocation.key);
+    *link = (struct link){allocation, *at};
+    *at = link;
+    pthread_mutex_unlock(&mutex);
+}
+
+bool gputile_allocation_take(enum gputile_allocation_kind kind, uint64_t key, struct gputile_allocation *taken) {
+    pthread_mutex_lock(&mutex);
+    struct link **at = find(kind, key);
+    bool last = *at && --(*at)->allocation.references == 0;
+    if (last) remove_link(at, taken);
+    pthread_mutex_unlock(&mutex);
+    return last;
+}
+
+bool gputile_allocation_add_reference(enum gputile_allocation_kind kind, uint64_t key) {
+    pthread_mutex_lock(&mutex);
+    struct link *link = *find(kind, key);
+    if (link) link->allocation.references++;
+    pthread_mutex_unlock(&mutex);
+    return link != NULL;
+}
+
+bool gputile_allocation_find(enum gputile_allocation_kind kind, uint64_t key, struct gputile_allocation *found) {
+    pthread_mutex_lock(&mutex);
+    struct link *link = *find(kind, key);
+    if (link) *found = link->allocation;
+    pthread_mutex_unlock(&mutex);
+    return link != NULL;
+}
+
+bool gputile_allocation_take_of_owner(uint64_t owner, struct gputile_allocation *taken) {
+    bool any = false;
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < BUCKETS && !any; i++)
+        for (struct link **at = &bucket[i]; *at && !any;)
+            if ((*at)->allocation.owner == owner && (*at)->allocation.kind != GPUTILE_MAPPING) remove_link(at, taken), any = true;
+            else at = &(*at)->next;
+    pthread_mutex_unlock(&mutex);
+    return any;
+}
+
+CUresult gputile_reserve(int card, uint64_t bytes) {
+    const struct gputile_card *limit = &gputile_limits()->card[card];
+    return gputile_shared_usage_reserve((unsigned)card, bytes, limit->bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void gputile_give_back(int card, uint64_t bytes) { gputile_shared_usage_return((unsigned)card, bytes); }
+
+uint64_t gputile_footprint(uint64_t bytes) {
+    uint64_t unit = bytes < SMALL ? GRAIN : BLOCK;
+    return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
+}
+
+/* Not freed: a thread that the child does not have may have been changing the lists. */
+void gputile_allocations_in_child(void) {
+    pthread_mutex_init(&mutex, NULL);
+    memset(bucket, 0, sizeof bucket);
+}

@@ -1,0 +1,60 @@
+#include "accounting/cards.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "hooks/contexts.h"
+#include "base/driver.h"
+#include "hooks/init.h"
+
+enum { MOST_DEVICES = 64, UNKNOWN = 0, NONE = -1 };
+
+/* What a device was found to be: its card + 1, NONE or UNKNOWN. A process's devices never change. */
+static int found[MOST_DEVICES];
+
+int gputile_card_of_uuid(const char *uuid) {
+    const struct gputile_limits *limits = gputile_limits();
+    for (unsigned i = 0; i < limits->count; i++)
+        if (!strcmp(limits->card[i].uuid, uuid)) return (int)i;
+    return -1;
+}
+
+static void write_uuid(char text[GPUTILE_UUID_SIZE], const CUuuid *uuid) {
+    int length = snprintf(text, GPUTILE_UUID_SIZE, "GPU-");
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10) text[length++] = '-';
+        length += snprintf(text + length, GPUTILE_UUID_SIZE - (size_t)length, "%02x", (unsigned char)uuid->bytes[i]);
+    }
+}
+
+int gputile_card_of_device(CUdevice device) {
+    CUuuid uuid;
+    char text[GPUTILE_UUID_SIZE];
+    if (device < 0 || device >= MOST_DEVICES || !gputile_driver()->cuDeviceGetUuid) return -1;
+    int known = __atomic_load_n(&found[device], __ATOMIC_RELAXED);
+    if (known != UNKNOWN) return known == NONE ? -1 : known - 1;
+    if (gputile_driver()->cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS) return -1;
+    write_uuid(text, &uuid);
+    int card = gputile_card_of_uuid(text);
+    if (card < 0) gputile_log("%s is not this container's: it was given no part of that GPU", text);
+    __atomic_store_n(&found[device], card < 0 ? NONE : card + 1, __ATOMIC_RELAXED);
+    return card;
+}
+
+CUresult gputile_current_card(int *card) {
+    CUdevice device;
+    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
+    if (!gputile_driver()->cuCtxGetDevice) return CUDA_ERROR_NOT_INITIALIZED;
+    CUresult result = gputile_driver()->cuCtxGetDevice(&device);
+    if (result != CUDA_SUCCESS) return result;
+    *card = gputile_card_of_device(device);
+    return *card < 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+}
+
+CUresult gputile_current(int *card, uint64_t *owner) {
+    CUcontext current = NULL;
+    CUresult result = gputile_current_card(card);
+    if (result == CUDA_SUCCESS) result = gputile_driver()->cuCtxGetCurrent(&current);
+    *owner = gputile_owner_of(current);
+    return result;
+}

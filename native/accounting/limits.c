@@ -1,0 +1,111 @@
+#define _GNU_SOURCE
+#include "accounting/limits.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_WORDS = 4, MOST_MIB = 1 << 26 };
+
+/* Split a line of `length` bytes at single blanks; return the number of words, 0 if it has none or too many. */
+static int split(char *line, size_t length, char *word[MOST_WORDS]) {
+    int count = 0;
+    char *start = line;
+    for (size_t i = 0; i <= length; i++) {
+        if (i < length && line[i] != ' ') {
+            if (line[i] < '!' || line[i] > '~') return 0;
+            continue;
+        }
+        if (&line[i] == start || count == MOST_WORDS) return 0;
+        line[i] = '\0';
+        word[count++] = start;
+        start = &line[i + 1];
+    }
+    return count;
+}
+
+static int number(const char *text, uint64_t most, uint64_t *value) {
+    *value = 0;
+    if (!*text || strlen(text) > 9) return 0;
+    for (; *text; text++) {
+        if (*text < '0' || *text > '9') return 0;
+        *value = *value * 10 + (uint64_t)(*text - '0');
+    }
+    return *value <= most;
+}
+
+static const char *take_card(char *word[MOST_WORDS], struct gputile_limits *limits) {
+    struct gputile_card *card = &limits->card[limits->count];
+    uint64_t mib, percent;
+    if (limits->count == GPUTILE_MOST_CARDS) return "it names more cards than there can be";
+    if (strlen(word[1]) >= sizeof card->uuid) return "a card's UUID is too long";
+    if (!number(word[2], MOST_MIB, &mib)) return "a card's memory is not a number of MiB";
+    if (!number(word[3], 100, &percent)) return "a card's percent is not a number from 0 to 100";
+    for (unsigned i = 0; i < limits->count; i++)
+        if (!strcmp(limits->card[i].uuid, word[1])) return "it names a card twice";
+    strcpy(card->uuid, word[1]);
+    card->bytes = mib << 20, card->percent = (unsigned)percent;
+    limits->count++;
+    return NULL;
+}
+
+static const char *take(int count, char *word[MOST_WORDS], struct gputile_limits *limits) {
+    uint64_t mib;
+    if (count == 4 && !strcmp(word[0], "card")) return take_card(word, limits);
+    if (count == 2 && !strcmp(word[0], "overhead")) {
+        if (!number(word[1], MOST_MIB, &mib)) return "the overhead is not a number of MiB";
+        limits->overhead_bytes = mib << 20;
+        return NULL;
+    }
+    if (count == 2 && !strcmp(word[0], "turn")) {
+        if (strlen(word[1]) >= sizeof limits->timeslice_socket || word[1][0] != '/') return "the socket's path is not absolute or too long";
+        strcpy(limits->timeslice_socket, word[1]);
+        return NULL;
+    }
+    return "it has a line that is not understood";
+}
+
+const char *gputile_limits_parse(const char *text, size_t length, struct gputile_limits *limits) {
+    char copy[GPUTILE_LIMITS_MOST_BYTES], *word[MOST_WORDS];
+    memset(limits, 0, sizeof *limits);
+    limits->overhead_bytes = (uint64_t)GPUTILE_DEFAULT_OVERHEAD_MIB << 20;
+    if (length >= sizeof copy) return "it is too long";
+    memcpy(copy, text, length);
+    for (size_t at = 0, line = 0; at < length; line++) {
+        char *end = memchr(copy + at, '\n', length - at);
+        if (!end) return "its last line is cut off";
+        size_t size = (size_t)(end - copy) - at;
+        int count = split(copy + at, size, word);
+        at += size + 1;
+        if (line == 0) {
+            if (count != 2 || strcmp(word[0], "gputile")) return "it is not a limits file";
+            if (strcmp(word[1], "1")) return "its version is not 1";
+        } else if (count == 1 && !strcmp(word[0], "end")) {
+            if (at != length) return "it goes on after its end";
+            return limits->count ? NULL : "it names no card";
+        } else {
+            const char *wrong = take(count, word, limits);
+            if (wrong) return wrong;
+        }
+    }
+    return "its end is missing";
+}
+
+const char *gputile_limits_read(const char *path, struct gputile_limits *limits) {
+    char text[GPUTILE_LIMITS_MOST_BYTES];
+    size_t length = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return errno == ENOENT ? "it does not exist" : strerror(errno);
+    while (length < sizeof text) {
+        ssize_t n = read(fd, text + length, sizeof text - length);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) {
+            close(fd);
+            return n < 0 ? strerror(errno) : gputile_limits_parse(text, length, limits);
+        }
+        length += (size_t)n;
+    }
+    close(fd);
+    return "it is too long";
+}

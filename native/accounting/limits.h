@@ -1,0 +1,38 @@
+/* What is enforced on this container: the agent's file, which the container can read and not write.
+ *
+ *   gputile 1                         the file's version
+ *   overhead <MiB>                    optional: the most that contexts and modules are charged, a process and card
+ *   turn <socket>                     optional: where the card's time is handed out
+ *   card <UUID> <MiB> <percent>       one line a card, in any order
+ *   end                               the file is whole
+ *
+ * Words are separated by one blank. Anything else is a damaged file, and then there is no GPU.
+ */
+#ifndef GPUTILE_LIMITS_H
+#define GPUTILE_LIMITS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GPUTILE_MOST_CARDS = 16, GPUTILE_UUID_SIZE = 64, GPUTILE_LIMITS_MOST_BYTES = 8192, GPUTILE_DEFAULT_OVERHEAD_MIB = 1024 };
+
+struct gputile_card {
+    char uuid[GPUTILE_UUID_SIZE];
+    uint64_t bytes;
+    unsigned percent;
+};
+
+struct gputile_limits {
+    unsigned count;
+    struct gputile_card card[GPUTILE_MOST_CARDS];
+    uint64_t overhead_bytes;
+    char timeslice_socket[108]; /* sizeof sockaddr_un.sun_path; "" for none */
+};
+
+/* Parse a file's content; return NULL, or what is wrong with it. */
+const char *gputile_limits_parse(const char *text, size_t length, struct gputile_limits *limits);
+
+/* Read and parse a file; return NULL, or what is wrong. */
+const char *gputile_limits_read(const char *path, struct gputile_limits *limits);
+
+#endif

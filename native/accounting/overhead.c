@@ -1,0 +1,57 @@
+#include "accounting/overhead.h"
+
+#include <stdbool.h>
+
+#include "accounting/cards.h"
+#include "base/driver.h"
+#include "hooks/init.h"
+#include "accounting/allocation_table.h"
+#include "accounting/pools.h"
+#include "accounting/shared_usage.h"
+
+static uint64_t charged[GPUTILE_MOST_CARDS]; /* to this process, so far */
+
+static bool free_now(CUdevice device, int card, uint64_t *bytes) {
+    CUdevice current;
+    size_t available, total;
+    if (gputile_driver()->cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device &&
+        gputile_driver()->cuMemGetInfo(&available, &total) == CUDA_SUCCESS) {
+        *bytes = available;
+        return true;
+    }
+    return gputile_nvml_free(gputile_limits()->card[card].uuid, bytes);
+}
+
+void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device) {
+    overhead->device = device;
+    overhead->card = gputile_card_of_device(device);
+    if (overhead->card < 0) return;
+    overhead->used_before = gputile_shared_usage_used((unsigned)overhead->card);
+    if (!gputile_limits()->overhead_bytes || !free_now(device, overhead->card, &overhead->free_before)) overhead->card = -1;
+}
+
+CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes) {
+    uint64_t now, already, most = gputile_limits()->overhead_bytes;
+    *bytes = 0;
+    if (overhead->card < 0 || !free_now(overhead->device, overhead->card, &now) || now >= overhead->free_before)
+        return CUDA_SUCCESS;
+    uint64_t taken = overhead->free_before - now, used = gputile_shared_usage_used((unsigned)overhead->card);
+    uint64_t reserved = used > overhead->used_before ? used - overhead->used_before : 0;
+    taken = taken > reserved ? taken - reserved : 0;
+    do {
+        already = __atomic_load_n(&charged[overhead->card], __ATOMIC_RELAXED);
+        *bytes = already >= most ? 0 : taken < most - already ? taken : most - already;
+    } while (!__atomic_compare_exchange_n(&charged[overhead->card], &already, already + *bytes, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    CUresult result = gputile_reserve_or_trim(overhead->card, *bytes);
+    if (result != CUDA_SUCCESS) __atomic_fetch_sub(&charged[overhead->card], *bytes, __ATOMIC_RELAXED);
+    return result;
+}
+
+void gputile_overhead_give_back(int card, uint64_t bytes) {
+    __atomic_fetch_sub(&charged[card], bytes, __ATOMIC_RELAXED);
+    gputile_give_back(card, bytes);
+}
+
+void gputile_overhead_in_child(void) {
+    for (int card = 0; card < GPUTILE_MOST_CARDS; card++) charged[card] = 0;
+}

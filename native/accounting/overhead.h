@@ -1,0 +1,31 @@
+/* What the driver takes by itself, for a context or a module. It is measured as the difference of the card's free
+ * memory around the call, less what the allocation's processes reserved meanwhile. Others use the card too and cannot
+ * be told apart, so no more is charged to a process on a card than the limits file's `overhead`. */
+#ifndef GPUTILE_OVERHEAD_H
+#define GPUTILE_OVERHEAD_H
+
+#include <stdint.h>
+
+#include "base/cuda_types.h"
+
+struct gputile_overhead {
+    CUdevice device;
+    int card; /* -1: nothing can be measured */
+    uint64_t free_before, used_before;
+};
+
+/* Begin to measure on a device. Without a context of this process on it, NVML is asked; without both, nobody. */
+void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device);
+
+/* Charge what has gone since: CUDA_SUCCESS with the bytes, or CUDA_ERROR_OUT_OF_MEMORY if that is over the limit. */
+CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes);
+
+void gputile_overhead_give_back(int card, uint64_t bytes);
+
+/* A forked child has been charged nothing. */
+void gputile_overhead_in_child(void);
+
+/* A card's free memory by NVML, for a UUID: 1, or 0 if NVML is not there. */
+int gputile_nvml_free(const char *uuid, uint64_t *bytes);
+
+#endif

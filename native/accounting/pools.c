@@ -1,0 +1,372 @@
+#define _GNU_SOURCE
+#include "accounting/pools.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "accounting/cards.h"
+#include "base/driver.h"
+#include "hooks/hook_table.h"
+#include "hooks/init.h"
+#include "accounting/allocation_table.h"
+#include "accounting/memory_location.h"
+#include "accounting/shared_usage.h"
+
+struct gputile_pool {
+    CUmemoryPool handle; /* NULL: the graphs' pool of `device` */
+    CUdevice device;
+    int card; /* -1: of the host's memory */
+    uint64_t counted, grain; /* grain: a pool grows by a multiple of it */
+    uint64_t expected;       /* what it holds after the request in progress, if it grows by no more than that */
+    bool made;               /* by this process, which may destroy it */
+    bool destroy_deferred;         /* destroyed by the program, and still in use */
+    struct gputile_pool *next;
+};
+
+/* Stream-ordered pools take 32 MiB at least from the card; a larger step of another driver is learnt when it is seen. */
+enum { STREAM_GRAIN = 32 << 20, GRAPH_GRAIN = 2 << 20, MOST_GRAIN = 1 << 30 };
+
+/* Recursive: while the driver is called with the lock held, a profiler's callback may come back here in the same thread.
+ * `depth` says how often this thread is inside. Who comes back takes no pool out of the list that others walk. */
+static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static int depth;
+static struct gputile_pool *pools;
+static int deferred;
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle);
+
+static void lock(void) {
+    pthread_mutex_lock(&mutex);
+    depth++;
+}
+
+static void unlock(void) {
+    depth--;
+    pthread_mutex_unlock(&mutex);
+}
+
+static CUresult attribute(const struct gputile_pool *pool, bool reserved, uint64_t *value) {
+    *value = 0;
+    if (pool->handle)
+        return gputile_driver()->cuMemPoolGetAttribute(
+            pool->handle, reserved ? CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT : CU_MEMPOOL_ATTR_USED_MEM_CURRENT, value);
+    return gputile_driver()->cuDeviceGetGraphMemAttribute(
+        pool->device, reserved ? CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT : CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, value);
+}
+
+static void shrink(const struct gputile_pool *pool) {
+    if (pool->handle) gputile_driver()->cuMemPoolTrimTo(pool->handle, 0);
+    else gputile_driver()->cuDeviceGraphMemTrim(pool->device);
+}
+
+/* Count no more than the pool holds. */
+static uint64_t settle(struct gputile_pool *pool) {
+    uint64_t reserved;
+    if (attribute(pool, true, &reserved) != CUDA_SUCCESS) return pool->counted;
+    if (reserved < pool->counted) {
+        gputile_give_back(pool->card, pool->counted - reserved);
+        pool->counted = reserved;
+    }
+    return reserved;
+}
+
+static void forget(struct gputile_pool **at) {
+    struct gputile_pool *pool = *at;
+    __atomic_store_n(at, pool->next, __ATOMIC_RELEASE);
+    if (pool->card >= 0) gputile_give_back(pool->card, pool->counted);
+    if (pool->destroy_deferred) __atomic_fetch_sub(&deferred, 1, __ATOMIC_RELAXED);
+    free(pool);
+}
+
+/* A pool whose destruction was deferred that holds nothing any more is destroyed in earnest. */
+static bool is_over(const struct gputile_pool *pool, uint64_t reserved) {
+    return pool->destroy_deferred && !reserved && CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, pool->handle) == CUDA_SUCCESS;
+}
+
+enum { EVERY_CARD = -1 };
+
+/* Settle the pools of a card; `shrinking`: they give up first what they can. */
+static void sweep(int card, bool shrinking) {
+    if (depth > 1) return; /* whoever is further out sees to it */
+    for (struct gputile_pool **at = &pools; *at;) {
+        struct gputile_pool *pool = *at;
+        bool asked = pool->card >= 0 && (card == EVERY_CARD || pool->card == card);
+        if (asked && (shrinking || pool->destroy_deferred)) shrink(pool);
+        if (asked && is_over(pool, settle(pool))) forget(at);
+        else at = &pool->next;
+    }
+}
+
+static bool grow(struct gputile_pool *pool, uint64_t bytes) {
+    uint64_t reserved = settle(pool), used;
+    if (attribute(pool, false, &used) != CUDA_SUCCESS) used = reserved;
+    if (__builtin_add_overflow(used, bytes, &bytes)) return false;
+    pool->expected = bytes > reserved ? bytes : reserved;
+    if (bytes <= pool->counted) return true;
+    uint64_t missing = (bytes - pool->counted - 1) / pool->grain * pool->grain;
+    if (__builtin_add_overflow(missing, pool->grain, &missing)) return false;
+    if (gputile_reserve(pool->card, missing) != CUDA_SUCCESS) return false;
+    pool->counted += missing;
+    return true;
+}
+
+static bool make_room(const struct gputile_need *need) {
+    struct gputile_pool *pool = need->pool;
+    if (pool->card < 0 || grow(pool, need->bytes)) return true;
+    sweep(pool->card, true);
+    return grow(pool, need->bytes);
+}
+
+CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
+    int made = 0;
+    lock();
+    while (made < count && make_room(&need[made])) made++;
+    if (made == count) return CUDA_SUCCESS;
+    sweep(EVERY_CARD, false); /* those before it grow not either */
+    unlock();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Other threads' synchronisations shrink the pool at any time: only what it has grown beyond the request tells its grain. */
+static void learn_grain(struct gputile_pool *pool, uint64_t reserved) {
+    uint64_t beyond = reserved > pool->expected ? gputile_footprint(reserved - pool->expected) : 0;
+    if (beyond > pool->grain) pool->grain = beyond < MOST_GRAIN ? beyond : MOST_GRAIN;
+}
+
+static bool count_growth(struct gputile_pool *pool) {
+    uint64_t reserved = pool->card < 0 ? 0 : settle(pool);
+    if (pool->card < 0 || reserved <= pool->counted) return true;
+    learn_grain(pool, reserved); /* it grew by more than its grain */
+    bool within = gputile_reserve(pool->card, reserved - pool->counted) == CUDA_SUCCESS;
+    if (!within) shrink(pool), reserved = settle(pool), within = reserved <= pool->counted;
+    if (!within) gputile_shared_usage_force((unsigned)pool->card, reserved - pool->counted);
+    if (reserved > pool->counted) pool->counted = reserved;
+    return within;
+}
+
+bool gputile_pools_leave(const struct gputile_need *need, int count) {
+    bool within = true;
+    for (int i = 0; i < count; i++) within &= count_growth(need[i].pool);
+    unlock();
+    return within;
+}
+
+CUresult gputile_reserve_or_trim(int card, uint64_t bytes) {
+    CUresult result = gputile_reserve(card, bytes);
+    if (result == CUDA_SUCCESS || bytes > gputile_limits()->card[card].bytes || !__atomic_load_n(&pools, __ATOMIC_ACQUIRE))
+        return result;
+    lock();
+    sweep(card, true);
+    unlock();
+    return gputile_reserve(card, bytes);
+}
+
+void gputile_pools_settle(void) {
+    if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
+    lock();
+    sweep(EVERY_CARD, false);
+    unlock();
+}
+
+void gputile_pools_freed(void) {
+    if (__atomic_load_n(&deferred, __ATOMIC_RELAXED)) gputile_pools_settle();
+}
+
+static struct gputile_pool *known(CUmemoryPool handle, CUdevice device) {
+    struct gputile_pool *pool = pools;
+    while (pool && (pool->handle != handle || (!handle && pool->device != device))) pool = pool->next;
+    return pool;
+}
+
+static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int card) {
+    struct gputile_pool *pool = calloc(1, sizeof *pool);
+    if (!pool) return NULL;
+    *pool = (struct gputile_pool){
+        .handle = handle, .device = device, .card = card, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN};
+    struct gputile_pool **end = &pools; /* behind those that others, further out, stand at */
+    while (*end) end = &(*end)->next;
+    __atomic_store_n(end, pool, __ATOMIC_RELEASE);
+    return pool;
+}
+
+struct gputile_pool *gputile_graph_pool(CUdevice device) {
+    int card = gputile_card_of_device(device);
+    if (card < 0) return NULL;
+    lock();
+    struct gputile_pool *pool = known(NULL, device);
+    if (!pool) pool = add(NULL, device, card);
+    unlock();
+    return pool;
+}
+
+/* The device and card of a pool there, -1 for the host's; false if that is no card of this container. */
+static bool place_of(const CUmemLocation *location, CUdevice *device, int *card) {
+    *device = gputile_device_at(location);
+    if (*device < 0) *device = location->id; /* managed memory that prefers no place */
+    *card = gputile_on_host(location) ? -1 : gputile_card_of_device(*device);
+    return gputile_on_host(location) || *card >= 0;
+}
+
+GPUTILE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *props) {
+    CUdevice device;
+    int card;
+    if (!props) return CUDA_ERROR_INVALID_VALUE;
+    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
+    if (!place_of(&props->location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
+    lock();
+    CUresult result = CALL_REAL(cuMemPoolCreate, cuMemPoolCreate, made, props);
+    if (result == CUDA_SUCCESS) {
+        struct gputile_pool *pool = add(*made, device, card);
+        if (pool) pool->made = true;
+        else CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, *made), result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    unlock();
+    return result;
+}
+
+/* As the driver does: the pool is the device's current one no more, and keeps no memory for later. */
+static void defer_destroy(struct gputile_pool *pool) {
+    const struct gputile_driver *driver = gputile_driver();
+    CUmemoryPool other;
+    uint64_t none = 0;
+    driver->cuMemPoolSetAttribute(pool->handle, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &none);
+    if (driver->cuDeviceGetMemPool(&other, pool->device) == CUDA_SUCCESS && other == pool->handle &&
+        driver->cuDeviceGetDefaultMemPool(&other, pool->device) == CUDA_SUCCESS)
+        driver->cuDeviceSetMemPool(pool->device, other);
+    pool->destroy_deferred = true;
+    __atomic_fetch_add(&deferred, 1, __ATOMIC_RELAXED);
+}
+
+/* The driver frees a destroyed pool's memory when it is used no more, and then tells nobody. So the pool is destroyed
+ * only then, and counts until then. */
+static CUresult destroy(CUmemoryPool handle) {
+    struct gputile_pool **at = &pools;
+    while (*at && (*at)->handle != handle) at = &(*at)->next;
+    struct gputile_pool *pool = *at;
+    if (pool && pool->destroy_deferred) return CUDA_ERROR_INVALID_VALUE;
+    if (pool && pool->made && pool->card >= 0) {
+        shrink(pool);
+        if (settle(pool) || depth > 1) return defer_destroy(pool), CUDA_SUCCESS;
+    }
+    CUresult result = CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, handle);
+    if (result == CUDA_SUCCESS && pool) forget(at);
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
+    lock();
+    CUresult result = destroy(handle);
+    unlock();
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    CUresult result = CALL_REAL(cuMemPoolTrimTo, cuMemPoolTrimTo, pool, keep);
+    gputile_pools_settle();
+    return result;
+}
+
+static bool is_capturing(CUstream stream, bool per_thread) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (per_thread && !stream) stream = CU_STREAM_PER_THREAD;
+    return gputile_driver()->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static CUresult unknown_place(void) {
+    static bool said;
+    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+        gputile_log("memory of a pool is refused, since the driver does not tell on which card the pool is.");
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* The pool that an allocation comes from: the one of the handle, else the current one of the device. */
+static CUresult pool_for(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool) {
+    CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+    int card;
+    CUresult result = handle ? CUDA_SUCCESS : gputile_driver()->cuDeviceGetMemPool(&handle, device);
+    if (result != CUDA_SUCCESS) return result;
+    *pool = known(handle, device);
+    if (*pool) return (*pool)->destroy_deferred ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    if (device < 0 && !gputile_location_of_pool(handle, &location)) return unknown_place();
+    if (!place_of(&location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
+    *pool = add(handle, device, card);
+    return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Find the pool and make room in it. `need->pool` is NULL where there is nothing to count: what is captured becomes a
+ * graph's node. */
+static CUresult begin(CUmemoryPool handle, CUstream stream, bool per_thread, struct gputile_need *need) {
+    CUdevice device = -1;
+    need->pool = NULL;
+    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
+    if (!gputile_driver()->cuCtxGetDevice) return CUDA_ERROR_NOT_INITIALIZED;
+    if (is_capturing(stream, per_thread)) return CUDA_SUCCESS;
+    CUresult result = handle ? CUDA_SUCCESS : gputile_device_of_stream(stream, &device);
+    if (result != CUDA_SUCCESS) return result;
+    lock();
+    result = pool_for(handle, device, &need->pool);
+    if (result == CUDA_SUCCESS && !make_room(need)) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) unlock();
+    return result;
+}
+
+#define ALLOCATE(handle, stream, per_thread, call)                                       \
+    struct gputile_need need = {.bytes = bytes};                                         \
+    CUresult result = begin(handle, stream, per_thread, &need);                          \
+    if (result != CUDA_SUCCESS) return result;                                           \
+    result = call;                                                                       \
+    return need.pool && !gputile_pools_leave(&need, 1) && result == CUDA_SUCCESS ? undo(*pointer, stream) : result;
+
+/* The pool grew over the limit, by more than its grain: the caller gets no memory, the pool gives up what it can. */
+static CUresult undo(CUdeviceptr pointer, CUstream stream) {
+    gputile_driver()->cuMemFreeAsync(pointer, stream);
+    gputile_driver()->cuStreamSynchronize(stream);
+    lock();
+    sweep(EVERY_CARD, true);
+    unlock();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    ALLOCATE(NULL, stream, false, CALL_REAL(cuMemAllocAsync, cuMemAllocAsync, pointer, bytes, stream))
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    ALLOCATE(NULL, stream, true, CALL_REAL(cuMemAllocAsync, cuMemAllocAsync_ptsz, pointer, bytes, stream))
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    ALLOCATE(pool, stream, false, CALL_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, pointer, bytes, pool, stream))
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    ALLOCATE(pool, stream, true,
+             CALL_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, pointer, bytes, pool, stream))
+}
+
+/* Pools return memory to the card when the host waits for the device. */
+#define THEN_SETTLE(call)         \
+    const CUresult result = call; \
+    gputile_pools_settle();       \
+    return result;
+
+GPUTILE_EXPORT CUresult cuStreamSynchronize(CUstream stream) { THEN_SETTLE(CALL_REAL(cuStreamSynchronize, cuStreamSynchronize, stream)) }
+
+GPUTILE_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    THEN_SETTLE(CALL_REAL(cuStreamSynchronize, cuStreamSynchronize_ptsz, stream))
+}
+
+GPUTILE_EXPORT CUresult cuCtxSynchronize(void) {
+    THEN_SETTLE(CALL_REAL(cuCtxSynchronize, cuCtxSynchronize, ))
+}
+
+GPUTILE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    THEN_SETTLE(CALL_REAL(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, device))
+}
+
+void gputile_pools_in_child(void) {
+    mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    depth = 0, deferred = 0;
+    pools = NULL; /* the parent's: a child of a process that uses CUDA has none of it */
+}

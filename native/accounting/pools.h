@@ -1,0 +1,42 @@
+/* Memory that the driver keeps in pools: what counts is what a pool has taken from the card, not what is in use of it.
+ *
+ * A pool is a stream-ordered one (cuMemPool, cudaMallocAsync) or the one that a card's graphs allocate from.
+ */
+#ifndef GPUTILE_POOLS_H
+#define GPUTILE_POOLS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/cuda_types.h"
+
+struct gputile_pool;
+
+/* The pool of a device that its graphs allocate from; NULL if the limits name the device not. */
+struct gputile_pool *gputile_graph_pool(CUdevice device);
+
+/* What a call may take from a pool. */
+struct gputile_need {
+    struct gputile_pool *pool;
+    uint64_t bytes;
+};
+
+/* Make room for as much more in use: reserve what the pools, each another one, will have to grow by. On success all
+ * pools stay locked until gputile_pools_leave, which counts what these have really taken; it returns false if that is
+ * over the limit. */
+CUresult gputile_pools_enter(const struct gputile_need *need, int count);
+bool gputile_pools_leave(const struct gputile_need *need, int count);
+
+/* Reserve as gputile_reserve does; where there is no room, the card's pools give up what they hold unused first. Not
+ * between entering pools and leaving them. */
+CUresult gputile_reserve_or_trim(int card, uint64_t bytes);
+
+/* Give back what pools have returned to their cards since; cheap where no pool was ever used. */
+void gputile_pools_settle(void);
+
+/* The same after memory was freed without waiting, for pools that were destroyed and are still in use. */
+void gputile_pools_freed(void);
+
+void gputile_pools_in_child(void);
+
+#endif

@@ -1,0 +1,253 @@
+#define _GNU_SOURCE
+#include "accounting/shared_usage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "accounting/limits.h"
+#include "base/guarded_fd.h"
+
+#ifndef F_OFD_GETLK
+enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37, F_OFD_SETLKW = 38 };
+#endif
+
+enum { MAGIC = 0x65747067, VERSION = 1, NO_SLOT = -1 };
+/* Bytes behind the file's end that are only ever locked: one for all slots, then one for each. */
+enum { LOCK_ALL = GPUTILE_USAGE_BYTES, LOCK_SLOTS };
+
+struct slot {
+    int32_t pid; /* 0: free. In the namespace of the container, where all of its processes see each other. */
+    uint32_t unused;
+    uint64_t started; /* clock ticks after boot, /proc/<pid>/stat */
+};
+
+struct usage {
+    uint32_t magic, version, top, unused; /* top: slots from here on were never taken */
+    struct slot slot[GPUTILE_USAGE_SLOTS];
+    uint64_t used[GPUTILE_MOST_CARDS][GPUTILE_USAGE_SLOTS]; /* bytes */
+    uint64_t word[GPUTILE_MOST_CARDS];
+};
+_Static_assert(sizeof(struct usage) <= GPUTILE_USAGE_BYTES, "the table does not fit into its file");
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* a file's lock does not keep threads apart */
+static int cancelling; /* of the thread that has the mutex */
+static struct usage *usage;
+static char usage_path[256];
+/* Two descriptions of the same file. With one it is locked for a moment. The other is what the table is mapped
+ * from and what the slot is locked with: a program that closes the number does not lose that lock. A child made by
+ * fork keeps it open, as it does the driver's descriptors: the driver frees a process's memory when the last of them
+ * is closed. */
+static struct gputile_guarded_fd lock_file = GPUTILE_GUARDED_FD_NONE, slot_file = GPUTILE_GUARDED_FD_NONE;
+static int own_slot = NO_SLOT;
+
+static bool file_lock(const struct gputile_guarded_fd *file, int command, off_t start, short type) {
+    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
+    int result;
+    do result = fcntl(file->fd, command, &range);
+    while (result == -1 && errno == EINTR);
+    if (command == F_OFD_GETLK) return result == 0 && range.l_type != F_UNLCK;
+    return result == 0;
+}
+
+/* A program that closes descriptors it does not know closes ours; a number of another file must not be locked. */
+static bool still_open(void) {
+    if (gputile_guarded_fd_is_ours(&lock_file)) return true;
+    struct gputile_guarded_fd again;
+    gputile_guarded_fd_set(&again, open(usage_path, O_RDWR | O_CLOEXEC));
+    if (again.fd < 0) return false;
+    if (again.inode != lock_file.inode || again.device != lock_file.device) return gputile_guarded_fd_close(&again), false;
+    lock_file = again;
+    return true;
+}
+
+/* A thread that is cancelled in here would take the mutex along. */
+static void begin_alone(void) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    pthread_mutex_lock(&mutex);
+    cancelling = before;
+}
+
+static void end_alone(void) {
+    int before = cancelling;
+    pthread_mutex_unlock(&mutex);
+    pthread_setcancelstate(before, NULL);
+}
+
+static bool enter(void) {
+    begin_alone();
+    if (usage && still_open() && file_lock(&lock_file, F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return true;
+    end_alone();
+    return false;
+}
+
+static void leave(void) {
+    file_lock(&lock_file, F_OFD_SETLK, LOCK_ALL, F_UNLCK);
+    end_alone();
+}
+
+/* When a process started, and whether it has ended (a zombie holds no memory); 0 if /proc does not tell. */
+static uint64_t start_of(int pid, bool *ended) {
+    char path[32], text[1024], *at;
+    *ended = false;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return 0;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[length > 0 ? length : 0] = '\0';
+    at = strrchr(text, ')'); /* the name before it may hold anything */
+    if (!at || at[1] != ' ') return 0;
+    *ended = at[2] == 'Z' || at[2] == 'X';
+    for (int field = 2; at && field < 22; field++) {
+        at = strchr(at + 1, ' ');
+        /* A first thread that ended is a zombie while others of the process still end, and hold the driver's memory. */
+        if (at && field == 19 && strtoull(at + 1, NULL, 10) > 1) *ended = false;
+    }
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+/* Whether a process has address space: it has none any more while it ends. */
+static bool runs_a_program(int pid) {
+    char path[32], byte;
+    snprintf(path, sizeof path, "/proc/%d/maps", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false; /* not known: that of another user */
+    bool found = read(fd, &byte, 1) == 1;
+    close(fd);
+    return found;
+}
+
+/* Dead: no process has its lock any more, and it has ended, or become another program by exec. The lock alone would
+ * mislead: of what an ending process has, it may go before the driver's memory does. */
+static bool is_dead(int index) {
+    const struct slot *slot = &usage->slot[index];
+    bool ended;
+    if (!slot->pid || index == own_slot || file_lock(&lock_file, F_OFD_GETLK, LOCK_SLOTS + index, F_WRLCK)) return false;
+    if (slot->pid == getpid()) return true; /* what this process was before exec */
+    if (kill(slot->pid, 0) == -1 && errno == ESRCH) return true;
+    uint64_t started = start_of(slot->pid, &ended);
+    return ended || (started && (started != slot->started || runs_a_program(slot->pid)));
+}
+
+static void reap(void) {
+    for (unsigned i = 0; i < usage->top && i < GPUTILE_USAGE_SLOTS; i++) {
+        if (!is_dead((int)i)) continue;
+        for (unsigned card = 0; card < GPUTILE_MOST_CARDS; card++) usage->used[card][i] = 0;
+        usage->slot[i].pid = 0;
+    }
+}
+
+static uint64_t sum(unsigned card) {
+    uint64_t total = 0;
+    for (unsigned i = 0; i < usage->top && i < GPUTILE_USAGE_SLOTS; i++)
+        if (__builtin_add_overflow(total, usage->used[card][i], &total)) return UINT64_MAX;
+    return total;
+}
+
+static const char *take_slot(void) {
+    bool ended;
+    for (int round = 0; round < 2; round++, reap())
+        for (int i = 0; i < GPUTILE_USAGE_SLOTS; i++) {
+            if (usage->slot[i].pid || !file_lock(&slot_file, F_OFD_SETLK, LOCK_SLOTS + i, F_WRLCK)) continue;
+            for (unsigned card = 0; card < GPUTILE_MOST_CARDS; card++) usage->used[card][i] = 0;
+            usage->slot[i].started = start_of(getpid(), &ended);
+            usage->slot[i].pid = getpid();
+            if (usage->top <= (unsigned)i) usage->top = (unsigned)i + 1;
+            own_slot = i;
+            return NULL;
+        }
+    return "it has no room for one more process";
+}
+
+static bool open_file(struct gputile_guarded_fd *file, const char *path) {
+    gputile_guarded_fd_set(file, open(path, O_RDWR | O_CLOEXEC));
+    return file->fd >= 0;
+}
+
+static void unmap(void) {
+    if (usage) munmap(usage, sizeof *usage);
+    usage = NULL, own_slot = NO_SLOT;
+    gputile_guarded_fd_close(&lock_file);
+}
+
+static const char *map(const char *path) {
+    /* Before the driver opens its own: of an ending process Linux lets go of the lowest number last, so the slot is
+     * seen as free when the driver's memory is. */
+    if (!open_file(&slot_file, path) || !open_file(&lock_file, path))
+        return errno == ENOENT ? "it does not exist" : strerror(errno);
+    if (lseek(lock_file.fd, 0, SEEK_END) < GPUTILE_USAGE_BYTES) return "it is too short";
+    void *mapped = mmap(NULL, sizeof(struct usage), PROT_READ | PROT_WRITE, MAP_SHARED, slot_file.fd, 0);
+    if (mapped == MAP_FAILED) return strerror(errno);
+    usage = mapped;
+    snprintf(usage_path, sizeof usage_path, "%s", path);
+    return NULL;
+}
+
+static const char *begin(void) {
+    if (!file_lock(&lock_file, F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return strerror(errno);
+    if (!usage->magic && !usage->version) usage->version = VERSION, usage->magic = MAGIC;
+    const char *wrong = usage->magic == MAGIC && usage->version == VERSION ? take_slot() : "it is damaged";
+    file_lock(&lock_file, F_OFD_SETLK, LOCK_ALL, F_UNLCK);
+    return wrong;
+}
+
+const char *gputile_shared_usage_open(const char *path) {
+    const char *wrong = NULL;
+    begin_alone();
+    if (!usage && ((wrong = map(path)) || (wrong = begin()))) {
+        unmap();
+        gputile_guarded_fd_close(&slot_file);
+    }
+    end_alone();
+    return wrong;
+}
+
+bool gputile_shared_usage_reserve(unsigned card, uint64_t bytes, uint64_t limit) {
+    if (!bytes) return true; /* whatever is held: a pool may have grown over the limit by its own grain */
+    if (!enter()) return false;
+    uint64_t held = sum(card);
+    if (held > limit || bytes > limit - held) reap(), held = sum(card);
+    bool fits = held <= limit && bytes <= limit - held;
+    if (fits) __atomic_fetch_add(&usage->used[card][own_slot], bytes, __ATOMIC_RELAXED);
+    leave();
+    return fits;
+}
+
+void gputile_shared_usage_force(unsigned card, uint64_t bytes) {
+    if (!enter()) return;
+    __atomic_fetch_add(&usage->used[card][own_slot], bytes, __ATOMIC_RELAXED);
+    leave();
+}
+
+void gputile_shared_usage_return(unsigned card, uint64_t bytes) {
+    if (!enter()) return;
+    uint64_t held = usage->used[card][own_slot];
+    __atomic_store_n(&usage->used[card][own_slot], held > bytes ? held - bytes : 0, __ATOMIC_RELAXED);
+    leave();
+}
+
+uint64_t gputile_shared_usage_used(unsigned card) {
+    if (!enter()) return UINT64_MAX;
+    reap();
+    uint64_t held = sum(card);
+    leave();
+    return held;
+}
+
+uint64_t *gputile_shared_usage_word(unsigned card) { return usage ? &usage->word[card] : NULL; }
+
+void gputile_shared_usage_before_fork(void) { begin_alone(); }
+void gputile_shared_usage_in_parent(void) { end_alone(); }
+void gputile_shared_usage_in_child(void) {
+    unmap();
+    slot_file = (struct gputile_guarded_fd)GPUTILE_GUARDED_FD_NONE; /* open until the child ends or becomes another program */
+    end_alone(); /* the thread that forked has the mutex, and is the one that goes on here */
+}

@@ -1,0 +1,40 @@
+/* What all processes of an allocation hold on its cards, in one file that they share and nobody else has.
+ *
+ * Each process has a slot, which it keeps locked (fcntl, open file description) while it lives; only it writes what
+ * it holds there. What a card's allocation holds is the sum over the slots, taken under the file's lock. So there is
+ * no total that could disagree with its parts: a process killed at any point has either added its bytes or not.
+ * A dead process's slot is emptied by whoever needs the room, once no child made by fork is left that has the driver's
+ * descriptors of it. The same process after exec is another one.
+ */
+#ifndef GPUTILE_SHARED_USAGE_H
+#define GPUTILE_SHARED_USAGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { GPUTILE_USAGE_SLOTS = 512, GPUTILE_USAGE_BYTES = 1 << 18 };
+
+/* Open the file and take a slot; return NULL, or what is wrong. Called again it does nothing. */
+const char *gputile_shared_usage_open(const char *path);
+
+/* Add `bytes` to what this process holds on a card if the allocation then holds no more than `limit`. */
+bool gputile_shared_usage_reserve(unsigned card, uint64_t bytes, uint64_t limit);
+
+/* Add `bytes`, limit or not: for memory that is already taken and cannot be given back. */
+void gputile_shared_usage_force(unsigned card, uint64_t bytes);
+
+/* Take `bytes` off what this process holds on a card. */
+void gputile_shared_usage_return(unsigned card, uint64_t bytes);
+
+/* What the allocation holds on a card, without the dead. */
+uint64_t gputile_shared_usage_used(unsigned card);
+
+/* A word of the allocation for a card, which all of its processes change atomically (account.c); NULL before the file is open. */
+uint64_t *gputile_shared_usage_word(unsigned card);
+
+/* Around fork: nobody may be inside, and a child has no slot until it opens the file itself. */
+void gputile_shared_usage_before_fork(void);
+void gputile_shared_usage_in_parent(void);
+void gputile_shared_usage_in_child(void);
+
+#endif

@@ -1,0 +1,32 @@
+#define _GNU_SOURCE
+#include "base/guarded_fd.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* fstat has a new symbol since glibc 2.33; device and inode are the first two words on 64-bit machines. */
+static bool file_of(int fd, struct gputile_guarded_fd *file) {
+    struct stat_words {
+        unsigned long words[32];
+    } status = {{0}};
+    if (syscall(SYS_fstat, fd, &status) != 0) return false;
+    file->device = status.words[0], file->inode = status.words[1];
+    return true;
+}
+
+void gputile_guarded_fd_set(struct gputile_guarded_fd *guarded, int fd) {
+    guarded->device = guarded->inode = 0;
+    guarded->fd = fd >= 0 && file_of(fd, guarded) ? fd : -1;
+}
+
+bool gputile_guarded_fd_is_ours(const struct gputile_guarded_fd *guarded) {
+    struct gputile_guarded_fd file = GPUTILE_GUARDED_FD_NONE;
+    return guarded->fd >= 0 && file_of(guarded->fd, &file) && file.device == guarded->device && file.inode == guarded->inode;
+}
+
+void gputile_guarded_fd_close(struct gputile_guarded_fd *guarded) {
+    int fd = guarded->fd;
+    bool ours = gputile_guarded_fd_is_ours(guarded);
+    guarded->fd = -1; /* before its number can be another's: a child made by fork closes it as well */
+    if (ours) close(fd);
+}

@@ -1,0 +1,16 @@
+/* The loaded objects, gone through so that no fork falls into the midst of it. */
+#ifndef GPUTILE_LOADED_OBJECTS_H
+#define GPUTILE_LOADED_OBJECTS_H
+
+#include <link.h>
+#include <stddef.h>
+
+/* As dl_iterate_phdr. */
+void gputile_objects(int (*look)(struct dl_phdr_info *, size_t, void *), void *data);
+
+/* Around fork: nobody is inside, and who comes waits. */
+void gputile_objects_before_fork(void);
+void gputile_objects_in_parent(void);
+void gputile_objects_in_child(void);
+
+#endif

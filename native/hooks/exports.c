@@ -1,0 +1,58 @@
+/* The driver's private tables: functions without names, of which nobody outside NVIDIA knows what they do.
+ *
+ * The CUDA runtime does not work without them, and each release may ask for new ones. So all are handed out, and one that
+ * is not publicly known is named: what is allocated through it is not counted.
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "hooks/hook_table.h"
+#include "hooks/init.h"
+
+enum { UUID_TEXT = 37, MOST_NAMED = 32 };
+
+static const char *const known[] = {
+#define X(name, uuid) uuid,
+#include "hooks/exports.def"
+#undef X
+};
+
+static bool is_known(const char *uuid) {
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (!strcmp(known[i], uuid)) return true;
+    return false;
+}
+
+/* Whether it is the first time in this process; two threads at the same moment may both be the first. */
+static bool is_first(const char *uuid) {
+    static const char *named[MOST_NAMED];
+    for (int i = 0; i < MOST_NAMED; i++) {
+        const char *taken = __atomic_load_n(&named[i], __ATOMIC_ACQUIRE), *none = NULL;
+        if (taken && !strcmp(taken, uuid)) return false;
+        if (taken) continue;
+        char *copy = strdup(uuid);
+        if (copy && __atomic_compare_exchange_n(&named[i], &none, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return true;
+        free(copy);
+        return copy != NULL;
+    }
+    return false;
+}
+
+static void name_unknown(const CUuuid *id) {
+    char text[UUID_TEXT];
+    int length = 0;
+    for (int i = 0; i < 16; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
+                           (unsigned char)id->bytes[i]);
+    if (is_known(text) || !is_first(text)) return;
+    gputile_log("a private table of the driver is used that gputile does not know, %s: GPU memory that is taken through it is "
+                "not counted.", text);
+}
+
+GPUTILE_EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id) {
+    CUresult result = CALL_REAL(cuGetExportTable, cuGetExportTable, table, id);
+    if (result == CUDA_SUCCESS && id) name_unknown(id);
+    return result;
+}

@@ -1,0 +1,112 @@
+#define _GNU_SOURCE
+#include "hooks/hook_table.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/driver.h"
+#include "base/elf_symbols.h"
+
+/* Only their addresses are used here; their parameters stand where they are defined. */
+#define X(name, symbol, since, thread) void symbol(void);
+#include "hooks/memory.def"
+#undef X
+#define X(name, symbol, since, thread, parameters, stream) void symbol(void);
+#include "hooks/submit.def"
+#undef X
+
+static const struct {
+    const char *name, *symbol;
+    void (*hook)(void);
+    int since;
+    bool per_thread;
+} row[GPUTILE_ENTRIES] = {
+#define X(name, symbol, since, thread) {#name, #symbol, symbol, since, thread},
+#include "hooks/memory.def"
+#undef X
+#define X(name, symbol, since, thread, parameters, stream) {#name, #symbol, symbol, since, thread},
+#include "hooks/submit.def"
+#undef X
+};
+
+static const char *const known[] = {
+#include "hooks/known.def"
+};
+
+static char missing; /* its address stands for a function that the loaded driver has not */
+static void *real[GPUTILE_ENTRIES];
+
+void *gputile_driver_symbol(const char *symbol) { return gputile_elf_symbol("libcuda.so", symbol); }
+
+static void *loader_function(const char *name) {
+    void *found = gputile_elf_symbol("libc.so", name);
+    return found ? found : gputile_elf_symbol("libdl.so", name); /* there until glibc 2.34 */
+}
+
+void gputile_pin_driver(void) {
+    static int pinned;
+    if (__atomic_load_n(&pinned, __ATOMIC_RELAXED) || !gputile_driver_symbol("cuInit")) return;
+    void *(*open_library)(const char *, int) = loader_function("dlopen");
+    char *(*last_error)(void) = loader_function("dlerror");
+    __atomic_store_n(&pinned, 1, __ATOMIC_RELAXED);
+    /* An error stays for the next dlerror, where the program would take it for its own. */
+    if (open_library && !open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) && last_error) last_error();
+}
+
+void *gputile_real(enum gputile_entry entry) {
+    void *found = __atomic_load_n(&real[entry], __ATOMIC_RELAXED);
+    if (found) return found == &missing ? NULL : found;
+    found = gputile_driver_symbol(row[entry].symbol);
+    if (found || gputile_driver_symbol("cuInit"))
+        __atomic_store_n(&real[entry], found ? found : &missing, __ATOMIC_RELAXED);
+    return found;
+}
+
+void *gputile_hook_of_symbol(const char *symbol) {
+    for (int i = 0; i < GPUTILE_ENTRIES; i++)
+        if (!strcmp(row[i].symbol, symbol)) return gputile_real(i) ? (void *)row[i].hook : NULL;
+    return NULL;
+}
+
+void *gputile_hook_of_answer(const char *name, void *answer, int version, bool per_thread) {
+    int best = -1;
+    for (int i = 0; i < GPUTILE_ENTRIES; i++) {
+        if (gputile_real(i) == answer) return (void *)row[i].hook;
+        if (strcmp(row[i].name, name) || row[i].since > version || row[i].per_thread > per_thread) continue;
+        if (best < 0 || row[i].per_thread > row[best].per_thread ||
+            (row[i].per_thread == row[best].per_thread && row[i].since > row[best].since))
+            best = i;
+    }
+    if (best < 0) return NULL;
+    /* The driver answered with a function that it does not export: what is called behind the hook. */
+    if (!gputile_real(best)) __atomic_store_n(&real[best], answer, __ATOMIC_RELAXED);
+    return (void *)row[best].hook;
+}
+
+static int compare(const void *name, const void *element) { return strcmp(name, *(const char *const *)element); }
+
+bool gputile_knows(const char *name) {
+    return bsearch(name, known, sizeof known / sizeof *known, sizeof *known, compare) != NULL;
+}
+
+bool gputile_is_driver_name(const char *name) { return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z'; }
+
+static bool is_unknown(const char *name) {
+    return gputile_is_driver_name(name) && !gputile_knows(name) && !gputile_hook_of_symbol(name) && gputile_driver_symbol(name);
+}
+
+const char *gputile_unknown_import(void) { return gputile_elf_import(is_unknown); }
+
+const struct gputile_driver *gputile_driver(void) {
+    static struct gputile_driver driver;
+    static int loaded;
+    if (__atomic_load_n(&loaded, __ATOMIC_ACQUIRE) || !gputile_driver_symbol("cuInit")) return &driver;
+    /* Two threads may both come here: they write the same. */
+#define X(field, symbol, parameters) \
+    __atomic_store_n((void **)&driver.field, gputile_driver_symbol(symbol), __ATOMIC_RELAXED);
+    GPUTILE_DRIVER_FUNCTIONS(X)
+#undef X
+    __atomic_store_n(&loaded, 1, __ATOMIC_RELEASE);
+    return &driver;
+}

@@ -1,0 +1,121 @@
+#define _GNU_SOURCE
+#include "hooks/init.h"
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "hooks/contexts.h"
+#include "hooks/hook_table.h"
+#include "accounting/allocation_table.h"
+#include "base/loaded_objects.h"
+#include "accounting/overhead.h"
+#include "accounting/pools.h"
+#include "accounting/shared_usage.h"
+#include "timeslice/timeslice.h"
+
+/* Mounted by the node's agent. A container that has it cannot choose another one: the environment is its own. */
+#define ALLOCATION "/etc/gputile/allocation"
+#define USAGE "/etc/gputile/usage"
+/* Where there is no allocation, for tests and for `gputile selftest`: a directory with both files. */
+#define DIRECTORY_VARIABLE "GPUTILE_DIRECTORY"
+
+enum state { UNKNOWN, OPEN, CLOSED };
+static enum state state;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct gputile_limits limits;
+
+void gputile_log(const char *format, ...) {
+    char text[512];
+    va_list arguments;
+    int length = snprintf(text, sizeof text, "gputile: ");
+    va_start(arguments, format);
+    length += vsnprintf(text + length, sizeof text - (size_t)length, format, arguments);
+    va_end(arguments);
+    if (length > (int)sizeof text - 1) length = (int)sizeof text - 1;
+    text[length++] = '\n';
+    if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* nobody to tell */
+}
+
+/* Only the shared usage is locked around a fork, and nobody goes through the loaded objects: neither is so while the driver is
+ * called, which may fork itself.
+ * All other locks may be a thread's that the child does not have: the child makes them new, and forgets what they guard. */
+static void before_fork(void) {
+    gputile_shared_usage_before_fork();
+    gputile_objects_before_fork();
+}
+
+static void in_parent(void) {
+    gputile_objects_in_parent();
+    gputile_shared_usage_in_parent();
+}
+
+static void in_child(void) {
+    gputile_objects_in_child();
+    gputile_shared_usage_in_child();
+    gputile_allocations_in_child();
+    gputile_pools_in_child();
+    gputile_contexts_in_child();
+    gputile_overhead_in_child();
+    timeslice_in_child();
+    pthread_mutex_init(&mutex, NULL);
+    if (state == OPEN) state = UNKNOWN; /* it joins the allocation as a process of its own */
+}
+
+static bool shut(const char *path, const char *wrong) {
+    gputile_log("no GPU for this process: %s: %s. The node's gputile agent writes it before the container starts: "
+                "delete the pod to have it started anew, and look at the agent's log if this comes again.",
+                path, wrong);
+    return false;
+}
+
+static bool join(void) {
+    static bool registered;
+    static const char *uuids[GPUTILE_MOST_CARDS];
+    char limits_path[256] = ALLOCATION "/limits", usage_path[256] = USAGE;
+    const char *directory = getenv(DIRECTORY_VARIABLE), *wrong;
+    if (directory && access(ALLOCATION, F_OK) != 0) {
+        snprintf(limits_path, sizeof limits_path, "%s/limits", directory);
+        snprintf(usage_path, sizeof usage_path, "%s/usage", directory);
+    }
+    /* First, so that no child is made that would share the slot of this process. */
+    if (!registered) registered = pthread_atfork(before_fork, in_parent, in_child) == 0;
+    if (!registered) return shut(usage_path, "a child process could not be counted");
+    if ((wrong = gputile_limits_read(limits_path, &limits))) return shut(limits_path, wrong);
+    if ((wrong = gputile_shared_usage_open(usage_path))) return shut(usage_path, wrong);
+    for (unsigned i = 0; i < limits.count; i++) uuids[i] = limits.card[i].uuid;
+    if (timeslice_start(limits.timeslice_socket, limits.count, uuids) != 0) return shut(limits.timeslice_socket, "no turn can be waited for");
+    return true;
+}
+
+bool gputile_init(void) {
+    enum state now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+    if (now != UNKNOWN) return now == OPEN;
+    int cancelling;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling); /* a thread that goes would take the mutex along */
+    pthread_mutex_lock(&mutex);
+    if (state == UNKNOWN) __atomic_store_n(&state, join() ? OPEN : CLOSED, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&mutex);
+    pthread_setcancelstate(cancelling, NULL);
+    return state == OPEN;
+}
+
+bool gputile_init_checked(void) {
+    static bool said;
+    if (!gputile_init()) return false;
+    const char *import = gputile_unknown_import();
+    if (!import) return true;
+    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+        gputile_log("no GPU for this process: it is linked with %s, and gputile cannot tell whether that takes GPU memory. "
+                    "A newer gputile may know it; `gputile selftest symbols` lists all such functions of a driver.", import);
+    return false;
+}
+
+const struct gputile_limits *gputile_limits(void) { return &limits; }
+
+GPUTILE_EXPORT CUresult cuInit(unsigned flags) {
+    gputile_pin_driver();
+    return gputile_init_checked() ? CALL_REAL(cuInit, cuInit, flags) : CUDA_ERROR_NO_DEVICE;
+}

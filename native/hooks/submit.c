@@ -1,0 +1,73 @@
+/* Work for a card: kernels, copies, fills. Each waits for its turn, is handed to the driver, and is accounted.
+ *
+ * All of these functions take integers and pointers only, of at most 64 bits, so one form serves all with the same
+ * number of parameters: what the caller put into registers and onto the stack is handed on as it came.
+ */
+#include "accounting/cards.h"
+#include "base/driver.h"
+#include "hooks/hook_table.h"
+#include "timeslice/timeslice.h"
+
+typedef uintptr_t word;
+enum { NO_STREAM = -1, IN_CONFIG = -2 };
+
+static CUstream stream_of(const word *argument, int position, bool per_thread) {
+    CUstream stream = NULL;
+    if (position >= 0) stream = (CUstream)argument[position];
+    else if (position == IN_CONFIG && argument[0]) stream = ((const CUlaunchConfig *)argument[0])->hStream;
+    return !stream && per_thread ? CU_STREAM_PER_THREAD : stream;
+}
+
+/* What is captured into a graph is not submitted; the graph's launch is. */
+static bool is_captured(CUstream stream) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    CUresult (*ask)(CUstream, int *) = gputile_driver()->cuStreamIsCapturing;
+    return ask && ask(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static bool begin(CUstream stream, int *card, CUresult *refused) {
+    *refused = gputile_current_card(card);
+    if (*refused != CUDA_SUCCESS) return false;
+    if (is_captured(stream)) *card = -1;
+    else timeslice_before(*card, stream);
+    return true;
+}
+
+static CUresult end(CUresult result, int card, CUstream stream) {
+    if (card >= 0) timeslice_after(card, stream);
+    return result;
+}
+
+#define PARAMETERS_1 word a
+#define PARAMETERS_2 PARAMETERS_1, word b
+#define PARAMETERS_3 PARAMETERS_2, word c
+#define PARAMETERS_4 PARAMETERS_3, word d
+#define PARAMETERS_5 PARAMETERS_4, word e
+#define PARAMETERS_6 PARAMETERS_5, word f
+#define PARAMETERS_7 PARAMETERS_6, word g
+#define PARAMETERS_8 PARAMETERS_7, word h
+#define PARAMETERS_9 PARAMETERS_8, word i
+#define PARAMETERS_10 PARAMETERS_9, word j
+#define PARAMETERS_11 PARAMETERS_10, word k
+#define ARGUMENTS_1 a
+#define ARGUMENTS_2 ARGUMENTS_1, b
+#define ARGUMENTS_3 ARGUMENTS_2, c
+#define ARGUMENTS_4 ARGUMENTS_3, d
+#define ARGUMENTS_5 ARGUMENTS_4, e
+#define ARGUMENTS_6 ARGUMENTS_5, f
+#define ARGUMENTS_7 ARGUMENTS_6, g
+#define ARGUMENTS_8 ARGUMENTS_7, h
+#define ARGUMENTS_9 ARGUMENTS_8, i
+#define ARGUMENTS_10 ARGUMENTS_9, j
+#define ARGUMENTS_11 ARGUMENTS_10, k
+
+#define X(name, symbol, since, per_thread, count, position)                            \
+    GPUTILE_EXPORT CUresult symbol(PARAMETERS_##count) {                               \
+        const word argument[] = {ARGUMENTS_##count};                                   \
+        CUstream stream = stream_of(argument, position, per_thread);                   \
+        CUresult result;                                                               \
+        int card;                                                                      \
+        if (!begin(stream, &card, &result)) return result;                             \
+        return end(CALL_REAL(name, symbol, ARGUMENTS_##count), card, stream);          \
+    }
+#include "hooks/submit.def"

@@ -1,0 +1,168 @@
+/* How programs come by the driver's functions: dlsym and cuGetProcAddress, which answer with this library's functions
+ * where it has one, with the driver's where the public API names it, and not at all for what is not known. */
+#define _GNU_SOURCE
+#include <string.h>
+
+#include "base/elf_symbols.h"
+#include "hooks/hook_table.h"
+#include "hooks/init.h"
+#include "hooks/nvml.h"
+
+/* Say it once for a name; there are not many of them. */
+static void log_refused(const char *name) {
+    enum { MOST = 64 };
+    static const char *said[MOST];
+    for (int i = 0; i < MOST; i++) {
+        const char *known = __atomic_load_n(&said[i], __ATOMIC_ACQUIRE), *none = NULL;
+        if (known && !strcmp(known, name)) return;
+        if (known) continue;
+        const char *copy = strdup(name);
+        if (!copy || !__atomic_compare_exchange_n(&said[i], &none, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return;
+        gputile_log("%s is refused: this driver is newer than gputile, which cannot tell whether it takes GPU memory. "
+                    "A newer gputile may know it; `gputile selftest symbols` lists all of them.", name);
+        return;
+    }
+}
+
+/* dlsym's answer for what is ours to answer; NULL leaves the question, with `*name` perhaps another one, to dlsym. */
+static void *answer(const char **name) {
+    static const char refused[] = "refused_by_gputile";
+    if (!*name) return NULL;
+    if (!strncmp(*name, "nvml", 4)) return gputile_nvml_hook(*name);
+    if (!gputile_is_driver_name(*name)) return NULL;
+    void *hook = gputile_hook_of_symbol(*name);
+    if (hook) gputile_pin_driver();
+    if (!hook && !gputile_knows(*name) && gputile_driver_symbol(*name)) {
+        log_refused(*name);
+        *name = refused; /* which dlsym does not find either, so that dlerror has something to say */
+    }
+    return hook;
+}
+
+static void *libc_symbol(const char *name) {
+    void *found = gputile_elf_symbol("libc.so.6", name);
+    return found ? found : gputile_elf_symbol("libdl.so.2", name); /* there until glibc 2.34 */
+}
+
+/* In `next`, which asks from whose code is called: the caller's frame must be gone. See the assembly below. */
+struct choice {
+    void *answer, *next;
+};
+__attribute__((visibility("hidden"), used)) struct choice gputile_choose(const char **name, int versioned) {
+    static void *next[2];
+    struct choice choice = {answer(name), __atomic_load_n(&next[versioned], __ATOMIC_RELAXED)};
+    if (!choice.next) {
+        choice.next = libc_symbol(versioned ? "dlvsym" : "dlsym");
+        __atomic_store_n(&next[versioned], choice.next, __ATOMIC_RELAXED);
+    }
+    return choice;
+}
+
+/* RTLD_NEXT means the object after the caller's: dlsym looks at its return address. So the real one is not called from
+ * here but jumped to, with the caller's stack and arguments, and sees the caller. */
+#define TRAMPOLINE_X86_64(function, versioned)                                              \
+    __asm__(".text\n.globl " #function "\n.type " #function ", @function\n" #function ":\n" \
+            ".byte 0xf3, 0x0f, 0x1e, 0xfa\n" /* endbr64 */                                  \
+            "  push %rdx\n  push %rsi\n  push %rdi\n"                                       \
+            "  lea 8(%rsp), %rdi\n  mov $" #versioned ", %esi\n"                            \
+            "  call gputile_choose\n"                                                       \
+            "  mov %rdx, %r11\n"                                                            \
+            "  pop %rdi\n  pop %rsi\n  pop %rdx\n"                                          \
+            "  test %rax, %rax\n  jz 1f\n  ret\n"                                           \
+            "1: jmp *%r11\n.size " #function ", .-" #function "\n");
+#define TRAMPOLINE_AARCH64(function, versioned)                                              \
+    __asm__(".text\n.globl " #function "\n.type " #function ", %function\n" #function ":\n"  \
+            "  stp x29, x30, [sp, -48]!\n  mov x29, sp\n"                                    \
+            "  stp x0, x1, [sp, 16]\n  str x2, [sp, 32]\n"                                   \
+            "  add x0, sp, 24\n  mov w1, " #versioned "\n"                                   \
+            "  bl gputile_choose\n"                                                          \
+            "  mov x16, x1\n  cbnz x0, 1f\n"                                                 \
+            "  ldp x0, x1, [sp, 16]\n  ldr x2, [sp, 32]\n  ldp x29, x30, [sp], 48\n  br x16\n" \
+            "1: ldp x29, x30, [sp], 48\n  ret\n.size " #function ", .-" #function "\n");
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+/* Sanitizers call dlsym before anything that they instrument can run. */
+#elif defined(__x86_64__)
+TRAMPOLINE_X86_64(dlsym, 0)
+TRAMPOLINE_X86_64(dlvsym, 1)
+#elif defined(__aarch64__)
+TRAMPOLINE_AARCH64(dlsym, 0)
+TRAMPOLINE_AARCH64(dlvsym, 1)
+#else
+#error "gputile's library is for x86-64 and 64-bit Arm"
+#endif
+
+enum { NO_SUCH_SYMBOL = 1, VERSION_NOT_SUFFICIENT = 2 }; /* CUdriverProcAddressQueryResult */
+
+static CUresult refuse(const char *name, void **function, int *status, int why) {
+    log_refused(name);
+    *function = NULL;
+    if (status) *status = why;
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult take_over(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    void *hook = gputile_hook_of_answer(name, *function, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    if (hook) *function = hook;
+    if (hook || gputile_knows(name)) return CUDA_SUCCESS;
+    return refuse(name, function, status, NO_SUCH_SYMBOL);
+}
+
+static int at_most_known(int version) { return version < GPUTILE_KNOWN_CUDA ? version : GPUTILE_KNOWN_CUDA; }
+
+CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags);
+CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, int *status);
+CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status);
+
+/* The driver's cuGetProcAddress, in one of its forms. */
+typedef CUresult (*ask_driver)(const char *name, void **function, int version, cuuint64_t flags, int *status);
+
+static CUresult ask_1(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    (void)status;
+    return CALL_REAL(cuGetProcAddress, cuGetProcAddress, name, function, version, flags);
+}
+
+static CUresult ask_2(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    return CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2, name, function, version, flags, status);
+}
+
+static CUresult ask_2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    return CALL_REAL(cuGetProcAddress, cuGetProcAddress_v2_ptsz, name, function, version, flags, status);
+}
+
+/* A form of a function that is newer than this library has other parameters. Who asks for it gets neither it, since
+ * nobody knows what it takes, nor an older one, which would be called with the new parameters. */
+static CUresult look_up(ask_driver ask, const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    void *newest;
+    int ignored, known = at_most_known(version);
+    gputile_pin_driver();
+    CUresult result = ask(name, function, version, flags, status);
+    if (result != CUDA_SUCCESS || !*function) return result;
+    if (known != version) {
+        newest = *function;
+        if (ask(name, function, known, flags, &ignored) != CUDA_SUCCESS || *function != newest)
+            return refuse(name, function, status, VERSION_NOT_SUFFICIENT);
+    }
+    return take_over(name, function, known, flags, status);
+}
+
+GPUTILE_EXPORT CUresult cuGetProcAddress(const char *name, void **function, int version, cuuint64_t flags) {
+    return look_up(ask_1, name, function, version, flags, NULL);
+}
+
+GPUTILE_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    return look_up(ask_2, name, function, version, flags, status);
+}
+
+GPUTILE_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+    return look_up(ask_2_ptsz, name, function, version, flags | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status);
+}
+
+/* A CUDA runtime that is newer than this library says that the driver is too old, as it does for an old driver. */
+GPUTILE_EXPORT CUresult cuDriverGetVersion(int *version) {
+    if (!version) return CUDA_ERROR_INVALID_VALUE;
+    gputile_pin_driver();
+    CUresult result = CALL_REAL(cuDriverGetVersion, cuDriverGetVersion, version);
+    if (result == CUDA_SUCCESS) *version = at_most_known(*version);
+    return result;
+}

@@ -1,0 +1,92 @@
+#define _GNU_SOURCE
+#include "timeslice/arbiter_link.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "timeslice/card.h"
+
+enum { VERSION = 1, SIZE = 32 };
+
+static void put(unsigned char *to, const struct arbiter_message *message) {
+    uint16_t card = htole16(message->card);
+    uint32_t turn = htole32(message->turn);
+    uint64_t fields[3] = {htole64(message->a), htole64(message->b), 0};
+    to[0] = message->kind, to[1] = message->version;
+    memcpy(to + 2, &card, sizeof card);
+    memcpy(to + 4, &turn, sizeof turn);
+    memcpy(to + 8, fields, sizeof fields);
+}
+
+static void get(const unsigned char *from, struct arbiter_message *message) {
+    uint64_t fields[3];
+    message->kind = from[0], message->version = from[1];
+    memcpy(&message->card, from + 2, sizeof message->card);
+    memcpy(&message->turn, from + 4, sizeof message->turn);
+    memcpy(fields, from + 8, sizeof fields);
+    message->card = le16toh(message->card), message->turn = le32toh(message->turn);
+    message->a = le64toh(fields[0]), message->b = le64toh(fields[1]), message->unused = le64toh(fields[2]);
+}
+
+void arbiter_link_close(struct arbiter_link *link) {
+    gputile_guarded_fd_close(&link->socket);
+    link->agreed = false, link->size = 0;
+}
+
+static void send_message(struct arbiter_link *link, const struct arbiter_message *message) {
+    unsigned char bytes[SIZE];
+    put(bytes, message);
+    /* A message is far smaller than the socket's buffer: one that does not fit means that nobody reads. */
+    if (!gputile_guarded_fd_is_ours(&link->socket) || send(link->socket.fd, bytes, SIZE, MSG_NOSIGNAL | MSG_DONTWAIT) != SIZE) arbiter_link_close(link);
+}
+
+bool arbiter_link_open(struct arbiter_link *link, const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct arbiter_message hello = {.kind = ARBITER_HELLO, .a = VERSION, .b = VERSION};
+    strncpy(address.sun_path, path, sizeof address.sun_path - 1);
+    gputile_guarded_fd_set(&link->socket, socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    link->agreed = false, link->size = 0, link->since = link->heard = timeslice_now();
+    if (link->socket.fd < 0) return false;
+    if (connect(link->socket.fd, (struct sockaddr *)&address, sizeof address) != 0) arbiter_link_close(link);
+    else send_message(link, &hello);
+    return link->socket.fd >= 0;
+}
+
+void arbiter_link_send(struct arbiter_link *link, enum arbiter_message_kind kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b) {
+    struct arbiter_message message = {.kind = (uint8_t)kind, .version = VERSION, .card = (uint16_t)card, .turn = turn, .a = a, .b = b};
+    send_message(link, &message);
+}
+
+static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+
+void arbiter_link_card(struct arbiter_link *link, unsigned card, const char *uuid) {
+    unsigned char bytes[16] = {0};
+    uint64_t fields[2];
+    unsigned digits = 0;
+    for (const char *c = strchr(uuid, '-'); c && *c && digits < 32; c++)
+        if (digit(*c) >= 0) bytes[digits / 2] = (unsigned char)(bytes[digits / 2] << 4 | digit(*c)), digits++;
+    memcpy(fields, bytes, sizeof fields);
+    arbiter_link_send(link, ARBITER_CARD, card, 0, le64toh(fields[0]), le64toh(fields[1]));
+}
+
+bool arbiter_link_receive(struct arbiter_link *link, struct arbiter_message *message) {
+    if (link->socket.fd < 0) return false;
+    if (!gputile_guarded_fd_is_ours(&link->socket)) return arbiter_link_close(link), false;
+    if (link->size < SIZE) {
+        ssize_t got = recv(link->socket.fd, link->buffer + link->size, sizeof link->buffer - link->size, MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return arbiter_link_close(link), false;
+        if (got > 0) link->size += (unsigned)got;
+    }
+    if (link->size < SIZE) return false;
+    get(link->buffer, message);
+    link->size -= SIZE;
+    memmove(link->buffer, link->buffer + SIZE, link->size);
+    link->heard = timeslice_now();
+    if (message->version == (message->kind == ARBITER_WELCOME ? 0 : VERSION)) return true;
+    arbiter_link_close(link);
+    return false;
+}

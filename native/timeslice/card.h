@@ -1,0 +1,119 @@
+/* One card as this process uses it: the gate that submitting threads pass, and how far the card has got.
+ *
+ * Three kinds of threads meet here. Submitting threads pass the gate (timeslice.c). The keeper, one in the process, opens
+ * and shuts gates as the arbiter says (keeper.c). A drainer for each card waits for what was submitted, in turns
+ * with an end only (drainer.c).
+ */
+#ifndef GPUTILE_TIMESLICE_CARD_H
+#define GPUTILE_TIMESLICE_CARD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "accounting/limits.h"
+#include "base/guarded_fd.h"
+
+enum { TIMESLICE_MOST_CONTEXTS = 8 };
+#define TIMESLICE_MS ((uint64_t)1000000)
+#define TIMESLICE_WHOLE ((uint64_t)1000000) /* parts of a card's time */
+
+/* WIDE: a turn without end. METERED: until `end`, and not too far ahead of the card. */
+enum timeslice_gate { TIMESLICE_SHUT, TIMESLICE_METERED, TIMESLICE_WIDE };
+
+/* What the keeper is about with a card. */
+enum timeslice_state { TIMESLICE_NONE, TIMESLICE_ASKED, TIMESLICE_HELD, TIMESLICE_ENDING, TIMESLICE_PAUSE };
+
+/* In `passes`: the threads that are submitting now, and above them the number of finished submissions. */
+#define TIMESLICE_INSIDE(passes) ((passes) & 0xffff)
+#define TIMESLICE_FINISHED(passes) ((passes) >> 16)
+#define TIMESLICE_PASS ((uint64_t)1 << 16)
+
+struct timeslice_card {
+    /* Any thread, atomically. */
+    uint64_t passes;
+    int gate;
+    uint64_t end;         /* METERED: no submission from then on */
+    uint64_t ahead_until; /* METERED: the finished submissions that the card may be behind with */
+    uint64_t drained;     /* the finished submissions that the card has done */
+    uint64_t idle_since;  /* in a turn with an end: since when all was done; 0: not idle */
+    uint64_t idle;        /* for how long it was, before that */
+    uint64_t last_pass;   /* METERED: when a submission finished last */
+    void *context[TIMESLICE_MOST_CONTEXTS];
+    int forgotten[TIMESLICE_MOST_CONTEXTS]; /* a context of this place has gone, and its event with it */
+    int waiting; /* threads at the gate */
+
+    /* Guards waiting for changes; the drainer's wish. */
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    bool watch, draining, has_drainer;
+    uint64_t rounds; /* that the drainer has finished */
+
+    /* The keeper alone. */
+    enum timeslice_state state;
+    bool local; /* a turn by this process's own clock: there is no arbiter */
+    uint32_t number;
+    uint64_t since, due, ending_since;
+    uint64_t paid; /* local: by how much the container's account was moved on for this turn */
+    uint64_t share; /* of the card, in parts of TIMESLICE_WHOLE; the keeper or who starts one writes it, atomically */
+};
+
+struct timeslice_process {
+    unsigned count;
+    const char *const *uuids;
+    char socket_path[108];
+    uint64_t quantum; /* the keeper writes it, atomically */
+    struct gputile_guarded_fd wake, woken; /* a pair of sockets, from whoever waits to the keeper */
+    bool ended; /* the process ends: nothing waits any more */
+    bool running; /* there is a keeper */
+    bool threadless; /* a drainer is missing: the keeper ends */
+    struct timeslice_card card[GPUTILE_MOST_CARDS];
+};
+
+extern struct timeslice_process timeslice_process;
+
+uint64_t timeslice_now(void); /* nanoseconds */
+uint64_t timeslice_quantum(void);
+/* Open or shut a gate; sets `end` for METERED. */
+void timeslice_set_gate(struct timeslice_card *card, enum timeslice_gate gate, uint64_t end);
+/* Have the keeper look at its cards. Any thread. */
+void timeslice_wake_keeper(void);
+/* Whether all that was submitted is done, and nobody submits. */
+bool timeslice_drained(struct timeslice_card *card);
+
+/* Start the keeper; false if it cannot be, or there was a drainer that could not be and still cannot. */
+bool timeslice_keeper_start(void);
+void timeslice_keeper_in_child(void);
+/* Start a thread that no signal of the application reaches. */
+bool timeslice_thread(void *(*body)(void *), void *argument);
+/* Have the drainer follow the card, or not; false if there is none and it cannot be started. */
+bool timeslice_watch(struct timeslice_card *card, bool watch);
+/* Whether a capture of a graph is going on somewhere in this process: nothing may wait for a context then. */
+bool timeslice_capturing(void);
+/* Wait for the calling thread's context; false if a capture is in the way. */
+bool timeslice_wait_here(void);
+/* Wait until no drainer uses the driver any more, at most for a fifth of a second. */
+void timeslice_drainers_leave(void);
+void timeslice_drain_in_child(void);
+
+/* The container's account where no arbiter keeps it (account.c). Begin a turn of `length`: `paid` is what it cost; or
+ * false, and it may be tried again `at` a moment. Then say how long it was, now and again. */
+bool timeslice_account_begin(const struct timeslice_card *card, uint64_t length, uint64_t now, uint64_t *paid, uint64_t *at);
+void timeslice_account_correct(const struct timeslice_card *card, uint64_t spent, uint64_t *paid);
+/* Take note of a turn that the arbiter gave: processes without one wait for what it cost, a quantum's at most. */
+void timeslice_account_note(const struct timeslice_card *card, uint64_t spent, uint64_t now);
+
+/* Without threads (threadless.c): whether a thread could not be started a moment ago; that it could not; and around a
+ * submission then, where `before` is false if there is nothing to keep to. */
+bool timeslice_threads_missing(void);
+void timeslice_threads_failed(void);
+bool timeslice_threadless_before(struct timeslice_card *card);
+void timeslice_threadless_after(struct timeslice_card *card);
+void timeslice_threadless_in_child(void);
+
+/* The share of a card and the quantum by the file beside the socket; one sixteenth where it cannot be read. */
+void timeslice_share_read(const char *socket_path, unsigned count, const char *const *uuids, uint64_t *shares, uint64_t *quantum);
+/* Parse such a file; return whether it is whole. Cards that it does not name keep their share. */
+bool timeslice_share_parse(char *text, unsigned count, const char *const *uuids, uint64_t *shares, uint64_t *quantum);
+
+#endif

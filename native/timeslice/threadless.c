@@ -1,0 +1,40 @@
+/* Turns without threads: where the process may start none, who submits waits and measures itself, call by call. */
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "hooks/init.h"
+#include "timeslice/card.h"
+
+#define TRY_AGAIN (1000 * TIMESLICE_MS)
+#define LONGEST_SLEEP (20 * TIMESLICE_MS)
+
+static uint64_t again_at; /* when threads may be had again */
+static _Thread_local uint64_t since, paid;
+
+bool timeslice_threads_missing(void) { return __atomic_load_n(&again_at, __ATOMIC_ACQUIRE) > timeslice_now(); }
+
+void timeslice_threads_failed(void) {
+    static bool said;
+    __atomic_store_n(&again_at, timeslice_now() + TRY_AGAIN, __ATOMIC_RELEASE);
+    if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
+        gputile_log("this process can start no threads: each piece of its GPU work is waited for, and it keeps to its container's "
+                    "share of the GPU's time. Raise the limit on processes (ulimit -u, pids.max), or allow threads in its seccomp profile.");
+}
+
+void timeslice_threadless_in_child(void) { again_at = 0; }
+
+bool timeslice_threadless_before(struct timeslice_card *card) {
+    uint64_t now, at;
+    if (__atomic_load_n(&card->share, __ATOMIC_RELAXED) >= TIMESLICE_WHOLE) return false;
+    while (!timeslice_account_begin(card, timeslice_quantum(), now = timeslice_now(), &paid, &at)) {
+        uint64_t pause = at - now < LONGEST_SLEEP ? at - now : LONGEST_SLEEP;
+        nanosleep(&(struct timespec){.tv_nsec = (long)pause}, NULL);
+    }
+    since = now;
+    return true;
+}
+
+void timeslice_threadless_after(struct timeslice_card *card) {
+    /* During a capture nobody may wait for a context: a quantum stays charged. */
+    if (timeslice_wait_here()) timeslice_account_correct(card, timeslice_now() - since, &paid);
+}

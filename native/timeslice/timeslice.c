@@ -1,0 +1,202 @@
+/* The gate before the driver's submitting calls: open while it is this container's turn on the card. */
+#define _GNU_SOURCE
+#include "timeslice/timeslice.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/driver.h"
+#include "base/pthread_compat.h"
+#include "timeslice/card.h"
+
+enum { ONE_WAIT_MS = 100 };
+
+struct timeslice_process timeslice_process = {.wake = GPUTILE_GUARDED_FD_NONE, .woken = GPUTILE_GUARDED_FD_NONE};
+static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER;
+static bool started;
+/* Calls of this thread that are inside each other: only the outermost passes the gate. */
+static _Thread_local int depth;
+static _Thread_local enum { NOT, BY_GATE, BY_ITSELF } passed;
+static _Thread_local int cancelling; /* a thread that is cancelled here would never be counted as finished */
+
+uint64_t timeslice_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+void timeslice_wake_keeper(void) {
+    if (gputile_guarded_fd_is_ours(&timeslice_process.wake) && send(timeslice_process.wake.fd, "", 1, MSG_NOSIGNAL) < 0) return; /* full: it is awake */
+}
+
+void timeslice_set_gate(struct timeslice_card *card, enum timeslice_gate gate, uint64_t end) {
+    pthread_mutex_lock(&card->mutex);
+    __atomic_store_n(&card->end, end, __ATOMIC_RELAXED);
+    __atomic_store_n(&card->gate, gate, __ATOMIC_SEQ_CST);
+    pthread_cond_broadcast(&card->changed);
+    pthread_mutex_unlock(&card->mutex);
+}
+
+bool timeslice_drained(struct timeslice_card *card) {
+    uint64_t passes = __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST);
+    return !TIMESLICE_INSIDE(passes) && TIMESLICE_FINISHED(passes) == __atomic_load_n(&card->drained, __ATOMIC_ACQUIRE);
+}
+
+/* Whether a thread that is counted in `passes` may submit now. */
+static bool open_to(struct timeslice_card *card, uint64_t passes) {
+    int gate = __atomic_load_n(&card->gate, __ATOMIC_SEQ_CST);
+    if (gate != TIMESLICE_METERED) return gate == TIMESLICE_WIDE;
+    if (timeslice_now() >= __atomic_load_n(&card->end, __ATOMIC_RELAXED)) return false;
+    return TIMESLICE_FINISHED(passes) + TIMESLICE_INSIDE(passes) <= __atomic_load_n(&card->ahead_until, __ATOMIC_RELAXED);
+}
+
+static bool enter(struct timeslice_card *card) {
+    uint64_t passes = __atomic_add_fetch(&card->passes, 1, __ATOMIC_SEQ_CST);
+    if (open_to(card, passes)) return true;
+    __atomic_sub_fetch(&card->passes, 1, __ATOMIC_SEQ_CST);
+    return false;
+}
+
+static void wait_at(struct timeslice_card *card) {
+    struct timespec until;
+    pthread_mutex_lock(&card->mutex);
+    __atomic_add_fetch(&card->waiting, 1, __ATOMIC_SEQ_CST);
+    timeslice_wake_keeper();
+    pthread_cond_broadcast(&card->changed); /* a drainer at rest starts again */
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += ONE_WAIT_MS * 1000000;
+    until.tv_sec += until.tv_nsec / 1000000000, until.tv_nsec %= 1000000000;
+    if (!open_to(card, __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST) + 1))
+        pthread_cond_timedwait(&card->changed, &card->mutex, &until);
+    __atomic_sub_fetch(&card->waiting, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&card->mutex);
+}
+
+/* Note the current context, so that the drainer waits for its work. */
+static void note_context(struct timeslice_card *card) {
+    CUcontext context = NULL;
+    if (!gputile_driver()->cuCtxGetCurrent || gputile_driver()->cuCtxGetCurrent(&context) || !context) return;
+    for (int i = 0; i < TIMESLICE_MOST_CONTEXTS; i++) {
+        void *known = __atomic_load_n(&card->context[i], __ATOMIC_ACQUIRE);
+        if (known == context) return;
+        if (!known && __atomic_compare_exchange_n(&card->context[i], &known, context, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
+        if (known == context) return;
+    }
+    __atomic_store_n(&card->context[TIMESLICE_MOST_CONTEXTS - 1], context, __ATOMIC_RELEASE);
+}
+
+static void leave_at_exit(void) {
+    __atomic_store_n(&timeslice_process.ended, true, __ATOMIC_SEQ_CST);
+    for (unsigned i = 0; i < timeslice_process.count; i++) timeslice_set_gate(&timeslice_process.card[i], TIMESLICE_WIDE, 0);
+    timeslice_drainers_leave();
+}
+
+static bool run(void) {
+    static bool registered;
+    if (timeslice_threads_missing()) return false;
+    pthread_mutex_lock(&start_mutex);
+    if (!timeslice_process.running) {
+        /* Sockets: should the number become a file of the program's between look and use, nothing gets into it. */
+        int ends[2] = {-1, -1};
+        if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) ends[0] = ends[1] = -1;
+        gputile_guarded_fd_close(&timeslice_process.woken), gputile_guarded_fd_close(&timeslice_process.wake); /* of a start that failed */
+        gputile_guarded_fd_set(&timeslice_process.woken, ends[0]), gputile_guarded_fd_set(&timeslice_process.wake, ends[1]);
+        /* Registered late, so that it runs before the driver's own end. */
+        if (!registered) registered = atexit(leave_at_exit) == 0;
+        /* First, for the keeper may end at once. Without sockets it looks every now and then. */
+        __atomic_store_n(&timeslice_process.running, true, __ATOMIC_SEQ_CST);
+        if (!timeslice_keeper_start()) {
+            timeslice_threads_failed();
+            __atomic_store_n(&timeslice_process.running, false, __ATOMIC_SEQ_CST);
+        }
+    }
+    bool runs = timeslice_process.running;
+    pthread_mutex_unlock(&start_mutex);
+    return runs;
+}
+
+static void prepare(void) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    gputile_pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    for (unsigned i = 0; i < GPUTILE_MOST_CARDS; i++) {
+        struct timeslice_card *card = &timeslice_process.card[i];
+        memset(card, 0, sizeof *card);
+        pthread_mutex_init(&card->mutex, NULL);
+        pthread_cond_init(&card->changed, &monotonic);
+    }
+    pthread_condattr_destroy(&monotonic);
+}
+
+void timeslice_in_child(void) {
+    /* The descriptors are the parent's: its end must be seen even while this process lives. */
+    gputile_guarded_fd_close(&timeslice_process.wake);
+    gputile_guarded_fd_close(&timeslice_process.woken);
+    timeslice_process.count = 0; /* the cards' locks may be those of threads that are not here */
+    timeslice_process.ended = false;
+    pthread_mutex_init(&start_mutex, NULL);
+    timeslice_keeper_in_child();
+    timeslice_drain_in_child();
+    timeslice_threadless_in_child();
+    depth = 0, passed = NOT;
+    started = timeslice_process.running = timeslice_process.threadless = false;
+}
+
+int timeslice_start(const char *socket_path, unsigned card_count, const char *const *uuids) {
+    if (!socket_path || strlen(socket_path) >= sizeof timeslice_process.socket_path || card_count > GPUTILE_MOST_CARDS) return -1;
+    if (!*socket_path) return 0;
+    pthread_mutex_lock(&start_mutex);
+    if (!started) {
+        strcpy(timeslice_process.socket_path, socket_path);
+        timeslice_process.count = card_count, timeslice_process.uuids = uuids;
+        prepare();
+        __atomic_store_n(&started, true, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&start_mutex);
+    return 0;
+}
+
+/* Wait at the gate; false if there is nobody any more who opens it. */
+static bool pass(struct timeslice_card *card) {
+    note_context(card);
+    while (!enter(card)) {
+        if (!__atomic_load_n(&timeslice_process.running, __ATOMIC_ACQUIRE)) return false;
+        wait_at(card);
+    }
+    return true;
+}
+
+void timeslice_before(int number, void *stream) {
+    if (depth++) return;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);
+    passed = NOT;
+    if (!__atomic_load_n(&started, __ATOMIC_ACQUIRE) || number < 0 || (unsigned)number >= timeslice_process.count) return;
+    (void)stream;
+    struct timeslice_card *card = &timeslice_process.card[number];
+    do
+        if (!__atomic_load_n(&timeslice_process.running, __ATOMIC_ACQUIRE) && !run()) {
+            if (timeslice_threadless_before(card)) passed = BY_ITSELF;
+            return;
+        }
+    while (!pass(card));
+    passed = BY_GATE;
+    uint64_t since = __atomic_load_n(&card->idle_since, __ATOMIC_RELAXED);
+    if (since && __atomic_compare_exchange_n(&card->idle_since, &since, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        __atomic_add_fetch(&card->idle, timeslice_now() - since, __ATOMIC_RELAXED);
+}
+
+void timeslice_after(int number, void *stream) {
+    (void)stream;
+    if (depth && --depth) return;
+    struct timeslice_card *card = &timeslice_process.card[number];
+    if (passed == BY_ITSELF) timeslice_threadless_after(card);
+    if (passed == BY_GATE) {
+        if (__atomic_load_n(&card->gate, __ATOMIC_RELAXED) == TIMESLICE_METERED)
+            __atomic_store_n(&card->last_pass, timeslice_now(), __ATOMIC_RELAXED);
+        __atomic_add_fetch(&card->passes, TIMESLICE_PASS - 1, __ATOMIC_SEQ_CST);
+    }
+    passed = NOT;
+    pthread_setcancelstate(cancelling, NULL);
+}

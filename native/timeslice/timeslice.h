@@ -1,0 +1,29 @@
+/* Waiting for a turn on a card: who may submit work now is decided by the node's time arbiter, not in this process.
+ *
+ * `card` counts the cards of the limits file from 0, in its order; `stream` is the stream that work is submitted to,
+ * NULL or CU_STREAM_LEGACY for the context's default stream, CU_STREAM_PER_THREAD for that of the calling thread.
+ * The context of the submission is current. All of them may be called by any thread; none may fail.
+ */
+#ifndef GPUTILE_TIMESLICE_H
+#define GPUTILE_TIMESLICE_H
+
+/* Once in a process, after the limits were read and before any work is submitted; `uuids` lives as long as the
+ * process. Returns 0, or -1 if this process must not submit work at all. */
+int timeslice_start(const char *socket_path, unsigned card_count, const char *const *uuids);
+
+/* In a child made by fork, which has to start anew: it has neither the threads nor the turns of its parent. */
+void timeslice_in_child(void);
+
+/* Before work is submitted on a card; may block. */
+void timeslice_before(int card, void *stream);
+
+/* After the submitting call returned, whatever it returned. */
+void timeslice_after(int card, void *stream);
+
+/* Before a context is destroyed: nothing in here uses it any more when this returns. Any thread. */
+void timeslice_forget_context(void *context);
+
+/* 1 before a call that begins to capture a graph, -1 after it if it failed, and -1 after one that ends a capture. */
+void timeslice_count_capture(int change);
+
+#endif
