@@ -1,0 +1,49 @@
+"""docs/architecture.md names the packages and modules that there are."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "gputile"
+TEXT = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+ROWS = dict(re.findall(r"^\| `([a-z_/]+)/` \| (.*) \|$", TEXT, re.MULTILINE))
+# Words in backticks of the table that name other things than modules.
+OTHER = {
+    "native/",
+    "caBundle",
+    "ledger.apply(event)",
+    "simulate",
+    "explain",
+    "inspect",
+    "status",
+    "nodepool",
+    "selftest",
+}
+
+
+def is_package(path: Path) -> bool:
+    return (path / "__init__.py").exists() and any(each.stem != "__init__" for each in path.rglob("*.py"))
+
+
+def test_the_table_has_every_package() -> None:
+    top = [path for path in SOURCE.iterdir() if is_package(path)]
+    grouped = {"core", "controlplane", "node", "tools"}
+    there = {path.name for path in top if path.name not in grouped}
+    for name in grouped:
+        there |= {f"{name}/{path.name}" for path in (SOURCE / name).iterdir() if is_package(path)}
+    assert set(ROWS) == there
+
+
+def test_src_has_at_most_nine_entries() -> None:
+    entries = {path.name for path in SOURCE.iterdir() if is_package(path) or path.suffix == ".py"} - {"__init__.py"}
+    assert len(entries) <= 9, sorted(entries)
+
+
+@pytest.mark.parametrize("package", ROWS)
+def test_each_name_in_a_row_is_a_module_of_that_package(package: str) -> None:
+    for name in re.findall(r"`([^`]+)`", ROWS[package]):
+        if name not in OTHER:
+            found = [*(SOURCE / package).rglob(f"{name.rstrip('/')}.py"), *(SOURCE / package).rglob(name.rstrip("/"))]
+            assert found, f"{package}/ has no {name}"
