@@ -22,6 +22,7 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.inventory import MOST_CARDS, MOST_MIB, Card
 from gputile.core.devices.request import Phase, Request, RequestKind
+from gputile.core.devices.versioned_codec import VersionedCodec
 
 VERSION = 1
 
@@ -73,10 +74,6 @@ class Chosen:
     units: int = 0
 
 
-class _Versioned(msgspec.Struct):
-    version: int
-
-
 def allocate(request: Request, chosen: tuple[Chosen, ...], mode: str, now_ns: int) -> Allocation:
     """Return the allocation of ``request`` on the ``chosen`` cards, each container's part included."""
     if request.shape.kind is RequestKind.SHARED:
@@ -109,27 +106,6 @@ def _deal(request: Request, cards: tuple[CardShare, ...]) -> dict[str, tuple[Car
     return dealt
 
 
-def encode_allocation(allocation: Allocation) -> str:
-    """Return the text of the allocation annotation."""
-    return msgspec.json.encode({"version": allocation.version, **msgspec.to_builtins(allocation)}).decode()
-
-
-def decode_allocation(text: str) -> Allocation:
-    """Return the allocation in the annotation's text.
-
-    Raises:
-        AllocationError: not JSON, an unknown version, values out of range, or parts that contradict each other.
-    """
-    try:
-        version = msgspec.json.decode(text, type=_Versioned).version
-        if version != VERSION:
-            raise AllocationError(f"version {version} is not known; this gputile reads version {VERSION}")
-        allocation = msgspec.json.decode(text, type=Allocation)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise AllocationError(str(error)) from error
-    return check_allocation(allocation)
-
-
 def check_allocation(allocation: Allocation) -> Allocation:
     """Return ``allocation``, which says the same of each card wherever it speaks of it.
 
@@ -149,6 +125,10 @@ def check_allocation(allocation: Allocation) -> Allocation:
             if share.mib > whole.mib or share.percent > whole.percent:
                 raise AllocationError(f"container {name[:63]} has more of GPU {share.index} than the pod")
     return allocation
+
+
+_CODEC = VersionedCodec(Allocation, VERSION, AllocationError, check_allocation)
+encode_allocation, decode_allocation = _CODEC.encode, _CODEC.decode
 
 
 def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...]) -> dict[str, str]:

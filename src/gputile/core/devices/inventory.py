@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from gputile.api.well_known import MODES
+from gputile.core.devices.versioned_codec import VersionedCodec
 
 VERSION = 1
 MOST_CARDS = 64
@@ -49,26 +50,6 @@ class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     bandwidth: tuple[tuple[float, ...], ...] = ()
 
 
-class _Versioned(msgspec.Struct):
-    version: int
-
-
-def decode_inventory(text: str) -> Inventory:
-    """Return the inventory in the annotation's text.
-
-    Raises:
-        InventoryError: not JSON, an unknown version, or cards that contradict each other; says which.
-    """
-    try:
-        version = msgspec.json.decode(text, type=_Versioned).version
-        if version != VERSION:
-            raise InventoryError(f"version {version} is not known; this gputile reads version {VERSION}")
-        inventory = msgspec.json.decode(text, type=Inventory)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise InventoryError(str(error)) from error
-    return check_inventory(inventory)
-
-
 def check_inventory(inventory: Inventory) -> Inventory:
     """Return ``inventory`` with its cards in the order of their indices.
 
@@ -104,17 +85,15 @@ def check_inventory(inventory: Inventory) -> Inventory:
     )
 
 
+_CODEC = VersionedCodec(Inventory, VERSION, InventoryError, check_inventory)
+encode_inventory, decode_inventory = _CODEC.encode, _CODEC.decode
+
+
 def unknown_mode(mode: str) -> str:
     """Return what to say of an inventory in a mode that is not known here: of a newer agent, or of nobody's."""
     return (
         f"says that the mode {mode[:63]!r} is in force, which this gputile does not know; it knows {', '.join(MODES)}"
     )
-
-
-def encode_inventory(inventory: Inventory) -> str:
-    """Return the text of the node annotation."""
-    body = {"version": inventory.version, **msgspec.to_builtins(inventory)}
-    return msgspec.json.encode(body).decode()
 
 
 def advertised_units(card: Card, unit_mib: int) -> int:

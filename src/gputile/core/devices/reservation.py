@@ -11,8 +11,9 @@ import msgspec
 
 from gputile.api.core import Pod
 from gputile.api.well_known import HOLD_ANNOTATION
-from gputile.core.devices.allocation import Allocation, AllocationError, check_allocation
+from gputile.core.devices.allocation import Allocation, check_allocation
 from gputile.core.devices.gang_membership import MOST_MEMBERS
+from gputile.core.devices.versioned_codec import VersionedCodec
 
 VERSION = 1
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
@@ -41,31 +42,14 @@ class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     version: int = VERSION
 
 
-class _Versioned(msgspec.Struct):
-    version: int
+def _check(reservation: Reservation) -> Reservation:
+    if reservation.allocation is not None:
+        check_allocation(reservation.allocation)
+    return reservation
 
 
-def encode_reservation(hold: Reservation) -> str:
-    """Return the text of the hold annotation."""
-    return msgspec.json.encode({"version": hold.version, **msgspec.to_builtins(hold)}).decode()
-
-
-def decode_reservation(text: str) -> Reservation:
-    """Return the hold in the annotation's text.
-
-    Raises:
-        ReservationError: not JSON, an unknown version, values out of range, or an allocation that contradicts itself.
-    """
-    try:
-        version = msgspec.json.decode(text, type=_Versioned).version
-        if version != VERSION:
-            raise ReservationError(f"version {version} is not known; this gputile reads version {VERSION}")
-        hold = msgspec.json.decode(text, type=Reservation)
-        if hold.allocation is not None:
-            check_allocation(hold.allocation)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, AllocationError) as error:
-        raise ReservationError(str(error)) from error
-    return hold
+_CODEC = VersionedCodec(Reservation, VERSION, ReservationError, _check)
+encode_reservation, decode_reservation = _CODEC.encode, _CODEC.decode
 
 
 def reservation_of(pod: Pod) -> Reservation | None:

@@ -27,6 +27,8 @@ from gputile.core.devices.inventory import (
     decode_inventory,
     encode_inventory,
 )
+from gputile.core.devices.reservation import Reservation, ReservationError, decode_reservation, encode_reservation
+from gputile.core.devices.versioned_codec import MOST_CHARACTERS
 from tests.corebuilders import container, pod, request_of
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
@@ -245,3 +247,40 @@ def test_whole_cards_carry_the_ledgers_entry_alone() -> None:
     chosen = (Chosen(Card(0, "u", 15360)),)
     annotations = binding_annotations(allocate(request_of(pod(**{"nvidia.com/gpu": 1})), chosen, "default", 0), chosen)
     assert list(annotations) == ["gputile.io/allocation"]
+
+
+def test_the_texts_of_annotations_are_those_of_version_1_byte_by_byte() -> None:
+    """Clusters carry such texts: a node or pod that was written to by an older gputile reads the same (B1)."""
+    shares = (CardShare("GPU-a", 0, 1024, 5), CardShare("GPU-b", 3, 2048))
+    allocation = Allocation(shares, {"main": shares[:1]}, 1024, mode="core_mem", assumed_ns=7)
+    allocation_text = (
+        '"cards":[{"uuid":"GPU-a","index":0,"mib":1024,"percent":5},{"uuid":"GPU-b","index":3,"mib":2048}],'
+        '"containers":{"main":[{"uuid":"GPU-a","index":0,"mib":1024,"percent":5}]},"unit_mib":1024,"mode":"core_mem"'
+        ',"assumed_ns":7}'
+    )
+    assert encode_allocation(allocation) == '{"version":1,' + allocation_text
+    reservation = Reservation("g/1", 3, 4, "n", 7, allocation, first=True)
+    assert encode_reservation(reservation) == (
+        '{"version":1,"plan":"g/1","size":3,"pods":4,"node":"n","expires_ns":7,"allocation":{'
+        + allocation_text
+        + ',"first":true}'
+    )
+    both = (Card(0, "GPU-a", 15109, "Tesla V100"), Card(1, "GPU-b", 15109, numa=1, healthy=False))
+    inventory = Inventory(both, mode="cgpu", unit_mib=128, replicas=2, bandwidth=((0.0, 32.0), (32.0, 0.0)))
+    assert encode_inventory(inventory) == (
+        '{"version":1,"cards":[{"index":0,"uuid":"GPU-a","mib":15109,"model":"Tesla V100"},'
+        '{"index":1,"uuid":"GPU-b","mib":15109,"numa":1,"healthy":false}],"mode":"cgpu","unit_mib":128,"replicas":2,'
+        '"bandwidth":[[0.0,32.0],[32.0,0.0]]}'
+    )
+
+
+def test_a_text_that_no_object_can_carry_is_refused_unread() -> None:
+    """Kubernetes bounds the annotations of an object to 256 KiB, and so whoever reads one reads no more."""
+    text = inventory_text(mode="x" * MOST_CHARACTERS)
+    for decode, error in (
+        (decode_inventory, InventoryError),
+        (decode_allocation, AllocationError),
+        (decode_reservation, ReservationError),
+    ):
+        with pytest.raises(error, match=f"characters, more than {MOST_CHARACTERS}"):
+            decode(text)
