@@ -9,6 +9,7 @@ import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_json
+from gputile.tools.views.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,10 +204,7 @@ def _write_nodes(reports: "Sequence[NodeReport]") -> None:
     for report in reports:
         rows.append((report.name, "", "", "", "", "; ".join(filter(None, (report.in_tree, report.gpu))) or "it fits"))
         rows += [_card_row(card, report.unit_mib or 1) for card in report.cards]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    for row in rows:
-        cells = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))
-        write(f"{cells}  {row[5]}".rstrip() + "\n")
+    write(table(rows))
 
 
 def _card_row(card: "CardReport", unit_mib: int) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from gputile.cli.output import Output, fail, write, write_json
+from gputile.tools.views.table import table
 
 if TYPE_CHECKING:
     from gputile.tools.replay.departures import Stay
@@ -153,7 +154,7 @@ def _print(results: "list[Result]") -> None:
         points = [_percent(mean(result.allocated[point] for result in mine)) for point in ("95", "100", "130")]
         failed = f"{mean(result.failed_pods for result in mine):.0f}"
         rows.append((name, policy, str(len(mine)), *points, failed, f"{mean(r.seconds for r in mine):.1f}"))
-    _table(rows)
+    write(table(rows))
 
 
 def _percent(value: float) -> str:
@@ -174,10 +175,4 @@ def _print_stays(stays: "list[Stay]") -> None:
         failed = f"{mean(stay.failed_pods for stay in mine):.0f}"
         seconds = f"{mean(stay.seconds for stay in mine):.1f}"
         rows.append((name, policy, str(len(mine)), f"{hours:.0f}", part, *waits, failed, seconds))
-    _table(rows)
-
-
-def _table(rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]))]
-    for row in rows:
-        write("".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n")
+    write(table(rows))

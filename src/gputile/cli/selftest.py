@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gputile.cli.output import Output, fail, write, write_json
+from gputile.tools.views.table import table
 
 if TYPE_CHECKING:
     from gputile.node.isolation.memory_check import MemoryRow
@@ -110,7 +111,7 @@ def _print(rows: "list[MemoryRow]") -> None:
     for row in rows:
         verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
         lines.append((row.way, *map(str, (row.processes, row.limit_mib, row.asked_mib, row.got_mib)), verdict))
-    _print_columns(lines)
+    write(table(lines))
 
 
 def _print_times(rows: "list[TimeRow]") -> None:
@@ -120,11 +121,4 @@ def _print_times(rows: "list[TimeRow]") -> None:
         verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
         lines.append((row.what, f"{row.wanted:.1%}", f"{row.got:.1%}", *ratios, verdict))
     if rows:
-        write("\n")
-        _print_columns(lines)
-
-
-def _print_columns(lines: "list[tuple[str, ...]]") -> None:
-    widths = [max(len(line[i]) for line in lines) + 2 for i in range(len(lines[0]))]
-    for line in lines:
-        write("".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() + "\n")
+        write("\n" + table(lines))

@@ -9,6 +9,7 @@ import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note, write, write_json
+from gputile.tools.views.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -252,10 +253,8 @@ def _decision(outcome: "Outcome") -> dict[str, Any]:
 def _print_count(count: "Fit") -> None:
     each = "the pod fits" if count.pods == 1 else f"the {count.pods} pods fit"
     write(f"{each} {count.copies} more time{'' if count.copies == 1 else 's'}\n")
-    rows = [("NODE", "PODS"), *((name, str(pods)) for name, pods in sorted(count.nodes.items()))]
-    width = max(len(name) for name, _ in rows)
-    for name, pods in rows if count.nodes else ():
-        write(f"{name.ljust(width)}  {pods}\n")
+    if count.nodes:
+        write(table([("NODE", "PODS"), *((name, str(pods)) for name, pods in sorted(count.nodes.items()))]))
     write(f"then no more: {count.stopped_by}\n" if count.stopped_by else "and the count ended there\n")
 
 
@@ -266,6 +265,4 @@ def _print_decisions(outcomes: "list[Outcome]") -> None:
         gpus = ",".join(str(share.index) for share in cards) or "-"
         meta = outcome.pod.metadata
         rows.append((meta.namespace, meta.name, outcome.node or "<none>", gpus, outcome.reason))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    for row in rows:
-        write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) + f"  {row[4]}\n")
+    write(table(rows))

@@ -6,6 +6,7 @@ The spacing is that of the documents' sample output, down to its heading, which 
 from collections.abc import Sequence
 
 from gputile.tools.views.node_summaries import NodeSummary, PodSummary
+from gputile.tools.views.table import aligned
 
 _RULE = "-" * 86
 _CELL_GAP, _NAME_GAP, _ADDRESS_GAP = 19, 2, 4
@@ -37,10 +38,10 @@ def summary(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
             (n.name, n.address or "-", n.mode or "-", n.problem or f"{sum(c.pods > 0 for c in n.gpus)}/{len(n.gpus)}")
             for n in whole
         ]
-        lines += ["", "Whole GPUs:", *_aligned(rows)]
+        lines += ["", "Whole GPUs:", *aligned(rows)]
     troubled = [(node.name, node.problem) for node in shared if node.problem]
     if troubled:
-        lines += ["", "Problems:", *_aligned([("NAME", "PROBLEM"), *troubled])]
+        lines += ["", "Problems:", *aligned([("NAME", "PROBLEM"), *troubled])]
     return "\n".join(lines) + "\n"
 
 
@@ -55,7 +56,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
         heading = ["NAME", "NAMESPACE", *(f"GPU{card.index}(Allocated)" for card in node.gpus)]
         rows = [tuple([*heading, "PENDING(Allocated)"] if unplaced else heading)]
         rows += [_pod_row(node, pod, unit_mib, unplaced) for pod in node.pods]
-        lines += _aligned(rows)
+        lines += aligned(rows)
         if node.shared:
             lines += [f"Allocated : {_units_up(node.used_mib, unit_mib)} ({_percent([node], unit_mib)}%)"]
             lines += [f"Total :     {node.total_mib // unit_mib}"]
@@ -100,11 +101,6 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
     if unplaced:
         cells.append("0" if pod.mib else str(_units_up(pod.asked_mib, unit_mib)))
     return tuple(cells)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]))]
-    return ["".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _cell(used_mib: int, total_mib: int, unit_mib: int) -> str:

@@ -12,6 +12,7 @@ from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.tools.views.inspect import unit_name
 from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
+from gputile.tools.views.table import aligned
 
 
 class RolloutPhase(StrEnum):
@@ -90,10 +91,10 @@ def table(installation: Installation) -> str:
     if installation.components:
         rows: list[tuple[str, ...]] = [("COMPONENT", "READY", "STATE", "REASON")]
         rows += [(c.name, f"{c.ready}/{c.wanted}", c.state.value, c.reason) for c in installation.components]
-        lines += ["", *_aligned(rows)]
+        lines += ["", *aligned(rows)]
     if installation.nodes:
         heading = ("NODE", "AGENT", "MODE", "UNIT", "GPUS", "PROBLEMS")
-        lines += ["", *_aligned([heading, *map(_node_row, installation.nodes)])]
+        lines += ["", *aligned([heading, *map(_node_row, installation.nodes)])]
         other = [n for n in installation.nodes if n.agent_there and n.unit_mib not in (0, installation.unit_mib)]
         if installation.unit_mib and other:
             rest = "1 node is" if len(other) == 1 else f"{len(other)} nodes are"
@@ -162,8 +163,3 @@ def _is_bad(kind: str, status: str) -> bool:
 
 def _unit(mib: int) -> str:
     return {0: "-", 1024: "1GiB"}.get(mib) or unit_name(mib)
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) + 2 for i in range(len(rows[0]))]
-    return ["".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
