@@ -9,7 +9,23 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("gputile", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("gputile")
 
+pytest_plugins = ("pytester",)
 SEED = "--hypothesis-seed"
+REQUIREMENT = "--requirement"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run choose the tests of one requirement; docs/requirements.md lists the ids."""
+    parser.addoption(REQUIREMENT, action="append", default=[], metavar="ID", help="only tests that show requirement ID")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of the requirements that were asked for."""
+    wanted = set(config.getoption(REQUIREMENT))
+    if wanted:
+        kept = [item for item in items if any(wanted & {*mark.args} for mark in item.iter_markers("requirement"))]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
 
 
 @pytest.hookimpl(tryfirst=True)

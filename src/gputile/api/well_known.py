@@ -13,7 +13,7 @@ GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # ACK; 100 per card
 TOPOLOGY_GPU: Final = "aliyun.com/gpu"  # ACK; whole cards, best-connected set
 WHOLE_GPU: Final = "nvidia.com/gpu"  # NVIDIA; whole cards
 LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
-MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA's device plugin, strategy "mixed": nvidia.com/mig-<profile>
+MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA; nvidia.com/mig-<profile>: MIG instances of that profile
 # What gputile decides about. Who asks for MIG instances asks for a GPU too, but kube-scheduler and kubelet count those.
 GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GPU)
 
@@ -38,25 +38,25 @@ POD_GROUP_LABEL: Final = "scheduling.x-k8s.io/pod-group"  # Kubernetes coschedul
 GANG_GATE: Final = "gputile.io/gang"  # gputile; scheduling gate of a pod whose gang has not been planned yet
 
 # Annotations: gputile's own
-ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # pod: the ledger entry, see device.allocation
-MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # pod: the unit that its gpu-mem counts in
-HOLD_ANNOTATION: Final = "gputile.io/hold"  # pod of a gang: the cards kept for it until it is bound, see device.hold
-FENCE_ANNOTATION: Final = "gputile.io/fence"  # unbound pod: written so that Bindings sent before cannot be executed
-WAKE_ANNOTATION: Final = "gputile.io/wake"  # node: touched to make kube-scheduler try refused pods again
-MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # pod in mode mps: 1 to 100
-TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # node: its GPU taint was set by the controller, which may remove it
-TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # pod: its weight where GPU time is shared, 1 to 1000
-HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # node: takes no pods until then (Unix s), its agent is exchanged
-INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # node: its cards, see device.inventory
+ALLOCATION_ANNOTATION: Final = "gputile.io/allocation"  # gputile; pod: the ledger entry, see device.allocation
+MEMORY_UNIT_ANNOTATION: Final = "gputile.io/memory-unit-mib"  # gputile; pod: the unit that its gpu-mem counts in, MiB
+HOLD_ANNOTATION: Final = "gputile.io/hold"  # gputile; pod of a gang: the GPUs kept for it until it is bound
+FENCE_ANNOTATION: Final = "gputile.io/fence"  # gputile; unbound pod: written so that no earlier Binding is executed
+WAKE_ANNOTATION: Final = "gputile.io/wake"  # gputile; node: touched so that kube-scheduler tries refused pods again
+MPS_THREADS_ANNOTATION: Final = "gputile.io/mps-active-thread-percentage"  # gputile; pod, mode mps: 1 to 100
+TAINTED_ANNOTATION: Final = "gputile.io/tainted"  # gputile; node: "true" where the controller set the GPU taint
+TIME_WEIGHT_ANNOTATION: Final = "gputile.io/gpu-weight"  # gputile; pod: its weight where GPU time is shared, 1 to 1000
+HANDOVER_ANNOTATION: Final = "gputile.io/hand-over"  # gputile; node: Unix s until which it takes no pods
+INVENTORY_ANNOTATION: Final = "gputile.io/inventory"  # gputile; node: its GPUs, written by the agent
 
 # Annotations that existing tools read: gpushare's, and ACK's
-GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"
-GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"
-GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"
-GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"
-GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
-ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"
-GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # what all of gpushare's begin with
+GPUSHARE_INDEX: Final = "ALIYUN_COM_GPU_MEM_IDX"  # gpushare; pod on one GPU: the index of that GPU
+GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"  # gpushare; pod on one GPU: the units it has
+GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"  # gpushare; pod on one GPU: the units of the whole GPU
+GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"  # gpushare; "true" once the node has given the GPU
+GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # gpushare; when it was decided, Unix ns
+ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"  # ACK; shared pod: {"<container>": {"<GPU>": units}}
+GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; what all of its annotations begin with
 
 # Annotations with a meaning to others
 LEGACY_AFFINITY_ANNOTATION: Final = "scheduler.alpha.kubernetes.io/affinity"  # Kubernetes 1.5 and before; pod

@@ -1,8 +1,9 @@
 """``gputile.io/v1alpha1`` Configuration: what a cluster's owner may set, with defaults and validation."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from gputile.api.core import Pod
 from gputile.api.gpu_time import MOST_WEIGHT, GpuTimePolicy, GpuTimePolicyError, parse_policy
@@ -22,84 +23,144 @@ class _Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, froze
 
 
 class Trust(_Section, frozen=True):
-    """Who may share a card that has no memory isolation (G5).
+    """Who may share a GPU that has no memory isolation (G5)."""
 
-    ``by`` "namespace": the pods of one namespace, or of the namespaces that ``groups`` puts together by a name;
-    "cluster": everybody.
-    """
-
-    by: Literal["namespace", "cluster"] = "namespace"
-    groups: dict[str, list[str]] = {}
+    by: Annotated[
+        Literal["namespace", "cluster"],
+        Meta(
+            description=(
+                "Who may share a GPU that isolates nothing: `namespace`, the pods of one namespace or of "
+                "one group of `trust.groups`; `cluster`, everybody."
+            )
+        ),
+    ] = "namespace"
+    groups: Annotated[
+        dict[str, list[str]],
+        Meta(
+            description=(
+                "Namespaces that trust each other, by a name of the group. A namespace is in one group at most."
+            )
+        ),
+    ] = {}
 
 
 class Admission(_Section, frozen=True):
-    """The admission webhook.
+    """The admission webhook; ``gangs`` is whether gangs are planned at all (M13)."""
 
-    ``trusted_users`` are the users of the API server that may write allocations; nobody else may. ``gangs`` holds the
-    pods of a gang back with a scheduling gate, until the controller has planned the whole gang (M13).
-    """
-
-    trusted_users: tuple[str, ...] = (
+    trusted_users: Annotated[
+        tuple[str, ...],
+        Meta(description="The users of the API server that may write allocations."),
+    ] = (
         "system:serviceaccount:gputile:gputile-agent",
         "system:serviceaccount:gputile:gputile-controller",
         "system:serviceaccount:gputile:gputile-extender",
         "system:serviceaccount:gputile:gputile-scheduler",
     )
-    gangs: bool = False
+    gangs: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether pods of a gang wait behind a scheduling gate until the controller has planned the whole gang."
+            )
+        ),
+    ] = False
 
 
 class Features(_Section, frozen=True):
-    """What GPU nodes may be switched to (M13); gangs, the third of the documents' features, are ``admission.gangs``.
+    """What GPU nodes may be switched to (M13); gangs, the third feature, are ``admission.gangs``."""
 
-    ``sharing``: parts of cards, the modes ``cgpu``, ``core_mem``, ``share`` and ``mps``; ``topology``: best-connected
-    sets of cards.
-    """
-
-    sharing: bool = True
-    topology: bool = True
+    sharing: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether nodes may be switched to parts of GPUs: the modes `cgpu`, `core_mem`, `share` and `mps`."
+            )
+        ),
+    ] = True
+    topology: Annotated[
+        bool,
+        Meta(description="Whether nodes may be switched to the mode `topology`."),
+    ] = True
 
 
 class Gangs(_Section, frozen=True):
-    """How gangs are planned; ``admission.gangs`` is whether they are (M13). Times are in seconds.
+    """How gangs are planned; ``admission.gangs`` is whether they are (M13)."""
 
-    ``hold_seconds``: how long the cards of a planned gang are kept for it before its pods are planned again.
-    ``patience_seconds``: how long the gang whose turn it is lets later ones go ahead and other pods take what it
-    could use, before cards that become free are kept for it.
-    ``keep_seconds``: how long they are kept for it at most, before others go on; ``patience_seconds`` at most where
-    nobody knows whether it could ever start.
-    """
-
-    hold_seconds: int = 120
-    patience_seconds: int = 600
-    keep_seconds: int = 3600
+    hold_seconds: Annotated[
+        int,
+        Meta(
+            description=(
+                "How long the GPUs of a planned gang are kept for it before its pods are planned again; 1 to 86400."
+            )
+        ),
+    ] = 120
+    patience_seconds: Annotated[
+        int,
+        Meta(
+            description=(
+                "How long the first gang in the queue lets others go ahead before GPUs that become free are "
+                "kept for it; 1 to 86400."
+            )
+        ),
+    ] = 600
+    keep_seconds: Annotated[
+        int,
+        Meta(
+            description=(
+                "How long they are kept for it at most; `gangs.patienceSeconds` where nobody knows whether "
+                "it could ever start; 1 to 86400."
+            )
+        ),
+    ] = 3600
 
 
 class Controller(_Section, frozen=True):
-    """The controller. ``taint_nodes``: keep plain pods off GPU nodes by the taint nvidia.com/gpu:NoSchedule (G7).
+    """The controller: taints (G7), and nodes whose agent is silent."""
 
-    ``agent_silent_seconds``: how long a kubelet may offer nothing of what a node's agent reported before the node says
-    so in a condition.
-    """
-
-    taint_nodes: bool = True
-    agent_silent_seconds: int = 120
+    taint_nodes: Annotated[
+        bool,
+        Meta(description="Whether GPU nodes get the taint `nvidia.com/gpu:NoSchedule`, which keeps other pods off."),
+    ] = True
+    agent_silent_seconds: Annotated[
+        int,
+        Meta(
+            description=(
+                "For how long a kubelet may offer nothing of what the node's agent reported before the node "
+                "gets the condition `gputile.io/AgentSilent`; 1 to 86400."
+            )
+        ),
+    ] = 120
 
 
 class GpuTime(_Section, frozen=True):
-    """How time on the cards of ``cgpu`` nodes is shared (G4); a node's label gputile.io/gpu-time-policy goes before it.
+    """How time on GPUs is shared (G4, M5). Without leave no pod weighs more than others."""
 
-    ``policy`` is one of ``api.gputime``, by name or by ACK's number. ``quantum_ms`` is how long a turn is,
-    ``longest_wait_ms`` after how long a waiting container goes before all others. In mode ``core_mem`` the policy is
-    ``fixed`` unless the label says otherwise (M5). ``max_weight`` is the most that a pod's annotation
-    gputile.io/gpu-weight may say, ``namespace_max_weight`` the same for pods of certain namespaces: without leave
-    nobody has more than others.
-    """
-
-    policy: str = GpuTimePolicy.WEIGHTED.value
-    quantum_ms: int = 30
-    longest_wait_ms: int = 1000
-    max_weight: int = 1
-    namespace_max_weight: dict[str, int] = {}
+    policy: Annotated[
+        str,
+        Meta(
+            description=(
+                "How time on the GPUs of `cgpu` nodes is shared, by the name of a policy or its number in "
+                "ACK. The label `gputile.io/gpu-time-policy` of a node goes before it; `core_mem` nodes use "
+                "`fixed` unless the label says otherwise."
+            )
+        ),
+    ] = GpuTimePolicy.WEIGHTED.value
+    quantum_ms: Annotated[
+        int,
+        Meta(description="How long a turn is, ms; 5 to 500."),
+    ] = 30
+    longest_wait_ms: Annotated[
+        int,
+        Meta(description="After how long a container that waits goes before all others, ms; 100 to 60000."),
+    ] = 1000
+    max_weight: Annotated[
+        int,
+        Meta(description="The most that the annotation `gputile.io/gpu-weight` of a pod may say; 1 to 1000."),
+    ] = 1
+    namespace_max_weight: Annotated[
+        dict[str, int],
+        Meta(description="The same for the pods of some namespaces, by namespace."),
+    ] = {}
 
     def most_weight(self, namespace: str) -> int:
         """Return the most that a pod of a namespace may weigh."""
@@ -107,23 +168,48 @@ class GpuTime(_Section, frozen=True):
 
 
 class Configuration(_Section, frozen=True):
-    """The whole configuration. ``gpu_memory_unit`` is written as the documents do: "1GiB", "128MiB".
+    """The whole configuration. The descriptions of the fields are the reference that people read."""
 
-    ``scheduler_name`` is the scheduler that admission gives GPU pods to which name none; "" leaves them as they are.
-    """
-
-    api_version: Literal["gputile.io/v1alpha1"] = "gputile.io/v1alpha1"
-    kind: Literal["Configuration"] = "Configuration"
-    gpu_memory_unit: str = "1GiB"
-    placement: Literal["binpack", "spread", "packing"] = "binpack"
-    max_pods_per_gpu: int = 16
+    api_version: Annotated[
+        Literal["gputile.io/v1alpha1"],
+        Meta(description="The version of this file."),
+    ] = "gputile.io/v1alpha1"
+    kind: Annotated[
+        Literal["Configuration"],
+        Meta(description="What this file is."),
+    ] = "Configuration"
+    gpu_memory_unit: Annotated[
+        str,
+        Meta(description="One unit of `aliyun.com/gpu-mem`: 64MiB or more."),
+    ] = "1GiB"
+    placement: Annotated[
+        Literal["binpack", "spread", "packing"],
+        Meta(
+            description=(
+                "Which nodes and GPUs are filled first: `binpack`, the fullest; `spread`, the emptiest; "
+                "`packing`, those that cost later pods least. The label `ack.node.gpu.placement` chooses "
+                "among the GPUs of its node."
+            )
+        ),
+    ] = "binpack"
+    max_pods_per_gpu: Annotated[
+        int,
+        Meta(description="The most pods on a GPU where memory is isolated (`cgpu`, `core_mem`, `mps`); 1 to 1024."),
+    ] = 16
     trust: Trust = Trust()
     admission: Admission = Admission()
     features: Features = Features()
     gangs: Gangs = Gangs()
     controller: Controller = Controller()
     gpu_time: GpuTime = GpuTime()
-    scheduler_name: str = ""
+    scheduler_name: Annotated[
+        str,
+        Meta(
+            description=(
+                "The scheduler that admission writes into GPU pods that name none; empty: they stay as they are."
+            )
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
         unit = self.unit_mib

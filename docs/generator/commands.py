@@ -1,0 +1,79 @@
+"""The commands and their options, from the parsers that run them."""
+
+import inspect
+from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+from docs.generator.tables import code, table
+from gputile.cli.main import app
+
+_TYPERS_OWN = ("install_completion", "show_completion")
+_TYPES = {int: "integer", float: "number", str: "text", Path: "path"}
+
+
+def render() -> str:
+    """Return a section for each command."""
+    return "\n\n".join(_section(path, command) for path, command in _commands("gputile", _root()))
+
+
+def names() -> list[str]:
+    """Return the commands as they are typed, in the order of the help."""
+    return [path for path, _ in _commands("gputile", _root())]
+
+
+def _root() -> Any:
+    return typer.main.get_command(app)
+
+
+def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    yield path, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from _commands(f"{path} {name}", each)
+
+
+def _section(path: str, command: Any) -> str:
+    parts = [f"## `{path}`", inspect.cleandoc(command.help or "").replace("\b\n", "").replace("``", "`")]
+    rows = [_row(parameter) for parameter in command.params if parameter.name not in _TYPERS_OWN]
+    if rows:
+        parts.append(table(("option", "takes", "default", "meaning"), rows))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _row(parameter: Any) -> tuple[str, str, str, str]:
+    named = [*parameter.opts, *parameter.secondary_opts]
+    name = ", ".join(named) if named[0].startswith("-") else named[0].upper()
+    text = (getattr(parameter, "help", "") or "").replace("``", "`")
+    if parameter.envvar:
+        text += f" Environment variable: `{parameter.envvar}`."
+    if parameter.multiple:
+        text = text.replace("; may be given several times", "") + " May be given several times."
+    return code(name), _takes(parameter), _default(parameter), text.strip()
+
+
+def _takes(parameter: Any) -> str:
+    if getattr(parameter, "is_flag", False):
+        return ""
+    kind = parameter.type_descriptor.annotation
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return ", ".join(code(str(choice.value)) for choice in kind)
+    word = _TYPES.get(kind, "text")
+    low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
+    if low is not None and high is not None:
+        word += f", {low} to {high}"
+    elif low is not None:
+        word += f", {low} or more"
+    return word
+
+
+def _default(parameter: Any) -> str:
+    default = parameter.default
+    if parameter.required:
+        return "required"
+    if default is None or callable(default) or default in (False, "", (), []):
+        return ""
+    values = default if isinstance(default, list | tuple) else [default]
+    return ", ".join(code(str(getattr(value, "value", value))) for value in values)

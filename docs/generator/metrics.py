@@ -1,0 +1,90 @@
+"""The metrics, from the calls that make them."""
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from docs.generator.source import calls
+from docs.generator.tables import code, table
+
+_TYPES = {
+    "Counter": "counter",
+    "CounterMetricFamily": "counter",
+    "Gauge": "gauge",
+    "GaugeMetricFamily": "gauge",
+    "Histogram": "histogram",
+    "gauge": "gauge",
+    "labelled": "gauge",
+}
+_OF_EACH = "{component}"
+# The ledger's metrics are those of the extender's ledger; the controller and the simulator export none of theirs.
+_EXPORTERS = {"ledger": "extender"}
+
+
+class MetricEntry(NamedTuple):
+    """A metric as Prometheus reads it: its name, type, labels, help, and the component that exports it."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    help: str
+    component: str
+
+
+def render() -> str:
+    """Return the table of all metrics."""
+    rows = [
+        (code(each.name), each.type, ", ".join(map(code, each.labels)), each.help, each.component) for each in entries()
+    ]
+    return table(("metric", "type", "labels", "meaning", "component"), rows)
+
+
+def entries() -> list[MetricEntry]:
+    """Return all metrics, by component and name."""
+    return sorted(_found(), key=lambda entry: (entry.component, entry.name))
+
+
+def _found() -> Iterator[MetricEntry]:
+    components = sorted(
+        str(argument.value)
+        for _, name, call in calls()
+        if name == "LoopLag"
+        for argument in call.args[:1]
+        if isinstance(argument, ast.Constant)
+    )
+    for _, called, call in calls():
+        if called not in _TYPES or len(call.args) < 2:
+            continue
+        name = _text(call.args[0])
+        if not name.startswith("gputile_"):
+            continue
+        kind = _TYPES[called]
+        if kind == "counter":
+            name = name.removesuffix("_total") + "_total"
+        for component in components if _OF_EACH in name else [name.split("_")[1]]:
+            yield MetricEntry(
+                name.replace(_OF_EACH, component),
+                kind,
+                _labels(called, call),
+                _text(call.args[1]),
+                _EXPORTERS.get(component, component),
+            )
+
+
+def _labels(called: str, call: ast.Call) -> tuple[str, ...]:
+    if called == "labelled":
+        return (_text(call.args[2]),)
+    given = [word.value for word in call.keywords if word.arg in ("labels", "labelnames")]
+    if called in ("Counter", "Gauge", "Histogram"):
+        given += call.args[2:3]
+    return tuple(_text(item) for sequence in given for item in getattr(sequence, "elts", ()))
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return "{" + ast.unparse(node.value) + "}"
+    return ""

@@ -1,0 +1,47 @@
+"""Resources, labels and annotations, from ``gputile.api.well_known``: names, and the comments beside them."""
+
+import re
+from typing import NamedTuple
+
+from docs.generator.source import SOURCE
+from docs.generator.tables import code, table
+
+SECTIONS = ("resources", "labels", "gang-labels", "own-annotations", "gpushare-annotations", "other-annotations")
+_HEADINGS = (
+    "# Resources",
+    "# Labels",
+    "# Gangs",
+    "# Annotations: gputile's own",
+    "# Annotations that existing tools read",
+    "# Annotations with a meaning to others",
+)
+_LINE = re.compile(r'[A-Z_]+: Final = "(?P<name>[^"]+)"  # (?P<whose>[^;]+); (?P<meaning>.+)')
+
+
+class NameEntry(NamedTuple):
+    """A name that gputile reads or writes, whose it is, and what it means."""
+
+    name: str
+    whose: str
+    meaning: str
+
+
+def render(section: str) -> str:
+    """Return the table of a section."""
+    rows = [(code(each.name), each.whose, each.meaning) for each in entries(section)]
+    return table(("name", "defined by", "meaning"), rows)
+
+
+def entries(section: str) -> list[NameEntry]:
+    """Return the names of a section, in the order of the code."""
+    text = (SOURCE / "api" / "well_known.py").read_text(encoding="utf-8")
+    start = text.index(_HEADINGS[SECTIONS.index(section)])
+    block = text[start : text.index("\n\n", start)]
+    return [NameEntry(*match.groups()) for match in _LINE.finditer(block)]
+
+
+def unread() -> list[str]:
+    """Return the lines of the sections whose comment does not say whose the name is and what it means."""
+    text = (SOURCE / "api" / "well_known.py").read_text(encoding="utf-8")
+    lines = [line for heading in _HEADINGS for line in text[text.index(heading) :].split("\n\n", 1)[0].splitlines()]
+    return [line for line in lines if ': Final = "' in line and not _LINE.match(line)]

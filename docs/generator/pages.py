@@ -1,0 +1,47 @@
+"""The pages of docs/ that have generated blocks, and what belongs into each block."""
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from docs.generator import commands, configuration, metrics, names, requirements
+
+DOCS = Path(__file__).resolve().parents[1]
+_BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n.*?<!-- end of generated -->", re.DOTALL)
+
+BLOCKS: Mapping[str, Callable[[], str]] = {
+    "commands": commands.render,
+    "configuration": configuration.render,
+    "metrics": metrics.render,
+    "requirements": requirements.render,
+    **{section: partial(names.render, section) for section in names.SECTIONS},
+}
+
+
+def pages() -> list[Path]:
+    """Return the pages that have a generated block."""
+    return [page for page in sorted(DOCS.rglob("*.md")) if _BLOCK.search(page.read_text(encoding="utf-8"))]
+
+
+def written(page: Path) -> str:
+    """Return what a page should be, by the code as it is.
+
+    Raises:
+        KeyError: the page names a block that nothing generates.
+    """
+
+    def block(match: re.Match[str]) -> str:
+        return f"<!-- generated: {match['name']} -->\n{BLOCKS[match['name']]()}\n<!-- end of generated -->"
+
+    return _BLOCK.sub(block, page.read_text(encoding="utf-8"))
+
+
+def outdated() -> list[Path]:
+    """Return the pages that differ from the code."""
+    return [page for page in pages() if page.read_text(encoding="utf-8") != written(page)]
+
+
+def rewrite(page: Path) -> None:
+    """Bring a page up to date."""
+    page.write_text(written(page), encoding="utf-8")

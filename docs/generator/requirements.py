@@ -1,0 +1,74 @@
+"""What gputile must do, by id, and the tests that show it, by their marker ``requirement``."""
+
+import ast
+import tomllib
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from docs.generator.tables import code, table
+
+TESTS = Path(__file__).resolve().parents[2] / "tests"
+MARKER = "requirement"
+_MOST_FILES = 5
+
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+PLANNED: frozenset[str] = frozenset(_DATA.pop("planned"))
+"""What is not built yet: no test may claim it."""
+DEMANDS: dict[str, dict[str, str]] = _DATA
+"""What each id demands, by the sections of the page."""
+
+
+def ids() -> list[str]:
+    """Return all ids, in the order of the page."""
+    return [each for section in DEMANDS.values() for each in section]
+
+
+@cache
+def shown_by() -> dict[str, Counter[str]]:
+    """Return the number of test functions by file for each id that a marker names, in order of the files."""
+    found: dict[str, Counter[str]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        name = str(path.relative_to(TESTS.parent))
+        for each in _marked(ast.parse(path.read_text(encoding="utf-8"))):
+            found.setdefault(each, Counter())[name] += 1
+    return found
+
+
+def render() -> str:
+    """Return the sections of the page."""
+    shown = shown_by()
+    return "\n\n".join(
+        f"## {title}\n\n"
+        + table(
+            ("id", "demand", "shown by"),
+            [(each, text, _files(shown.get(each, Counter()))) for each, text in rows.items()],
+        )
+        for title, rows in DEMANDS.items()
+    )
+
+
+def _files(counted: Counter[str]) -> str:
+    most = [name for name, _ in counted.most_common(_MOST_FILES)]
+    more = len(counted) - len(most)
+    return ", ".join(code(name) for name in sorted(most)) + (f" and {more} more" if more else "")
+
+
+def _marked(module: ast.Module) -> Iterator[str]:
+    """Yield the ids of each test function; those of ``pytestmark`` are all its functions'."""
+    everywhere = {
+        each
+        for statement in module.body
+        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark"
+        for each in _ids(statement.value)
+    }
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
+            yield from sorted(everywhere | {each for decorator in node.decorator_list for each in _ids(decorator)})
+
+
+def _ids(expression: ast.expr) -> Iterator[str]:
+    for call in ast.walk(expression):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == MARKER:
+            yield from (str(each.value) for each in call.args if isinstance(each, ast.Constant))

@@ -1,0 +1,38 @@
+"""Reads the sources of gputile without running them."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "gputile"
+COMPONENTS = ("extender", "controller", "webhook", "agent", "gateway", "arbiter")
+
+
+@cache
+def modules() -> dict[Path, ast.Module]:
+    """Return every module that people wrote, by its path below ``src/gputile``."""
+    paths = sorted(path for path in SOURCE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+    return {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+
+
+def strings() -> Iterator[tuple[Path, str]]:
+    """Yield each string constant that is no documentation, with its module."""
+    for path, module in modules().items():
+        told = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
+        for node in ast.walk(module):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+                yield path, node.value
+
+
+def calls() -> Iterator[tuple[Path, str, ast.Call]]:
+    """Yield each call with its module and the last name of what is called."""
+    for path, module in modules().items():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+                yield path, node.func.id if isinstance(node.func, ast.Name) else node.func.attr, node
+
+
+def component(path: Path) -> str:
+    """Return the component that a module belongs to, "" for what several share."""
+    return next((part for part in path.parts if part in COMPONENTS), "")
