@@ -48,6 +48,7 @@ e2e: $(STAMP) ## the tests on a real control plane
 	@$(BIN)/python -m pytest tests/e2e
 
 docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links checked, nothing from elsewhere
+	@$(BIN)/python -m docs.generator
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict
 	@echo "docs: .cache/site/index.html"
 

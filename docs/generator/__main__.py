@@ -2,9 +2,9 @@
 
 import sys
 
-from docs.generator.pages import outdated, rewrite
+from docs.generator.pages import DOCS, outdated, rewrite
 
 if __name__ == "__main__":
     for page in outdated():
         rewrite(page)
-        sys.stdout.write(f"{page.relative_to(page.parents[2])}\n")
+        sys.stdout.write(f"{page.relative_to(DOCS.parent)}\n")

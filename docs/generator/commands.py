@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
-
 from docs.generator.tables import code, table
+
 from gputile.cli.main import app
 
 _TYPERS_OWN = ("install_completion", "show_completion")

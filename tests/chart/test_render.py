@@ -1,4 +1,4 @@
-"""What the chart renders: every feature alone, the documents' parameters, errors that say what to do (U2, U9, M13)."""
+"""What the chart renders: every feature alone, the documents' parameters, errors that say what to do."""
 
 import itertools
 import json
@@ -13,6 +13,8 @@ import yaml
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
+
+pytestmark = pytest.mark.requirement("U2", "U9", "M13")
 
 FULL = {
     "networkPolicies.enabled": True,
@@ -40,9 +42,10 @@ def test_helm_lint_finds_nothing(values: dict[str, Any]) -> None:
     assert "0 chart(s) failed" in helm("lint", "--strict", CHART, *settings(values))
 
 
+@pytest.mark.requirement("M13")
 @pytest.mark.parametrize("enabled", list(itertools.product([True, False], repeat=4)))
 def test_components_are_enabled_separately(enabled: tuple[bool, ...]) -> None:
-    """M13: any set of components renders, and nothing of the others is there."""
+    """Any set of components renders, and nothing of the others is there."""
     names = ("scheduler", "controller", "webhook", "agent")
     on = dict(zip(names, enabled, strict=True))
     values = {f"{name}.enabled": each for name, each in on.items()} | {"networkPolicies.enabled": True}
@@ -53,8 +56,9 @@ def test_components_are_enabled_separately(enabled: tuple[bool, ...]) -> None:
         assert on.get(component, True), f"{each['kind']} {each['metadata']['name']} is of a disabled component"
 
 
+@pytest.mark.requirement("U2")
 def test_the_configuration_has_every_field_and_the_values_under_the_documents_names() -> None:
-    """U2: gpuMemoryUnit: 128MiB at installation is what every component reads."""
+    """gpuMemoryUnit: 128MiB at installation is what every component reads."""
     objects = render(FULL | {"placement": "spread", "maxPodsPerGpu": 8, "features.topology": False})
     found = configuration(objects)
     assert found.unit_mib == 128
@@ -66,8 +70,9 @@ def test_the_configuration_has_every_field_and_the_values_under_the_documents_na
     assert written.keys() == {field.encode_name for field in msgspec.structs.fields(Configuration)}
 
 
+@pytest.mark.requirement("B2")
 def test_the_trusted_users_are_the_service_accounts_that_the_chart_makes() -> None:
-    """B2: nobody else may write an allocation."""
+    """Nobody else may write an allocation."""
     for release in ("gputile", "other"):
         objects = render(release=release)
         accounts = {spec["serviceAccountName"] for spec in pod_specs(objects).values()}
@@ -78,8 +83,9 @@ def test_the_trusted_users_are_the_service_accounts_that_the_chart_makes() -> No
             assert user.removeprefix("system:serviceaccount:gputile:") in accounts
 
 
+@pytest.mark.requirement("M13")
 def test_the_scheduler_asks_about_every_gpu_resource_whatever_is_enabled() -> None:
-    """M13: what is not enabled no node offers; a pod that asks for it must not pass by the ledger all the same."""
+    """What is not enabled no node offers; a pod that asks for it must not pass by the ledger all the same."""
     for values in ({}, {"features": {"sharing": False, "topology": False, "batch": False}}):
         (extender,) = scheduler_configuration(render(values))["extenders"]
         assert {each["name"] for each in extender["managedResources"]} == set(GPU_RESOURCES) - {LEGACY_GPU}
@@ -105,14 +111,16 @@ def pod_annotations(objects: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.requirement("U9", "U10")
 def test_a_new_unit_restarts_nothing() -> None:
-    """U9, U10: no pod template changes; what kube-scheduler itself reads once does change its own."""
+    """No pod template changes; what kube-scheduler itself reads once does change its own."""
     before, after = pod_annotations(render()), pod_annotations(render({"gpuMemoryUnit": "128MiB"}))
     assert before == after
     other = pod_annotations(render({"scheduler.name": "another"}))
     assert other["gputile-scheduler"] != before["gputile-scheduler"], "kube-scheduler has to read its profile"
 
 
+@pytest.mark.requirement("U2")
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -140,7 +148,7 @@ def test_a_new_unit_restarts_nothing() -> None:
     ],
 )
 def test_wrong_values_are_refused_by_name(values: dict[str, Any], message: str) -> None:
-    """U2: others are refused with the smallest valid unit named."""
+    """Others are refused with the smallest valid unit named."""
     with pytest.raises(HelmFailed) as refused:
         render(values)
     assert message in str(refused.value)
@@ -173,9 +181,10 @@ def fitted(odd: str, pattern: str) -> str | None:
     return next((text for text in (odd, f"/{odd}") if re.search(pattern, text)), None)
 
 
+@pytest.mark.requirement("U10")
 @pytest.mark.parametrize("odd", ODD)
 def test_a_string_stays_a_string_whatever_it_looks_like(odd: str) -> None:
-    """U10: whatever the schema takes gives a configuration that the components take, and strings to Kubernetes."""
+    """Whatever the schema takes gives a configuration that the components take, and strings to Kubernetes."""
     values = {name: fitted(odd, pattern) for name, pattern in STRINGS.items()}
     namespaces = [odd] if re.search(SCHEMA["definitions"]["namespace"]["pattern"], odd) else []
     given = {name: text for name, text in values.items() if text is not None}
@@ -226,9 +235,10 @@ VALUES = names(yaml.safe_load((CHART / "values.yaml").read_text()))
 MODES = [(name, mode) for name in VALUES for mode in ("second", "own")[: 1 + name.startswith("scheduler.")]]
 
 
+@pytest.mark.requirement("U10")
 @pytest.mark.parametrize(("name", "mode"), MODES)
 def test_a_value_that_is_taken_away_is_missed_by_name_or_not_needed(name: str, mode: str) -> None:
-    """U10: `--set x=null` takes a default away; what is left has to run, or the error says what is missing."""
+    """`--set x=null` takes a default away; what is left has to run, or the error says what is missing."""
     values = FULL | {"agent.driverDir": "/opt/driver", "scheduler.mode": mode, name: None}
     try:
         objects = render(values)
@@ -283,8 +293,9 @@ def test_the_agent_sees_nothing_of_its_host_that_it_does_not_need() -> None:
     assert "initContainers" not in pod_specs(render({"agent.usageMiB": 0}))["gputile-agent"]
 
 
+@pytest.mark.requirement("M7")
 def test_the_pipes_of_mps_are_on_a_file_system_of_their_own() -> None:
-    """M7: containers write there."""
+    """Containers write there."""
     (usage,) = pod_specs(render({"agent.mps": True, "agent.stateDir": "/s"}))["gputile-agent"]["initContainers"]
     assert usage["args"] == ["64", "/run/gputile", "/s/mps"]
     mounts = {mount["mountPath"]: mount["mountPropagation"] for mount in usage["volumeMounts"]}
@@ -307,8 +318,9 @@ def agent_affinity(values: dict[str, Any]) -> Any:
     return pod_specs(render(values))["gputile-agent"].get("affinity")
 
 
+@pytest.mark.requirement("M1", "M3")
 def test_agents_go_wherever_a_kubelet_serves_linux_unless_said_otherwise() -> None:
-    """M1, M3: no label of the node decides it, so none that is deleted ends an agent; your own list is what counts."""
+    """No label of the node decides it, so none that is deleted ends an agent; your own list is what counts."""
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     (term,) = agent_affinity({})["nodeAffinity"][required]["nodeSelectorTerms"]
     assert {each["key"] for each in term["matchExpressions"]} == {

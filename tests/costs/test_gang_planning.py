@@ -1,4 +1,4 @@
-"""What gangs may cost others: cards that nobody can use, time of the event loop, memory (M13, B5)."""
+"""What gangs may cost others: cards that nobody can use, time of the event loop, memory."""
 
 import asyncio
 import sys
@@ -21,6 +21,8 @@ from gputile.core.placement.steps import Steps
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import gpu_node, pod
 from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
+
+pytestmark = pytest.mark.requirement("M13", "B5")
 
 INDEX = "batch.kubernetes.io/job-completion-index"
 OLD = "2030-03-17T10:00:00Z"

@@ -1,4 +1,4 @@
-"""The chart on a real API server: accepted, sufficient, changed while pods run, removed (U2, U5, U9 to U11, B2, M13).
+"""The chart on a real API server: accepted, sufficient, changed while pods run, removed.
 
 The components run as processes with the rendered settings and their ServiceAccounts' tokens: see ``installation.py``.
 """
@@ -22,7 +22,7 @@ from tests.localcluster.client import STRATEGIC_PATCH, ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import described_nodes
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U2", "U5", "U9", "U10", "U11", "B2", "M13")]
 
 CLUSTER = """
 gpuMemoryUnit: 1GiB
@@ -112,8 +112,9 @@ def status(installation: Installation, *arguments: str) -> subprocess.CompletedP
     return subprocess.run([GPUTILE, "status", *own, access, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.requirement("U11")
 def test_deploying_then_deployed(installed: Installation) -> None:
-    """U11: the kubelets' part is played here: pods become ready one component after the other."""
+    """The kubelets' part is played here: pods become ready one component after the other."""
     answer = status(installed)
     assert answer.returncode == 3
     assert answer.stdout.startswith("gputile: Deploying: agent, controller, scheduler, webhook"), answer.stdout
@@ -132,10 +133,11 @@ def report_ready(installed: Installation, pod: dict[str, Any]) -> None:
     installed.plane.nodes.set_pod_phase(installed.namespace, pod["metadata"]["name"], "Running")
 
 
+@pytest.mark.requirement("U3")
 def test_the_documents_statefulset_runs_unmodified_through_the_installed_scheduler(
     installed: Installation, namespace: str
 ) -> None:
-    """U3: the webhook stamps the unit and names the scheduler; the rights of the ServiceAccounts suffice."""
+    """The webhook stamps the unit and names the scheduler; the rights of the ServiceAccounts suffice."""
     plane = installed.plane
     plane.kubectl(
         "-n", namespace, "apply", "-f", "-", input=document_yaml("001")[0].replace("gpu-mem: 16", "gpu-mem: 2")
@@ -151,8 +153,8 @@ def test_the_documents_statefulset_runs_unmodified_through_the_installed_schedul
         assert "forbidden" not in process.log_text().lower(), f"{process.name} lacks a right"
 
 
+@pytest.mark.requirement("G2", "B2")
 def test_a_wrong_pod_is_refused_and_a_plain_one_waits_for_nobody(installed: Installation, namespace: str) -> None:
-    """G2, B2."""
     plane, path = installed.plane, f"/api/v1/namespaces/{namespace}/pods"
     with pytest.raises(ApiError, match="gpu-amount"):
         plane.api.post(path, pod_body("odd", {GPU_MEMORY: 3}, labels={"aliyun.com/gpu-count": "2"}))
@@ -168,8 +170,9 @@ def test_a_wrong_pod_is_refused_and_a_plain_one_waits_for_nobody(installed: Inst
         webhook.resume()
 
 
+@pytest.mark.requirement("U5", "U9", "U10")
 def test_a_new_unit_restarts_nothing_and_keeps_what_runs(installed: Installation, namespace: str) -> None:
-    """U5, U9, U10: helm upgrade while GPU pods run; bytes per pod stay, new pods count in the new unit."""
+    """Helm upgrade while GPU pods run; bytes per pod stay, new pods count in the new unit."""
     plane, path = installed.plane, f"/api/v1/namespaces/{namespace}/pods"
     plane.api.post(path, pod_body("before", {GPU_MEMORY: 10}))
     plane.wait(lambda: "before" in bound(pods_in(plane, namespace)), "the first pod to be bound")
@@ -214,6 +217,7 @@ def allocated(pod: dict[str, Any]) -> int:
     return sum(card["mib"] for card in json.loads(pod["metadata"]["annotations"]["gputile.io/allocation"])["cards"])
 
 
+@pytest.mark.requirement("M13")
 def test_a_gang_of_five_starts_whole_or_not_at_all(installed: Installation, namespace: str) -> None:
     """M13, through the installed webhook, controller and scheduler: capacity for three starts none."""
     plane, path = installed.plane, f"/api/v1/namespaces/{namespace}/pods"
@@ -241,8 +245,9 @@ def agents(installation: Installation) -> dict[str, str]:
     return {pod["spec"].get("nodeName", ""): pod["metadata"]["uid"] for pod in there}
 
 
+@pytest.mark.requirement("M1", "M3", "M12")
 def test_an_agent_stays_whatever_labels_come_and_go(installed: Installation) -> None:
-    """M1, M3, M12: the DaemonSet controller's own decision; a node without any label of GPUs has an agent too."""
+    """The DaemonSet controller's own decision; a node without any label of GPUs has an agent too."""
     nodes = installed.plane.nodes
     installed.plane.wait(lambda: agents(installed).keys() == {"t4", "other", "plain"}, "an agent on each node")
     before = agents(installed)
@@ -259,8 +264,9 @@ def test_an_agent_stays_whatever_labels_come_and_go(installed: Installation) -> 
             nodes.delete_node(name)
 
 
+@pytest.mark.requirement("B2")
 def test_an_agent_writes_on_its_own_node_only(installed: Installation, namespace: str) -> None:
-    """B2: RBAC cannot say so; the chart's policy does, by the node that the API server knows of the token's pod."""
+    """RBAC cannot say so; the chart's policy does, by the node that the API server knows of the token's pod."""
     plane = installed.plane
     plane.wait(
         lambda: {p["spec"].get("nodeName") for p in installed.pods_of("agent")} == {"t4", "other", "plain"}, "agents"

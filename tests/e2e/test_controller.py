@@ -1,13 +1,17 @@
-"""The controller on a real control plane: taints, silent agents, one replica at a time (G7, U10)."""
+"""The controller on a real control plane: taints, silent agents, one replica at a time."""
 
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from gputile.api.well_known import AGENT_SILENT, GPU_MEMORY, INVENTORY_ANNOTATION, WHOLE_GPU
 from tests.e2e.extender import write_cluster
 from tests.localcluster.client import text_at
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import described_nodes, start_controller, write_configuration
+
+pytestmark = pytest.mark.requirement("G7", "U10")
 
 CLUSTER = """
 nodes:
@@ -36,10 +40,11 @@ def active(url: str) -> bool:
     return "gputile_controller_active 1.0" in text_at(f"{url}/metrics").splitlines()
 
 
+@pytest.mark.requirement("G7", "U10")
 def test_gpu_nodes_are_tainted_and_silent_agents_told_of(
     control_plane: ControlPlane, no_nodes: None, tmp_path: Path
 ) -> None:
-    """G7; with exactly the rights of the example manifest; a second replica takes over; a setting changes (U10)."""
+    """With exactly the rights of the example manifest; a second replica takes over; a setting changes."""
     control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, CLUSTER)))
     settings = {"controller": {"agentSilentSeconds": 1}}
     first, first_url = start_controller(control_plane, "controller-1", lease_seconds=6, settings=settings)

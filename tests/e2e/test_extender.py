@@ -1,4 +1,4 @@
-"""The extender on a real kube-scheduler: cards, reasons, models (U1 to U4, U7, M1, M9, C2, T2, T3, B1, B9, V2)."""
+"""The extender on a real kube-scheduler: cards, reasons, models."""
 
 import asyncio
 import json
@@ -45,6 +45,8 @@ from tests.localcluster.gputile import (
     start_extender,
 )
 
+pytestmark = pytest.mark.requirement("U1", "U2", "U3", "U4", "U7", "M1", "M9", "C2", "T2", "T3", "B1", "B9", "V2")
+
 CLUSTER = """
 gpuMemoryUnit: 128MiB
 nodes:
@@ -82,8 +84,9 @@ def on(node: str) -> dict[str, str]:
     return {"kubernetes.io/hostname": node}
 
 
+@pytest.mark.requirement("U2", "U3", "M9")
 def test_the_statefulset_of_the_documents_fills_one_card_before_the_next(cluster: ControlPlane, namespace: str) -> None:
-    """U2, U3, M9: 7 pods of 16 x 128 MiB fill a card of 120 units; the eighth goes to the next. Run unmodified."""
+    """7 pods of 16 x 128 MiB fill a card of 120 units; the eighth goes to the next. Run unmodified."""
     manifest = yaml.safe_load(document_yaml("001")[0])
     manifest["spec"]["replicas"] = 4
     manifest["spec"]["template"]["spec"]["nodeSelector"] = on("t4")
@@ -102,8 +105,8 @@ def test_the_statefulset_of_the_documents_fills_one_card_before_the_next(cluster
     assert_nothing_over_allocated(cluster)
 
 
+@pytest.mark.requirement("M9")
 def test_spread_uses_the_less_used_card(cluster: ControlPlane, namespace: str) -> None:
-    """M9."""
     create(cluster, namespace, *(pod_body(f"s{i}", {GPU_MEMORY: 8}, nodeSelector=on("spread")) for i in range(8)))
     wait_bound(cluster, namespace, 8)
     assert sorted(card for pod in pods_in(cluster, namespace) for card in cards_of(pod)) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -116,6 +119,7 @@ def test_pods_of_one_workload_stay_together(cluster: ControlPlane, namespace: st
     assert len(set(bound(pods_in(cluster, namespace)).values())) == 1
 
 
+@pytest.mark.requirement("U4")
 def test_a_pod_that_fits_the_node_and_no_card_waits_with_a_reason_and_goes_when_there_is_room(
     cluster: ControlPlane, namespace: str
 ) -> None:
@@ -138,8 +142,9 @@ def test_a_pod_that_fits_the_node_and_no_card_waits_with_a_reason_and_goes_when_
     assert_nothing_over_allocated(cluster)
 
 
+@pytest.mark.requirement("U7")
 def test_the_seventeenth_pod_of_an_isolated_card_waits(cluster: ControlPlane, namespace: str) -> None:
-    """U7: at most 16 pods a card where memory is isolated, said when scheduling."""
+    """At most 16 pods a card where memory is isolated, said when scheduling."""
     limits = {GPU_MEMORY: 1, GPU_CORE: 5}
     create(cluster, namespace, *(pod_body(f"p{i}", limits, nodeSelector=on("core")) for i in range(17)))
     wait_bound(cluster, namespace, 16)
@@ -148,8 +153,9 @@ def test_the_seventeenth_pod_of_an_isolated_card_waits(cluster: ControlPlane, na
     cluster.wait(lambda: reason in why_pending(cluster, namespace, waiting), reason)
 
 
+@pytest.mark.requirement("C2")
 def test_the_jobs_of_the_documents_choose_and_avoid_a_model(cluster: ControlPlane, namespace: str) -> None:
-    """C2: nodeSelector on a model places only there, NotIn never there. Both Jobs unmodified but for their name."""
+    """nodeSelector on a model places only there, NotIn never there. Both Jobs unmodified but for their name."""
     wanted, avoided = [yaml.safe_load(text) for text in document_yaml("003") if "kind: Job" in text]
     avoided["metadata"]["name"] = "avoiding"
     for job in (wanted, avoided):
@@ -162,8 +168,8 @@ def test_the_jobs_of_the_documents_choose_and_avoid_a_model(cluster: ControlPlan
     }
 
 
+@pytest.mark.requirement("T2", "T3")
 def test_topology_gives_the_best_connected_set_and_nothing_else(cluster: ControlPlane, namespace: str) -> None:
-    """T2, T3."""
     create(
         cluster,
         namespace,
@@ -175,8 +181,9 @@ def test_topology_gives_the_best_connected_set_and_nothing_else(cluster: Control
     assert cards_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3]
 
 
+@pytest.mark.requirement("L3")
 def test_containers_of_one_pod_get_distinct_whole_cards(cluster: ControlPlane, namespace: str) -> None:
-    """L3: two containers with 2 and 3 get five distinct GPUs of one node."""
+    """Two containers with 2 and 3 get five distinct GPUs of one node."""
     body = pod_body("five", {WHOLE_GPU: 2})
     second = json.loads(json.dumps(body["spec"]["containers"][0]))
     body["spec"]["containers"].append(second | {"name": "second", "resources": {"limits": {WHOLE_GPU: "3"}}})
@@ -186,8 +193,9 @@ def test_containers_of_one_pod_get_distinct_whole_cards(cluster: ControlPlane, n
     assert cards_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.requirement("M10", "M8")
 def test_a_wrong_request_says_what_is_wrong(cluster: ControlPlane, namespace: str) -> None:
-    """M10, M8: what admission would refuse fits nowhere, and the event names field, rule and remedy."""
+    """What admission would refuse fits nowhere, and the event names field, rule and remedy."""
     create(cluster, namespace, pod_body("odd", {GPU_MEMORY: 7}, labels={"aliyun.com/gpu-count": "2"}))
     create(cluster, namespace, pod_body("seven", {GPU_MEMORY: 7, GPU_CORE: 7}))
     for pod, text in (("odd", "2 cards (aliyun.com/gpu-count) do not divide"), ("seven", "not a multiple of 5")):
@@ -200,8 +208,9 @@ def test_a_wrong_request_says_what_is_wrong(cluster: ControlPlane, namespace: st
     assert bound(pods_in(cluster, namespace)) == {}
 
 
+@pytest.mark.requirement("U5")
 def test_a_pod_that_waits_while_the_unit_changes_is_told_what_to_ask_for(cluster: ControlPlane, namespace: str) -> None:
-    """U5: it was stamped with 1 GiB, and the unit is 128 MiB now; what it is told to ask for is as much."""
+    """It was stamped with 1 GiB, and the unit is 128 MiB now; what it is told to ask for is as much."""
     before = pod_body("before", {GPU_MEMORY: 4}, nodeSelector=on("t4"))
     before["metadata"]["annotations"] = {"gputile.io/memory-unit-mib": "1024"}
     create(cluster, namespace, before)
@@ -215,8 +224,9 @@ def test_a_pod_that_waits_while_the_unit_changes_is_told_what_to_ask_for(cluster
     ]
 
 
+@pytest.mark.requirement("V2", "V3")
 def test_kubectl_inspect_cgpu_shows_the_live_cluster(cluster: ControlPlane, namespace: str, tmp_path: Path) -> None:
-    """V2, V3: kubectl finds the plugin, and the table is that of the documents, in the unit in force."""
+    """kubectl finds the plugin, and the table is that of the documents, in the unit in force."""
     create(cluster, namespace, pod_body("shown", {GPU_MEMORY: 15}, nodeSelector=on("t4")))
     wait_bound(cluster, namespace, 1)
     programs = tmp_path / "bin"
@@ -271,8 +281,9 @@ def test_what_if_starts_from_the_live_cluster(cluster: ControlPlane, namespace: 
     assert set(bound(pods_in(cluster, namespace))) == {"there"}
 
 
+@pytest.mark.requirement("B1")
 def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlPlane, namespace: str) -> None:
-    """However late the API server comes to it; with no more rights than the extender has (B1)."""
+    """However late the API server comes to it; with no more rights than the extender has."""
     body = pod_body("late", {GPU_MEMORY: 1}, schedulerName="nobody")
     created = cluster.api.post(f"/api/v1/namespaces/{namespace}/pods", body)
     first, uid = created["metadata"]["resourceVersion"], created["metadata"]["uid"]

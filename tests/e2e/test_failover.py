@@ -1,10 +1,11 @@
-"""Two schedulers with an extender each; the active pair is killed while it binds (B1; one replica acts at a time)."""
+"""Two schedulers with an extender each; the active pair is killed while it binds (one replica acts at a time)."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
@@ -15,6 +16,8 @@ from tests.e2e.extender import assert_nothing_over_allocated, bound, pod_body, p
 from tests.localcluster.client import text_at
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, described_nodes, start_extender
+
+pytestmark = pytest.mark.requirement("B1")
 
 PODS = 500
 # 768 units for 500 pods that ask 750: room for all, and hardly a unit to spare.

@@ -1,7 +1,5 @@
 """The documents' procedures, as the pages of docs/tasks tell them: every command is executed.
 
-U2, U3, U5, U9, U10, M1 to M6, M9, M12, V1, V2, C2, C3, G7, L3 to L5.
-
 gputile is installed by Helm and runs as processes (see ``installation.py``); the nodes' agents are played with the
 agent's own decisions (see ``playedagents.py``), since there is no GPU.
 """
@@ -21,7 +19,13 @@ from tests.e2e.walkthrough import matches, steps_of, walk
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import described_nodes
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [
+    pytest.mark.timeout(900),
+    pytest.mark.requirement(
+        "U2", "U3", "U5", "U9", "U10", "M1", "M2", "M3", "M4", "M5", "M6", "M9", "M12", "V1", "V2", "C2", "C3", "G7",
+        "L3", "L4", "L5",
+    ),
+]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[2]
 TASKS = ROOT / "docs" / "tasks"

@@ -1,4 +1,4 @@
-"""Gangs on a real control plane: whole or not at all, whatever dies in the middle (M13, B5)."""
+"""Gangs on a real control plane: whole or not at all, whatever dies in the middle."""
 
 import random
 import subprocess
@@ -25,6 +25,8 @@ from tests.e2e.extender import (
 )
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, described_nodes, start_controller, start_extender, write_configuration
+
+pytestmark = pytest.mark.requirement("M13", "B5")
 
 SETTINGS = {"admission": {"gangs": True}}
 GANGS = 50
@@ -140,6 +142,7 @@ def _finish(plane: ControlPlane, namespace: str, gangs: set[str]) -> None:
         list(pool.map(lambda name: plane.nodes.set_pod_phase(namespace, name, "Succeeded"), ended))
 
 
+@pytest.mark.requirement("M13")
 def test_a_gang_of_5_on_capacity_for_3_starts_none_and_says_why(small: ControlPlane, namespace: str) -> None:
     """M13, to the letter; and then it starts, when there is room."""
     create(small, namespace, [pod_body(f"filler-{i}", {GPU_MEMORY: HALF}) for i in range(5)])
@@ -163,8 +166,9 @@ def test_a_gang_that_can_never_fit_says_so_and_holds_nobody_up(small: ControlPla
     assert all(name.startswith("modest") for name in bound(pods_in(small, namespace)))
 
 
+@pytest.mark.requirement("M13")
 def test_a_pod_whose_gate_is_gone_starts_no_sooner_than_its_gang(small: ControlPlane, namespace: str) -> None:
-    """M13: without a place the extender refuses it on every node, whoever removed the gate."""
+    """Without a place the extender refuses it on every node, whoever removed the gate."""
     bodies = [member("eager", 3, i) for i in range(3)]
     del bodies[0]["spec"]["schedulingGates"]
     create(small, namespace, bodies[:2])
@@ -189,10 +193,11 @@ def test_pods_that_come_one_after_the_other_start_when_the_last_is_there(small: 
     small.wait(lambda: "late-3" in bound(pods_in(small, namespace)), "the successor to start")
 
 
+@pytest.mark.requirement("B4", "M13")
 def test_what_if_knows_the_pod_groups_of_the_cluster(
     control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
 ) -> None:
-    """B4, M13: gputile simulate --from-cluster, by who may list them and by who may not."""
+    """gputile simulate --from-cluster, by who may list them and by who may not."""
     plane = control_plane
     plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, SMALL)))
     bodies = [pod_body(f"m-{i}", {GPU_MEMORY: HALF}, labels={POD_GROUP_LABEL: "wide"}) for i in range(9)]

@@ -1,4 +1,4 @@
-"""The agent on a real kubelet, containerd and runc: the right card (B1), its rights, what the node says (V1, C1)."""
+"""The agent on a real kubelet, containerd and runc: the right card, its rights, what the node says."""
 
 import json
 import subprocess
@@ -27,6 +27,8 @@ from tests.e2e.node import (
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import PROBE_IMAGE
 
+pytestmark = pytest.mark.requirement("B1", "V1", "C1")
+
 
 @pytest.fixture(scope="module")
 def shared(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
@@ -36,8 +38,9 @@ def shared(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Itera
         yield here
 
 
+@pytest.mark.requirement("B1", "U3", "B9")
 def test_a_pod_gets_the_card_that_was_booked(shared: GpuNode, namespace: str) -> None:
-    """B1, U3, B9: inside the container, in PodResources and in the annotation."""
+    """Inside the container, in PodResources and in the annotation."""
     shared.create(namespace, probe_pod("two", {GPU_MEMORY: 2}), probe_pod("none", {}))
     shared.wait_running(2, namespace)
     shared.wait_agreement(namespace)
@@ -86,8 +89,9 @@ def can(here: GpuNode, verb: str, resource: str) -> bool:
     return subprocess.run(question, capture_output=True, text=True, check=False).stdout.strip() == "yes"
 
 
+@pytest.mark.requirement("C1", "C3", "V1", "L1")
 def test_the_node_says_what_its_cards_are(shared: GpuNode) -> None:
-    """C1, C3, V1, L1: labels as nvidia-smi prints them, and only the mode's resource."""
+    """Labels as nvidia-smi prints them, and only the mode's resource."""
     node = shared.node.object()
     labels = node["metadata"]["labels"]
     assert labels["aliyun.accelerator/nvidia_name"] == "NVIDIA-A100-SXM4-80GB"
@@ -98,8 +102,9 @@ def test_the_node_says_what_its_cards_are(shared: GpuNode) -> None:
     assert offered == {GPU_MEMORY: "640", GPU_CORE: "0", TOPOLOGY_GPU: "0", WHOLE_GPU: "0"}
 
 
+@pytest.mark.requirement("U4")
 def test_static_pods_get_cards_and_are_booked(shared: GpuNode) -> None:
-    """U4: a pod that neither scheduler nor API server knew is on a card that nobody else has."""
+    """A pod that neither scheduler nor API server knew is on a card that nobody else has."""
     body = probe_pod("static", {GPU_MEMORY: 3}) | {"apiVersion": "v1", "kind": "Pod"}
     body["metadata"]["namespace"] = "default"
     shared.node.put_static_pod("static", body)
@@ -115,8 +120,9 @@ def test_static_pods_get_cards_and_are_booked(shared: GpuNode) -> None:
         shared.plane.wait(lambda: not shared.pods("default"), "the static pod to be gone")
 
 
+@pytest.mark.requirement("B1")
 def test_pods_bound_by_hand_get_cards_and_are_booked(shared: GpuNode, namespace: str) -> None:
-    """B1: nodeName set by hand: no booking beforehand, one afterwards; nothing over-allocated."""
+    """nodeName set by hand: no booking beforehand, one afterwards; nothing over-allocated."""
     bodies = [probe_pod(f"hand{i}", {GPU_MEMORY: 20}, nodeName=shared.node.name) for i in range(4)]
     shared.create(namespace, *bodies, probe_pod("booked", {GPU_MEMORY: 20}))
     shared.wait_running(5, namespace)
@@ -124,8 +130,9 @@ def test_pods_bound_by_hand_get_cards_and_are_booked(shared: GpuNode, namespace:
     assert assert_nothing_over_allocated(shared.plane) >= 5
 
 
+@pytest.mark.requirement("B1")
 def test_names_that_are_deleted_by_force_and_come_again(shared: GpuNode, namespace: str) -> None:
-    """B1: while the containers of the former pod of a name may still run, its successor gets what is its own."""
+    """While the containers of the former pod of a name may still run, its successor gets what is its own."""
     names = [f"again{i}" for i in range(6)]
     shared.create(namespace, *(probe_pod(name, {GPU_MEMORY: 4}) for name in names))
     shared.wait_running(6, namespace)
@@ -139,8 +146,9 @@ def test_names_that_are_deleted_by_force_and_come_again(shared: GpuNode, namespa
         assert_nothing_over_allocated(shared.plane)
 
 
+@pytest.mark.requirement("G1")
 def test_a_running_container_outlives_kubelet_and_agent(shared: GpuNode, namespace: str) -> None:
-    """G1: both are killed and come back: the container runs on, with its card, and is not started again."""
+    """Both are killed and come back: the container runs on, with its card, and is not started again."""
     shared.create(namespace, probe_pod("lasting", {GPU_MEMORY: 5}))
     (before,) = shared.wait_running(1, namespace)
     shared.node.kubelet.kill()
@@ -156,8 +164,9 @@ def test_a_running_container_outlives_kubelet_and_agent(shared: GpuNode, namespa
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
+@pytest.mark.requirement("B1", "G1", "M4")
 def test_what_the_kubelet_forgets_is_kept_and_told(shared: GpuNode, namespace: str) -> None:
-    """B1, G1, M4: it does not know any more that a sidecar runs, and asks for the next container of the same size."""
+    """It does not know any more that a sidecar runs, and asks for the next container of the same size."""
     sidecar, unready = probe_container("side", {GPU_MEMORY: 3}, sidecar=True), probe_container("unready", {}, once=True)
     unready |= {"image": "localhost/not-there:1", "imagePullPolicy": "Never"}
     inits = [sidecar, unready]
@@ -207,8 +216,9 @@ def registered(here: GpuNode, resource: str) -> bool:
     return path.exists() and bool(json.loads(path.read_text())["Data"]["RegisteredDevices"].get(resource))
 
 
+@pytest.mark.requirement("B6")
 def test_a_sick_card_leaves_and_comes_back(shared: GpuNode, namespace: str) -> None:
-    """B6: its units leave what is allocatable, and the next pod goes elsewhere."""
+    """Its units leave what is allocatable, and the next pod goes elsewhere."""
     shared.agent.machine.xid(0, 79)
     shared.plane.wait(lambda: shared.allocatable()[GPU_MEMORY] == "560", "the sick card's units to leave")
     shared.create(namespace, probe_pod("elsewhere", {GPU_MEMORY: 80}))

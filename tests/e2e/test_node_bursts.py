@@ -1,4 +1,4 @@
-"""Two hundred pods at once on a real kubelet with eight cards, while agent and kubelet are killed at random (B1, G1).
+"""Two hundred pods at once on a real kubelet with eight cards, while agent and kubelet are killed at random.
 
 While agents die no pod fails. A kubelet that starts fails those pods for good that it admits before the plugins have
 registered; such a pod is created again, as its controller would. One that the agent itself refuses is counted as lost.
@@ -17,6 +17,8 @@ from gputile.node.gateway.relay import AWAY_FOR_S
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import ITS_OWN_WORDS, NOBODY_ANSWERED, GpuNode, gpu_node, random_probe_pod, runs, told
 from tests.localcluster.controlplane import ControlPlane
+
+pytestmark = pytest.mark.requirement("B1", "G1")
 
 NAMESPACES = ("burst-0", "burst-1", "burst-2", "burst-3")
 SETTINGS = {"trust": {"by": "cluster"}, "maxPodsPerGpu": 64}

@@ -1,4 +1,4 @@
-"""Agents that are exchanged, and pods that the node would refuse, on a real kubelet: no pod fails (G1, G3, G5)."""
+"""Agents that are exchanged, and pods that the node would refuse, on a real kubelet: no pod fails."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -24,17 +24,18 @@ from tests.localcluster.controlplane import ControlPlane
 
 HAND_OVERS, AT_ONCE = 3, 30
 ENOUGH_S = 600
-pytestmark = pytest.mark.timeout(ENOUGH_S + 300)
+pytestmark = [pytest.mark.timeout(ENOUGH_S + 300), pytest.mark.requirement("G1", "G3", "G5")]
 
 
 def failed(here: GpuNode, namespace: str) -> list[str]:
     return [told(pod) for pod in here.pods(namespace) if pod["status"].get("phase") == "Failed"]
 
 
+@pytest.mark.requirement("G3", "G5")
 def test_a_stranger_on_a_sliced_node_is_one_pending_pod(
     control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
 ) -> None:
-    """G3, G5: the extender refuses what the node would, so a Deployment of one makes one pod, and none that fails."""
+    """The extender refuses what the node would, so a Deployment of one makes one pod, and none that fails."""
     labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "3"}
     other = control_plane.create_namespace(f"{namespace}-o")
     with gpu_node(control_plane, node_programs, "company", labels, kind="t4") as here:
@@ -73,10 +74,11 @@ def keep_creating(here: GpuNode, namespace: str, over: threading.Event) -> int:
     raise AssertionError("unreachable")
 
 
+@pytest.mark.requirement("G1")
 def test_no_pod_fails_while_agents_are_exchanged(
     control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
 ) -> None:
-    """G1: pods come all the time, and each runs at its first try."""
+    """Pods come all the time, and each runs at its first try."""
     with (
         gpu_node(control_plane, node_programs, "exchange", {MODE_LABEL: "share"}, kind="t4") as here,
         ThreadPoolExecutor(1) as worker,

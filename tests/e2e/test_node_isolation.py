@@ -46,8 +46,9 @@ def as_nobody(path: Path) -> str:
         os.close(fd)
 
 
+@pytest.mark.requirement("M4", "G5")
 def test_root_in_a_container_leaves_nothing_on_the_node(isolated: GpuNode, namespace: str, tmp_path: Path) -> None:
-    """M4, G5: no program that runs as root for others, no way to others' files and sockets, no disk filled."""
+    """No program that runs as root for others, no way to others' files and sockets, no disk filled."""
     before = shutil.disk_usage(isolated.node.directory).used
     isolated.create(namespace, hostile("hostile"))
     (pod,) = isolated.wait_running(1, namespace)
@@ -75,18 +76,20 @@ def test_root_in_a_container_leaves_nothing_on_the_node(isolated: GpuNode, names
     assert usage.stat().st_size == USAGE_BYTES
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("user", [{"runAsUser": 1000, "runAsNonRoot": True}, {}])
 def test_any_user_of_a_container_has_what_is_its_own(
     isolated: GpuNode, namespace: str, user: dict[str, object]
 ) -> None:
-    """M4: the directories that are closed on the node are not on the container's way; an image without /etc will do."""
+    """The directories that are closed on the node are not on the container's way; an image without /etc will do."""
     isolated.create(namespace, probe_pod("any", {GPU_MEMORY: 2}, securityContext=user))
     (pod,) = isolated.wait_running(1, namespace)
     assert '"mib":2048' in isolated.said(pod, "main")["PROBE_LIMITS"]
 
 
+@pytest.mark.requirement("M4")
 def test_a_container_that_would_not_be_isolated_does_not_start(isolated: GpuNode, namespace: str) -> None:
-    """M4: its library was taken away, and cannot be put back for a while; then it can."""
+    """Its library was taken away, and cannot be put back for a while; then it can."""
     library = isolated.node.directory / "state" / "library"
     isolated.create(namespace, probe_pod("first", {GPU_MEMORY: 2}))
     isolated.wait_running(1, namespace)

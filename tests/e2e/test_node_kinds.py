@@ -1,4 +1,4 @@
-"""Nodes of other kinds on a real kubelet, containerd and runc: unlike cards, MIG, CDI, MPS (C1, G3, L2, M7)."""
+"""Nodes of other kinds on a real kubelet, containerd and runc: unlike cards, MIG, CDI, MPS."""
 
 import json
 import os
@@ -14,6 +14,8 @@ from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import VISIBLE, GpuNode, booked_cards, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.processtree import daemons
+
+pytestmark = pytest.mark.requirement("C1", "G3", "L2", "M7")
 
 MIG_1G, MIG_2G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb"
 
@@ -40,8 +42,9 @@ def mixed(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterat
         yield here
 
 
+@pytest.mark.requirement("U1", "C1")
 def test_each_of_unlike_cards_counts_by_its_own_size(mixed: GpuNode, namespace: str) -> None:
-    """U1, C1: 14 units of a T4, 15 of a V100; what only the larger cards can hold goes there, labels do not lie."""
+    """14 units of a T4, 15 of a V100; what only the larger cards can hold goes there, labels do not lie."""
     wait_offered(mixed, **{GPU_MEMORY: 14 + 14 + 15 + 15})
     mixed.create(namespace, probe_pod("large-1", {GPU_MEMORY: 15}), probe_pod("large-2", {GPU_MEMORY: 15}))
     mixed.wait_running(2, namespace)
@@ -64,8 +67,9 @@ def split(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterat
         yield here
 
 
+@pytest.mark.requirement("G3")
 def test_mig_instances_and_the_whole_card_beside_them(split: GpuNode, namespace: str) -> None:
-    """G3: each instance once, under NVIDIA's name, and no container sees another's."""
+    """Each instance once, under NVIDIA's name, and no container sees another's."""
     wait_offered(split, **{MIG_1G: 2, MIG_2G: 1, WHOLE_GPU: 1})
     bodies = [probe_pod(f"small-{i}", {MIG_1G: 1}) for i in range(2)]
     split.create(namespace, *bodies, probe_pod("two", {MIG_2G: 1}), probe_pod("whole", {WHOLE_GPU: 1}))
@@ -78,8 +82,9 @@ def test_mig_instances_and_the_whole_card_beside_them(split: GpuNode, namespace:
     assert seen["whole"] == whole.uuid
 
 
+@pytest.mark.requirement("G3")
 def test_replicas_of_whole_cards(control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str) -> None:
-    """G3: time-slicing gives each card three times, to different pods first on different cards."""
+    """Time-slicing gives each card three times, to different pods first on different cards."""
     labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "3"}
     with gpu_node(control_plane, node_programs, "sliced", labels, {"trust": {"by": "cluster"}}, kind="t4") as here:
         wait_offered(here, **{WHOLE_GPU: 12})
@@ -89,10 +94,11 @@ def test_replicas_of_whole_cards(control_plane: ControlPlane, node_programs: dic
         assert {uuid: seen.count(uuid) for uuid in seen} == {card.uuid: 3 for card in here.agent.machine.cards}
 
 
+@pytest.mark.requirement("B1", "L2")
 def test_the_runtime_gives_the_booked_card_by_cdi(
     control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
 ) -> None:
-    """B1, L2: a specification as NVIDIA's toolkit writes it; kubelet and containerd inject what the agent names."""
+    """A specification as NVIDIA's toolkit writes it; kubelet and containerd inject what the agent names."""
     with gpu_node(control_plane, node_programs, "cdi", {MODE_LABEL: "cgpu"}, kind="t4", cdi=True) as here:
         devices = [
             {"name": card.uuid, "containerEdits": {"env": [f"CARD_BY_CDI={card.uuid}"]}}
@@ -113,10 +119,11 @@ def test_the_runtime_gives_the_booked_card_by_cdi(
         assert {device["name"] for device in own["devices"]} == {card.uuid for card in here.agent.machine.cards}
 
 
+@pytest.mark.requirement("M7")
 def test_mps_through_daemons_that_outlive_the_agent(
     control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
 ) -> None:
-    """M7: no daemon, no memory and a condition; with it each client has its pipe and its limit."""
+    """No daemon, no memory and a condition; with it each client has its pipe and its limit."""
     with gpu_node(control_plane, node_programs, "mps", {MODE_LABEL: "mps"}, kind="t4") as here:
         wait_offered(here, **{GPU_MEMORY: 0})
         here.plane.wait(lambda: condition(here, MPS_PROBLEM).get("status") == "True", "the condition")

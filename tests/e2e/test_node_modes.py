@@ -1,4 +1,4 @@
-"""Modes and memory units change on a real kubelet, and the real node object says so (M2, M3, M11, M12, U5, U6)."""
+"""Modes and memory units change on a real kubelet, and the real node object says so."""
 
 import itertools
 from collections.abc import Iterator
@@ -13,6 +13,8 @@ from gputile.node.agent.advertise.node_config import MODE_RESOURCES
 from tests.e2e.extender import assert_nothing_over_allocated
 from tests.e2e.node import GpuNode, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane
+
+pytestmark = pytest.mark.requirement("M2", "M3", "M11", "M12", "U5", "U6")
 
 # What four T4 of 15109 MiB offer in each mode; 0 of everything else.
 OFFERED: dict[str | None, dict[str, str]] = {
@@ -60,8 +62,9 @@ def walk(modes: tuple[str, ...]) -> list[str]:
     return found[::-1]
 
 
+@pytest.mark.requirement("M1", "M2", "M3", "T1")
 def test_every_mode_switches_to_every_other(labelled: GpuNode) -> None:
-    """M1, M2, M3: each resource of the real node object after each switch, the others present and zero."""
+    """Each resource of the real node object after each switch, the others present and zero."""
     wait_offered(labelled, None)
     steps = walk(MODES)
     assert len(set(itertools.pairwise(steps))) == len(MODES) * (len(MODES) - 1)
@@ -78,8 +81,9 @@ def condition(here: GpuNode, kind: str) -> dict[str, str]:
     return next((c for c in here.node.object()["status"]["conditions"] if c["type"] == kind), {})
 
 
+@pytest.mark.requirement("M12")
 def test_a_mode_change_is_held_while_gpu_pods_run(labelled: GpuNode, namespace: str) -> None:
-    """M12: condition and event name the pods; nothing is lost; it happens when they are gone."""
+    """Condition and event name the pods; nothing is lost; it happens when they are gone."""
     labelled.label({MODE_LABEL: "share"})
     wait_offered(labelled, "share")
     labelled.create(namespace, probe_pod("holder", {GPU_MEMORY: 3}))
@@ -110,10 +114,11 @@ def mib_of(here: GpuNode, namespace: str) -> dict[str, int]:
     }
 
 
+@pytest.mark.requirement("U5", "U6")
 def test_the_unit_changes_under_running_pods(
     control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
 ) -> None:
-    """U5, U6: from 1 GiB to 128 MiB: bytes stay, nothing is oversubscribed, new pods count in the new unit."""
+    """From 1 GiB to 128 MiB: bytes stay, nothing is oversubscribed, new pods count in the new unit."""
     with gpu_node(control_plane, node_programs, "units", {MODE_LABEL: "cgpu"}, kind="t4") as here:
         wait_offered(here, "cgpu")
         here.create(namespace, *(probe_pod(f"old{i}", {GPU_MEMORY: 5}) for i in range(8)))

@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, MEMORY_UNIT_ANNOTATION
 from tests.e2e.extender import assert_nothing_over_allocated, bound, pods_in, write_cluster
 from tests.e2e.webhook import installed, pod
@@ -66,10 +68,11 @@ class Author:
             return
 
 
+@pytest.mark.requirement("U9", "M13", "B1", "B2")
 def test_everybody_is_killed_in_turn_while_500_pods_are_created(
     control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
 ) -> None:
-    """U9, M13, B1, B2: every pod is stamped and bound once, gangs start whole, and no card has more than it has."""
+    """Every pod is stamped and bound once, gangs start whole, and no card has more than it has."""
     control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, CLUSTER)))
     options = {"bind": True, "preempt": True, "managed_resources": MANAGED}
     extender, url = start_extender(control_plane, settings=SETTINGS)

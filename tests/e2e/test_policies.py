@@ -86,6 +86,7 @@ def by_cel(said: str, body: Json) -> set[str]:
     return {field for field in fields if field in said}
 
 
+@pytest.mark.requirement("B2")
 @settings(max_examples=RUNS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @example(gpu=True, init=False, hosts=["/var/run/runc", "/sys"], mounts=["/tmp/../etc/gputile", "/etc"], devices=["/"])
 @given(
@@ -99,7 +100,7 @@ def by_cel(said: str, body: Json) -> set[str]:
 def test_cel_and_python_refuse_the_same_paths(
     policies: ControlPlane, gpu: bool, init: bool, hosts: list[str], mounts: list[str], devices: list[str]
 ) -> None:
-    """B2: each line holds alone, so a path that passes one of the two has passed."""
+    """Each line holds alone, so a path that passes one of the two has passed."""
     devices = [path for path in devices if path not in mounts]
     body = with_paths(gpu, init, hosts, mounts, devices)
     assert by_cel(verdict(policies.api, "default", body), body) == by_python(body)

@@ -465,9 +465,9 @@ def test_the_document_has_a_row_for_every_attack_and_no_other() -> None:
     assert set(documented()) == {name_of(attack) for attack in ATTACKS}
 
 
+@pytest.mark.requirement("B2", "G5")
 @pytest.mark.parametrize("attack", ATTACKS, ids=name_of)
 def test_what_the_document_says_is_what_happens(attack: Callable[[Scene], str], scene: Scene) -> None:
-    """B2, G5."""
     assert attack(scene) == documented()[name_of(attack)]
 
 

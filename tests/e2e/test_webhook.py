@@ -126,10 +126,11 @@ def amounts(body: Json) -> list[Json]:
     return [container["resources"]["limits"] for container in body["spec"]["containers"]]
 
 
+@pytest.mark.requirement("G2", "G7", "L3", "L4", "M8", "M10", "B2", "U3")
 def test_300_pods_of_every_form_through_kubectl(
     control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
 ) -> None:
-    """G2, G7, L3, L4, M8, M10, B2, U3: each is stored as it should be, or refused by the rule that it breaks."""
+    """Each is stored as it should be, or refused by the rule that it breaks."""
     cases = [
         (named(body, f"p{i:03}"), rule) for i, (body, rule) in zip(range(PODS), itertools.cycle(FORMS), strict=False)
     ]
@@ -162,10 +163,11 @@ def _check_stored(body: Json, result: Json) -> None:
         assert result["spec"]["affinity"] == (own or json.loads(MODEL.replace("Tesla K80", "Tesla-K80")))
 
 
+@pytest.mark.requirement("G4")
 def test_nobody_takes_more_time_by_a_change_afterwards(
     control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
 ) -> None:
-    """G4: the most that a namespace may weigh holds for changes too, by whatever subresource."""
+    """The most that a namespace may weigh holds for changes too, by whatever subresource."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
     control_plane.api.post(pods, pod("light", {MEM: 1}))
     for path, weight, refused in (("light", "2", True), ("light/status", "2", True), ("light", "1", False)):
@@ -174,10 +176,11 @@ def test_nobody_takes_more_time_by_a_change_afterwards(
         assert ("[gpu-share]" in said) == refused, said
 
 
+@pytest.mark.requirement("U3", "C2", "L3", "L5")
 def test_the_documents_manifests_are_taken_unmodified(
     control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
 ) -> None:
-    """U3, C2, L3, L5: the StatefulSet, both Jobs and the pods of early Kubernetes."""
+    """The StatefulSet, both Jobs and the pods of early Kubernetes."""
     for text in (*document_yaml("001"), *(text for text in document_yaml("003") if "kind: Job" in text)):
         control_plane.kubectl("-n", namespace, "create", "--dry-run=server", "-f", "-", input=text)
     control_plane.kubectl("-n", namespace, "apply", "-f", "-", input=document_yaml("001")[0])
@@ -202,18 +205,20 @@ def test_the_documents_manifests_are_taken_unmodified(
     assert term["matchExpressions"][0]["values"] == ["Tesla-K80", "Tesla-P100"]
 
 
+@pytest.mark.requirement("M13")
 def test_a_gang_is_held_back(control_plane: ControlPlane, webhook: RunningWebhook, namespace: str) -> None:
-    """M13: the gate is there from the first moment; a plain pod of the same labels has none."""
+    """The gate is there from the first moment; a plain pod of the same labels has none."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     gated = control_plane.api.post(path, pod("gang", {MEM: 1}, meta={"labels": GANG}))
     assert gated["spec"]["schedulingGates"] == [{"name": "gputile.io/gang"}]
     assert "schedulingGates" not in control_plane.api.post(path, pod("plain", meta={"labels": GANG}))["spec"]
 
 
+@pytest.mark.requirement("U9", "U5")
 def test_a_new_unit_takes_effect_without_a_restart(
     control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
 ) -> None:
-    """U9, U5: pods from before keep theirs."""
+    """Pods from before keep theirs."""
     path = f"/api/v1/namespaces/{namespace}/pods"
 
     def unit_of(name: str) -> str:
@@ -234,8 +239,9 @@ def test_a_new_unit_takes_effect_without_a_restart(
     assert control_plane.processes["webhook"].pid == pid
 
 
+@pytest.mark.requirement("B2")
 def test_the_namespace_s_owner_decides_about_access(control_plane: ControlPlane, webhook: RunningWebhook) -> None:
-    """B2: refused by default, let through where the label says so; amounts and allocations are no matter of policy."""
+    """Refused by default, let through where the label says so; amounts and allocations are no matter of policy."""
     bodies = [
         named(body, "x") for body, rule in FORMS if rule in ("environment", "privileged", "host-namespace", "host-path")
     ]
@@ -314,10 +320,11 @@ def test_it_ends_in_order(control_plane: ControlPlane, webhook: RunningWebhook, 
     assert answer == ""
 
 
+@pytest.mark.requirement("B2")
 def test_each_line_holds_without_the_other(
     control_plane: ControlPlane, webhook: RunningWebhook, namespace: str
 ) -> None:
-    """B2: forged allocations are stopped by the webhook alone.
+    """Forged allocations are stopped by the webhook alone.
 
     The policies alone stop everything but amounts and weights: which weight a namespace may have is configuration, and
     the node gives no pod more.

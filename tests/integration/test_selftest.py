@@ -12,8 +12,9 @@ from tests.fakes.cuda import library
 RUNNER = CliRunner()
 
 
+@pytest.mark.requirement("G4", "M5")
 def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G4, M5: the command says what holds. Roughly is enough here: the machine may be busy with something else."""
+    """The command says what holds. Roughly is enough here: the machine may be busy with something else."""
     monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "3", "-o", "json"])
     rows = json.loads(done.stdout)["time"]

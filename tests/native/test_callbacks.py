@@ -16,9 +16,10 @@ CALLS = {
 }
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("call", CALLS)
 def test_a_callback_may_use_the_driver(one_card: Callable[..., Container], call: str) -> None:
-    """M4: what a callback asks and allocates is answered and counted, whatever function it is called back from."""
+    """What a callback asks and allocates is answered and counted, whatever function it is called back from."""
     out = one_card(512).python(f"""
 cuda, default, made = Cuda(), c_void_p(), c_void_p()
 assert cuda("cuDeviceGetDefaultMemPool", byref(default), 0) == OK

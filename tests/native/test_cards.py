@@ -15,9 +15,10 @@ def two_of_three(tmp_path: Path) -> Container:
     return Container(tmp_path / "allocation", FakeGpus(tmp_path, [1024, 512, 2048]), {0: 300, 2: 100})
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("visible", ["0,2", "2,0", "by uuid"])
 def test_each_card_has_its_limit(two_of_three: Container, visible: str) -> None:
-    """M4: limits belong to UUIDs, not to the numbers that CUDA_VISIBLE_DEVICES gives to cards."""
+    """Limits belong to UUIDs, not to the numbers that CUDA_VISIBLE_DEVICES gives to cards."""
     uuids = two_of_three.gpus.uuids
     order = f"{uuids[2]},{uuids[0]}" if visible == "by uuid" else visible
     out = two_of_three.python(
@@ -33,8 +34,9 @@ for device in range(2):
     assert out.splitlines() == ([big, small] if visible == "0,2" else [small, big])
 
 
+@pytest.mark.requirement("M4", "B2")
 def test_a_card_that_was_not_given(two_of_three: Container) -> None:
-    """M4, B2: a container that sees more cards than it was given gets no context on them."""
+    """A container that sees more cards than it was given gets no context on them."""
     code = """
 cuda = Cuda(device=None)
 print(cuda("cuInit", 0), cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 1))
@@ -45,8 +47,9 @@ print(cuda("cuMemCreate", byref(c_uint64()), 2 * MIB, byref(AllocationProp(1, 0,
     assert two_of_three.gpus.uuids[1] in two_of_three.messages(code)
 
 
+@pytest.mark.requirement("M4")
 def test_nvml_shows_the_limit(two_of_three: Container) -> None:
-    """M4: what nvidia-smi and monitors read is the container's part; a card that is not its own is as it is."""
+    """What nvidia-smi and monitors read is the container's part; a card that is not its own is as it is."""
     out = two_of_three.run(
         [
             sys.executable,
@@ -71,8 +74,9 @@ for i in range(3):
     ]
 
 
+@pytest.mark.requirement("M4")
 def test_free_is_never_more_than_the_card_has(tmp_path: Path) -> None:
-    """M4: when others have the card's memory, what is shown as free is what can still be had."""
+    """When others have the card's memory, what is shown as free is what can still be had."""
     gpus = FakeGpus(tmp_path, [256])
     first = Container(tmp_path / "a", gpus, {0: 200})
     second = Container(tmp_path / "b", gpus, {0: 200})
@@ -96,8 +100,9 @@ def two_cards(tmp_path: Path) -> Container:
     return Container(tmp_path / "allocation", FakeGpus(tmp_path, [1024, 1024]), {0: 512, 1: 128})
 
 
+@pytest.mark.requirement("M4")
 def test_a_pool_counts_on_its_own_card(two_cards: Container) -> None:
-    """M4: a pool's card is charged whatever context is current, be it a default pool, a current one or one's own."""
+    """A pool's card is charged whatever context is current, be it a default pool, a current one or one's own."""
     out = two_cards.python("""
 cuda = Cuda()
 default, made = c_void_p(), c_void_p()
@@ -117,9 +122,10 @@ print(cuda.info()[0])
     assert two_cards.gpus.cards()[1].peak == 128 << 20
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("driver", [12000, 13000])
 def test_an_allocation_on_a_stream_counts_on_the_stream_s_card(tmp_path: Path, driver: int) -> None:
-    """M4: cuMemAllocAsync takes the pool that is current on the device of the stream."""
+    """cuMemAllocAsync takes the pool that is current on the device of the stream."""
     gpus = FakeGpus(tmp_path, [1024, 1024], driver_version=driver)
     out = Container(tmp_path / "allocation", gpus, {0: 512, 1: 128}).python("""
 cuda = Cuda(device=1)
@@ -134,8 +140,9 @@ print(cuda.info()[0])
     assert [card.peak >> 20 for card in gpus.cards()] == [0, 96]
 
 
+@pytest.mark.requirement("M4")
 def test_a_graph_counts_on_the_cards_of_its_nodes(two_cards: Container) -> None:
-    """M4: a graph may allocate on several cards; what does not fit on one of them is refused as a whole."""
+    """A graph may allocate on several cards; what does not fit on one of them is refused as a whole."""
     out = two_cards.python("""
 cuda = Cuda()
 def launch(*mib):
@@ -160,8 +167,9 @@ print(cuda("cuGraphExecDestroy", cuda.last), cuda("cuDeviceGraphMemTrim", 1), fr
     assert [card.peak >> 20 for card in two_cards.gpus.cards()] == [64, 100]
 
 
+@pytest.mark.requirement("M4")
 def test_a_captured_allocation_counts_on_its_pool_s_card(two_cards: Container) -> None:
-    """M4: a captured allocation becomes a node with the place of the pool, which is not that of the context."""
+    """A captured allocation becomes a node with the place of the pool, which is not that of the context."""
     out = two_cards.python("""
 cuda = Cuda()
 pool, graph, node = c_void_p(), c_void_p(), c_void_p()
@@ -179,8 +187,9 @@ print(launch(100), launch(130), cuda.info()[0])
     assert [card.peak >> 20 for card in two_cards.gpus.cards()] == [0, 100]
 
 
+@pytest.mark.requirement("M4")
 def test_a_pool_of_no_card_is_refused(two_cards: Container) -> None:
-    """M4: memory of a pool that is on no card that the driver tells is refused, and that is said once."""
+    """Memory of a pool that is on no card that the driver tells is refused, and that is said once."""
     code = """
 cuda = Cuda()
 strange = (ctypes.c_char * 256)()

@@ -28,6 +28,7 @@ def break_usage(container: Container, content: bytes | None) -> None:
     container.usage.unlink() if content is None else container.usage.write_bytes(content)
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize(
     ("how", "content"),
     [
@@ -42,7 +43,7 @@ def break_usage(container: Container, content: bytes | None) -> None:
     ],
 )
 def test_fails_closed(one_card: Callable[..., Container], how: Callable[..., None], content: bytes | None) -> None:
-    """M4: what cannot be read enforces nothing, so nothing is given: NO_DEVICE, and a remedy."""
+    """What cannot be read enforces nothing, so nothing is given: NO_DEVICE, and a remedy."""
     container = one_card(256)
     how(container, content)
     assert container.python(TRY) == "100 100 100\n"
@@ -52,8 +53,9 @@ def test_fails_closed(one_card: Callable[..., Container], how: Callable[..., Non
     assert container.gpus.cards()[0].peak == 0
 
 
+@pytest.mark.requirement("M4")
 def test_a_truncated_limits_file_gives_no_gpu(one_card: Callable[..., Container]) -> None:
-    """M4: a file that is cut off anywhere is damaged, also where what is left would parse."""
+    """A file that is cut off anywhere is damaged, also where what is left would parse."""
     container = one_card(256)
     whole = container.limits.read_bytes()
     for length in range(0, len(whole), 7):
@@ -61,8 +63,9 @@ def test_a_truncated_limits_file_gives_no_gpu(one_card: Callable[..., Container]
         assert container.python(TRY) == "100 100 100\n"
 
 
+@pytest.mark.requirement("M4")
 def test_the_environment_chooses_no_allocation_where_there_is_one() -> None:
-    """M4: GPUTILE_DIRECTORY counts only where the agent mounted nothing: the library looks there first."""
+    """GPUTILE_DIRECTORY counts only where the agent mounted nothing: the library looks there first."""
     strings = library().read_bytes()
     assert b"/etc/gputile/allocation" in strings
     assert b"GPUTILE_LIMITS" not in strings
@@ -111,11 +114,12 @@ cards = st.lists(
 )
 
 
+@pytest.mark.requirement("M4")
 @given(known=cards, overhead=st.none() | st.integers(0, 1 << 20), turn=st.sampled_from(["", "/run/gputile/turn"]))
 def test_what_the_agent_writes_is_read(
     parse: Callable[[bytes], Parsed | str], known: list[CardLimit], overhead: int | None, turn: str
 ) -> None:
-    """M4: the library reads just what the agent wrote."""
+    """The library reads just what the agent wrote."""
     found = parse(encode_limits(known, turn, overhead))
     assert isinstance(found, Parsed), found
     read = [CardLimit(c.uuid.decode(), c.bytes >> 20, c.percent) for c in found.card[: found.count]]
@@ -124,11 +128,12 @@ def test_what_the_agent_writes_is_read(
     assert found.overhead == (1024 if overhead is None else overhead) << 20
 
 
+@pytest.mark.requirement("M4")
 @given(known=cards, data=st.data())
 def test_damaged_limits_are_refused(
     parse: Callable[[bytes], Parsed | str], known: list[CardLimit], data: st.DataObject
 ) -> None:
-    """M4: a file that lacks a part, or has something that does not belong there, is refused with a reason."""
+    """A file that lacks a part, or has something that does not belong there, is refused with a reason."""
     whole = encode_limits(known)
     cut = data.draw(st.integers(0, len(whole) - 1))
     assert isinstance(parse(whole[:cut]), str)
@@ -137,17 +142,19 @@ def test_damaged_limits_are_refused(
     assert isinstance(parse(whole + data.draw(st.binary(min_size=1, max_size=40))), str)
 
 
+@pytest.mark.requirement("M4")
 @given(content=st.binary(max_size=9000) | st.text("gputile card end 0123456789\n", max_size=300).map(str.encode))
 def test_noise_is_refused(parse: Callable[[bytes], Parsed | str], content: bytes) -> None:
-    """M4: noise is not limits."""
+    """Noise is not limits."""
     found = parse(content)
     assert isinstance(found, str) or (
         found.count and content.startswith(b"gputile 1\n") and content.endswith(b"\nend\n")
     )
 
 
+@pytest.mark.requirement("M4")
 def test_the_agent_refuses_what_the_library_would() -> None:
-    """M4: limits that could not be read are not written."""
+    """Limits that could not be read are not written."""
     for wrong in ([], [CardLimit("two words", 1)], [CardLimit("", 1)], [CardLimit(f"GPU-{i}", 1) for i in range(17)]):
         with pytest.raises(ValueError, match="limits"):
             encode_limits(wrong)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gputile.node.arbiter.assignment import CardClaim
 from gputile.node.arbiter.shares import WHOLE
 from gputile.node.isolation.limits import CardLimit, encode_limits
@@ -45,8 +47,9 @@ print("done")
 """
 
 
+@pytest.mark.requirement("M5")
 def test_a_destroyed_context_is_never_used(one_card: Callable[..., Container], tmp_path: Path) -> None:
-    """M5: nobody may use a context while it is destroyed, nor after; the fake aborts. More of them than are known."""
+    """Nobody may use a context while it is destroyed, nor after; the fake aborts. More of them than are known."""
     container = one_card(256)
     with ArbiterProcess(tmp_path) as arbiter:
         card = container.gpus.uuids[0]

@@ -1,4 +1,4 @@
-"""Every way to device memory, through every way to the driver's functions, against one limit (M4, M5)."""
+"""Every way to device memory, through every way to the driver's functions, against one limit."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,8 @@ import pytest
 
 from tests.native.client import DLSYM, PER_THREAD, PROC
 from tests.native.container import Container
+
+pytestmark = pytest.mark.requirement("M4", "M5")
 
 FAMILIES = {
     "linear": "free_linear",
@@ -35,9 +37,10 @@ CASES = [
 ]
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize(("family", "how"), CASES)
 def test_counts_against_the_limit(one_card: Callable[..., Container], family: str, how: str) -> None:
-    """M4: what is taken is gone from what is free, too much is CUDA's out-of-memory, what is freed is there again."""
+    """What is taken is gone from what is free, too much is CUDA's out-of-memory, what is freed is there again."""
     container = one_card(256)
     out = container.python(f"""
 cuda = Cuda({how!r})
@@ -63,8 +66,9 @@ print(cuda.{family}(200))
     assert container.gpus.cards()[0].peak <= 256 << 20
 
 
+@pytest.mark.requirement("M4")
 def test_a_graph_takes_its_memory_once(one_card: Callable[..., Container]) -> None:
-    """M4: launching a graph again takes nothing new; another one of the same size shares the pool."""
+    """Launching a graph again takes nothing new; another one of the same size shares the pool."""
     out = one_card(256).python("""
 cuda = Cuda()
 print([cuda.graph(150) for _ in range(5)], cuda.info()[0])
@@ -73,8 +77,9 @@ for _ in range(5): print(cuda("cuGraphLaunch", cuda.last, None), cuda.info()[0])
     assert out.splitlines() == ["[0, 0, 0, 0, 0] 106", *["0 106"] * 5]
 
 
+@pytest.mark.requirement("M4")
 def test_a_pool_keeps_what_it_has(one_card: Callable[..., Container]) -> None:
-    """M4: what a pool holds back from the card counts, in use or not; it is given up before memory is refused."""
+    """What a pool holds back from the card counts, in use or not; it is given up before memory is refused."""
     out = one_card(256).python("""
 cuda = Cuda()
 pool, threshold = c_void_p(), c_uint64(2**64 - 1)
@@ -90,11 +95,12 @@ print(cuda.from_pool(224), cuda.info()[0])
     assert out.splitlines() == ["0 64", "64 0 64", "0 32"]
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize(
     "way", ["linear", "managed", "pitch", "array", "mipmap", "physical", "external", "heap", "graph"]
 )
 def test_what_pools_keep_for_later_is_given_up_before_a_refusal(one_card: Callable[..., Container], way: str) -> None:
-    """M4: memory that pools hold and nobody uses is there for every other way to memory, and for no more than it is."""
+    """Memory that pools hold and nobody uses is there for every other way to memory, and for no more than it is."""
     container = one_card(256)
     out = container.python(f"""
 cuda = Cuda()
@@ -111,8 +117,9 @@ print(cuda.pooled(32), cuda.{way}(220), cuda.info()[0])
     assert container.gpus.cards()[0].peak <= 256 << 20
 
 
+@pytest.mark.requirement("M4")
 def test_contexts_and_modules_find_what_pools_keep(one_card: Callable[..., Container]) -> None:
-    """M4: what pools keep for later makes room for a module as well."""
+    """What pools keep for later makes room for a module as well."""
     out = one_card(256, module_mib=100).python("""
 cuda = Cuda()
 print(cuda.graph(200), cuda.info()[0], cuda("cuModuleLoadData", byref(c_void_p()), b""), cuda.info()[0])
@@ -120,8 +127,9 @@ print(cuda.graph(200), cuda.info()[0], cuda("cuModuleLoadData", byref(c_void_p()
     assert out == "0 56 0 156\n"
 
 
+@pytest.mark.requirement("M4")
 def test_a_destroyed_pool_counts_while_memory_of_it_is_in_use(one_card: Callable[..., Container]) -> None:
-    """M4: cuMemPoolDestroy returns at once, what is in use of the pool stays taken until it is freed."""
+    """cuMemPoolDestroy returns at once, what is in use of the pool stays taken until it is freed."""
     container = one_card(256)
     out = container.python("""
 cuda = Cuda()
@@ -141,8 +149,9 @@ print(cuda("cuMemFreeAsync", kept.pop(), None), cuda.info()[0], cuda.linear(256)
     assert container.gpus.cards()[0].peak <= 256 << 20
 
 
+@pytest.mark.requirement("M4")
 def test_a_destroyed_pool_is_current_no_more(one_card: Callable[..., Container]) -> None:
-    """M4: in place of a device's current pool that is destroyed comes the default one, which cannot be destroyed."""
+    """In place of a device's current pool that is destroyed comes the default one, which cannot be destroyed."""
     out = one_card(256).python("""
 cuda = Cuda()
 pool, default, current, kept = c_void_p(), c_void_p(), c_void_p(), c_uint64(2**64 - 1)
@@ -159,8 +168,9 @@ print(cuda("cuMemFree", old), cuda.info()[0], cuda.free_pooled(), cuda.info()[0]
     assert out.splitlines() == ["0 0 1", "True 0 160 1", "0 224 0 256"]
 
 
+@pytest.mark.requirement("M4")
 def test_mappings_hold_physical_memory(one_card: Callable[..., Container]) -> None:
-    """M4: memory of cuMemCreate counts until no handle and no mapping refers to it."""
+    """Memory of cuMemCreate counts until no handle and no mapping refers to it."""
     out = one_card(256).python("""
 cuda = Cuda()
 start, again = c_uint64(), c_uint64()
@@ -176,10 +186,11 @@ print(cuda("cuMemRelease", again), cuda.info()[0])
     assert out.splitlines() == ["0 0", "0 0", "128", "0", "0 192", "0 256"]
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("how", [DLSYM, PROC, PER_THREAD])
 @pytest.mark.parametrize("flag", [0x40, 0x80])
 def test_nothing_is_mapped_into_sparse_arrays(one_card: Callable[..., Container], how: str, flag: int) -> None:
-    """M4: such a mapping would hold memory beyond its handle, unseen; it is refused, and that is said once."""
+    """Such a mapping would hold memory beyond its handle, unseen; it is refused, and that is said once."""
     container = one_card(256)
     code = f"""
 cuda = Cuda({how!r})
@@ -195,8 +206,9 @@ for _ in range(3):
     assert container.messages(code).count("sparse") == 1
 
 
+@pytest.mark.requirement("M4")
 def test_host_memory_and_imports_of_its_own_are_not_counted(one_card: Callable[..., Container]) -> None:
-    """M4: host memory is not the card's; memory of another process of the container was counted there."""
+    """Host memory is not the card's; memory of another process of the container was counted there."""
     out = one_card(256).python("""
 cuda = Cuda()
 handle, opened, host, created = (ctypes.c_char * 64)(), c_uint64(), c_void_p(), c_uint64()
@@ -210,8 +222,9 @@ print(cuda.info()[0])
     assert out.splitlines() == ["0", "0 0", "0", "0", "256"]
 
 
+@pytest.mark.requirement("M4")
 def test_contexts_and_modules_count(one_card: Callable[..., Container]) -> None:
-    """M4: what the driver takes for a context and a module counts, and comes back with them."""
+    """What the driver takes for a context and a module counts, and comes back with them."""
     container = one_card(256, context_mib=100, module_mib=30)
     out = container.python("""
 cuda = Cuda()
@@ -228,8 +241,9 @@ print(cuda.info()[0])
     assert container.gpus.cards()[0].peak <= (256 + 30) << 20  # a module is measured after it was loaded
 
 
+@pytest.mark.requirement("M4")
 def test_a_context_that_does_not_fit_is_refused(one_card: Callable[..., Container]) -> None:
-    """M4: a context larger than the limit is not made; what was charged is bounded by the limits file."""
+    """A context larger than the limit is not made; what was charged is bounded by the limits file."""
     out = one_card(64, context_mib=100).python("""
 cuda = Cuda(device=None)
 print(cuda("cuInit", 0), cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
@@ -239,8 +253,9 @@ print(cuda("cuInit", 0), cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
     assert out == "44\n"
 
 
+@pytest.mark.requirement("M4")
 def test_a_destroyed_context_takes_its_memory_along(one_card: Callable[..., Container]) -> None:
-    """M4: what was not freed before a context is destroyed is counted no more."""
+    """What was not freed before a context is destroyed is counted no more."""
     out = one_card(256, context_mib=10).python("""
 cuda = Cuda(device=None)
 context = c_void_p()
@@ -252,8 +267,9 @@ print(cuda.info()[0])
     assert out.splitlines() == ["0 0 0 0 0", "76 0", "246"]
 
 
+@pytest.mark.requirement("M4")
 def test_a_detached_context_takes_its_memory_along(one_card: Callable[..., Container]) -> None:
-    """M4: cuCtxDetach destroys a context with its last user; one that is not current it refuses."""
+    """cuCtxDetach destroys a context with its last user; one that is not current it refuses."""
     out = one_card(256, context_mib=10).python("""
 cuda = Cuda(device=None)
 context, other, again = c_void_p(), c_void_p(), c_void_p()
@@ -267,9 +283,10 @@ print(cuda.info()[0])
     assert out.splitlines() == ["0 0 0 0", "0 True 0 126", "0 201 116", "0 0", "246"]
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("way", ["cuCtxDestroy", "cuCtxDetach"])
 def test_a_context_where_another_one_was(one_card: Callable[..., Container], way: str) -> None:
-    """M4: a context gets the address of one that another thread destroys: what it holds meanwhile goes on counting."""
+    """A context gets the address of one that another thread destroys: what it holds meanwhile goes on counting."""
     container = one_card(256, context_mib=10)
     out = container.python(
         f"""
@@ -300,8 +317,9 @@ print(cuda.info()[0])
     assert out.splitlines() == ["0 True 0 True", "146 0", "246"]
 
 
+@pytest.mark.requirement("M4")
 def test_a_refused_destruction_leaves_what_is_counted(one_card: Callable[..., Container]) -> None:
-    """M4: a primary context cannot be destroyed by its handle; what it holds goes on counting."""
+    """A primary context cannot be destroyed by its handle; what it holds goes on counting."""
     out = one_card(256, context_mib=10).python("""
 cuda = Cuda()
 context = c_void_p()
@@ -311,8 +329,9 @@ print(cuda.linear(100), cuda("cuCtxDestroy", context), cuda.info()[0], cuda.free
     assert out == "0 201 146 0 246\n"
 
 
+@pytest.mark.requirement("M4")
 def test_a_heap_counts_once_while_it_is_resized(one_card: Callable[..., Container]) -> None:
-    """M4: a larger heap takes the place of the old one, a smaller one gives back, a refused one changes nothing."""
+    """A larger heap takes the place of the old one, a smaller one gives back, a refused one changes nothing."""
     out = one_card(256).python("""
 cuda = Cuda()
 print([(cuda.heap(mib), cuda.info()[0]) for mib in (150, 200, 140, 256, 257, 0, 100)])
@@ -325,9 +344,10 @@ print([(cuda.heap(mib), cuda.info()[0]) for mib in (150, 800, 100, 0)])
     assert out == "[(0, 850), (1, 850), (0, 900), (0, 1000)]\n"
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize(("flags", "depth"), [(0x04, 6), (0x05, 12), (0x01, 6)])
 def test_every_level_has_all_faces_and_layers(one_card: Callable[..., Container], flags: int, depth: int) -> None:
-    """M4: the depth of a cube map is its faces, that of a layered array its layers: neither shrinks with the level."""
+    """The depth of a cube map is its faces, that of a layered array its layers: neither shrinks with the level."""
     container = one_card(512)
     out = container.python(f"""
 cuda = Cuda()
@@ -341,8 +361,9 @@ print(cuda.info()[0])
     assert container.gpus.cards()[0].used == whole
 
 
+@pytest.mark.requirement("M4")
 def test_an_absurd_size_is_refused(one_card: Callable[..., Container]) -> None:
-    """M4: sizes that wrap around are out of memory, as everything over the limit."""
+    """Sizes that wrap around are out of memory, as everything over the limit."""
     out = one_card(256).python("""
 cuda = Cuda()
 p, q = c_uint64(), c_size_t()

@@ -43,28 +43,32 @@ def share_time(container: Container, stack: ExitStack, directory: Path) -> Arbit
     return arbiter
 
 
+@pytest.mark.requirement("M4")
 def test_a_fork_while_threads_are_inside_the_library(one_card: Maker) -> None:
-    """M4: children of a process whose threads hold the library's locks use the card, run programs, and end."""
+    """Children of a process whose threads hold the library's locks use the card, run programs, and end."""
     container = one_card(256, context_mib=8)
     assert container.run([program("forks"), "4", "60"]) == "0\n"
     assert container.python("print(Cuda().info()[0])") == "248\n"
 
 
+@pytest.mark.requirement("M4")
 def test_a_fork_while_threads_look_for_symbols(one_card: Maker) -> None:
-    """M4: the loader's own lock is not made new in a child: none of the library's threads has it at a fork."""
+    """The loader's own lock is not made new in a child: none of the library's threads has it at a fork."""
     assert one_card(256).run([program("forks"), "4", "200", "ask"]) == "0\n"
 
 
+@pytest.mark.requirement("M5")
 def test_a_fork_while_threads_wait_for_turns(one_card: Maker, stack: ExitStack, tmp_path: Path) -> None:
-    """M5: the same with turns: a child has a connection and threads of its own, whatever its parent was about."""
+    """The same with turns: a child has a connection and threads of its own, whatever its parent was about."""
     container = one_card(256)
     share_time(container, stack, tmp_path)
     assert container.run([program("forks"), "3", "30"]) == "0\n"
     assert container.python("print(Cuda().info()[0])") == "256\n"
 
 
+@pytest.mark.requirement("M4")
 def test_a_parents_end_does_not_free_its_childs_memory(one_card: Maker) -> None:
-    """M4: the driver frees what a process had when the last child that was forked from it has gone, and so do we."""
+    """The driver frees what a process had when the last child that was forked from it has gone, and so do we."""
     container = one_card(256)
     code = f"""{PRELUDE}
 cuda = Cuda()
@@ -89,8 +93,9 @@ os.wait()
     assert container.gpus.cards()[0].peak <= 256 * MIB
 
 
+@pytest.mark.requirement("M4")
 def test_children_made_before_the_first_use_share_one_limit(one_card: Maker) -> None:
-    """M4: a server that forks its workers first, as torch's and gunicorn's do, has one limit with them."""
+    """A server that forks its workers first, as torch's and gunicorn's do, has one limit with them."""
     container = one_card(256)
     out = container.python("""
 import os
@@ -118,8 +123,9 @@ print(cuda.info()[0])
     assert out.splitlines() == ["25 6 0 2", "250"]
 
 
+@pytest.mark.requirement("M4")
 def test_a_killed_child_gives_back(one_card: Maker) -> None:
-    """M4: what a killed child held is its parent's to take, and what the parent holds stays counted."""
+    """What a killed child held is its parent's to take, and what the parent holds stays counted."""
     out = one_card(256).python("""
 import os, signal
 cuda = Cuda()
@@ -137,8 +143,9 @@ print(cuda.info()[0], cuda.linear(150), cuda.linear(10))
     assert out.splitlines() == ["0 2", "156 0 2"]
 
 
+@pytest.mark.requirement("M4")
 def test_a_program_started_by_a_child_counts_for_itself(one_card: Maker) -> None:
-    """M4: fork and exec, as subprocess does it: the new program has a slot of its own, the parent keeps its."""
+    """Fork and exec, as subprocess does it: the new program has a slot of its own, the parent keeps its."""
     out = one_card(256).python("""
 import subprocess, sys
 cuda = Cuda()
@@ -151,8 +158,9 @@ print(cuda.info()[0])
     assert out.splitlines() == ["156 0 2", "156 0 2", "156"]
 
 
+@pytest.mark.requirement("M5")
 def test_a_child_outlives_its_parent_with_turns(one_card: Maker, stack: ExitStack, tmp_path: Path) -> None:
-    """M5: the child's connection is its own: its parent's end, in the midst of a turn, stops neither it nor others."""
+    """The child's connection is its own: its parent's end, in the midst of a turn, stops neither it nor others."""
     container = one_card(256)
     share_time(container, stack, tmp_path)
     launch = 'assert cuda("cuLaunchKernel", None, 1, 1, 1, 1, 1, 1, 0, None, kernel, None) == OK'

@@ -23,11 +23,12 @@ def _inputs(target: str) -> st.SearchStrategy[bytes]:
     return seed | changed | words.map(b"".join) | st.binary(max_size=3000)
 
 
+@pytest.mark.requirement("M4", "M5")
 @pytest.mark.parametrize("target", SEEDS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_no_bytes_do_harm(target: str, data: st.DataObject) -> None:
-    """M4, M5: 40 times 20 inputs a target, under sanitizers that see each byte read beyond an input."""
+    """40 times 20 inputs a target, under sanitizers that see each byte read beyond an input."""
     fuzzer = program(
         "fuzz", *SANITIZERS, "-DSTANDALONE", f"-DTARGET=fuzz_{target}", with_library=True, with_driver=False
     )

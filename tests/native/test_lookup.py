@@ -9,8 +9,9 @@ import pytest
 from tests.native.container import Container, library, program
 
 
+@pytest.mark.requirement("M4")
 def test_a_program_linked_with_the_driver(one_card: Callable[..., Container]) -> None:
-    """M4: the loader binds cuMemAlloc_v2 to the library; dlsym(RTLD_NEXT) and dlvsym go on working as they do."""
+    """The loader binds cuMemAlloc_v2 to the library; dlsym(RTLD_NEXT) and dlvsym go on working as they do."""
     assert one_card(256).run([program("linked")]).splitlines() == ["0 0 0", "0 2", "0 56 256", "1 1 1"]
 
 
@@ -24,10 +25,11 @@ def test_another_preloaded_library_finds_the_next(one_card: Callable[..., Contai
     assert out == "True\n"
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("flags", [0, 1, 2])
 @pytest.mark.parametrize("version", [3020, 7000, 11030, 12000, 12030, 13000, 13050])
 def test_get_proc_address(one_card: Callable[..., Container], version: int, flags: int) -> None:
-    """M4: whatever version and default stream are asked for, memory comes by the library and is counted."""
+    """Whatever version and default stream are asked for, memory comes by the library and is counted."""
     out = one_card(256).python(f"""
 cuda = Cuda()
 for name in (b"cuGetProcAddress", b"cuGetProcAddress_v2"):
@@ -50,9 +52,10 @@ for name in (b"cuGetProcAddress", b"cuGetProcAddress_v2"):
     assert out.splitlines() == once * 2
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("version", [14000, 2**31 - 1])
 def test_newer_forms_of_functions_are_refused(one_card: Callable[..., Container], version: int) -> None:
-    """M4: a driver of tomorrow has a cuMemAlloc of version 14000, with parameters that nobody knows yet.
+    """A driver of tomorrow has a cuMemAlloc of version 14000, with parameters that nobody knows yet.
 
     It is not handed out, and neither is the form of today: who asks for the new one would call it with other
     parameters.
@@ -71,9 +74,10 @@ for get in (cuda.library.cuGetProcAddress, cuda.library.cuGetProcAddress_v2):
     assert container.messages(code).count("cuMemAlloc is refused") == 1
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize(("driver", "shown"), [(12080, 12080), (13050, 13050), (14000, 13050)])
 def test_the_driver_is_no_newer_than_what_is_known(one_card: Callable[..., Container], driver: int, shown: int) -> None:
-    """M4: a CUDA runtime that is newer says that the driver is too old, instead of calling what nobody looked at."""
+    """A CUDA runtime that is newer says that the driver is too old, instead of calling what nobody looked at."""
     out = one_card(256, driver_version=driver).python("""
 import pynvml
 cuda, version, pointer = Cuda(), c_int(), c_void_p()
@@ -89,8 +93,9 @@ print(cuda.library.cuDriverGetVersion(None))
     assert out.splitlines() == [str(shown), str(shown), f"{shown} {shown}", "1"]
 
 
+@pytest.mark.requirement("M4")
 def test_a_driver_that_is_closed_and_opened_again(one_card: Callable[..., Container]) -> None:
-    """M4: a program that closes libcuda and opens it again calls functions that are still there."""
+    """A program that closes libcuda and opens it again calls functions that are still there."""
     out = one_card(256).python("""
 import _ctypes, mmap
 handle = ctypes.CDLL("libcuda.so.1")
@@ -105,8 +110,9 @@ print(cuda.linear(100), cuda.linear(200), cuda.info())
     assert out.splitlines() == ["0 2 (156, 256)"]
 
 
+@pytest.mark.requirement("M4")
 def test_per_thread_streams(one_card: Callable[..., Container]) -> None:
-    """M4: with the flag for per-thread default streams, the _ptsz forms are answered, by the library."""
+    """With the flag for per-thread default streams, the _ptsz forms are answered, by the library."""
     out = one_card(256).python("""
 cuda = Cuda()
 pointer = c_void_p()
@@ -119,8 +125,9 @@ for symbol in ("cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuGraphLaunch", "cuGr
     assert out.split() == ["True"] * 6
 
 
+@pytest.mark.requirement("M4")
 def test_unknown_functions_are_refused(one_card: Callable[..., Container]) -> None:
-    """M4: a function that this library does not know may allocate: it is not handed out, and that is said."""
+    """A function that this library does not know may allocate: it is not handed out, and that is said."""
     code = """
 cuda = Cuda()
 try:
@@ -142,8 +149,9 @@ for _ in range(3):
     assert "selftest symbols" in said
 
 
+@pytest.mark.requirement("M4")
 def test_what_is_linked_with_unknown_functions_gets_no_gpu(one_card: Callable[..., Container]) -> None:
-    """M4: what the loader bound to the driver cannot be refused one by one, so there is no context at all."""
+    """What the loader bound to the driver cannot be refused one by one, so there is no context at all."""
     container = one_card(256)
     process = container.start([program("newer")])
     assert process.communicate()[0] == "100 100 -1\n"
@@ -158,8 +166,9 @@ print(cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
     assert "linked with cuMemAllocQuantum" in container.messages(code)
 
 
+@pytest.mark.requirement("M4")
 def test_the_functions_of_cuda_2(one_card: Callable[..., Container]) -> None:
-    """M4: cuMemAlloc without suffix has 32-bit pointers; it is refused, while what only asks is answered."""
+    """cuMemAlloc without suffix has 32-bit pointers; it is refused, while what only asks is answered."""
     out = one_card(256).python("""
 library = ctypes.CDLL(None)
 cuda = Cuda()
@@ -184,8 +193,9 @@ def test_without_a_driver(one_card: Callable[..., Container], tmp_path: object) 
     assert out == "500 False\n"
 
 
+@pytest.mark.requirement("M4")
 def test_private_tables_are_passed_on_and_unknown_ones_are_named(one_card: Callable[..., Container]) -> None:
-    """M4: the CUDA runtime needs its tables; one that nobody knows is named once, however it was come by."""
+    """The CUDA runtime needs its tables; one that nobody knows is named once, however it was come by."""
     said = one_card().messages("""
 cuda, table, pointer = Cuda(), c_void_p(), c_void_p()
 assert cuda.library.cuGetProcAddress_v2(b"cuGetExportTable", byref(pointer), c_int(12000), c_uint64(0), None) == OK

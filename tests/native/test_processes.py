@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gputile.node.arbiter.assignment import CardClaim
 from gputile.node.arbiter.shares import WHOLE
 from gputile.node.isolation.limits import CardLimit, encode_limits
@@ -26,8 +28,9 @@ def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.requirement("M4")
 def test_64_allocators_and_kills(one_card: Maker) -> None:
-    """M4: 64 processes allocate in every way while some of them are killed: never over the limit, nothing is lost."""
+    """64 processes allocate in every way while some of them are killed: never over the limit, nothing is lost."""
     container = one_card(256, overhead_mib=0)  # which is measured, so it is not exact while others allocate
     stress = program("stress")
     running = [started(container.start([stress, str(seed), "1", "0"])) for seed in range(64)]
@@ -47,8 +50,9 @@ def test_64_allocators_and_kills(one_card: Maker) -> None:
     assert container.python("cuda = Cuda(); print(cuda.info(), cuda.linear(256))") == "(256, 256) 0\n"
 
 
+@pytest.mark.requirement("M4")
 def test_linear_memory_is_exact_under_concurrency(one_card: Maker) -> None:
-    """M4: reservation and limit are one atomic step: 16 processes that ask at the same time get what there is."""
+    """Reservation and limit are one atomic step: 16 processes that ask at the same time get what there is."""
     container = one_card(100)
     code = """
 from tests.native.client import *
@@ -68,8 +72,9 @@ print(sum(cuda.linear(2) == OK for _ in range(20)), flush=True); input()
         process.communicate()
 
 
+@pytest.mark.requirement("M4")
 def test_a_killed_process_gives_back(one_card: Maker) -> None:
-    """M4: what a killed process held is there for the next, at once, and also while it is a zombie."""
+    """What a killed process held is there for the next, at once, and also while it is a zombie."""
     container = one_card(256)
     code = """
 from tests.native.client import *
@@ -87,8 +92,9 @@ input()
     process.communicate()
 
 
+@pytest.mark.requirement("M4")
 def test_a_process_that_closes_all_descriptors(one_card: Maker) -> None:
-    """M4: a daemon that closes what it does not know still counts, before and after it allocates again."""
+    """A daemon that closes what it does not know still counts, before and after it allocates again."""
     container = one_card(256)
     code = """
 from tests.native.client import *
@@ -118,8 +124,9 @@ input()
     assert container.python("print(Cuda().info()[0])") == "256\n"
 
 
+@pytest.mark.requirement("M4")
 def test_a_process_whose_first_thread_has_ended(one_card: Maker) -> None:
-    """M4: a zombie by its first thread, its lock gone; while another thread is there, the driver's memory is."""
+    """A zombie by its first thread, its lock gone; while another thread is there, the driver's memory is."""
     container = one_card(256)
     code = """
 from tests.native.client import *
@@ -148,8 +155,9 @@ ctypes.CDLL(None).pthread_exit(None)
     assert container.python("print(Cuda().info()[0])") == "256\n"
 
 
+@pytest.mark.requirement("M4")
 def test_forked_children_count_for_themselves(one_card: Maker) -> None:
-    """M4: a child of a process that has not used CUDA is one of its own; its memory ends with it, not its parent's."""
+    """A child of a process that has not used CUDA is one of its own; its memory ends with it, not its parent's."""
     out = one_card(256).python("""
 import os, sys, subprocess
 cuda = Cuda()
@@ -190,8 +198,9 @@ def worker_of_a_dead_trainer(container: Container) -> int:
     return child
 
 
+@pytest.mark.requirement("M4")
 def test_a_worker_that_outlives_its_trainer(one_card: Maker) -> None:
-    """M4: a forked child has the driver's descriptors, and with them the memory of its dead parent; one by exec not."""
+    """A forked child has the driver's descriptors, and with them the memory of its dead parent; one by exec not."""
     container = one_card(256)
     child = worker_of_a_dead_trainer(container)
     assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(57), cuda.linear(56))") == "56 2 0\n"
@@ -200,8 +209,9 @@ def test_a_worker_that_outlives_its_trainer(one_card: Maker) -> None:
     assert container.gpus.cards()[0].peak == 256 * MIB
 
 
+@pytest.mark.requirement("M4")
 def test_the_last_to_have_a_dead_process_memory(one_card: Maker) -> None:
-    """M4: what a worker keeps of its dead trainer is given to others after the driver has freed it, never before."""
+    """What a worker keeps of its dead trainer is given to others after the driver has freed it, never before."""
     container = one_card(256)
     next_one = """
 from tests.native.client import *
@@ -219,8 +229,9 @@ print("done", flush=True)
     assert container.gpus.cards()[0].peak == 200 * MIB
 
 
+@pytest.mark.requirement("M4")
 def test_parents_killed_at_any_moment_lock_nobody_up(one_card: Maker) -> None:
-    """M4: a forked child has no part in the locks that its parent takes for a moment."""
+    """A forked child has no part in the locks that its parent takes for a moment."""
     container = one_card(256)
     code = """
 from tests.native.client import *
@@ -242,8 +253,9 @@ while True:
     assert container.python("cuda = Cuda(); print(cuda.linear(200))") == "0\n"
 
 
+@pytest.mark.requirement("M4")
 def test_a_program_that_becomes_another_one(one_card: Maker) -> None:
-    """M4: with exec the driver's descriptors close; what the process had as the program before counts no more."""
+    """With exec the driver's descriptors close; what the process had as the program before counts no more."""
     code = """
 import os, sys
 from tests.native.client import *
@@ -278,8 +290,9 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.requirement("M4", "M5")
 def test_threads_that_are_cancelled(one_card: Maker, tmp_path: Path) -> None:
-    """M4, M5: a thread that is cancelled inside the library, waiting for a turn as well, takes no lock along."""
+    """A thread that is cancelled inside the library, waiting for a turn as well, takes no lock along."""
     container = one_card(256)
     assert container.run([program("cancel"), "100"]) == "done\n"
     with ArbiterProcess(tmp_path) as arbiter:
@@ -289,16 +302,18 @@ def test_threads_that_are_cancelled(one_card: Maker, tmp_path: Path) -> None:
         assert container.run([program("cancel"), "100"]) == "done\n"
 
 
+@pytest.mark.requirement("M4")
 def test_threads(one_card: Maker) -> None:
-    """M4: threads of one process, in every way to memory: all that was counted is given back."""
+    """Threads of one process, in every way to memory: all that was counted is given back."""
     container = one_card(40)
     refused = container.run([program("stress"), "7", "8", "400"]).split()[1]
     assert int(refused) > 0
     assert container.python("print(Cuda().info()[0])") == "40\n"
 
 
+@pytest.mark.requirement("M4")
 def test_signals_do_not_break_the_count(one_card: Maker) -> None:
-    """M4: system calls that a signal interrupts are made again."""
+    """System calls that a signal interrupts are made again."""
     container = one_card(64)
     process = started(container.start([program("stress"), "3", "4", "2000"]))
     while process.poll() is None:
@@ -309,8 +324,9 @@ def test_signals_do_not_break_the_count(one_card: Maker) -> None:
     assert container.python("print(Cuda().info()[0])") == "64\n"
 
 
+@pytest.mark.requirement("M4")
 def test_512_processes(one_card: Maker) -> None:
-    """M4: slots of the dead are taken again: more processes than slots, one after the other."""
+    """Slots of the dead are taken again: more processes than slots, one after the other."""
     container = one_card(64)
     stress = program("stress")
     for _ in range(11):

@@ -76,11 +76,12 @@ def start(container: Container, number: int, *how: str) -> list[subprocess.Popen
     return [container.start(command) for _ in range(number)]
 
 
+@pytest.mark.requirement("M5")
 @pytest.mark.parametrize("number", [1, 8, 80])
 def test_processes_without_an_arbiter_have_their_containers_share_together(
     one_card: Maker, tmp_path: Path, number: int
 ) -> None:
-    """M5: a tenth for all of them, not for each."""
+    """A tenth for all of them, not for each."""
     container = one_card(256)
     without_arbiter(container, tmp_path)
     start(container, number)
@@ -88,10 +89,11 @@ def test_processes_without_an_arbiter_have_their_containers_share_together(
     assert keeps_to_a_tenth(container)
 
 
+@pytest.mark.requirement("M5")
 def test_eighty_processes_under_an_arbiter_have_their_containers_share_together(
     one_card: Maker, stack: ExitStack, tmp_path: Path
 ) -> None:
-    """M5: none of them is refused, and none goes by its own clock beside the others."""
+    """None of them is refused, and none goes by its own clock beside the others."""
     container = one_card(256)
     with_arbiter(container, stack, tmp_path)
     start(container, 80)
@@ -100,12 +102,13 @@ def test_eighty_processes_under_an_arbiter_have_their_containers_share_together(
     until(lambda: all(p.busy_ns[0] for p in container.gpus.processes()), "one of them gets nothing")
 
 
+@pytest.mark.requirement("M5")
 @pytest.mark.parametrize("how", [("seccomp",), ("processes", "1"), ("processes", "2")])
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_process_that_may_start_no_threads_keeps_to_the_share(
     one_card: Maker, stack: ExitStack, tmp_path: Path, how: tuple[str, ...], number: int
 ) -> None:
-    """M5: with none at all, and with the keeper only; it says so once."""
+    """With none at all, and with the keeper only; it says so once."""
     container = one_card(256)
     with_arbiter(container, stack, tmp_path)
     processes = start(container, number, *how)
@@ -116,8 +119,9 @@ def test_a_process_that_may_start_no_threads_keeps_to_the_share(
         assert process.communicate()[1].count("can start no threads") == 1
 
 
+@pytest.mark.requirement("M5")
 def test_a_process_that_is_killed_has_paid_for_its_turn(one_card: Maker, tmp_path: Path) -> None:
-    """M5: whoever kills his processes all the while gets no more by it, and the others go on."""
+    """Whoever kills his processes all the while gets no more by it, and the others go on."""
     container = one_card(256)
     without_arbiter(container, tmp_path)
     (steady,) = start(container, 1)

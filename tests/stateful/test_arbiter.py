@@ -317,10 +317,11 @@ busy_client = st.tuples(
 )
 
 
+@pytest.mark.requirement("G4")
 @settings(max_examples=40, deadline=None)
 @given(st.lists(busy_client, min_size=2, max_size=6))
 def test_shares_converge_to_the_weights(drawn: list[tuple[int, int, int]]) -> None:
-    """G4: whatever the length of kernels, and whether one asks again at once."""
+    """Whatever the length of kernels, and whether one asks again at once."""
     clients = [Client(f"c{i}", Share(weight), kernel, back) for i, (weight, kernel, back) in enumerate(drawn)]
     machine = Machine(clients, longest_wait=10**12)
     machine.run(60 * 10**9)
@@ -333,10 +334,11 @@ def test_shares_converge_to_the_weights(drawn: list[tuple[int, int, int]]) -> No
 late_client = st.tuples(st.integers(1, 8), st.sampled_from([MS // 10, MS, 7 * MS]), st.integers(0, 20_000))
 
 
+@pytest.mark.requirement("G4")
 @settings(max_examples=60, deadline=None)
 @given(st.lists(late_client, min_size=2, max_size=5))
 def test_weights_hold_from_the_last_arrival_on(drawn: list[tuple[int, int, int]]) -> None:
-    """G4: whoever was alone before, and for however long: within 100 turns each has its part, but for two turns."""
+    """Whoever was alone before, and for however long: within 100 turns each has its part, but for two turns."""
     clients = [Client(f"c{i}", Share(weight), kernel) for i, (weight, kernel, _) in enumerate(drawn)]
     late = {i: at * MS for i, (_, _, at) in enumerate(drawn)}
     machine = Machine(clients, longest_wait=10**12, late=late)
@@ -349,10 +351,11 @@ def test_weights_hold_from_the_last_arrival_on(drawn: list[tuple[int, int, int]]
         assert abs(part - sum(got) * client.share.weight / weights) <= 2 * (QUANTUM + client.kernel)
 
 
+@pytest.mark.requirement("M5")
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([MS, 7 * MS, 45 * MS])), min_size=1, max_size=6))
 def test_percentages_are_had_and_kept_to(drawn: list[tuple[int, int]]) -> None:
-    """M5: each gets what it asked for as long as all together ask for no more than 90 %, and never more."""
+    """Each gets what it asked for as long as all together ask for no more than 90 %, and never more."""
     parts, clients = [5 * tenth for tenth, _ in drawn], []
     factor = min(1.0, 90 / sum(parts))
     for i, (part, (_, kernel)) in enumerate(zip(parts, drawn, strict=True)):

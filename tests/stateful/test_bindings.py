@@ -1,4 +1,4 @@
-"""No card is ever given away twice, whatever becomes of Bindings and of the extenders that sent them (B1).
+"""No card is ever given away twice, whatever becomes of Bindings and of the extenders that sent them.
 
 Bindings get lost, are executed and not answered, or are executed at any later time: by an API server that stood still,
 from a socket that somebody else's proxy kept. Meanwhile extenders are killed, follow one another with another
@@ -10,6 +10,7 @@ import contextlib
 import copy
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +28,8 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import KubeError
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+pytestmark = pytest.mark.requirement("B1")
 
 CARD_MIB = 15 * 1024
 PODS = 8

@@ -1,4 +1,4 @@
-"""Whatever the bytes, a parser of untrusted input raises its own errors only, in bounded memory (B1, B2)."""
+"""Whatever the bytes, a parser of untrusted input raises its own errors only, in bounded memory."""
 
 import tracemalloc
 
@@ -7,6 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.fuzz.targets import TARGETS
+
+pytestmark = pytest.mark.requirement("B1", "B2")
 
 RUNS = 40
 MOST_BYTES = 128 * 1024**2

@@ -19,7 +19,7 @@ class LoopLag:
         self._look_every = look_every
         self.seconds = Histogram(
             f"gputile_{component}_event_loop_lag_seconds",
-            f"How late a timer of {look_every:g} s ran.",
+            "How late a timer of the event loop ran, seconds; above 0.05 something holds up all answers.",
             buckets=_SECONDS,
             registry=None,
         )

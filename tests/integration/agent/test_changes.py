@@ -86,8 +86,9 @@ def test_a_mode_change_waits_for_the_gpu_pods(short: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("M12")
 def test_a_pod_that_is_bound_while_the_mode_changes_is_served(short: Path) -> None:
-    """M12: what was decided before the scheduler saw the node closed arrives at what it was decided for."""
+    """What was decided before the scheduler saw the node closed arrives at what it was decided for."""
 
     async def main() -> None:
         async with scene(short, "share") as here:
@@ -203,8 +204,9 @@ def test_a_unit_that_is_too_small_is_refused_with_the_smallest_valid(short: Path
     asyncio.run(main())
 
 
+@pytest.mark.requirement("G3", "G5")
 def test_time_slicing_books_replicas_and_keeps_strangers_apart(short: Path) -> None:
-    """G3, G5: the scheduler books the card, so it knows whose pods are on it; a stranger is never sent there."""
+    """The scheduler books the card, so it knows whose pods are on it; a stranger is never sent there."""
 
     async def main() -> None:
         labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "4"}
@@ -233,8 +235,9 @@ def test_time_slicing_books_replicas_and_keeps_strangers_apart(short: Path) -> N
     asyncio.run(main())
 
 
+@pytest.mark.requirement("G5")
 def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: Path) -> None:
-    """G5: its controller would make the next pod at once, and that one would fail too, without end."""
+    """Its controller would make the next pod at once, and that one would fail too, without end."""
 
     async def main() -> None:
         labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "2"}

@@ -5,6 +5,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
 from tests.corebuilders import container
@@ -15,8 +17,9 @@ from tests.localcluster.processtree import children, command
 CARD_MIB = 15360
 
 
+@pytest.mark.requirement("M5")
 def test_an_arbiter_that_hangs_ends_with_its_agent(short: Path) -> None:
-    """M5: it holds the lock that the next agent's arbiter waits for."""
+    """It holds the lock that the next agent's arbiter waits for."""
 
     def arbiters(agent: int) -> list[int]:
         return [pid for pid in children(agent) if "gputile.node.arbiter" in command(pid)]

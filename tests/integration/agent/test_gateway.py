@@ -1,4 +1,4 @@
-"""The gateway's life with agents that do not behave (G1)."""
+"""The gateway's life with agents that do not behave."""
 
 import asyncio
 import subprocess
@@ -15,6 +15,8 @@ from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import cancelled, scene
 from tests.localcluster.processtree import children
+
+pytestmark = pytest.mark.requirement("G1")
 
 SILENT_AGENT = (
     "import os, socket, time; s = socket.socket(fileno=int(os.environ['GPUTILE_GATEWAY_FD'])); time.sleep(60)"

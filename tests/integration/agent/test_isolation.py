@@ -21,8 +21,9 @@ from tests.native.container import Container
 MODES = sorted(mode.value for mode in ISOLATED)
 
 
+@pytest.mark.requirement("M4", "M5", "U3")
 def test_a_container_of_an_isolated_mode(short: Path) -> None:
-    """M4, M5, U3: 2 GiB asked for are 2 GiB to CUDA, by the files that the agent mounts; no other mode gets them."""
+    """2 GiB asked for are 2 GiB to CUDA, by the files that the agent mounts; no other mode gets them."""
 
     async def main() -> None:
         for number, mode in enumerate([*MODES, Mode.SHARE.value]):
@@ -42,8 +43,9 @@ def test_a_container_of_an_isolated_mode(short: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("M4")
 def test_what_others_have_beside_the_files_of_containers_stays(short: Path) -> None:
-    """M4: the directory may be one that others use too, /run say."""
+    """The directory may be one that others use too, /run say."""
 
     async def main() -> None:
         async with scene(short, "cgpu") as here:
@@ -62,11 +64,12 @@ def test_what_others_have_beside_the_files_of_containers_stays(short: Path) -> N
     asyncio.run(main())
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("remembered", [True, False])
 def test_an_answer_without_the_library_starts_nothing_for_good(
     short: Path, monkeypatch: pytest.MonkeyPatch, *, remembered: bool
 ) -> None:
-    """M4: the kubelet keeps it, while the node can isolate again and through the agent's death."""
+    """The kubelet keeps it, while the node can isolate again and through the agent's death."""
 
     def missing() -> Path:
         raise LibraryMissing("this gputile has no library")
@@ -99,8 +102,9 @@ def test_an_answer_without_the_library_starts_nothing_for_good(
     asyncio.run(main())
 
 
+@pytest.mark.requirement("B1", "M4")
 def test_the_next_pod_waits_for_what_is_left_of_one_that_was_deleted_by_force(short: Path) -> None:
-    """B1, M4: its object and its devices are gone, and its process still has the card's memory."""
+    """Its object and its devices are gone, and its process still has the card's memory."""
 
     async def main() -> None:
         async with scene(short, "cgpu", (15 * 1024,)) as here:

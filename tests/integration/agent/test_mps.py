@@ -39,8 +39,9 @@ def test_each_card_has_its_daemon_and_each_client_its_limit(short: Path) -> None
     asyncio.run(main())
 
 
+@pytest.mark.requirement("M7", "M10")
 def test_a_pod_on_two_cards_has_one_daemon_for_both(short: Path) -> None:
-    """M7, M10: a CUDA client has one pipe directory, and so one daemon."""
+    """A CUDA client has one pipe directory, and so one daemon."""
 
     async def main() -> None:
         async with scene(short, "mps", (15360, 15360)) as here:
@@ -96,8 +97,9 @@ def test_a_daemon_that_ends_is_started_again_and_meanwhile_nothing_is_offered(sh
     asyncio.run(main())
 
 
+@pytest.mark.requirement("M7")
 def test_daemons_outlive_an_agent_that_is_killed_and_end_with_one_that_stops(short: Path) -> None:
-    """M7: the clients of a daemon would fail with it."""
+    """The clients of a daemon would fail with it."""
 
     def running(directory: Path) -> list[int]:
         return daemons(directory / "state")
@@ -123,8 +125,9 @@ def test_daemons_outlive_an_agent_that_is_killed_and_end_with_one_that_stops(sho
     asyncio.run(main())
 
 
+@pytest.mark.requirement("M7")
 def test_where_root_of_a_container_could_leave_a_program_for_the_node_no_daemon_runs(short: Path) -> None:
-    """M7: containers can write to the pipes of their daemons, so these are on a file system that is mounted nosuid."""
+    """Containers can write to the pipes of their daemons, so these are on a file system that is mounted nosuid."""
 
     async def main() -> None:
         async with scene(short, "mps", (15360, 15360)) as here:

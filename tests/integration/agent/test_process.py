@@ -6,6 +6,8 @@ import statistics
 import time
 from pathlib import Path
 
+import pytest
+
 from gputile.api.config.v1alpha1 import Configuration, Trust
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
 from tests.corebuilders import container
@@ -37,8 +39,9 @@ def answers(here: ProcessScene) -> int:
     return sum(map(len, here.kubelet.manager.seconds.values()))
 
 
+@pytest.mark.requirement("G1", "B1")
 def test_no_pod_fails_while_agents_die(short: Path) -> None:
-    """G1, B1: the gateway stays, so the kubelet's calls wait for the next agent, and no admission fails."""
+    """The gateway stays, so the kubelet's calls wait for the next agent, and no admission fails."""
 
     async def main() -> None:
         choice = random.Random(12)

@@ -16,10 +16,11 @@ async def nobody(method: str, resource: str, body: bytes) -> bytes:
     raise AssertionError(f"{method} of {resource}")
 
 
+@pytest.mark.requirement("G1")
 def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_is_served(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G1: the plugin is there meanwhile, and the kubelet is asked again."""
+    """The plugin is there meanwhile, and the kubelet is asked again."""
     monkeypatch.setattr(registration, "ANSWER_WITHIN_S", 0.2)
     monkeypatch.setattr(registration, "LOOK_EVERY_S", 0.05)
     callers: list[asyncio.StreamWriter] = []

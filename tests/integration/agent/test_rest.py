@@ -36,8 +36,9 @@ async def some_rounds(here: Scene, count: int = 4) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.requirement("B1")
 def test_at_rest_nothing_is_gone_through_again(short: Path, rounds: list[int]) -> None:
-    """B1: but a change of any of the three, the kubelet's list, the pods or what they hold, is seen."""
+    """But a change of any of the three, the kubelet's list, the pods or what they hold, is seen."""
 
     async def main() -> None:
         async with scene(short) as here:

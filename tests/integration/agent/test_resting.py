@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, MODEL_LABEL
 from gputile.node.agent.status.published import DRIVER_PROBLEM
@@ -34,8 +36,9 @@ async def answered(url: str) -> str:
     return await asyncio.to_thread(ask)
 
 
+@pytest.mark.requirement("M1", "U11")
 def test_it_rests_without_a_gpu_and_starts_with_one(short: Path) -> None:
-    """M1: whatever labels come and go, an agent runs wherever there is a GPU. U11: what the last one said goes."""
+    """Whatever labels come and go, an agent runs wherever there is a GPU. What the last one said goes."""
 
     async def main() -> None:
         (port,) = free_ports(1)
@@ -66,8 +69,9 @@ def test_it_rests_without_a_gpu_and_starts_with_one(short: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("U11")
 def test_a_node_whose_gpus_are_gone_is_one_without(short: Path) -> None:
-    """U11: what an agent said of it is removed, what others say stays."""
+    """What an agent said of it is removed, what others say stays."""
 
     async def main() -> None:
         async with process_scene(short, {MODE_LABEL: "cgpu"}, [15360], Configuration(), seed=3) as here:
@@ -87,8 +91,9 @@ def test_a_node_whose_gpus_are_gone_is_one_without(short: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("L1")
 def test_a_card_without_a_driver_is_told(short: Path) -> None:
-    """L1: it advertises nothing, and an event states the remedy."""
+    """It advertises nothing, and an event states the remedy."""
 
     async def main() -> None:
         async with process_scene(short, {}, [], Configuration(), visible=False) as here:

@@ -191,10 +191,11 @@ def test_a_lost_checkpoint_is_read_from_the_kubelet(short: Path) -> None:
     asyncio.run(main("half"))
 
 
+@pytest.mark.requirement("B1", "M4")
 def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_next(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B1, M4: each of two containers of one size keeps its own allocation, and its own count of what it holds.
+    """Each of two containers of one size keeps its own allocation, and its own count of what it holds.
 
     A kubelet does forget when another one refuses the pod, since not all of its containers run yet, and dies before it
     has told the API server.
@@ -335,8 +336,9 @@ def test_the_limits_are_there_before_the_container(short: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("B1")
 def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(short: Path) -> None:
-    """B1: a pod that has ended is taken for one that runs, for the watch lags and the kubelet's checkpoint is older."""
+    """A pod that has ended is taken for one that runs, for the watch lags and the kubelet's checkpoint is older."""
 
     async def main() -> None:
         async with scene(short, "default", (81920,) * 2) as here:
@@ -390,8 +392,9 @@ def test_an_upgrade_with_two_agents_at_once_hands_over(short: Path, one_at_a_tim
     asyncio.run(main())
 
 
+@pytest.mark.requirement("G1")
 def test_no_pod_fails_while_agents_hand_over(short: Path) -> None:
-    """G1: pods come all the time, agents come one after the other, and each pod runs at its first try."""
+    """Pods come all the time, agents come one after the other, and each pod runs at its first try."""
 
     async def main() -> None:
         async with scene(short, "share", (81920,) * 8) as here:
@@ -480,8 +483,9 @@ def test_a_checkpoint_that_cannot_be_written_is_written_later(short: Path) -> No
     asyncio.run(main())
 
 
+@pytest.mark.requirement("B6")
 def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -> None:
-    """B6: a sick card leaves all the same, and what was not written down is written later."""
+    """A sick card leaves all the same, and what was not written down is written later."""
 
     async def main() -> None:
         async with scene(short, "share") as here:

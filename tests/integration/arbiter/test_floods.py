@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import pytest
+
 from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
 from gputile.node.arbiter.connection import MOST_READ, Connection
 from gputile.node.arbiter.listener import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
@@ -130,8 +132,9 @@ async def take_turn(peer: socket.socket) -> None:
     await loop.sock_sendall(peer, Message(MessageKind.DONE, turn=turn.turn).encode())
 
 
+@pytest.mark.requirement("M5")
 def test_a_flood_from_many_connections_gets_no_more_than_its_allowance(tmp_path: Path) -> None:
-    """M5: what is handled of it while another container takes its turns."""
+    """What is handled of it while another container takes its turns."""
 
     async def main() -> None:
         arbiter, loop = Recorder(), asyncio.get_running_loop()
@@ -159,8 +162,9 @@ def test_a_flood_from_many_connections_gets_no_more_than_its_allowance(tmp_path:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("M5")
 def test_floods_of_several_containers_have_an_allowance_together(tmp_path: Path) -> None:
-    """M5: what is handled of all of them while another container takes its turns; each has its part."""
+    """What is handled of all of them while another container takes its turns; each has its part."""
 
     async def main() -> None:
         arbiter, loop, names = Recorder(), asyncio.get_running_loop(), [f"bad{i}" for i in range(4)]
@@ -207,8 +211,9 @@ def test_one_that_says_too_much_is_heard_to_the_end_and_in_order(tmp_path: Path)
     asyncio.run(main())
 
 
+@pytest.mark.requirement("M5")
 def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tmp_path: Path) -> None:
-    """M5: and another container takes its turns meanwhile."""
+    """And another container takes its turns meanwhile."""
     with ArbiterProcess(tmp_path) as arbiter:
         bad, good = arbiter.assign({name: [CardClaim(CARD)] for name in ("bad", "good")})
         with program(LOOP, str(bad), GREETING.hex()) as loop, socket.socket(socket.AF_UNIX) as peer:
@@ -228,8 +233,9 @@ def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tm
             assert 0 < int(greeted) <= CONNECTIONS_AT_ONCE + CONNECTIONS_PER_S * float(seconds)
 
 
+@pytest.mark.requirement("M4")
 def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> None:
-    """M4: though what it said last was never read."""
+    """Though what it said last was never read."""
 
     async def main() -> None:
         arbiter, loop = Recorder(), asyncio.get_running_loop()
@@ -257,8 +263,8 @@ def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("M4")
 def test_the_turn_of_a_flood_that_ends_goes_to_another(tmp_path: Path) -> None:
-    """M4"""
 
     async def main() -> None:
         arbiter = Recorder()

@@ -97,23 +97,25 @@ def keeps_to(process: Busy, cap: float, more: float = 1.05) -> bool:
     return any(process.share_over(seconds) < cap * more for seconds in (2.0, 10.0))
 
 
+@pytest.mark.requirement("M5")
 @pytest.mark.parametrize("style", ["async", "sync"])
 def test_30_and_60_percent(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, style: str) -> None:
-    """M5: 1 to 2 within 5 %, and both under their caps, by the card's clock of what was done in which time."""
+    """1 to 2 within 5 %, and both under their caps, by the card's clock of what was done in which time."""
     processes = start(stack, arbiter, gpus, [percent(gpus.uuids[0], 30), percent(gpus.uuids[0], 60)], style)
     until_ratio(processes, 2.0)
     for process, cap in zip(processes, (0.30, 0.60), strict=True):
         assert keeps_to(process, cap)
 
 
+@pytest.mark.requirement("G4")
 @pytest.mark.parametrize("style", ["async", "sync"])
 def test_weights_1_to_3(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, style: str) -> None:
-    """G4"""
     until_ratio(start(stack, arbiter, gpus, [CardClaim(gpus.uuids[0], 1), CardClaim(gpus.uuids[0], 3)], style), 3.0)
 
 
+@pytest.mark.requirement("G4")
 def test_a_low_weight_and_a_low_priority_progress(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
-    """G4: nobody starves."""
+    """Nobody starves."""
     card = gpus.uuids[0]
     low, high, light = start(
         stack, arbiter, gpus, [CardClaim(card), CardClaim(card, 1000, priority=9), CardClaim(card)]
@@ -128,8 +130,9 @@ def test_a_low_weight_and_a_low_priority_progress(stack: ExitStack, arbiter: Arb
     assert got[1] > 4 * (got[0] + got[2])
 
 
+@pytest.mark.requirement("M5")
 def test_a_lone_container_under_a_cap(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
-    """M5: core_mem does not give more than was asked for, even where nobody else is there."""
+    """Core_mem does not give more than was asked for, even where nobody else is there."""
     (process,) = start(stack, arbiter, gpus, [percent(gpus.uuids[0], 30)])
     measure([process], SECOND // 2)
     assert gets(process, 0.1)
@@ -166,10 +169,11 @@ def test_the_arbiter_dies_and_comes_back(stack: ExitStack, arbiter: ArbiterProce
     until_ratio(processes, 2.0)
 
 
+@pytest.mark.requirement("M4")
 def test_one_that_was_alone_goes_on_when_the_arbiter_dies(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus
 ) -> None:
-    """M4: at its share, from now on; the time for which nobody else wanted the card is not owed."""
+    """At its share, from now on; the time for which nobody else wanted the card is not owed."""
     one, _ = arbiter.assign({name: [CardClaim(gpus.uuids[0])] for name in ("one", "idle")})
     (one.parent / "share").write_text(f"gputile-share 1\nquantum 30000\ncard {gpus.uuids[0]} 250000\nend\n")
     process = stack.enter_context(Busy(gpus, one))
@@ -180,10 +184,11 @@ def test_one_that_was_alone_goes_on_when_the_arbiter_dies(
     assert keeps_to(process, 0.25, 1.1)
 
 
+@pytest.mark.requirement("M5")
 def test_a_program_that_closes_descriptors_it_does_not_know(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """M5: it comes back under the arbiter, writes nothing into what has their numbers now, and does not spin."""
+    """It comes back under the arbiter, writes nothing into what has their numbers now, and does not spin."""
     lost = tmp_path / "lost"
     monkeypatch.setenv("LOST", str(lost))
     one, two = start(stack, arbiter, gpus, [CardClaim(gpus.uuids[0], weight) for weight in (1, 3)])
@@ -280,8 +285,9 @@ def test_two_cards_are_apart(stack: ExitStack, arbiter: ArbiterProcess, tmp_path
     assert keeps_to(processes[0], 0.2)
 
 
+@pytest.mark.requirement("M5", "G4")
 def test_kernels_over_two_cards(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
-    """M5, G4: two containers whose kernels need both cards, and one on the first alone: a third of that for each."""
+    """Two containers whose kernels need both cards, and one on the first alone: a third of that for each."""
     gpus = FakeGpus(tmp_path, mib=(16384, 16384))
     both, one = [CardClaim(uuid) for uuid in gpus.uuids], [CardClaim(gpus.uuids[0])]
     paths = arbiter.assign({"x": both, "y": both, "z": one})
@@ -301,10 +307,11 @@ def test_kernels_over_two_cards(stack: ExitStack, arbiter: ArbiterProcess, tmp_p
     raise AssertionError(parts)
 
 
+@pytest.mark.requirement("M4")
 def test_a_lone_container_gets_what_it_gets_without_the_library(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus
 ) -> None:
-    """M4: more than 98 %, in the best of some rounds; a busy machine slows either down now and then."""
+    """More than 98 %, in the best of some rounds; a busy machine slows either down now and then."""
     (path,) = arbiter.assign({"one": [CardClaim(gpus.uuids[0])]})
     best = 0.0
     for _ in range(6):

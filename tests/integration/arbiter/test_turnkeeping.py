@@ -105,10 +105,11 @@ def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("G4")
 def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G4: who had how much of a card can be seen, and no counter falls."""
+    """Who had how much of a card can be seen, and no counter falls."""
     monkeypatch.setattr(arbiter_process, "REPORT_EVERY_S", 0.05)
     told: list[Mapping[tuple[str, str], int]] = []
 

@@ -18,11 +18,13 @@ json_values = st.recursive(
 fields = st.sampled_from(["apiVersion", "kind", "gpuMemoryUnit", "placement", "maxPodsPerGpu", "trust", "by", "x"])
 
 
+@pytest.mark.requirement("U1", "U7", "M9")
 def test_an_empty_file_is_the_defaults_u1_u7_m9() -> None:
     configuration = load_configuration(None)
     assert (configuration.unit_mib, configuration.max_pods_per_gpu, configuration.placement) == (1024, 16, "binpack")
 
 
+@pytest.mark.requirement("U2")
 @pytest.mark.parametrize(("unit", "mib"), [("64MiB", 64), ("128MiB", 128), ("1GiB", 1024), ("2Gi", 2048)])
 def test_units_from_64_mib_are_valid_u2(unit: str, mib: int) -> None:
     assert load_configuration({"gpuMemoryUnit": unit}).unit_mib == mib
@@ -57,6 +59,7 @@ def test_anything_is_a_configuration_or_a_configuration_error(data: Any) -> None
         assert 64 <= load_configuration(data).unit_mib < 2**31
 
 
+@pytest.mark.requirement("G5")
 @pytest.mark.parametrize(
     ("trust", "groups"),
     [
@@ -70,6 +73,7 @@ def test_trust_groups_are_namespaces_unless_configured_g5(trust: dict[str, Any],
     assert {name: configuration.trust_group(pod(namespace=name)) for name in groups} == groups
 
 
+@pytest.mark.requirement("G4")
 @pytest.mark.parametrize("time", [{"maxWeight": 0}, {"maxWeight": 1001}, {"namespaceMaxWeight": {"team": 0}}])
 def test_a_limit_of_weights_is_a_weight_g4(time: dict[str, object]) -> None:
     with pytest.raises(

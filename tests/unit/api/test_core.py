@@ -23,6 +23,7 @@ def test_a_pod_keeps_what_gputile_reads_and_skips_the_rest() -> None:
     assert pod.metadata.owner_references[0].controller
 
 
+@pytest.mark.requirement("U4")
 @pytest.mark.parametrize(
     ("phase", "finished"),
     [("Pending", False), ("Running", False), ("Unknown", False), ("", False), ("Succeeded", True), ("Failed", True)],
@@ -31,6 +32,7 @@ def test_only_a_pod_whose_containers_have_stopped_is_finished_u4(phase: str, fin
     assert msgspec.json.decode(f'{{"status": {{"phase": "{phase}"}}}}', type=Pod).finished is finished
 
 
+@pytest.mark.requirement("U4")
 def test_a_deleting_pod_is_not_finished_u4() -> None:
     text = '{"metadata": {"deletionTimestamp": "2030-01-01T00:00:00Z"}, "status": {"phase": "Running"}}'
     assert not msgspec.json.decode(text, type=Pod).finished

@@ -72,6 +72,7 @@ def test_what_kubernetes_refuses_is_refused(text: str) -> None:
         parse_quantity(text)
 
 
+@pytest.mark.requirement("G2")
 @pytest.mark.parametrize(
     ("value", "rule"),
     [
@@ -92,6 +93,7 @@ def test_counts_say_which_rule_is_broken_g2(value: str | float, rule: str) -> No
         parse_count(value)
 
 
+@pytest.mark.requirement("U2")
 @pytest.mark.parametrize(
     ("text", "mib"),
     [("128MiB", 128), ("128 MiB", 128), ("128Mi", 128), ("1GiB", 1024), ("2Gi", 2048), (" 64MiB ", 64), ("0MiB", 0)],
@@ -100,6 +102,7 @@ def test_memory_units_as_documents_and_kubernetes_write_them_u2(text: str, mib: 
     assert parse_mib(text) == mib
 
 
+@pytest.mark.requirement("U2")
 @pytest.mark.parametrize("text", ["128", "128MB", "1G", "128M", "-1MiB", "1.5GiB", "MiB", ""])
 def test_other_memory_units_are_refused_u2(text: str) -> None:
     with pytest.raises(QuantityError, match="memory size"):

@@ -1,4 +1,4 @@
-"""``gputile explain POD``: each answer, its exit code, and input that cannot be used (B4)."""
+"""``gputile explain POD``: each answer, its exit code, and input that cannot be used."""
 
 import json
 import time
@@ -14,6 +14,8 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.tools.simulator.naming import make_gpu_uuid
 from tests.corebuilders import allocation_text, share
+
+pytestmark = pytest.mark.requirement("B4")
 
 run = CliRunner()
 CLUSTER = """
@@ -116,10 +118,11 @@ nodes:
 """
 
 
+@pytest.mark.requirement("B4", "M13")
 @pytest.mark.parametrize(("ends_in_s", "code"), [(60, 3), (-60, 0)])
 @pytest.mark.parametrize("config", ["", "admission: {gangs: true}"])
 def test_places_that_are_kept_count_until_they_end(tmp_path: Path, ends_in_s: int, code: int, config: str) -> None:
-    """B4, M13: also where no configuration says that gangs are planned, as the chart's does."""
+    """Also where no configuration says that gangs are planned, as the chart's does."""
     card = share(make_gpu_uuid("a", 0), 15 * 1024)
     hold = Reservation(
         "g/1", 1, 1, "a", time.time_ns() + ends_in_s * 10**9, Allocation((card,), {}, 1024, mode="share")
@@ -132,8 +135,9 @@ def test_places_that_are_kept_count_until_they_end(tmp_path: Path, ends_in_s: in
     assert ("team/member 15" in text) == (ends_in_s > 0)
 
 
+@pytest.mark.requirement("B4")
 def test_what_is_assumed_is_said(state: str, tmp_path: Path) -> None:
-    """B4: where no configuration is given, the answer says by which settings it holds."""
+    """Where no configuration is given, the answer says by which settings it holds."""
     result = run.invoke(app, ["explain", "--cluster", state, "team/fits"])
     assert "note: the cluster's configuration is not known (no --config). Assumed: gangs are planned" in result.stderr
     assert "gpuMemoryUnit 1024MiB, maxPodsPerGpu 16, placement binpack, trust by namespace" in result.stderr

@@ -1,4 +1,4 @@
-"""Commands that read a live cluster go by the configuration that is in force there (B4, V3)."""
+"""Commands that read a live cluster go by the configuration that is in force there."""
 
 import json
 import time
@@ -15,6 +15,8 @@ from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.apiserver import FakeApiServer
+
+pytestmark = pytest.mark.requirement("B4", "V3")
 
 run = CliRunner()
 GIB = 1024
@@ -48,6 +50,7 @@ def kept(ends_in_s: int) -> Pod:
     return pod("member", mem=15, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
 
 
+@pytest.mark.requirement("M13")
 @pytest.mark.parametrize(
     ("configuration", "ends_in_s", "fits"),
     [
@@ -61,7 +64,7 @@ def kept(ends_in_s: int) -> Pod:
 def test_kept_places_count_where_gangs_are_planned(
     server: FakeApiServer, kubeconfig: str, configuration: str | None, ends_in_s: int, fits: bool
 ) -> None:
-    """M13: also where the configuration cannot be read, since the chart's default is that they are."""
+    """Also where the configuration cannot be read, since the chart's default is that they are."""
     put(server, machine(), kept(ends_in_s), pod("w", mem=4))
     if configuration is not None:
         configure(server, configuration)
@@ -76,8 +79,9 @@ def test_kept_places_count_where_gangs_are_planned(
         assert (said in result.stderr) == (configuration is None)
 
 
+@pytest.mark.requirement("B4", "U7")
 def test_the_most_pods_of_a_card_are_those_of_the_installation(server: FakeApiServer, kubeconfig: str) -> None:
-    """B4, U7: as many as the release says, no more and no fewer."""
+    """As many as the release says, no more and no fewer."""
     put(server, machine("cgpu"), pod("w", mem=1))
     for i in range(8):
         held = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-n-0", GIB))}
@@ -104,8 +108,9 @@ def test_another_namespace_and_a_reader_without_the_right(server: FakeApiServer,
     assert "ConfigMap gputile cannot be read: " in run.invoke(app, command).stderr
 
 
+@pytest.mark.requirement("U5", "V3")
 def test_the_unit_of_the_installation_goes_before_that_of_the_nodes(server: FakeApiServer, kubeconfig: str) -> None:
-    """U5, V3: a pod that was stamped with no unit asks in the configured one, as the extender reads it."""
+    """A pod that was stamped with no unit asks in the configured one, as the extender reads it."""
     put(server, machine(), pod("w", mem=4))
     configure(server, "gpuMemoryUnit: 128MiB")
     answer: Any = json.loads(run.invoke(app, ["explain", "w", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)

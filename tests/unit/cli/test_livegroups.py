@@ -1,4 +1,4 @@
-"""``gputile simulate --from-cluster`` knows the PodGroups of the live cluster, and says where it does not (B4, M13)."""
+"""``gputile simulate --from-cluster`` knows the PodGroups of the live cluster, and says where it does not."""
 
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, POD_GROUP_LABEL
 from gputile.cli.main import app
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.apiserver import FakeApiServer
+
+pytestmark = pytest.mark.requirement("B4", "M13")
 
 run = CliRunner()
 GIB = 1024

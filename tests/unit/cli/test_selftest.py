@@ -19,8 +19,9 @@ from tests.fakes.cuda import library
 RUNNER = CliRunner()
 
 
+@pytest.mark.requirement("M4")
 def test_memory_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """M4: every way to memory gets the limit less a context, and no more."""
+    """Every way to memory gets the limit less a context, and no more."""
     monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0", "-o", "json"])
     assert done.exit_code == 0, done.output
@@ -30,8 +31,9 @@ def test_memory_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["got_mib"] == row["limit_mib"] - 64 for row in rows if row["processes"] == 1)
 
 
+@pytest.mark.requirement("M4")
 def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """M4: where nothing is enforced, the proof fails and says what was got."""
+    """Where nothing is enforced, the proof fails and says what was got."""
     nothing = tmp_path / "none.so"
     nothing.write_bytes((library().parent / "libnvidia-ml.so.1").read_bytes())  # a library that enforces nothing
     monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
@@ -71,11 +73,12 @@ def _one_account_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_check, "_start", mixed)
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("fault", [_one_limit_for_all, _a_limit_for_each_process, _one_account_for_all])
 def test_a_fault_between_processes_is_seen(
     monkeypatch: pytest.MonkeyPatch, fault: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    """M4: limits that hold for a process alone, and not for two allocations side by side, fail the proof."""
+    """Limits that hold for a process alone, and not for two allocations side by side, fail the proof."""
     monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
     fault(monkeypatch)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0", "-o", "json"])
@@ -85,8 +88,9 @@ def test_a_fault_between_processes_is_seen(
     assert done.exit_code == 1
 
 
+@pytest.mark.requirement("M4")
 def test_unknown_functions_are_listed(tmp_path: Path) -> None:
-    """M4: the functions that containers will not get are listed, and are an error for a script."""
+    """The functions that containers will not get are listed, and are an error for a script."""
     done = RUNNER.invoke(app, ["selftest", "symbols", "--driver", str(library()), "-o", "json"])
     assert done.exit_code == 1
     assert json.loads(done.stdout)["unknown"] == ["cuMemAllocQuantum"]

@@ -30,6 +30,7 @@ def write(directory: Path, name: str, text: str) -> str:
     return str(directory / name)
 
 
+@pytest.mark.requirement("V2")
 @pytest.mark.parametrize(
     ("name", "row", "total"),
     [
@@ -38,7 +39,6 @@ def write(directory: Path, name: str, text: str) -> str:
     ],
 )
 def test_the_documents_tables(name: str, row: list[str], total: str) -> None:
-    """V2."""
     result = run.invoke(app, ["simulate", "--cluster", str(EXAMPLES / f"{name}.yaml"), "-o", "inspect"])
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -76,9 +76,10 @@ def test_amounts_that_are_no_amounts_cannot_be_used(tmp_path: Path, amount: str)
     assert 'limits["aliyun.com/gpu-mem"]' in result.stderr.replace("\n", "")
 
 
+@pytest.mark.requirement("G2")
 @pytest.mark.parametrize("amount", ["0.5", "16Gi"])
 def test_amounts_that_are_no_count_of_units_are_named(tmp_path: Path, amount: str) -> None:
-    """G2: field, rule and remedy."""
+    """Field, rule and remedy."""
     files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % amount)]
     result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1], "-o", "json"])
     assert result.exit_code == 3
@@ -120,14 +121,15 @@ def test_a_missing_file_and_a_missing_cluster() -> None:
     assert "--cluster" in result.stderr
 
 
+@pytest.mark.requirement("U2")
 def test_a_wrong_configuration_names_the_rule(tmp_path: Path) -> None:
-    """U2."""
     config = write(tmp_path, "g.yaml", "gpuMemoryUnit: 32MiB\n")
     result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, "c.yaml", NODE), "--config", config])
     assert result.exit_code == 2
     assert "the smallest valid unit is 64MiB" in result.stderr
 
 
+@pytest.mark.requirement("U2", "U3")
 @pytest.mark.parametrize("command", [["simulate", "-f"], ["explain", "p", "--cluster"]])
 @pytest.mark.parametrize(
     ("described", "configured", "code", "said"),
@@ -141,7 +143,7 @@ def test_a_wrong_configuration_names_the_rule(tmp_path: Path) -> None:
 def test_the_unit_of_the_configuration_and_of_the_description(
     tmp_path: Path, command: list[str], described: str, configured: str, code: int, said: str
 ) -> None:
-    """U2, U3: sixteen units of 128 MiB are 2 GiB; two units that differ are no cluster."""
+    """Sixteen units of 128 MiB are 2 GiB; two units that differ are no cluster."""
     files = [
         write(tmp_path, "c.yaml", NODE + described),
         write(tmp_path, "g.yaml", configured),
@@ -160,9 +162,9 @@ NO_CONFIGURATIONS = [
 ]
 
 
+@pytest.mark.requirement("U2")
 @pytest.mark.parametrize(("text", "why"), NO_CONFIGURATIONS, ids=range(4))
 def test_a_configuration_that_is_none_is_an_error_and_no_crash(tmp_path: Path, text: str, why: str) -> None:
-    """U2."""
     config = write(tmp_path, "g.yaml", text)
     arguments = ["simulate", "--cluster", write(tmp_path, "c.yaml", NODE), "--config", config]
     result = run.invoke(app, arguments)

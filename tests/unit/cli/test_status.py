@@ -1,4 +1,4 @@
-"""``gputile status`` as a user runs it, against an API server over a real socket (U11)."""
+"""``gputile status`` as a user runs it, against an API server over a real socket."""
 
 import json
 import threading
@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from gputile.cli.main import app
 from tests.fakes.apiserver import FakeApiServer
+
+pytestmark = pytest.mark.requirement("U11")
 
 run = CliRunner()
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gputile/deployments"
@@ -50,9 +52,10 @@ def test_deploying_then_deployed(server: FakeApiServer, kubeconfig: str) -> None
     assert "app.kubernetes.io/name=gputile,app.kubernetes.io/instance=gputile" in selectors
 
 
+@pytest.mark.requirement("U11")
 @pytest.mark.parametrize("text", ["gpuMemoryUnit: 2026-13-01", "maxPodsPerGpu: !!int x", "[" * 100_000], ids=range(3))
 def test_a_configuration_that_cannot_be_read_tells_no_unit(server: FakeApiServer, kubeconfig: str, text: str) -> None:
-    """U11: what is deployed is said all the same."""
+    """What is deployed is said all the same."""
     server.store[CONFIG_MAPS]["gputile"] = {"metadata": {"name": "gputile"}, "data": {"configuration.yaml": text}}
     server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(1)
     result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])

@@ -1,4 +1,4 @@
-"""``gputile simulate`` with what-ifs: more pods, another unit, fewer nodes (B4)."""
+"""``gputile simulate`` with what-ifs: more pods, another unit, fewer nodes."""
 
 import json
 import re
@@ -14,6 +14,8 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION, MEMOR
 from gputile.cli.main import app
 from gputile.core.devices.allocation import Allocation, CardShare, encode_allocation
 from gputile.tools.simulator.naming import make_gpu_uuid
+
+pytestmark = pytest.mark.requirement("B4")
 
 ROOT = Path(__file__).resolve().parents[3]
 run = CliRunner()
@@ -80,15 +82,17 @@ def test_more_comes_after_what_is_asked_for_anyway(files: dict[str, str]) -> Non
     assert answer["fit"]["nodes"] == {"b": 3}
 
 
+@pytest.mark.requirement("U3")
 def test_another_unit_changes_what_new_pods_ask_for(files: dict[str, str]) -> None:
-    """U3: four units are 512 MiB then; thirty of them fill a card of 15 GiB."""
+    """Four units are 512 MiB then; thirty of them fill a card of 15 GiB."""
     answer = simulated(files, "--unit", "128MiB", "--fit", files["small"])
     assert answer["fit"]["copies"] == 60
     assert simulated(files, "--unit", "1GiB", "--fit", files["small"])["fit"]["copies"] == 6
 
 
+@pytest.mark.requirement("U5")
 def test_another_unit_leaves_running_pods_their_bytes(files: dict[str, str], tmp_path: Path) -> None:
-    """U5: ten units of 1 GiB stay 10 GiB, and the 5 GiB that are left count in the new unit."""
+    """Ten units of 1 GiB stay 10 GiB, and the 5 GiB that are left count in the new unit."""
     share = CardShare(make_gpu_uuid("a", 0), 0, 10240)
     text = encode_allocation(Allocation((share,), {"c": (share,)}, 1024, mode="share"))
     manifest = yaml.safe_load(pod("runs", 10, "nodeName: a, "))
@@ -111,11 +115,12 @@ def test_pods_of_a_node_that_leaves_look_for_another_place(files: dict[str, str]
         assert [node["name"] for node in answer["nodes"]] == ["b"]
 
 
+@pytest.mark.requirement("U5")
 @pytest.mark.parametrize(("unit", "mib"), [("1GiB", 10240), ("128MiB", 1280)])
 def test_pods_of_a_node_that_leaves_count_in_the_unit_in_force(
     files: dict[str, str], tmp_path: Path, unit: str, mib: int
 ) -> None:
-    """U5: their controllers make them anew, and admission stamps them anew; what was kept for them is gone."""
+    """Their controllers make them anew, and admission stamps them anew; what was kept for them is gone."""
     share = CardShare(make_gpu_uuid("a", 0), 0, 5120)
     manifest = yaml.safe_load(pod("runs", 10, "nodeName: a, "))
     manifest["metadata"]["annotations"] = {

@@ -1,4 +1,4 @@
-"""A configuration file that changes while a component runs (U9, U10)."""
+"""A configuration file that changes while a component runs."""
 
 import asyncio
 import contextlib
@@ -13,6 +13,8 @@ from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.kube.config_file import follow, read
 from tests.fakes.apiserver import until
 
+pytestmark = pytest.mark.requirement("U9", "U10")
+
 
 def write(path: Path, text: str) -> None:
     """Change the file as the kubelet changes a mounted ConfigMap: whole, by a rename."""
@@ -21,8 +23,9 @@ def write(path: Path, text: str) -> None:
     os.replace(beside, path)
 
 
+@pytest.mark.requirement("U9")
 def test_a_change_is_taken_in_once_and_an_invalid_one_never(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """U9: a new unit arrives without a restart; what is not valid leaves the old one in force and says why."""
+    """A new unit arrives without a restart; what is not valid leaves the old one in force and says why."""
     path, taken = tmp_path / "configuration.yaml", list[Configuration]()
 
     async def scenario() -> None:
@@ -60,6 +63,7 @@ def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Path) -> 
     assert taken[0].unit_mib == 128
 
 
+@pytest.mark.requirement("U9")
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -79,7 +83,7 @@ def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Path) -> 
 def test_whatever_the_file_says_it_is_followed_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, why: str
 ) -> None:
-    """U9: nothing that a ConfigMap can hold ends the follower; the error is logged once, and the next change counts."""
+    """Nothing that a ConfigMap can hold ends the follower; the error is logged once, and the next change counts."""
     path, taken = tmp_path / "configuration.yaml", list[Configuration]()
 
     async def scenario() -> None:
@@ -108,11 +112,11 @@ SCALARS = st.sampled_from(
 )
 
 
+@pytest.mark.requirement("U9")
 @given(st.lists(st.tuples(KEYS, SCALARS | st.text(max_size=8)), max_size=4))
 def test_any_file_is_a_configuration_or_an_error_of_it(
     tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[str, str]]
 ) -> None:
-    """U9."""
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_text("\n".join(f"{key}: {value}" for key, value in lines), "utf-8")
     with contextlib.suppress(ConfigurationError):

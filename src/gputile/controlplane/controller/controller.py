@@ -112,18 +112,30 @@ class Controller:
         view, gangs, nodes = self.view, self.gangs, self.nodes
         metrics.registry.register(self._lag.seconds)
         gauge = metrics.gauge
-        gauge("gputile_controller_active", "1 while this replica acts.", self.leadership.active)
-        gauge("gputile_controller_synced", "1 once the cluster is listed.", lambda: not self.not_ready())
-        gauge("gputile_controller_gangs_waiting", "Gangs that have pods without a place.", lambda: gangs.waiting)
-        gauge("gputile_controller_gangs_planned", "Gangs that were given places.", lambda: gangs.planned)
-        gauge("gputile_controller_taints_written", "Changes of GPU taints.", lambda: nodes.tainted)
+        gauge("gputile_controller_active", "1 while this replica holds the Lease and acts.", self.leadership.active)
+        gauge("gputile_controller_synced", "1 once the cluster has been listed.", lambda: not self.not_ready())
+        gauge(
+            "gputile_controller_gangs_waiting", "Gangs with pods that have no GPUs reserved yet.", lambda: gangs.waiting
+        )
+        gauge(
+            "gputile_controller_gangs_planned",
+            "Gangs for whose pods GPUs were reserved, since the start.",
+            lambda: gangs.planned,
+        )
+        gauge(
+            "gputile_controller_taints_written",
+            "GPU taints that were set or removed, since the start.",
+            lambda: nodes.tainted,
+        )
         gauge(
             "gputile_controller_write_failures",
-            "Writes that were tried again.",
+            "Writes to the API server that failed and were tried again, since the start.",
             lambda: nodes.queue.failures + gangs.failures,
         )
-        gauge("gputile_controller_places_kept", "Pods of gangs whose cards are kept for them.", self._kept)
-        gauge("gputile_controller_silent_nodes", "GPU nodes whose agent is silent.", self._silent)
+        gauge(
+            "gputile_controller_places_kept", "Pods of gangs that have GPUs reserved and are not bound yet.", self._kept
+        )
+        gauge("gputile_controller_silent_nodes", "GPU nodes with the condition gputile.io/AgentSilent.", self._silent)
         metrics.labelled(
             "gputile_controller_nodes_by_unit",
             "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",

@@ -13,10 +13,17 @@ class ExtenderMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "gputile_extender_requests_total", "Calls by verb and outcome.", ["verb", "outcome"], registry=self.registry
+            "gputile_extender_requests_total",
+            "Calls of kube-scheduler, by verb and outcome.",
+            ["verb", "outcome"],
+            registry=self.registry,
         )
         self.seconds = Histogram(
-            "gputile_extender_request_seconds", "Time to answer.", ["verb"], buckets=_SECONDS, registry=self.registry
+            "gputile_extender_request_seconds",
+            "Time to answer kube-scheduler, seconds.",
+            ["verb"],
+            buckets=_SECONDS,
+            registry=self.registry,
         )
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:

@@ -142,11 +142,15 @@ class Extender:
 
     def _describe(self) -> None:
         gauge, ledger = self.metrics.gauge, self.ledger
-        gauge("gputile_extender_synced", "1 once pods and nodes are listed.", lambda: not self.not_ready())
-        gauge("gputile_extender_active", "1 while this replica may decide.", self._activity.active)
+        gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: not self.not_ready())
+        gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._activity.active)
         gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
         gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
-        gauge("gputile_ledger_unconfirmed", "Bindings not confirmed.", lambda: len(ledger.overdue(time.monotonic(), 0)))
+        gauge(
+            "gputile_ledger_unconfirmed",
+            "Bindings that the watch has not confirmed yet.",
+            lambda: len(ledger.overdue(time.monotonic(), 0)),
+        )
         gauge(
             "gputile_ledger_overallocated_gpus",
             "GPUs with more booked than they have: never, unless somebody else writes allocations.",

@@ -17,10 +17,17 @@ class WebhookMetrics:
             registry=self.registry,
         )  # fmt: skip
         self.seconds = Histogram(
-            "gputile_webhook_review_seconds", "Time to answer.", ["webhook"], buckets=_SECONDS, registry=self.registry
+            "gputile_webhook_review_seconds",
+            "Time to answer a review, seconds.",
+            ["webhook"],
+            buckets=_SECONDS,
+            registry=self.registry,
         )
         self.refusals = Counter(
-            "gputile_webhook_refusals_total", "Broken rules, by their names.", ["rule"], registry=self.registry
+            "gputile_webhook_refusals_total",
+            "Rules that refused pods broke, by name.",
+            ["rule"],
+            registry=self.registry,
         )
 
     def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:

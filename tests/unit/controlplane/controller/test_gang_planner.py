@@ -1,9 +1,10 @@
-"""Whose turn it is, what is said, and what counts as started (M13, B5)."""
+"""Whose turn it is, what is said, and what counts as started."""
 
 import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
 from gputile.api.config.v1alpha1 import Admission, Configuration
 from gputile.api.core import Node, ObjectMeta, Pod, SchedulingGate
@@ -14,6 +15,8 @@ from gputile.controlplane.controller.gang_planner import GangPlanner, Round
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import gpu_node, pod
+
+pytestmark = pytest.mark.requirement("M13", "B5")
 
 SECOND = 10**9
 NOW = 1_900_000_000

@@ -1,4 +1,4 @@
-"""Taints, and nodes whose agent is silent (G7, M2, U5)."""
+"""Taints, and nodes whose agent is silent."""
 
 import asyncio
 import copy
@@ -17,6 +17,8 @@ from gputile.controlplane.controller.taints import JsonPatch, taint_patch
 from gputile.controlplane.controller.work_queue import WorkQueue
 from gputile.kube.errors import AnswerLost, Conflict, Gone, Invalid, NotFound, ServerError
 from tests.corebuilders import gpu_node
+
+pytestmark = pytest.mark.requirement("G7", "M2", "U5")
 
 OURS = {"key": WHOLE_GPU, "effect": "NoSchedule"}
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

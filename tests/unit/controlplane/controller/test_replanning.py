@@ -1,4 +1,4 @@
-"""A plan is begun, or given anew, never both: whoever comes second fails, at any lag, wherever writes fail (M13).
+"""A plan is begun, or given anew, never both: whoever comes second fails, at any lag, wherever writes fail.
 
 The cluster is that of the stateful test; here it goes the ways that once left a gang running in part.
 """
@@ -11,6 +11,8 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.kube.errors import ConnectionFailed
 from tests.stateful.gangmodel import SECOND
 from tests.stateful.test_gangs import HOLD_SECONDS, LONGEST_SECONDS, YEAR, Gangs, bound_of
+
+pytestmark = pytest.mark.requirement("M13")
 
 FOUR = [f"g1-{i}" for i in range(4)]
 RENEWAL = HOLD_SECONDS * 4 // 5  # so late the places of a plan are given anew
@@ -133,8 +135,9 @@ def test_a_controller_forgets_pods_that_the_api_server_no_longer_has() -> None:
     machine.everything_settles()
 
 
+@pytest.mark.requirement("M13")
 def test_a_404_says_that_a_pod_is_gone_without_a_second_question() -> None:
-    """M13: the API server cannot be read after it has answered 404 to the write itself."""
+    """The API server cannot be read after it has answered 404 to the write itself."""
     machine = planned(units=4)
     machine.a_card_sickens_or_heals("b", [1])
     for uid in FOUR:

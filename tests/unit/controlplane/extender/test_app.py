@@ -1,4 +1,4 @@
-"""The HTTP verbs: kube-scheduler's wire format, and an answer to every byte sequence (B1; bad input never books)."""
+"""The HTTP verbs: kube-scheduler's wire format, and an answer to every byte sequence (bad input never books)."""
 
 import asyncio
 import json
@@ -19,6 +19,8 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+pytestmark = pytest.mark.requirement("B1")
 
 
 class Served:
@@ -105,8 +107,8 @@ def test_the_way_of_a_pod_as_kube_scheduler_sends_it() -> None:
     assert "gone" in served.ask("bind", {**bind, "PodName": "q"})["Error"]
 
 
+@pytest.mark.requirement("G2")
 def test_a_request_that_breaks_a_rule_fits_nowhere_and_says_why() -> None:
-    """G2."""
     served = Served()
     body = wire(gpu_pod("p"))
     body["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu-mem": "0.5"}
@@ -143,6 +145,7 @@ def test_a_replica_that_may_not_act_says_so() -> None:
     assert served.call("/healthz", method="GET")[0] == 200
 
 
+@pytest.mark.requirement("B7")
 def test_metrics_count_calls_by_outcome() -> None:
     served = Served()
     served.call("/filter", b"not json")

@@ -1,4 +1,4 @@
-"""A bind never loses track of a Binding, however its answer goes wrong (B1; a lost answer never leaks or doubles)."""
+"""A bind never loses track of a Binding, however its answer goes wrong (a lost answer never leaks or doubles)."""
 
 import asyncio
 import copy
@@ -21,6 +21,8 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+pytestmark = pytest.mark.requirement("B1")
 
 
 class Bench:
@@ -350,8 +352,9 @@ def test_a_pod_that_is_deleted_while_it_is_read_holds_nothing() -> None:
     run(scenario())
 
 
+@pytest.mark.requirement("B1")
 def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
-    """B1: the kubelet gave the other card; who comes next does not get it too."""
+    """The kubelet gave the other card; who comes next does not get it too."""
 
     async def scenario() -> None:
         bench = Bench(Fate.LOST_EXECUTED, Fate.OK)

@@ -1,4 +1,4 @@
-"""Evictions that violate a PodDisruptionBudget are counted as kube-scheduler counts them (B5)."""
+"""Evictions that violate a PodDisruptionBudget are counted as kube-scheduler counts them."""
 
 import asyncio
 from typing import Any
@@ -18,6 +18,8 @@ from gputile.kube.decoding import Applied, Deleted, Replaced, UnreadableObject
 from tests.corebuilders import book, share
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+pytestmark = pytest.mark.requirement("B5")
 
 
 def held(name: str, labels: dict[str, str] | None = None, namespace: str = "default") -> Pod:
@@ -108,6 +110,7 @@ def test_only_pods_that_hold_gpus_are_remembered() -> None:
     assert len(budgets) == 1
 
 
+@pytest.mark.requirement("B5")
 def test_what_preempt_adds_counts_b5() -> None:
     """kube-scheduler proposes a pod on one card; the extender adds one on the other, whose budget is used up."""
     ledger = ledger_of(gpu_node("a"))

@@ -1,10 +1,11 @@
-"""One extender follows another when the configuration changes (U9, U10)."""
+"""One extender follows another when the configuration changes."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
 import httpx2 as httpx
+import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -13,6 +14,8 @@ from starlette.routing import Route
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.controlplane.extender.config_reload import ConfigReloader
 from tests.fakes.apiserver import until
+
+pytestmark = pytest.mark.requirement("U9", "U10")
 
 SMALL, LARGE = Configuration(gpu_memory_unit="128MiB"), Configuration(gpu_memory_unit="1GiB")
 

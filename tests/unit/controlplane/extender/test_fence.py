@@ -1,8 +1,10 @@
-"""Whoever may have a predecessor writes to every pod that a Binding of it may be for, before it decides (B1)."""
+"""Whoever may have a predecessor writes to every pod that a Binding of it may be for, before it decides."""
 
 import asyncio
 import copy
 from dataclasses import dataclass
+
+import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, SchedulingGate
@@ -10,6 +12,8 @@ from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S, AT_ONCE,
 from gputile.kube.errors import AnswerLost
 from tests.unit.controlplane.extender.builders import gpu_pod
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+pytestmark = pytest.mark.requirement("B1")
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What the extender answers about a pod of a gang that has no place: no node, and nothing is bound (M13)."""
+"""What the extender answers about a pod of a gang that has no place: no node, and nothing is bound."""
 
 import asyncio
 import copy
@@ -18,6 +18,8 @@ from gputile.core.ledger.events import PodApplied, PodDeleted
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import gpu_node, ledger_of, pod, request_of, share
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
+
+pytestmark = pytest.mark.requirement("M13")
 
 NODES = ["a", "b"]
 

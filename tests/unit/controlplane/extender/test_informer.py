@@ -1,8 +1,9 @@
-"""A list of the whole cluster is taken in piece by piece, and comes to the same as at once (B1)."""
+"""A list of the whole cluster is taken in piece by piece, and comes to the same as at once."""
 
 import asyncio
 import copy
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.kube.decoding import Replaced, UnreadableObject
 from tests.corebuilders import allocation_text, share
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+
+pytestmark = pytest.mark.requirement("B1")
 
 
 def held(number: int, card: int = 0) -> Pod:

@@ -1,4 +1,4 @@
-"""One replica decides at a time, and only after it has seen all that was decided before (B1)."""
+"""One replica decides at a time, and only after it has seen all that was decided before."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,6 +13,8 @@ from gputile.kube.lease import LeaseHolder
 from gputile.kube.lease_state import LeaseState
 from tests.fakes.apiserver import FakeApiServer
 from tests.unit.kube.views import QUICK
+
+pytestmark = pytest.mark.requirement("B1")
 
 LEASE_S, MARGIN_S = 15, 5
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"

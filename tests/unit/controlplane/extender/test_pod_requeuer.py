@@ -1,10 +1,11 @@
-"""A pod that was refused a moment too early is tried again (U4: scheduled within seconds of a pod's deletion)."""
+"""A pod that was refused a moment too early is tried again (scheduled within seconds of a pod's deletion)."""
 
 import asyncio
 import contextlib
 from typing import Any
 
 import msgspec
+import pytest
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, WAKE_ANNOTATION
@@ -14,6 +15,8 @@ from gputile.core.devices.allocation import Allocation, CardShare, encode_alloca
 from gputile.kube.decoding import Applied, Deleted, Replaced
 from tests.fakes.apiserver import until
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
+
+pytestmark = pytest.mark.requirement("U4")
 
 
 def bound_pod(name: str) -> Pod:

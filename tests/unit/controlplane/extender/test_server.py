@@ -1,4 +1,4 @@
-"""The extender as it runs, on an API server over a socket: lists, Bindings, and what one leaves to the next (B1)."""
+"""The extender as it runs, on an API server over a socket: lists, Bindings, and what one leaves to the next."""
 
 import asyncio
 import json
@@ -17,6 +17,8 @@ from gputile.kube.connection import Connection
 from tests.fakes.apiserver import FakeApiServer, Object, until
 from tests.unit.controlplane.extender.builders import gpu_node
 from tests.unit.kube.views import QUICK
+
+pytestmark = pytest.mark.requirement("B1")
 
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
 BUDGETS = "/apis/policy/v1/poddisruptionbudgets"

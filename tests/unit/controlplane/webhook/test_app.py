@@ -196,6 +196,7 @@ def test_other_paths_and_methods_are_not_served() -> None:
     assert served.call("/mutate", app=served.health)[0] == 404
 
 
+@pytest.mark.requirement("B7")
 def test_the_probes_and_the_metrics() -> None:
     served = Served()
     served.review("/mutate", pod(GPU))

@@ -1,4 +1,4 @@
-"""A new memory unit takes effect without a restart, as a ConfigMap volume brings it (U9)."""
+"""A new memory unit takes effect without a restart, as a ConfigMap volume brings it."""
 
 import asyncio
 from pathlib import Path
@@ -7,6 +7,8 @@ import pytest
 
 from gputile.api.config.v1alpha1 import ConfigurationError
 from gputile.controlplane.webhook.config_reload import ConfigReload
+
+pytestmark = pytest.mark.requirement("U9")
 
 
 def swap(volume: Path, text: str) -> Path:

@@ -40,31 +40,32 @@ def warnings(body: Json) -> tuple[str, ...]:
     return mutate(request(body), POLICY).warnings
 
 
+@pytest.mark.requirement("G7")
 @pytest.mark.parametrize(
     "resource", ["aliyun.com/gpu-mem", "aliyun.com/gpu", "nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu"]
 )
 def test_every_gpu_resource_brings_the_toleration(resource: str) -> None:
-    """G7."""
     assert mutated(pod({resource: "1"}))["spec"]["tolerations"] == [TOLERATION]
 
 
+@pytest.mark.requirement("G7")
 def test_the_toleration_is_added_to_others_and_not_twice() -> None:
-    """G7."""
     other = {"key": "team", "operator": "Exists"}
     assert mutated(pod({"nvidia.com/gpu": "1"}, tolerations=[other]))["spec"]["tolerations"] == [other, TOLERATION]
     for enough in (TOLERATION, {"operator": "Exists"}, {"key": "nvidia.com/gpu", "operator": "Exists"}):
         assert mutated(pod({"nvidia.com/gpu": "1"}, tolerations=[enough]))["spec"]["tolerations"] == [enough]
 
 
+@pytest.mark.requirement("G7")
 @pytest.mark.parametrize("amount", ["0", 0, "0.0"])
 def test_a_pod_that_asks_for_no_gpu_is_not_let_onto_gpu_nodes(amount: object) -> None:
-    """G7: a plain pod is kept off; charts write "0" where no GPU is wanted."""
+    """A plain pod is kept off; charts write "0" where no GPU is wanted."""
     body = pod({"nvidia.com/gpu": amount})
     assert mutated(body) == body
 
 
+@pytest.mark.requirement("U3", "U5")
 def test_the_unit_in_force_is_stamped_on_pods_that_count_in_it() -> None:
-    """U3, U5."""
     assert mutated(pod({"aliyun.com/gpu-mem": "16"}))["metadata"]["annotations"] == {
         "gputile.io/memory-unit-mib": "128"
     }
@@ -73,8 +74,9 @@ def test_the_unit_in_force_is_stamped_on_pods_that_count_in_it() -> None:
     assert "annotations" not in mutated(pod({"nvidia.com/gpu": "1"}))["metadata"]
 
 
+@pytest.mark.requirement("U5")
 def test_only_the_unit_in_force_may_be_stamped_by_hand() -> None:
-    """U5: a pod does not choose its unit; a copy of a stored pod is created like the first."""
+    """A pod does not choose its unit; a copy of a stored pod is created like the first."""
     body = pod({"aliyun.com/gpu-mem": "16"}, meta={"annotations": {"gputile.io/memory-unit-mib": "128"}})
     assert mutated(body)["metadata"] == body["metadata"]
     assert broken(pod({"aliyun.com/gpu-mem": "1"}, meta={"annotations": {"gputile.io/memory-unit-mib": "64"}})) == [
@@ -82,8 +84,9 @@ def test_only_the_unit_in_force_may_be_stamped_by_hand() -> None:
     ]
 
 
+@pytest.mark.requirement("L3")
 def test_the_old_resource_gets_its_new_name_with_a_warning() -> None:
-    """L3: init containers too; limits and requests."""
+    """Init containers too; limits and requests."""
     body = pod({LEGACY: "2"}, initContainers=[{"name": "i", "resources": {"limits": {LEGACY: 1, "cpu": "1"}}}])
     spec = mutated(body)["spec"]
     assert spec["containers"][0]["resources"] == {
@@ -95,8 +98,9 @@ def test_the_old_resource_gets_its_new_name_with_a_warning() -> None:
     assert f"{LEGACY} is the old name of nvidia.com/gpu" in warning
 
 
+@pytest.mark.requirement("L4", "C3")
 def test_the_affinity_annotation_becomes_the_spec_s_with_all_its_fields() -> None:
-    """L4, C3: nothing that gputile does not read is lost, and models are spelled as the nodes' label is."""
+    """Nothing that gputile does not read is lost, and models are spelled as the nodes' label is."""
     body = pod({LEGACY: "2"}, meta={"annotations": {ANNOTATION: json.dumps(MODELS), "keep": "me"}})
     stored = mutated(body)
     assert stored["metadata"]["annotations"] == {"keep": "me"}
@@ -105,8 +109,9 @@ def test_the_affinity_annotation_becomes_the_spec_s_with_all_its_fields() -> Non
     assert any("is read as spec.affinity" in warning for warning in warnings(body))
 
 
+@pytest.mark.requirement("L4")
 def test_an_affinity_in_the_spec_goes_before_the_annotation() -> None:
-    """L4: not overridden, and the author is told."""
+    """Not overridden, and the author is told."""
     own: Json = {"podAntiAffinity": {}}
     body = pod({LEGACY: "2"}, meta={"annotations": {ANNOTATION: json.dumps(MODELS)}}, affinity=own)
     stored = mutated(body)
@@ -115,9 +120,9 @@ def test_an_affinity_in_the_spec_goes_before_the_annotation() -> None:
     assert any("is left out: spec.affinity is there and goes before it" in warning for warning in warnings(body))
 
 
+@pytest.mark.requirement("L4")
 @pytest.mark.parametrize("text", ["{", "[]", '{"nodeAffinity": 5}', "", "[" * 5000, '{"x": ' * 40 + "1" + "}" * 40])
 def test_a_malformed_affinity_is_refused(text: str) -> None:
-    """L4."""
     assert broken(pod({LEGACY: "2"}, meta={"annotations": {ANNOTATION: text}})) == ["legacy-affinity"]
 
 
@@ -126,17 +131,17 @@ def test_the_unit_is_stamped_where_the_affinity_was_the_only_annotation() -> Non
     assert mutated(body)["metadata"]["annotations"] == {"gputile.io/memory-unit-mib": "128"}
 
 
+@pytest.mark.requirement("C3")
 def test_models_in_selectors_are_spelled_as_the_label() -> None:
-    """C3."""
     label = "alpha.kubernetes.io/nvidia-gpu-name"
     assert mutated(pod({LEGACY: "1"}, nodeSelector={label: "Tesla K80"}))["spec"]["nodeSelector"] == {
         label: "Tesla-K80"
     }
 
 
+@pytest.mark.requirement("M13")
 @pytest.mark.parametrize("labels", [GANG, {"scheduling.x-k8s.io/pod-group": "g"}])
 def test_a_gang_s_pod_is_gated_where_gangs_are_enabled(labels: Json) -> None:
-    """M13."""
     body = pod({"nvidia.com/gpu": "1"}, meta={"labels": labels})
     assert mutated(body, GATED)["spec"]["schedulingGates"] == [{"name": "gputile.io/gang"}]
     assert "schedulingGates" not in mutated(body)["spec"]
@@ -159,8 +164,9 @@ def test_a_gang_of_no_size_is_refused(size: str) -> None:
     assert broken(pod({"nvidia.com/gpu": "1"}, meta={"labels": labels}), GATED) == ["gang"]
 
 
+@pytest.mark.requirement("L3", "L4", "L5")
 def test_the_pods_of_the_documents_are_stored_with_today_s_names() -> None:
-    """L3, L4, L5: all three of them, unmodified."""
+    """All three of them, unmodified."""
     five, by_model, with_mounts = (yaml.safe_load(text) for text in document_yaml("004"))
     amounts = [c["resources"]["limits"] for c in mutated(five)["spec"]["containers"]]
     assert amounts == [{"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 3}]
@@ -169,9 +175,10 @@ def test_the_pods_of_the_documents_are_stored_with_today_s_names() -> None:
     assert mutated(with_mounts)["spec"]["volumes"] == with_mounts["spec"]["volumes"]
 
 
+@pytest.mark.requirement("G7")
 @pytest.mark.parametrize("section", ["limits", "requests"])
 def test_a_pod_with_instances_of_mig_tolerates_the_taint_too(section: str) -> None:
-    """G7: the taint is on every GPU node. Nothing else is done to it: gputile does not decide its card."""
+    """The taint is on every GPU node. Nothing else is done to it: gputile does not decide its card."""
     body = pod(container={"resources": {section: {"nvidia.com/mig-1g.10gb": 1}}})
     gang = {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}
     policy = replace(POLICY, gangs=True, scheduler="gputile-scheduler")

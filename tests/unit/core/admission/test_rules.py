@@ -168,9 +168,10 @@ LET_THROUGH = {
 }
 
 
+@pytest.mark.requirement("G2", "M8", "M10", "B2")
 @pytest.mark.parametrize(("body", "rules"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_breaks_a_rule_is_refused(body: Json, rules: list[str]) -> None:
-    """G2, M8, M10, B2: by both webhooks, with the field and the remedy."""
+    """By both webhooks, with the field and the remedy."""
     assert broken(body) == rules
     refusals = validate(request(body), POLICY).refusals
     assert [str(refusal.rule) for refusal in refusals] == rules
@@ -186,9 +187,10 @@ def test_what_breaks_none_is_let_through(body: Json) -> None:
     assert validate(request(mutated(body)), POLICY).refusals == ()
 
 
+@pytest.mark.requirement("B2")
 @pytest.mark.parametrize(("body", "rules"), REFUSED.values(), ids=REFUSED.keys())
 def test_the_owner_s_label_opens_a_namespace_but_nobody_may_forge_there(body: Json, rules: list[str]) -> None:
-    """B2: the policy is about access; amounts and allocations are never a matter of policy."""
+    """The policy is about access; amounts and allocations are never a matter of policy."""
     always = [rule for rule in rules if rule in ("gpu-amount", "forged-allocation")]
     assert broken(body, UNSAFE) == always
 
@@ -233,10 +235,11 @@ def test_thousands_of_mistakes_take_no_longer_than_some() -> None:
     )
 
 
+@pytest.mark.requirement("B2")
 @pytest.mark.parametrize("sub", ["", "status", "ephemeralcontainers", "resize"])
 @pytest.mark.parametrize("key", [ALLOCATION, "ALIYUN_COM_GPU_MEM_ASSIGNED", "gputile.io/memory-unit-mib"])
 def test_nobody_changes_an_allocation(key: str, sub: str) -> None:
-    """B2: adding, altering and removing, by whatever subresource; gputile's own accounts may."""
+    """Adding, altering and removing, by whatever subresource; gputile's own accounts may."""
     before, after = pod(GPU, meta={"annotations": {key: "1"}}), pod(GPU, meta={"annotations": {key: "2"}})
     for new, old in ((after, before), (pod(GPU), before), (after, pod(GPU))):
         assert broken_change(new, old, sub=sub) == ["forged-allocation"]
@@ -244,8 +247,8 @@ def test_nobody_changes_an_allocation(key: str, sub: str) -> None:
     assert broken_change(before, before, sub=sub) == []
 
 
+@pytest.mark.requirement("M10")
 def test_nobody_changes_the_number_of_cards() -> None:
-    """M10."""
     assert broken_change(pod({MEM: "2"}, meta=COUNT), pod({MEM: "2"})) == ["gpu-count-changed"]
     assert broken_change(pod({MEM: "2"}), pod({MEM: "2"}, meta=COUNT)) == ["gpu-count-changed"]
 
@@ -259,9 +262,10 @@ def member(labels: Json, *gates: str) -> Json:
     return pod({MEM: "1"}, meta={"labels": labels}, schedulingGates=[{"name": gate} for gate in gates])
 
 
+@pytest.mark.requirement("M13")
 @pytest.mark.parametrize("labels", [GANG, GROUP], ids=["labels", "PodGroup"])
 def test_nobody_lets_a_pod_go_that_waits_for_its_gang(labels: Json) -> None:
-    """M13: neither by its gate nor by other labels; gputile's accounts may, and others may remove their own gates."""
+    """Neither by its gate nor by other labels; gputile's accounts may, and others may remove their own gates."""
     waits, gone = member(labels, "gputile.io/gang", "other"), member(labels, "other")
     policy = replace(POLICY, gangs=True)
     assert broken_change(gone, waits, policy) == ["gang-gate"]
@@ -298,9 +302,10 @@ def test_the_refusal_of_a_gate_names_field_rule_and_remedy() -> None:
     )
 
 
+@pytest.mark.requirement("B2")
 @pytest.mark.parametrize("key", [ALLOCATION, "gputile.io/memory-unit-mib", "ALIYUN_COM_GPU_MEM_IDX"])
 def test_only_gputile_binds_with_an_allocation(key: str) -> None:
-    """B2: the API server merges a Binding's annotations into the pod."""
+    """The API server merges a Binding's annotations into the pod."""
     binding = {"metadata": {"name": "p", "annotations": {key: "1"}}, "target": {"kind": "Node", "name": "n"}}
     assert [str(r.rule) for r in validate(request(binding, kind="Binding", sub="binding"), POLICY).refusals] == [
         "forged-allocation"
@@ -309,8 +314,9 @@ def test_only_gputile_binds_with_an_allocation(key: str) -> None:
     assert validate(trusted, POLICY).refusals == ()
 
 
+@pytest.mark.requirement("B2")
 def test_an_ephemeral_container_gets_no_further_than_the_others() -> None:
-    """B2: what is added is judged, what was there is not."""
+    """What is added is judged, what was there is not."""
 
     def debugged(**container: Any) -> Json:
         return pod(GPU, ephemeralContainers=[{"name": "d", **container}])
@@ -373,6 +379,7 @@ def test_paths_are_compared_by_what_they_mean(path: str, plain: str) -> None:
     assert plain_path(path) == plain
 
 
+@pytest.mark.requirement("G4", "M7")
 @pytest.mark.parametrize(
     ("annotations", "broken"),
     [
@@ -385,7 +392,7 @@ def test_paths_are_compared_by_what_they_mean(path: str, plain: str) -> None:
     ],
 )
 def test_how_a_card_is_shared_is_said_in_valid_numbers(annotations: dict[str, str], broken: int) -> None:
-    """G4, M7: on creation, and where a change brings it in; what was there before is not judged again."""
+    """On creation, and where a change brings it in; what was there before is not judged again."""
     author = pod({"aliyun.com/gpu-mem": "1"}, meta={"annotations": annotations})
     plain = pod({"aliyun.com/gpu-mem": "1"})
     for verdict in (mutate(request(author), POLICY), validate(request(author, plain), POLICY)):
@@ -393,6 +400,7 @@ def test_how_a_card_is_shared_is_said_in_valid_numbers(annotations: dict[str, st
     assert validate(request(author, author), POLICY).refusals == ()
 
 
+@pytest.mark.requirement("G4")
 @pytest.mark.parametrize(
     ("most", "namespaces", "weight", "allowed"),
     [
@@ -407,7 +415,7 @@ def test_how_a_card_is_shared_is_said_in_valid_numbers(annotations: dict[str, st
 def test_who_may_have_which_weight_is_the_owners_policy(
     most: int, namespaces: dict[str, int], weight: int, allowed: bool
 ) -> None:
-    """G4: on creation, by a change and by a Binding; the refusal names the most that the namespace may have."""
+    """On creation, by a change and by a Binding; the refusal names the most that the namespace may have."""
     policy = replace(POLICY, time=GpuTime(max_weight=most, namespace_max_weight=namespaces))
     annotations = {"annotations": {"gputile.io/gpu-weight": str(weight)}}
     heavy, plain = pod({MEM: "1"}, meta=annotations), pod({MEM: "1"})
@@ -425,8 +433,8 @@ def test_who_may_have_which_weight_is_the_owners_policy(
     assert validate(request(heavy, heavy), policy).refusals == ()
 
 
+@pytest.mark.requirement("L3")
 def test_a_zero_under_the_old_name_takes_nothing_from_the_amount_under_the_new_one() -> None:
-    """L3."""
     verdict = mutate(request(pod({"nvidia.com/gpu": "1", "alpha.kubernetes.io/nvidia-gpu": "0"})), POLICY)
     assert verdict.refusals == ()
     changed = {operation.op for operation in verdict.operations if "resources" in operation.path}

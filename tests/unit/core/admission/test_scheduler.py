@@ -1,10 +1,12 @@
-"""Which scheduler a GPU pod is given to: with a second scheduler, the documents' manifests run as they are (U3)."""
+"""Which scheduler a GPU pod is given to: with a second scheduler, the documents' manifests run as they are."""
 
 from dataclasses import replace
 
 import pytest
 
 from tests.unit.core.admission.builders import POLICY, mutated, pod
+
+pytestmark = pytest.mark.requirement("U3")
 
 
 @pytest.mark.parametrize(

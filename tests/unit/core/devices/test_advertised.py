@@ -11,6 +11,7 @@ CARDS = [
 ]
 
 
+@pytest.mark.requirement("T1", "V1", "U1", "U2")
 @pytest.mark.parametrize(
     ("mode", "unit", "memory", "core", "topology", "whole"),
     [

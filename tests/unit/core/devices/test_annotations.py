@@ -212,6 +212,7 @@ def test_an_allocation_that_contradicts_itself_says_how(changes: dict[str, Any],
         decode_allocation(json.dumps({**good, **changes}))
 
 
+@pytest.mark.requirement("U1", "U2")
 @pytest.mark.parametrize(
     ("mib", "unit", "units"), [(15360, 1024, 15), (15109, 1024, 14), (15109, 128, 118), (63, 64, 0)]
 )
@@ -219,6 +220,7 @@ def test_a_card_counts_whole_units_of_its_own_size_u1_u2(mib: int, unit: int, un
     assert advertised_units(Card(0, "a", mib), unit) == units
 
 
+@pytest.mark.requirement("B9")
 def test_a_binding_carries_what_existing_tools_read_b9() -> None:
     request = request_of(pod("p", container("a", mem=3), container("b", mem=1)), 128)
     chosen = (Chosen(Card(2, "GPU-x", 2048), 16),)
@@ -235,6 +237,7 @@ def test_a_binding_carries_what_existing_tools_read_b9() -> None:
     }
 
 
+@pytest.mark.requirement("B9")
 def test_gpushares_one_card_annotations_are_left_out_on_several_cards_b9() -> None:
     request = request_of(pod(mem=4, count=2))
     chosen = tuple(Chosen(Card(i, f"u{i}", 15360), 15) for i in range(2))

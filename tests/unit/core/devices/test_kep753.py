@@ -1,5 +1,6 @@
 """The arithmetic of init containers and sidecars (KEP-753) against a simulation of a pod's life."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def shared(containers: tuple[ContainerRequest, ...], cards: int, unit: int) -> A
     return allocate(Request(Shape(RequestKind.SHARED, cards, mib, percent), unit, containers), chosen, "cgpu", 0)
 
 
+@pytest.mark.requirement("B1")
 @given(parts(), st.integers(1, 3), st.sampled_from([64, 128, 1024]))
 def test_at_each_moment_the_containers_fit_in_what_the_pod_holds_b1(
     containers: tuple[ContainerRequest, ...], cards: int, unit: int
@@ -78,6 +80,7 @@ def test_at_each_moment_the_containers_fit_in_what_the_pod_holds_b1(
         assert sum(share.mib for share in allocation.containers[part.name]) == part.units * unit
 
 
+@pytest.mark.requirement("L3")
 @given(parts())
 def test_whole_cards_are_never_on_two_running_containers_l3(containers: tuple[ContainerRequest, ...]) -> None:
     count = effective(containers, lambda part: part.cards)
@@ -90,6 +93,7 @@ def test_whole_cards_are_never_on_two_running_containers_l3(containers: tuple[Co
         assert len(running) == len(set(running)) == sum(part.cards for part in moment)
 
 
+@pytest.mark.requirement("L3")
 def test_two_containers_with_2_and_3_cards_get_five_distinct_l3() -> None:
     request = parse_request(
         pod("p", *(container(name, **{"alpha.kubernetes.io/nvidia-gpu": n}) for name, n in (("a", 2), ("b", 3)))), 1024

@@ -20,6 +20,7 @@ def stamped(unit: str, **limits: int) -> Pod:
     return pod(annotations={MEMORY_UNIT_ANNOTATION: unit}, **limits)
 
 
+@pytest.mark.requirement("U1", "U2", "U3", "U5", "M8", "M10", "M1", "G5", "L3", "T2")
 @pytest.mark.parametrize(
     ("asking", "unit", "shape"),
     [
@@ -53,6 +54,7 @@ def test_requests_have_one_normal_form(asking: Pod, unit: int, shape: Shape) -> 
     assert request_of(asking, unit).shape == shape
 
 
+@pytest.mark.requirement("U4")
 @pytest.mark.parametrize("limits", [{}, {"cpu": 1}, {"mem": 0}, {WHOLE_GPU: 0, "mem": "0"}])
 def test_a_pod_without_gpus_asks_nothing_u4(limits: dict[str, int]) -> None:
     assert parse_request(pod("p", container(**limits)), 1024) is None
@@ -62,6 +64,7 @@ def requesting(requests: dict[str, int | str], limits: dict[str, int | str]) -> 
     return pod("p", Container(name="main", resources=ResourceRequirements(limits=limits, requests=requests)))
 
 
+@pytest.mark.requirement("G2", "M8", "M10", "M2", "L3", "U2")
 @pytest.mark.parametrize(
     ("asking", "says"),
     [

@@ -1,12 +1,15 @@
-"""Predicates that were told of every change answer as new ones would (M13)."""
+"""Predicates that were told of every change answer as new ones would."""
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.kube_predicates import predicates as module
 from gputile.core.kube_predicates.predicates import Predicates
 from tests.unit.tools.simulator.builders import node, pod
+
+pytestmark = pytest.mark.requirement("M13")
 
 SPECS = (
     "{}",

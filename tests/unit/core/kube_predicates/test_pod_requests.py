@@ -106,13 +106,14 @@ def test_a_manifest_takes_what_it_takes_once_it_is_stored(
         assert as_written.get(name, 0) == factor * (total + overhead.get(name, 0))
 
 
+@pytest.mark.requirement("M13")
 @pytest.mark.parametrize(
     "fields",
     [{}, {"overhead": {"cpu": "2"}}, {"resources": {"requests": {"cpu": "3"}}}],
     ids=["alone", "over", "whole"],
 )
 def test_a_gang_whose_pods_the_nodes_cpu_cannot_hold_does_not_start(fields: dict[str, Any]) -> None:
-    """M13: three pods of 3 CPU do not start on two nodes of 4, whatever field says that it is 3."""
+    """Three pods of 3 CPU do not start on two nodes of 4, whatever field says that it is 3."""
     cpu = "1" if fields else "3"
     nodes = [gpu_node(n, mode="share", allocatable={"cpu": "4", "pods": "9", "aliyun.com/gpu-mem": "60"}) for n in "ab"]
     pods = [member(f"p{i}", cpu, fields) for i in range(3)]

@@ -207,12 +207,13 @@ def ask_everything(ledger: Ledger, pods: list[Pod]) -> None:
         placer.rank(request, placer.filter(request, names).feasible)
 
 
+@pytest.mark.requirement("B1")
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @given(nodes=bad_nodes(), elsewhere=pods_on("bad-0", "bad-1", ""), here=pods_on("good", "bad-0"))
 def test_no_amount_stops_the_ledger_or_changes_another_node(
     placement: Any, nodes: list[dict[str, Any]], elsewhere: list[dict[str, Any]], here: list[dict[str, Any]]
 ) -> None:
-    """B1: nodes and pods that anybody may write are taken in, and the others are served as before."""
+    """Nodes and pods that anybody may write are taken in, and the others are served as before."""
     configuration = Configuration(placement=placement, admission=Admission(gangs=True))
     good = msgspec.to_builtins(GOOD)
     with warnings.catch_warnings(), np.errstate(all="raise", under="ignore"):
@@ -241,10 +242,11 @@ def test_no_amount_stops_the_ledger_or_changes_another_node(
         assert (image(ledger), ledger.columns.cpu.tolist()) == (before, cpu)
 
 
+@pytest.mark.requirement("B1")
 @pytest.mark.parametrize("placement", PLACEMENTS)
 @pytest.mark.parametrize("cpu", ["9223372036854776", "9E", "1e40"])
 def test_a_node_with_more_cpu_than_can_be_counted_has_much(placement: Any, cpu: str) -> None:
-    """B1: the nodes after it in a list are taken in, and it is served too."""
+    """The nodes after it in a list are taken in, and it is served too."""
     ledger = Ledger(Configuration(placement=placement))
     bad = gpu_node("bad", mode="core_mem", sizes=[8192], allocatable={"cpu": cpu})
     Informer(ledger, lambda _: None).nodes(Replaced([bad, GOOD]))
@@ -253,9 +255,10 @@ def test_a_node_with_more_cpu_than_can_be_counted_has_much(placement: Any, cpu: 
     assert PlacementEngine(ledger).filter(request_of(pod(mem=2, core=20)), names).feasible == names
 
 
+@pytest.mark.requirement("B1")
 @pytest.mark.parametrize("limits", [{"cpu": "9E"}, {"mem": 1, "cpu": "9E"}])
 def test_a_bound_pod_with_more_cpu_than_can_be_counted_leaves_no_trace(limits: dict[str, Any]) -> None:
-    """B1: its node has no CPU left in the eyes of packing, and all of it again when the pod is gone."""
+    """Its node has no CPU left in the eyes of packing, and all of it again when the pod is gone."""
     ledger = Ledger(Configuration(placement="packing"))
     feed = Informer(ledger, lambda _: None)
     feed.nodes(Replaced([GOOD]))
@@ -268,8 +271,9 @@ def test_a_bound_pod_with_more_cpu_than_can_be_counted_leaves_no_trace(limits: d
     assert ledger.columns.cpu[ledger.row_of["good"]] == cpu
 
 
+@pytest.mark.requirement("M8")
 def test_compute_that_no_card_can_have_breaks_a_rule() -> None:
-    """M8: 100 per card of the node; no patience would help who asks for more."""
+    """100 per card of the node; no patience would help who asks for more."""
     for core in ("9223372036854775805", "105"):
         with pytest.raises(RequestError, match=rf"asks for {core} percent of one card"):
             parse_request(pod(mem=1, core=core), 1024)

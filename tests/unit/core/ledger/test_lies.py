@@ -1,4 +1,4 @@
-"""Allocations that can be read and are not true: whatever they claim, nobody else gets what the pod may be on (B1, B2).
+"""Allocations that can be read and are not true: whatever they claim, nobody else gets what the pod may be on.
 
 What is known of a pod is what its annotation claims and what its specification asks for. The worst of both counts.
 """
@@ -22,6 +22,8 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import gpu_node, ledger_of, pod, request_of, share
 from tests.stateful.ledgercheck import image
+
+pytestmark = pytest.mark.requirement("B1", "B2")
 
 SIZE = 8 * 1024
 MODES = ("cgpu", "core_mem", "share", "mps", "", "topology")

@@ -26,6 +26,7 @@ def in_force(mode: str, label: str) -> Node:
     return msgspec.structs.replace(node, metadata=meta)
 
 
+@pytest.mark.requirement("M2", "M1", "M3", "M4", "U7", "M5", "M7", "M6", "G5", "T1")
 @pytest.mark.parametrize(
     ("label", "mode", "service", "slots", "grouped"),
     [
@@ -43,11 +44,13 @@ def test_each_mode_serves_one_thing_m2(label: str, mode: Mode, service: ServingM
     assert (said.mode, said.service, said.slots, said.grouped, said.problem) == (mode, service, slots, grouped, "")
 
 
+@pytest.mark.requirement("M12")
 def test_the_mode_in_force_goes_before_the_label_m12() -> None:
     assert facts(in_force("cgpu", "share")).mode is Mode.CGPU
     assert facts(in_force("cgpu", "unheard-of")).mode is Mode.CGPU  # M2: the mode stays
 
 
+@pytest.mark.requirement("M2")
 def test_a_node_in_a_mode_that_is_not_known_takes_nothing_and_says_why_m2() -> None:
     """Neither by its label nor as whole cards: what the agent offers there is anybody's guess."""
     for label in ("", "share"):
@@ -57,6 +60,7 @@ def test_a_node_in_a_mode_that_is_not_known_takes_nothing_and_says_why_m2() -> N
         assert said.problem.endswith("it knows default, cgpu, core_mem, share, mps, topology")
 
 
+@pytest.mark.requirement("U1", "U2", "U6", "M1")
 @pytest.mark.parametrize(
     ("mode", "mib", "unit", "total"),
     [
@@ -71,6 +75,7 @@ def test_a_card_has_what_its_units_make(mode: str, mib: int, unit: int, total: i
     assert facts(gpu_node(mode=mode, sizes=[mib], unit_mib=unit)).card_total(0) == total
 
 
+@pytest.mark.requirement("M9")
 @pytest.mark.parametrize(
     ("label", "placement"), [("", "binpack"), ("binpack", "binpack"), ("spread", "spread"), ("?", "binpack")]
 )
@@ -78,6 +83,7 @@ def test_the_placement_label_m9(label: str, placement: str) -> None:
     assert facts(gpu_node(placement=label)).placement == placement
 
 
+@pytest.mark.requirement("M2")
 @pytest.mark.parametrize(
     ("node", "problem"),
     [
@@ -93,6 +99,7 @@ def test_what_is_wrong_is_said_and_serves_nothing_m2(node: Node, problem: str) -
     assert (said.service is ServingMode.NOTHING) == bool(problem) == (not said.inventory.cards)
 
 
+@pytest.mark.requirement("G6")
 @pytest.mark.parametrize(
     ("mode", "advertised", "service"),
     [

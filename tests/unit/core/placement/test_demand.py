@@ -1,4 +1,4 @@
-"""What pods ask for, learnt as they come (B3): a sane start, forgetting, a bound."""
+"""What pods ask for, learnt as they come: a sane start, forgetting, a bound."""
 
 import numpy as np
 import pytest
@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from gputile.core.placement.packing import demand as learning
 from gputile.core.placement.packing.demand import DemandEstimator, generic
 from gputile.core.placement.packing.prices import Demand, prices
+
+pytestmark = pytest.mark.requirement("B3")
 
 ANY: frozenset[str] = frozenset()
 

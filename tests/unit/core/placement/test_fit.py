@@ -30,6 +30,7 @@ WHOLE, LEGACY, TOPOLOGY = "nvidia.com/gpu", "alpha.kubernetes.io/nvidia-gpu", "a
 GIB = 1024
 
 
+@pytest.mark.requirement("U1", "M10", "M8", "U7", "G5", "M1", "B6", "M2", "T3", "U5", "G6")
 @pytest.mark.parametrize(
     ("node", "asking", "held", "rule", "text"),
     [
@@ -225,25 +226,29 @@ FITTING = [
 ]
 
 
+@pytest.mark.requirement("U1", "M8", "U7", "M6", "G5", "M4", "M7", "T1", "L3", "G6")
 @pytest.mark.parametrize(("node", "asking", "held"), FITTING)
 def test_what_fits_is_not_refused(node: Node, asking: Pod, held: Sequence[Held]) -> None:
     assert refuse(node, asking, held) is None
 
 
+@pytest.mark.requirement("U7")
 def test_the_limit_of_pods_a_gpu_is_configurable_u7() -> None:
     node, held = gpu_node(mode="cgpu", sizes=[15360]), [(0, 64, 0, "a")] * 3
     assert refuse(node, pod(mem=1), held, slots=4) is None
     assert refuse(node, pod(mem=1), held, slots=3) is not None
 
 
+@pytest.mark.requirement("U2")
 def test_units_of_128_mib_give_every_whole_unit_of_a_card_u2() -> None:
     node = gpu_node(mode="cgpu", sizes=[15109], unit_mib=128)
     assert refuse(node, pod(mem=118), unit=128) is None
     assert refuse(node, pod(mem=119), unit=128) is not None
 
 
+@pytest.mark.requirement("G3", "G5")
 def test_a_card_in_turns_is_for_pods_of_one_trust_group_and_so_many_of_them() -> None:
-    """G3, G5: what the node would refuse is refused here first, and the reason names the card."""
+    """What the node would refuse is refused here first, and the reason names the card."""
     ledger = ledger_of(gpu_node("n", sizes=(15360, 15360), replicas=2))
     book(ledger, "a0", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)
     book(ledger, "a1", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)

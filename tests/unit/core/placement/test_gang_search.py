@@ -1,10 +1,11 @@
-"""The search for a gang's places, against trying everything (M13, B5)."""
+"""The search for a gang's places, against trying everything."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, product
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +21,8 @@ from gputile.core.scheduling.gang_plan import GangPlan, candidate, plan_gang
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import gpu_node, ledger_of, pod
 from tests.stateful.ledgercheck import image
+
+pytestmark = pytest.mark.requirement("M13", "B5")
 
 GIB = 1024
 
@@ -230,6 +233,7 @@ def test_min_available_is_enough_and_more_are_taken_along() -> None:
     assert len(found.places) == 2
 
 
+@pytest.mark.requirement("B5")
 def test_what_is_missing_is_named_with_the_others_in_their_places() -> None:
     """B5, "Pending with a reason"."""
     nodes = [node("a", "cgpu", [5], 9), node("b", "cgpu", [4], 9)]

@@ -1,4 +1,4 @@
-"""Which card a pod gets: binpack fills one GPU before the next, spread takes the less used (M9)."""
+"""Which card a pod gets: binpack fills one GPU before the next, spread takes the less used."""
 
 from collections.abc import Sequence
 
@@ -9,6 +9,8 @@ from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement.choose import choose_cards, node_score
 from gputile.core.placement.vectorized import UNFIT
 from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
+
+pytestmark = pytest.mark.requirement("M9")
 
 GIB = 1024
 
@@ -33,6 +35,7 @@ def chosen(ledger: Ledger, units: int, count: int = 1, core: int = 0) -> list[in
 V100 = [15 * GIB] * 3
 
 
+@pytest.mark.requirement("M9")
 @pytest.mark.parametrize(
     ("placement", "used", "sizes", "units", "count", "cards"),
     [
@@ -55,12 +58,14 @@ def test_cards_by_policy_m9(
     assert chosen(ledger, units, count) == cards
 
 
+@pytest.mark.requirement("M9")
 @pytest.mark.parametrize(("placement", "card"), [("binpack", 1), ("spread", 0)])
 def test_compute_decides_between_cards_of_equal_memory_m9(placement: str, card: int) -> None:
     ledger = ledger_with(placement, [(GIB, 20), (GIB, 40)], V100[:2], mode="core_mem")
     assert chosen(ledger, 1, core=5) == [card]
 
 
+@pytest.mark.requirement("U3", "M9")
 def test_four_pods_of_one_card_each_fill_it_before_the_next_u3_m9() -> None:
     ledger, order = ledger_with("binpack", [], V100), []
     for i in range(6):
@@ -100,6 +105,7 @@ def test_a_node_that_no_pod_fits_has_no_score() -> None:
     assert scores(ledger_with("", [], V100), "binpack", mem=16) == {"n": None}
 
 
+@pytest.mark.requirement("G6")
 def test_cards_of_another_device_plugin_are_the_last_resort_g6() -> None:
     ledger = ledger_of(gpu_node(inventory="", allocatable={"nvidia.com/gpu": "8"}))
     assert scores(ledger, "binpack", **{"nvidia.com/gpu": 1}) == {"n": 0}

@@ -1,4 +1,4 @@
-"""Prices of shares (B3): the linear program and the knapsack against brute force."""
+"""Prices of shares: the linear program and the knapsack against brute force."""
 
 from itertools import product
 
@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.placement.packing.prices import Demand, best_pattern, idle_cpu, prices, remnant_values, share_prices
+
+pytestmark = pytest.mark.requirement("B3")
 
 ANY: frozenset[str] = frozenset()
 

@@ -1,4 +1,4 @@
-"""The packing policy (B3): where single pods go, and what must hold for every cluster."""
+"""The packing policy: where single pods go, and what must hold for every cluster."""
 
 from dataclasses import replace
 
@@ -18,6 +18,8 @@ from gputile.core.placement.packing.scoring import (
     thousandths,
     usable_cpu,
 )
+
+pytestmark = pytest.mark.requirement("B3")
 
 Int64 = npt.NDArray[np.int64]
 ANY: frozenset[str] = frozenset()
@@ -101,8 +103,9 @@ def test_a_model_that_others_depend_on_is_spared() -> None:
     assert best(wanted, [64000] * 2, [[1000], [1000]], PodDemand(1, 1000, 1000), ["T4", "A10"])[0] == 1
 
 
+@pytest.mark.requirement("U3", "M8")
 def test_a_card_too_small_is_not_chosen() -> None:
-    """U3, M8: a request in MiB is another share of each card; of memory and compute the larger share counts."""
+    """A request in MiB is another share of each card; of memory and compute the larger share counts."""
     sizes = np.array([[16000, 80000], [24000, 0]])
     taken = thousandths(12000, 20, sizes)
     assert taken[0].tolist() == [750, 200]

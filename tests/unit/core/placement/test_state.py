@@ -1,6 +1,7 @@
 """Packing on the ledger's arrays: what fits, which cards, and what nodes are compared by."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,9 +41,10 @@ def packed(draw: st.DrawFn) -> Ledger:
     return ledger
 
 
+@pytest.mark.requirement("B3")
 @given(packed(), requests(), st.sampled_from([0, 1000, 8000]))
 def test_a_node_is_judged_by_the_cards_that_the_pod_would_get(ledger: Ledger, request: Request, cpu: int) -> None:
-    """B3: what ranks a node is what its placement really costs; and it fits where the other policies say so."""
+    """What ranks a node is what its placement really costs; and it fits where the other policies say so."""
     shape, columns, market = request.shape, ledger.columns, market_of(ledger)
     group = ledger.group_number(shape.trust_group)
     everywhere = scores(columns, shape, cpu, group, slice(0, columns.rows), market)
@@ -82,8 +84,9 @@ def test_remnants_are_thousandths_of_what_can_still_be_given(ledger: Ledger) -> 
     assert not left[~ledger.columns.usable].any()
 
 
+@pytest.mark.requirement("M9")
 def test_the_label_packing_means_binpack_where_the_cluster_goes_by_something_else() -> None:
-    """M9: what remnants are worth is learnt for the whole cluster or not at all."""
+    """What remnants are worth is learnt for the whole cluster or not at all."""
     for configuration, placement in ((Configuration(), "binpack"), (PACKING, "packing")):
         ledger = Ledger(configuration)
         ledger.apply(NodeApplied(gpu_node("n", mode="cgpu", placement="packing")))

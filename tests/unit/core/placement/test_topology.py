@@ -1,4 +1,4 @@
-"""The best-connected cards (T2), against every possible set."""
+"""The best-connected cards, against every possible set."""
 
 import time
 from collections.abc import Callable
@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.placement.topology import Matrix, best_set
+
+pytestmark = pytest.mark.requirement("T2")
 
 Cards = tuple[int, ...]
 
@@ -40,12 +42,14 @@ def searches(draw: st.DrawFn) -> tuple[Matrix, Cards, int]:
     return matrix(size, lambda a, b: links[a, b]), free, draw(st.integers(1, len(free)))
 
 
+@pytest.mark.requirement("T2")
 @settings(max_examples=300)
 @given(searches())
 def test_the_best_set_is_the_best_of_all_sets_t2(search: tuple[Matrix, Cards, int]) -> None:
     assert best_set(*search) == by_trying_all(*search)
 
 
+@pytest.mark.requirement("T2")
 def test_pairs_are_not_torn_apart_t2() -> None:
     pairs = matrix(4, lambda a, b: 50 if {a, b} in ({0, 2}, {1, 3}) else 10)
     assert best_set(pairs, (0, 1, 2, 3), 2) == (0, 2)
@@ -72,6 +76,7 @@ HARD = {
 }
 
 
+@pytest.mark.requirement("T2")
 @pytest.mark.parametrize("name", MACHINES)
 def test_sixteen_cards_take_no_noticeable_time_t2(name: str) -> None:
     best_set.cache_clear()
@@ -81,6 +86,7 @@ def test_sixteen_cards_take_no_noticeable_time_t2(name: str) -> None:
     assert [len(chosen) for chosen in sets] == list(range(1, 17))
 
 
+@pytest.mark.requirement("T2")
 def test_a_switch_is_not_left_for_a_set_that_fits_on_it_t2() -> None:
     two = MACHINES["two switches"]
     assert best_set(two, tuple(range(16)), 4) == (0, 1, 2, 3)

@@ -69,8 +69,9 @@ def test_pods_that_are_there_already_are_learnt_from() -> None:
     assert weight_of(DemandTracker(ledger), 334) == pytest.approx(6, abs=0.01)
 
 
+@pytest.mark.requirement("B3")
 def test_new_prices_score_all_nodes_anew() -> None:
-    """B3: a kept score is that of the prices in force."""
+    """A kept score is that of the prices in force."""
     ledger = cluster()
     placer = PlacementEngine(ledger)
     request = parse_request(pod("p", mem=5), 1024)
@@ -87,6 +88,7 @@ def test_new_prices_score_all_nodes_anew() -> None:
     assert sorted(first) == [9, 10]
 
 
+@pytest.mark.requirement("C2")
 @pytest.mark.parametrize(
     ("selector", "values", "models"),
     [
@@ -100,7 +102,7 @@ def test_new_prices_score_all_nodes_anew() -> None:
 def test_the_models_that_a_pod_admits(
     selector: Mapping[str, str], values: tuple[str, ...] | None, models: set[str]
 ) -> None:
-    """C2: the selector, and the one term of the required affinity."""
+    """The selector, and the one term of the required affinity."""
     asking = pod("p", mem=1)
     affinity = None
     if values is not None:

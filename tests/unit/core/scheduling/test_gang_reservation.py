@@ -1,4 +1,4 @@
-"""Places that gangs' plans keep: who may take them, and when (M13, B5)."""
+"""Places that gangs' plans keep: who may take them, and when."""
 
 from collections.abc import Sequence
 
@@ -32,6 +32,8 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_reservation import claim, place_of, place_problem
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
+
+pytestmark = pytest.mark.requirement("M13", "B5")
 
 GANGS = Configuration(admission=Admission(gangs=True))
 LATER = 1000
@@ -164,8 +166,9 @@ def test_the_ledger_forgets_holds_of_pods_that_are_gone_moved_or_rid_of_them() -
     assert not list(ledger.bookings())
 
 
+@pytest.mark.requirement("B2")
 def test_a_hold_counts_only_where_gangs_are_planned() -> None:
-    """B2: without the admission webhook that protects it, anybody could have written the annotation."""
+    """Without the admission webhook that protects it, anybody could have written the annotation."""
     ledger = Ledger(Configuration())
     ledger.apply(NodeApplied(gpu_node(mode="cgpu")))
     ledger.apply(PodApplied(holding(member("a"), 0)))
@@ -187,6 +190,7 @@ def test_a_place_is_lost_with_its_node_its_card_its_mode_or_its_unit() -> None:
         assert text in place_problem(ledger, held, 0)
 
 
+@pytest.mark.requirement("B1")
 @pytest.mark.parametrize(
     "change",
     [
@@ -200,7 +204,7 @@ def test_a_place_is_lost_with_its_node_its_card_its_mode_or_its_unit() -> None:
     ids=["less", "more", "compute", "cards", "whole", "unit"],
 )
 def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[str, object]) -> None:
-    """Its Binding would write down what the place says, and the kubelet gives what the pod asks for (B1)."""
+    """Its Binding would write down what the place says, and the kubelet gives what the pod asks for."""
     held = holding(member("a", size=1), 0, size=1)
     told = reservation_of(held)
     assert told is not None

@@ -75,6 +75,7 @@ def test_few_and_unknown_names_are_answered(names: list[str]) -> None:
     assert placer.decide(request, "gone", 0) == placer.refusal(request, "gone") == unknown
 
 
+@pytest.mark.requirement("B4")
 def test_of_many_refused_nodes_ten_are_named_and_the_others_counted_b4() -> None:
     ledger = ledger_of(
         *(gpu_node(f"full-{i}", mode="cgpu", sizes=[15360]) for i in range(30)),
@@ -109,6 +110,7 @@ def test_a_name_that_is_not_known_is_not_taken_for_another_node() -> None:
     assert {result.lasting[name] for name in names[1 + NAMED_NODES :]} == {SUMMARY[FitRule.NO_CARDS]}
 
 
+@pytest.mark.requirement("U3")
 def test_a_decision_names_cards_units_and_each_containers_part_u3() -> None:
     ledger = ledger_of(gpu_node(mode="cgpu", unit_mib=128, sizes=[15109] * 2))
     book(ledger, "h", "n", share("GPU-n-1", 1024))
@@ -134,6 +136,7 @@ def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says
     assert decision.text() == "GPU 0 (2048 MiB, 10 % of compute)"
 
 
+@pytest.mark.requirement("M1")
 def test_whole_cards_are_given_with_all_they_have_m1() -> None:
     ledger = ledger_of(gpu_node(sizes=[15360, 8192, 4096], sick=[0]))
     decision = PlacementEngine(ledger).decide(request_of(pod(**{"nvidia.com/gpu": 2})), "n", 0)
@@ -144,6 +147,7 @@ def test_whole_cards_are_given_with_all_they_have_m1() -> None:
     assert decision.text() == "GPU 1, GPU 2"
 
 
+@pytest.mark.requirement("G6")
 def test_cards_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> None:
     node = gpu_node(inventory="", allocatable={"nvidia.com/gpu": "2"})
     asking = pod(**{"nvidia.com/gpu": 1})
@@ -154,6 +158,7 @@ def test_cards_of_another_device_plugin_are_neither_booked_nor_annotated_g6() ->
     assert decision.text() == "cards by the node's own device plugin"
 
 
+@pytest.mark.requirement("T2")
 def test_topology_gives_the_connected_cards_t2() -> None:
     links = tuple(tuple(50.0 if {a, b} == {1, 3} else 10.0 for a in range(4)) for b in range(4))
     decision = PlacementEngine(ledger_of(gpu_node(mode="topology", bandwidth=links))).decide(
@@ -175,6 +180,7 @@ def test_pods_looked_at_as_gone_leave_room_for_what_if() -> None:
     assert isinstance(placer.decide(request, "n", 0), FitRefusal)
 
 
+@pytest.mark.requirement("M9")
 def test_the_clusters_policy_decides_between_nodes_m9() -> None:
     for placement, best in (("binpack", "full"), ("spread", "bare")):
         ledger = ledger_of(

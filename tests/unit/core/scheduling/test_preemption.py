@@ -31,6 +31,7 @@ def placer_with(pods: list[tuple[int, int, int]]) -> PlacementEngine:
     return PlacementEngine(ledger)
 
 
+@pytest.mark.requirement("B5")
 @given(held_pods, st.integers(1, 15), st.sets(st.integers(0, 5).map(str), max_size=2))
 def test_victims_are_enough_lower_and_none_to_spare_b5(
     pods: list[tuple[int, int, int]], units: int, proposed: set[str]
@@ -55,6 +56,7 @@ def test_victims_are_enough_lower_and_none_to_spare_b5(
     assert [booking.uid for booking in placer.ledger.bookings()] == before
 
 
+@pytest.mark.requirement("B5")
 def test_a_card_that_others_leave_is_emptied_before_another_b5() -> None:
     """kube-scheduler counts units of the node: what it proposes may be on two cards, and then one more is enough."""
     placer = placer_with([(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)])
@@ -116,6 +118,7 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.requirement("B5")
 @settings(max_examples=500)
 @given(
     HELD,
@@ -148,6 +151,7 @@ def test_pod_by_pod_and_card_by_card_say_the_same_b5(
     assert victims(placer, request_of(asking), "n", proposed, priority) == wanted
 
 
+@pytest.mark.requirement("B5")
 @pytest.mark.parametrize("cards", [1, 8])
 def test_the_work_grows_with_the_pods_and_not_with_their_square_b5(cards: int) -> None:
     """kube-scheduler waits for the answer, and offers a hundred nodes of more than a hundred pods at once."""

@@ -1,7 +1,8 @@
-"""A pod that waits while the cluster's memory unit changes: it keeps asking for the same memory (U5, U9, M12)."""
+"""A pod that waits while the cluster's memory unit changes: it keeps asking for the same memory."""
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from gputile.core.devices.request import parse_request
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import gpu_node, ledger_of, pod
+
+pytestmark = pytest.mark.requirement("U5", "U9", "M12")
 
 UNITS = st.sampled_from([64, 100, 128, 512, 1000, 1024, 2048])
 

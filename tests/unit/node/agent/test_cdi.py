@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +27,9 @@ def test_each_card_is_a_device_and_the_driver_comes_with_all() -> None:
     assert seen == ["/usr/lib64/libcuda.so.570.133.20", "/usr/lib64/libcuda.so.1"]
 
 
+@pytest.mark.requirement("G3")
 def test_a_split_card_is_reached_by_its_instances_alone() -> None:
-    """G3: an instance needs the card's node and the capabilities of its GPU instance and its compute instance."""
+    """An instance needs the card's node and the capabilities of its GPU instance and its compute instance."""
     instances = (MigInstance("MIG-a", "3g.20gb", 20096, 2, 0), MigInstance("MIG-b", "3g.20gb", 20096, 9, 0))
     card = ProbedCard(0, "GPU-0", "A100", 40960, "0000:01:00.0", minor=5, mig=Mig.ON, instances=instances)
     text = "config 1\nmonitor 2\ngpu5/gi2/access 21\ngpu5/gi2/ci0/access 22\ngpu0/gi9/ci0/access 23\nwhat\n\xb2 \xb2\n"

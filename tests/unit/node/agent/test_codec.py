@@ -91,8 +91,9 @@ def test_the_kubelets_checkpoint_names_containers_that_nothing_else_does() -> No
     assert recover(b"{}", {pod.uid: pod}, setup, 0) == []
 
 
+@pytest.mark.requirement("B1")
 def test_the_directory_is_that_of_the_answer_which_the_kubelet_keeps() -> None:
-    """B1: the container mounts it, even if the answer was meant for another pod."""
+    """The container mounts it, even if the answer was meant for another pod."""
     setup = NodeConfig(Inventory((Card(0, "GPU-0", 15360),)), EffectiveMode(Mode.SHARE, 1024))
     pod = known("a", container(mem=1))
     mount = pb.Mount(container_path=CONTAINER_DIRECTORY, host_path="/var/lib/gputile/allocations/elsewhere")
@@ -113,8 +114,9 @@ OF_THE_AGENTS_BEFORE = (
 )
 
 
+@pytest.mark.requirement("B1")
 def test_what_an_older_agent_wrote_is_read() -> None:
-    """B1: after an upgrade running pods hold what they held; what they mount is read from the kubelet's checkpoint."""
+    """After an upgrade running pods hold what they held; what they mount is read from the kubelet's checkpoint."""
     read = decode_checkpoint(OF_THE_AGENTS_BEFORE.encode())
     part = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001"), "u1-main", None)
     assert read.holdings == (PodDevices("u1", "ns", "a", 1024, "cgpu", "ns", 5, parts=(part,), cards={0: "GPU-0"}),)

@@ -1,6 +1,7 @@
 """Who is asking: by the kubelet's list, and what is remembered."""
 
 import msgspec
+import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, PodStatus
@@ -126,8 +127,9 @@ def test_without_a_list_only_a_single_pod_can_be_meant() -> None:
     assert unlisted_candidates(book(a, b), DeviceTable(), GPU_MEMORY, 2) == []
 
 
+@pytest.mark.requirement("B1")
 def test_an_init_container_that_nobody_remembers_does_not_ask_once_a_later_container_has_devices() -> None:
-    """B1: the kubelet does not list it, so for ever after it would seem to lack its devices."""
+    """The kubelet does not list it, so for ever after it would seem to lack its devices."""
     first = known("a", container(mem=2), init=(container("init", mem=2),))
     second = known("b", container(mem=2))
     shown = listing(listed("a", main=IDS), listed("b", main={}))

@@ -1,4 +1,4 @@
-"""A kubelet forgets who has which devices, and containers run on with them (B1, M4)."""
+"""A kubelet forgets who has which devices, and containers run on with them."""
 
 from pathlib import Path
 
@@ -24,6 +24,8 @@ from gputile.node.agent.reconcile.listing import ListedPod
 from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+
+pytestmark = pytest.mark.requirement("B1", "M4")
 
 CARDS = tuple(Card(index, f"GPU-{index}", 8192) for index in range(2))
 SIDE, MAIN, OTHER = ("g0-00000", "g0-00001"), ("g0-00002", "g0-00003"), ("g0-00004", "g0-00005")

@@ -1,4 +1,4 @@
-"""The kubelet gives IDs away that a pod has: nobody gets another's card, and no card is promised twice (B1, M4).
+"""The kubelet gives IDs away that a pod has: nobody gets another's card, and no card is promised twice.
 
 ``UpdateAllocatedDevices`` in pkg/kubelet/cm/devicemanager counts what is taken anew when a pod has gone, and leaves out
 what is being given at that moment: whoever lists devices meanwhile makes the kubelet offer it again.
@@ -26,6 +26,8 @@ from gputile.node.agent.reconcile.listing_sync import sync_with_listing
 from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+
+pytestmark = pytest.mark.requirement("B1", "M4")
 
 MIG = "nvidia.com/mig-7g.40gb"
 CARDS = tuple(Card(index, f"GPU-{index}", 8192) for index in range(2))
@@ -57,12 +59,13 @@ def listed(resource: str, **ids: tuple[str, ...]) -> Listing:
     }
 
 
+@pytest.mark.requirement("G1")
 @pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
 @pytest.mark.parametrize("asked", [True, False])
 def test_what_the_kubelet_lists_is_given_to_no_other(
     mode: Mode, resource: str, size: int, ids: tuple[str, ...], *, asked: bool
 ) -> None:
-    """G1: the kubelet offers all, those of a pod that has not started yet too; where it lists nothing, the same."""
+    """The kubelet offers all, those of a pod that has not started yet too; where it lists nothing, the same."""
     here = node(mode, known("a", resource, size), known("b", resource, size))
     here.allocate(resource, ids, listed(resource, a=()), 0.0, 1)
     after = listed(resource, a=ids, b=())
@@ -80,9 +83,10 @@ def test_what_the_kubelet_lists_is_given_to_no_other(
     assert {part.ids for holding in here.holdings for part in holding.parts} == {ids, chosen}
 
 
+@pytest.mark.requirement("B1")
 @pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
 def test_two_pods_that_have_been_given_the_same(mode: Mode, resource: str, size: int, ids: tuple[str, ...]) -> None:
-    """B1: by an agent that could not know, or by a kubelet that asked nobody. Cards and instances have one user."""
+    """By an agent that could not know, or by a kubelet that asked nobody. Cards and instances have one user."""
     here = node(mode, known("a", resource, size), known("b", resource, size))
     both = listed(resource, a=ids, b=ids)
     for _ in range(2):  # and it stays so
@@ -99,8 +103,9 @@ def test_two_pods_that_have_been_given_the_same(mode: Mode, resource: str, size:
         here.prestart(resource, ids, both, 2)
 
 
+@pytest.mark.requirement("M4")
 def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() -> None:
-    """M4: what it counts with, and its limits, are not made anew under it; no more than the card has is promised."""
+    """What it counts with, and its limits, are not made anew under it; no more than the card has is promised."""
     ids = tuple(encode(0, slot) for slot in range(2))
     here = node(Mode.CGPU, known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))
     here = AllocationState(Configuration(), here.setup, here.holdings, frozenset({"uid-a-main"}).__contains__)
@@ -113,8 +118,9 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
         here.prestart(GPU_MEMORY, most, listed(GPU_MEMORY, a=most, b=most), 1)
 
 
+@pytest.mark.requirement("M4", "U3")
 def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its_own_amount(tmp_path: Path) -> None:
-    """M4, U3: the API server does not say what the pod is, and says later that its unit is another one."""
+    """The API server does not say what the pod is, and says later that its unit is another one."""
     here = node(Mode.CGPU)
     parts = {"one": tuple(encode(0, slot) for slot in range(2)), "two": tuple(encode(0, slot) for slot in range(2, 8))}
     held: dict[str, tuple[str, ...]] = {}

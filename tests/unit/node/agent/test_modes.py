@@ -84,6 +84,7 @@ def test_ways_of_sharing_whole_cards() -> None:
             asked_for(labels)
 
 
+@pytest.mark.requirement("M13")
 @pytest.mark.parametrize(
     ("mode", "features", "expected"),
     [
@@ -98,15 +99,14 @@ def test_ways_of_sharing_whole_cards() -> None:
 def test_a_mode_whose_feature_is_not_enabled_leaves_whole_cards_and_says_so(
     mode: str, features: Features, expected: Mode
 ) -> None:
-    """M13."""
     made = plan(None, {MODE_LABEL: mode}, 1024, CARDS, [], features=features)
     assert made.in_force.mode is expected
     told = condition(made, MODE_PENDING)
     assert (told.status, told.reason) == (("False", "ModeInForce") if expected == mode else ("True", "FeatureDisabled"))
 
 
+@pytest.mark.requirement("M12", "M13")
 def test_a_feature_that_is_switched_off_waits_for_the_pods_like_a_change_of_mode() -> None:
-    """M12, M13."""
     off = Features(sharing=False)
     held = plan(SHARE, {MODE_LABEL: "share"}, 1024, CARDS, ["ns/a"], features=off)
     assert held.in_force == SHARE
@@ -114,6 +114,7 @@ def test_a_feature_that_is_switched_off_waits_for_the_pods_like_a_change_of_mode
     assert plan(SHARE, {MODE_LABEL: "share"}, 1024, CARDS, [], features=off).in_force.mode is Mode.EXCLUSIVE
 
 
+@pytest.mark.requirement("M9")
 @pytest.mark.parametrize(
     ("value", "status"), [("foo", "True"), ("", "True"), ("spread", "False"), ("packing", "False")]
 )

@@ -61,8 +61,9 @@ def test_what_is_older_counts_for_nothing(book: PodCache) -> None:
     assert book[POD.key].pod == POD
 
 
+@pytest.mark.requirement("U5")
 def test_another_configuration_judges_pods_that_have_not_changed(book: PodCache) -> None:
-    """U5: amounts are absolute in the request, whatever the unit is now."""
+    """Amounts are absolute in the request, whatever the unit is now."""
     read_again(book, Configuration(gpu_memory_unit="128MiB"))
     request = book[POD.key].request
     assert request is not None

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -180,8 +181,9 @@ def test_a_card_that_cannot_be_read_is_named():
     assert told(unread)[1] == ("True", "CardLost", "GPU 2: gone")
 
 
+@pytest.mark.requirement("U11")
 def test_a_node_whose_gpus_are_gone_says_nothing_of_them():
-    """U11: what others say of it stays, the controller's condition included."""
+    """What others say of it stays, the controller's condition included."""
     ready, silent = {"type": "Ready", "status": "True"}, {"type": "gputile.io/AgentSilent", "status": "True"}
     said = {"type": DRIVER_PROBLEM, "status": "True"}
     before = node({NAME: "Tesla-T4", "model.gputile.io/Tesla-T4": "4", "zone": "a"}, "{}", [ready, said, silent])

@@ -1,4 +1,4 @@
-"""G4, M4, M5: what containers get of their cards' time, by mode, label, configuration, annotation and priority."""
+"""What containers get of their cards' time, by mode, label, configuration, annotation and priority."""
 
 from dataclasses import replace
 
@@ -27,6 +27,8 @@ from gputile.node.arbiter.assignment import decode_assignment, encode_assignment
 from gputile.node.arbiter.shares import WHOLE, Share, ShareClaim, fallback, share_of
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
+
+pytestmark = pytest.mark.requirement("G4", "M4", "M5")
 
 CARD = Card(0, "GPU-a", 10240)
 
@@ -167,6 +169,7 @@ def test_time_used_is_named_by_pod_and_container_and_what_is_gone_is_left_out() 
     assert text.count(f"{name}{{") == 1
 
 
+@pytest.mark.requirement("G4")
 def test_no_pod_weighs_more_than_its_namespace_may_whoever_wrote_it_g4() -> None:
     """Admission refuses it; a pod from before the limit, or past admission, gains nothing either."""
 

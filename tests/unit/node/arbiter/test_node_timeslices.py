@@ -27,17 +27,19 @@ def rates(*jobs: Job, seconds: int = 10, longest_wait: int = 1000 * MS) -> tuple
     return [(job.done - before) / seconds for job, before in zip(jobs, had, strict=True)], node
 
 
+@pytest.mark.requirement("M5")
 @pytest.mark.parametrize("processes", [False, True])
 def test_kernels_over_two_cards_beside_those_on_one(processes: bool) -> None:
-    """M5: of 200 kernels of 5 ms that card A can do in a second, each of the three has a third."""
+    """Of 200 kernels of 5 ms that card A can do in a second, each of the three has a third."""
     (x, y, z), node = rates(Job("x", BOTH, processes=processes), Job("y", BOTH, processes=processes), Job("z", ("A",)))
     assert min(x, y, z) > 64
     assert max(node.idle.values(), default=0) <= Q // 3, "the single one is not kept waiting beside a free card"
 
 
+@pytest.mark.requirement("G4")
 @pytest.mark.parametrize("processes", [False, True])
 def test_weights_hold_over_several_cards(processes: bool) -> None:
-    """G4: 1 to 3 is 1 to 3, and beside one on a single card each has its part of that."""
+    """1 to 3 is 1 to 3, and beside one on a single card each has its part of that."""
     (x, y), _ = rates(Job("x", BOTH, Share(1), processes=processes), Job("y", BOTH, Share(3), processes=processes))
     assert y / x == pytest.approx(3, rel=0.03)
     (x, y, z), _ = rates(
@@ -47,9 +49,10 @@ def test_weights_hold_over_several_cards(processes: bool) -> None:
     assert z / x == pytest.approx(2, rel=0.05)
 
 
+@pytest.mark.requirement("M5")
 @pytest.mark.parametrize("processes", [False, True])
 def test_percentages_hold_over_several_cards(processes: bool) -> None:
-    """M5: 30 % and 60 % of both cards."""
+    """30 % and 60 % of both cards."""
     (x, y), _ = rates(
         Job("x", BOTH, percent(30), processes=processes), Job("y", BOTH, percent(60), processes=processes)
     )
@@ -57,8 +60,8 @@ def test_percentages_hold_over_several_cards(processes: bool) -> None:
     assert y / 200 == pytest.approx(0.60, rel=0.02)
 
 
+@pytest.mark.requirement("G4")
 def test_a_low_priority_does_not_starve_over_several_cards() -> None:
-    """G4"""
     low, high, single = Job("low", BOTH), Job("high", BOTH, Share(priority=9)), Job("single", ("A",))
     (a, b, c), _ = rates(low, high, single, seconds=20)
     assert b > 160
@@ -68,9 +71,10 @@ def test_a_low_priority_does_not_starve_over_several_cards() -> None:
         assert max(gaps) < 1500 * MS
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("processes", [False, True])
 def test_sets_that_overlap_in_a_ring(processes: bool) -> None:
-    """M4: three containers, each two of three cards: nobody waits for somebody who waits for him."""
+    """Three containers, each two of three cards: nobody waits for somebody who waits for him."""
     jobs = [
         Job(name, cards, processes=processes) for name, cards in (("x", BOTH), ("y", ("B", "C")), ("z", ("A", "C")))
     ]
@@ -210,8 +214,9 @@ def test_what_is_used_together() -> None:
     assert together.of("x", 0) == ()
 
 
+@pytest.mark.requirement("M5")
 def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
-    """M5: containers come and go for months; what is kept of them goes with them, in whatever order they end."""
+    """Containers come and go for months; what is kept of them goes with them, in whatever order they end."""
     together = Together()
     for name in range(1000):
         for card in "AB":

@@ -168,8 +168,9 @@ def test_parts_of_messages_cost_as_much(clock: Clock) -> None:
     assert process.pauses > 10
 
 
+@pytest.mark.requirement("M5")
 def test_an_honest_container_never_waits(clock: Clock) -> None:
-    """M5: 64 processes that say three things each at the end of each turn of 30 ms."""
+    """64 processes that say three things each at the end of each turn of 30 ms."""
     honest = processes(clock, CONNECTIONS)
     for _ in range(100):
         for process in honest:
@@ -226,9 +227,10 @@ def test_a_fault_with_one_keeps_nobody_in_the_line(clock: Clock) -> None:
     assert handled(flood) > before
 
 
+@pytest.mark.requirement("M5")
 @pytest.mark.parametrize("containers", [1, 2, 5, 40])
 def test_all_containers_of_a_node_together_have_so_much(clock: Clock, containers: int) -> None:
-    """M5: however many flood at their own limit, the arbiter has half of its core for others; each gets its part."""
+    """However many flood at their own limit, the arbiter has half of its core for others; each gets its part."""
     floods = node(clock, containers, 4, unread=10**6)
     run(clock, [process for flood in floods for process in flood], 2.0)
     each = [handled(flood) for flood in floods]
@@ -237,8 +239,9 @@ def test_all_containers_of_a_node_together_have_so_much(clock: Clock, containers
     assert min(each) > 0.9 * 2 * min(NODE_MESSAGES_PER_S // containers, MESSAGES_PER_S)
 
 
+@pytest.mark.requirement("M5")
 def test_one_that_says_little_never_waits_beside_floods(clock: Clock) -> None:
-    """M5: 64 processes in turns of 30 ms with another container, beside nine containers that flood."""
+    """64 processes in turns of 30 ms with another container, beside nine containers that flood."""
     *floods, honest = node(clock, 10, CONNECTIONS, unread=0)
     all_of_them = [process for flood in floods for process in flood]
     for process in all_of_them:

@@ -17,37 +17,41 @@ def run(*clients: Client, seconds: float = 20.0) -> list[float]:
     return machine.shares()
 
 
+@pytest.mark.requirement("M5")
 @pytest.mark.parametrize("back", [0, MS // 5])
 def test_30_and_60_percent_are_1_to_2_and_under_their_caps(back: int) -> None:
-    """M5: whether a client asks again with its return or a moment after it."""
+    """Whether a client asks again with its return or a moment after it."""
     a, b = run(Client("a", percent(30), back=back), Client("b", percent(60), back=back))
     assert b / a == pytest.approx(2, rel=0.02)
     assert 0.29 < a <= 0.302
     assert 0.58 < b <= 0.602
 
 
+@pytest.mark.requirement("G4")
 @pytest.mark.parametrize("back", [0, MS // 5])
 def test_weights_1_to_3(back: int) -> None:
-    """G4"""
     a, b = run(Client("a", Share(1), back=back), Client("b", Share(3), back=back))
     assert b / a == pytest.approx(3, rel=0.02)
     assert a + b > 0.97
 
 
+@pytest.mark.requirement("G4")
 def test_long_kernels_are_debts() -> None:
-    """G4: one that overruns each of its turns by far gets no more than the other."""
+    """One that overruns each of its turns by far gets no more than the other."""
     a, b = run(Client("a", Share(), kernel=200 * MS), Client("b", Share(), kernel=1 * MS))
     assert a / b == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.requirement("M5")
 def test_alone_under_a_cap() -> None:
-    """M5: a lone pod with 30 % gets 30 %."""
+    """A lone pod with 30 % gets 30 %."""
     (a,) = run(Client("a", percent(30)))
     assert a == pytest.approx(0.30, rel=0.01)
 
 
+@pytest.mark.requirement("M4")
 def test_alone_without_a_cap_nothing_is_measured() -> None:
-    """M4: one turn for ever."""
+    """One turn for ever."""
     client = Client("a", Share())
     machine = Machine([client])
     machine.run(10**10)
@@ -55,8 +59,9 @@ def test_alone_without_a_cap_nothing_is_measured() -> None:
     assert machine.turns.wake_at(machine.now) is None
 
 
+@pytest.mark.requirement("G4")
 def test_a_low_priority_does_not_starve() -> None:
-    """G4: it waits no longer than the bound and one turn."""
+    """It waits no longer than the bound and one turn."""
     high, low = Client("high", Share(priority=100)), Client("low", Share())
     machine = Machine([high, low])
     machine.run(20 * 10**9)
@@ -65,8 +70,9 @@ def test_a_low_priority_does_not_starve() -> None:
     assert low.longest_wait <= 1000 * MS + 2 * Q
 
 
+@pytest.mark.requirement("G4")
 def test_a_low_weight_progresses() -> None:
-    """G4: even where its weight gives it less than a turn in the longest wait."""
+    """Even where its weight gives it less than a turn in the longest wait."""
     a, b = run(Client("a", Share(1)), Client("b", Share(100)))
     assert 1 / 101 <= a < 0.035
     assert b > 0.95
@@ -205,9 +211,10 @@ def test_nobody_pays_for_an_arbiter_that_slept() -> None:
     assert turns.accounts["a"].used <= 2 * Q
 
 
+@pytest.mark.requirement("M5")
 @pytest.mark.parametrize("others", [[], [Client("now and then", Share(), back=300 * MS)]])
 def test_what_nobody_else_wanted_takes_nothing_off_a_guarantee(others: list[Client]) -> None:
-    """M5: one that had nearly all of the card for a minute gets its 30 % as soon as one of higher priority comes."""
+    """One that had nearly all of the card for a minute gets its 30 % as soon as one of higher priority comes."""
     clients = [Client("a", Share(floor=WHOLE * 3 // 10)), Client("b", Share(priority=9)), *others]
     machine = Machine(clients, late={1: 60_000 * MS})
     machine.run(60_000 * MS)
@@ -217,8 +224,9 @@ def test_what_nobody_else_wanted_takes_nothing_off_a_guarantee(others: list[Clie
     assert got / (3000 * MS) == pytest.approx(0.3, abs=0.05)
 
 
+@pytest.mark.requirement("G4")
 def test_work_of_a_time_alone_is_owed_for_a_quantum_at_most() -> None:
-    """G4: what was submitted before another came outlasts the turn, but does not keep its owner away for as long."""
+    """What was submitted before another came outlasts the turn, but does not keep its owner away for as long."""
     turns = TimeSliceScheduler(Q)
     turns.put("a", Share(), 0)
     turns.put("b", Share(), 0)

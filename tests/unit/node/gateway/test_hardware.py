@@ -8,8 +8,9 @@ from gputile.node.gateway.hardware import gpu_evidence
 from tests.fakes.hardware import AUDIO, GPU, INTEL, NVIDIA, pci_device
 
 
+@pytest.mark.requirement("L1")
 def test_a_card_on_the_bus_is_enough(tmp_path: Path) -> None:
-    """L1: a node whose driver is missing is to say so, so its agent must run."""
+    """A node whose driver is missing is to say so, so its agent must run."""
     pci_device(tmp_path, "0000:17:00.0")
     assert gpu_evidence(str(tmp_path)) == "PCI device 0000:17:00.0"
 

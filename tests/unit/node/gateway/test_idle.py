@@ -9,8 +9,9 @@ from gputile.node.gateway.idle import Leaving
 from tests.localcluster.processtree import children
 
 
+@pytest.mark.requirement("U11")
 def test_what_removes_an_agents_words_is_over_before_the_agent_speaks(tmp_path: Path) -> None:
-    """U11: one that the API server holds up would remove what the agent has said since."""
+    """One that the API server holds up would remove what the agent has said since."""
     leaving = Leaving(["/bin/sh", "-c", f"sleep 600; touch {tmp_path / 'left'}"])
     before = set(children(os.getpid()))
     leaving.look()

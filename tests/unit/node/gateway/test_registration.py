@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import grpc
+import pytest
 
 from gputile.node.gateway.registration import FIRST_PAUSE_S, LONGEST_PAUSE_S, Registrar, pause_after
 from gputile.node.gateway.sockets import answers
@@ -16,8 +17,9 @@ async def _carry(*_: object) -> bytes:
     return b""
 
 
+@pytest.mark.requirement("G1")
 def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp_path: Path) -> None:
-    """G1: a socket that answers without an owner would pass for another gateway's for ever."""
+    """A socket that answers without an owner would pass for another gateway's for ever."""
 
     def sockets() -> list[Path]:
         return list(tmp_path.glob("gputile-*"))

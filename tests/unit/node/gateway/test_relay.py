@@ -1,4 +1,4 @@
-"""The kubelet's calls wait for the next agent, but not for ever, and none is tried on agent after agent (G1)."""
+"""The kubelet's calls wait for the next agent, but not for ever, and none is tried on agent after agent."""
 
 import asyncio
 import socket
@@ -19,6 +19,8 @@ from gputile.node.gateway.messages import (
     to_gateway,
 )
 from gputile.node.gateway.relay import MOST_TRIES, RefusedError, Relay
+
+pytestmark = pytest.mark.requirement("G1")
 
 
 class Agents:

@@ -53,8 +53,9 @@ def test_a_gateway_that_cannot_start_its_agent_says_so(
     assert "no agent can be run" in caplog.text
 
 
+@pytest.mark.requirement("G1")
 def test_an_agent_that_cannot_be_started_for_a_moment_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """G1: the kubelet's calls wait for the next one, and the gateway that keeps them stays."""
+    """The kubelet's calls wait for the next one, and the gateway that keeps them stays."""
 
     class Serving:
         in_charge = True

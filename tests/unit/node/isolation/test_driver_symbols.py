@@ -11,8 +11,9 @@ from gputile.node.isolation.driver_symbols import NotADriver, functions, unknown
 from tests.fakes.cuda import library
 
 
+@pytest.mark.requirement("M4")
 def test_a_driver_of_tomorrow() -> None:
-    """M4: a function that the library does not know is named before a container stumbles over it."""
+    """A function that the library does not know is named before a container stumbles over it."""
     assert unknown(library()) == ["cuMemAllocQuantum"]
     found = functions(library())
     assert {"cuInit", "cuMemAlloc_v2", "cuGraphLaunch_ptsz"} < set(found)

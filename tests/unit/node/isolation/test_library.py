@@ -61,8 +61,9 @@ def node(tmp_path: Path) -> Node:
     return Node(tmp_path, usage, IsolationMounts(tmp_path, Path("/host/state"), usage))
 
 
+@pytest.mark.requirement("M4", "G5")
 def test_without_a_compiler_nothing_starts_unisolated(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M4, G5: an install without the library starts no container in an isolated mode, and says why; others work."""
+    """An install without the library starts no container in an isolated mode, and says why; others work."""
 
     def missing() -> Path:
         raise LibraryMissing("this gputile has no library")
@@ -74,8 +75,9 @@ def test_without_a_compiler_nothing_starts_unisolated(node: Node, monkeypatch: p
         assert node.enforcement.mounts(mode, "a") == []
 
 
+@pytest.mark.requirement("M4", "M5")
 def test_an_isolated_container_gets_the_library(node: Node) -> None:
-    """M4, M5: the library and what loads it read-only, the place to count writable, all under the host's names."""
+    """The library and what loads it read-only, the place to count writable, all under the host's names."""
     for mode in (Mode.CGPU, Mode.CORE_MEM):
         mounts = {m.container_path: m for m in node.enforcement.mounts(mode, "a")}
         assert {path: m.read_only for path, m in mounts.items()} == {
@@ -93,8 +95,9 @@ def test_an_isolated_container_gets_the_library(node: Node) -> None:
     assert node.enforcement.prepare(Mode.SHARE, "a", {}) is None
 
 
+@pytest.mark.requirement("M4")
 def test_what_was_answered_while_nothing_could_be_written_is_there_when_it_starts(node: Node) -> None:
-    """M4: the answer names the files that will be there, so a disk that was full for a moment costs no pod."""
+    """The answer names the files that will be there, so a disk that was full for a moment costs no pod."""
     (node.state / "library").write_text("no directory can be made here")
     answer = node.answer()
     with pytest.raises(NotIsolated, match="library"):
@@ -131,11 +134,12 @@ def another_library(answer: dict[str, str]) -> None:
 WRONG = (no_library, no_preload, nothing_at_all, anothers_directory, anothers_usage, another_library)
 
 
+@pytest.mark.requirement("M4", "M5")
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_answer_that_does_not_isolate_starts_nothing_for_good(
     node: Node, wrong: Callable[[dict[str, str]], None]
 ) -> None:
-    """M4, M5: the kubelet keeps the answer, whatever the node can do by now."""
+    """The kubelet keeps the answer, whatever the node can do by now."""
     answer = node.answer()
     wrong(answer)
     for mode in (Mode.CGPU, Mode.CORE_MEM):
@@ -164,11 +168,12 @@ def a_link(path: Path) -> None:
     path.symlink_to("/dev/null")
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("harm", [damaged, gone, a_directory, a_link])
 def test_files_that_an_answer_names_are_what_they_should_be(
     node: Node, harm: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    """M4: of this version and of one that is no longer installed; that something is there is not enough."""
+    """Of this version and of one that is no longer installed; that something is there is not enough."""
     old = place_in(tmp_path / "library", b"an older library")
     install(old, b"an older library")
     of_old = node.answer() | {
@@ -188,14 +193,16 @@ def test_files_that_an_answer_names_are_what_they_should_be(
         assert preload.read_text() == f"/etc/gputile/{NAME}\n"
 
 
+@pytest.mark.requirement("M4")
 def test_what_an_older_agent_answered_is_served(node: Node) -> None:
-    """M4: where it had the place to count; that is closed to the node's other users too."""
+    """Where it had the place to count; that is closed to the node's other users too."""
     answer = node.answer() | {"/etc/gputile/usage": "/host/state/allocations/a/usage"}
     assert node.enforcement.prepare(Mode.CGPU, "a", answer) == node.state / "allocations/a/usage"
 
 
+@pytest.mark.requirement("M4")
 def test_a_place_that_allows_setuid_takes_nothing(tmp_path: Path, node: Node) -> None:
-    """M4: what a container may write must not run as root for others of the node."""
+    """What a container may write must not run as root for others of the node."""
     allows = next((path for path in (tmp_path, Path.cwd()) if not os.statvfs(path).f_flag & os.ST_NOSUID), None)
     if allows is None:
         pytest.skip("every file system here is mounted nosuid")
@@ -211,8 +218,9 @@ def test_a_place_that_allows_setuid_takes_nothing(tmp_path: Path, node: Node) ->
         inside.rmdir()
 
 
+@pytest.mark.requirement("M4", "M5")
 def test_the_files_of_an_allocation(tmp_path: Path, node: Node) -> None:
-    """M4, M5: limits that the library reads, and a place to count that any user of the container can write."""
+    """Limits that the library reads, and a place to count that any user of the container can write."""
     claim = NodeLock(tmp_path / "owner", "this agent")
     claim.take()
     store = Store(tmp_path, claim, node.usage)
@@ -234,8 +242,9 @@ def test_the_files_of_an_allocation(tmp_path: Path, node: Node) -> None:
     assert not path.exists()
 
 
+@pytest.mark.requirement("M4", "M5")
 def test_other_users_of_the_node_reach_nothing_of_containers(tmp_path: Path, node: Node) -> None:
-    """M4, M5: neither their files nor their sockets; directories that an older agent left open are closed."""
+    """Neither their files nor their sockets; directories that an older agent left open are closed."""
     state = tmp_path / "state"
     (state / "allocations" / "uid-main").mkdir(parents=True, mode=0o755)
     for path in (state, state / "allocations", node.usage.directory):
@@ -248,8 +257,9 @@ def test_other_users_of_the_node_reach_nothing_of_containers(tmp_path: Path, nod
     assert stat.S_IMODE(mounted.stat().st_mode) == 0o755
 
 
+@pytest.mark.requirement("M4")
 def test_what_a_container_makes_longer_is_cut_back(node: Node) -> None:
-    """M4: before the next file is made, and in each round; other files stay as they are."""
+    """Before the next file is made, and in each round; other files stay as they are."""
     one, two = node.usage.path("one"), node.usage.path("two")
     node.usage.make(one)
     node.usage.make(two)
@@ -260,15 +270,17 @@ def test_what_a_container_makes_longer_is_cut_back(node: Node) -> None:
     assert two.read_bytes() == b"\1" * USAGE_BYTES
 
 
+@pytest.mark.requirement("M4")
 def test_a_directory_in_the_place_of_the_file_gives_way(node: Node) -> None:
-    """M4: containerd makes one where the source of a mount is missing."""
+    """Containerd makes one where the source of a mount is missing."""
     node.usage.path("one").mkdir()
     node.usage.make(node.usage.path("one"))
     assert node.usage.path("one").stat().st_size == USAGE_BYTES
 
 
+@pytest.mark.requirement("M4")
 def test_no_file_system_is_put_over_what_others_have(tmp_path: Path) -> None:
-    """M4: a mistake in the chart's agent.usageDir, /run say, hides nothing of the node."""
+    """A mistake in the chart's agent.usageDir, /run say, hides nothing of the node."""
     (tmp_path / "utmp").touch()
     with pytest.raises(OSError, match="not gputile's alone, there is utmp"):
         mount_usage(tmp_path, 1)

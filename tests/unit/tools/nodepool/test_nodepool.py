@@ -1,4 +1,4 @@
-"""``gputile nodepool``: each provider in each way of the documents, to the character (G6, U8).
+"""``gputile nodepool``: each provider in each way of the documents, to the character.
 
 ``GPUTILE_GOLDEN=write`` writes the golden files anew; read the difference before it is kept.
 """
@@ -22,6 +22,8 @@ from gputile.tools.nodepool.hints import advertised, node_labels
 from gputile.tools.nodepool.plan import File
 from gputile.tools.nodepool.pool import WAYS, NodePool
 from gputile.tools.nodepool.providers import plan_for
+
+pytestmark = pytest.mark.requirement("G6", "U8")
 
 GOLDEN = Path(__file__).parent / "golden"
 run = CliRunner()
@@ -85,18 +87,20 @@ def test_no_golden_file_is_left_over() -> None:
     assert {file.stem for file in GOLDEN.glob("*.sh")} == CASES.keys()
 
 
+@pytest.mark.requirement("G7", "M11")
 @pytest.mark.parametrize("name", CASES)
 def test_nodes_are_tainted_and_join_in_their_mode(name: str) -> None:
-    """G7, M11: a plain pod is kept off, and the mode needs no manual step."""
+    """A plain pod is kept off, and the mode needs no manual step."""
     text = script(plan_for(load_nodepool(CASES[name])))
     tainted = "nvidia.com/gpu=present:NoSchedule" in text or "key: nvidia.com/gpu\n" in text
     assert tainted
     assert f"ack.node.gpu.schedule{'=' if 'cat >' not in text else ': '}{CASES[name]['mode']}" in text
 
 
+@pytest.mark.requirement("G6")
 @pytest.mark.parametrize("name", [name for name in CASES if not name.endswith(("managed-driver", "gpu-image"))])
 def test_nothing_is_advertised_twice(name: str) -> None:
-    """G6: the provider's own device plugin stays off, and so does the GPU Operator's."""
+    """The provider's own device plugin stays off, and so does the GPU Operator's."""
     text, provider = script(plan_for(load_nodepool(CASES[name]))), name.partition("-")[0]
     if "gpu-operator" in text:
         assert "devicePlugin.enabled=false" in text
@@ -106,6 +110,7 @@ def test_nothing_is_advertised_twice(name: str) -> None:
         assert "gke-no-default-nvidia-gpu-device-plugin=true" in text
 
 
+@pytest.mark.requirement("U8")
 @pytest.mark.parametrize(
     ("mode", "expected"),
     [
@@ -116,7 +121,7 @@ def test_nothing_is_advertised_twice(name: str) -> None:
     ],
 )
 def test_the_autoscaler_is_told_what_the_agent_will_advertise(mode: str, expected: dict[str, int]) -> None:
-    """U8: at every unit, from zero nodes too."""
+    """At every unit, from zero nodes too."""
     assert advertised(pool(mode=mode)) == expected
     text = script(plan_for(pool(mode=mode)))
     for name, count in expected.items():
@@ -161,6 +166,7 @@ CARD = {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"}
 KARPENTER_LABEL = {"karpenter.sh/nodepool": "gpu"}
 
 
+@pytest.mark.requirement("U8")
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -197,7 +203,7 @@ KARPENTER_LABEL = {"karpenter.sh/nodepool": "gpu"}
     ],
 )
 def test_labels_and_sizes_that_no_node_has_are_refused_with_the_remedy(changes: dict[str, Any], message: str) -> None:
-    """U8: a label that contradicts the description is a wrong hint, and one that is none keeps nodes from joining."""
+    """A label that contradicts the description is a wrong hint, and one that is none keeps nodes from joining."""
     with pytest.raises(DescriptionError) as refused:
         pool(**changes)
     assert message in str(refused.value)
@@ -239,8 +245,9 @@ spec: {{containers: [{{name: c, image: x, resources: {{limits: {{aliyun.com/gpu-
 """
 
 
+@pytest.mark.requirement("U8")
 def test_a_pod_that_the_pool_can_never_hold_is_named(tmp_path: Path) -> None:
-    """U8: 179 units fit one card of 23028 MiB; 180 fit the node and no card, and would bring a node in vain."""
+    """179 units fit one card of 23028 MiB; 180 fit the node and no card, and would bring a node in vain."""
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
     for units, code in ((179, 0), (180, 3)):
         (tmp_path / "pod.yaml").write_text(POD.format(units=units))
@@ -281,8 +288,9 @@ def test_pods_that_nobody_judged_do_not_pass_as_fitting(tmp_path: Path, text: st
     assert ("Job" in result.stderr) == (text is JOB), "what was left out is told"
 
 
+@pytest.mark.requirement("U8")
 def test_a_scheduling_gate_is_nothing_that_the_pool_lacks(tmp_path: Path) -> None:
-    """U8: what waits for somebody else's leave now runs there later."""
+    """What waits for somebody else's leave now runs there later."""
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
     pod = yaml.safe_load(POD.format(units=179))
     pod["spec"]["schedulingGates"] = [{"name": "example.com/quota"}]
@@ -315,6 +323,7 @@ GKE = described("gke", "own-driver", mode="default", location="us-central1-a")
 UNNAMED = EKS | {"gpus": {"count": 4, "memory": "23028MiB"}}
 
 
+@pytest.mark.requirement("U8")
 @pytest.mark.parametrize(
     ("pool_described", "labels"),
     [
@@ -341,10 +350,11 @@ UNNAMED = EKS | {"gpus": {"count": 4, "memory": "23028MiB"}}
 def test_a_label_that_a_node_of_the_pool_has_or_may_have_keeps_no_pod_off(
     tmp_path: Path, pool_described: dict[str, Any], labels: dict[str, str]
 ) -> None:
-    """U8: only what no such node could take is said to have no place; what the description does not tell may be."""
+    """Only what no such node could take is said to have no place; what the description does not tell may be."""
     assert never(tmp_path, pool_described, {"nodeSelector": labels}) == ""
 
 
+@pytest.mark.requirement("U8")
 @pytest.mark.parametrize(
     ("pool_described", "labels"),
     [
@@ -371,7 +381,7 @@ def test_a_label_that_a_node_of_the_pool_has_or_may_have_keeps_no_pod_off(
 def test_a_label_that_no_node_of_the_pool_has_keeps_a_pod_off(
     tmp_path: Path, pool_described: dict[str, Any], labels: dict[str, str]
 ) -> None:
-    """U8: such a pod would bring a node in vain."""
+    """Such a pod would bring a node in vain."""
     text = never(tmp_path, pool_described, {"nodeSelector": labels | {"kubernetes.io/arch": "amd64"}})
     assert "default/wants can never run on this pool" in text
 
@@ -383,6 +393,7 @@ def affinity(*terms: list[tuple[str, str, list[str]]]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.requirement("U8")
 @pytest.mark.parametrize(
     ("spec", "may_run"),
     [
@@ -427,7 +438,7 @@ def affinity(*terms: list[tuple[str, str, list[str]]]) -> dict[str, Any]:
     ],
 )
 def test_affinity_is_judged_as_far_as_the_description_goes(tmp_path: Path, spec: dict[str, Any], may_run: bool) -> None:
-    """U8: one term that may hold is enough, and what else runs is not described."""
+    """One term that may hold is enough, and what else runs is not described."""
     assert (never(tmp_path, GKE, spec) == "") is may_run
 
 

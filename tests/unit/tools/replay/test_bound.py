@@ -1,10 +1,12 @@
-"""B3: the linear program behind how much of a workload could be allocated, on clusters that can be reckoned by hand."""
+"""The linear program behind how much of a workload could be allocated, on clusters that can be reckoned by hand."""
 
 import numpy as np
 import pytest
 from benchmarks.bound import Relaxation
 
 from gputile.tools.replay.trace import Nodes, PodShape, Workload
+
+pytestmark = pytest.mark.requirement("B3")
 
 
 def nodes(*each: tuple[int, int, str]) -> Nodes:

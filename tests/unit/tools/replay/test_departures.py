@@ -1,4 +1,4 @@
-"""Pods that leave again (B3): a queue small enough to follow by hand, and what holds for every one."""
+"""Pods that leave again: a queue small enough to follow by hand, and what holds for every one."""
 
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from gputile.tools.replay.packing import Packing
 from gputile.tools.replay.policies import Binpack
 from gputile.tools.replay.trace import TraceError, Workload, read_nodes, read_workload
 from tests.unit.tools.replay.traces import LIST, TIMED, share, uniform, write_trace
+
+pytestmark = pytest.mark.requirement("B3")
 
 WHOLE, HALF, PAIR = share(1000), share(500), share(1000, gpus=2)
 

@@ -1,4 +1,4 @@
-"""The mixes of ``benchmarks.packing`` (B3) are what their names say."""
+"""The mixes of ``benchmarks.packing`` are what their names say."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,8 @@ from benchmarks.packing import Mix, draw
 
 from gputile.tools.replay.trace import Workload
 from tests.unit.tools.replay.traces import share, stream, uniform
+
+pytestmark = pytest.mark.requirement("B3")
 
 T4 = frozenset({"T4"})
 SHAPES = (share(500), share(1000), share(1000, gpus=4), share(1000, models=T4), share(0, gpus=0), share(700, models=T4))

@@ -1,4 +1,4 @@
-"""``make bench`` compares packing with FGD where it is told of a trace (B3), and says so where it is not."""
+"""``make bench`` compares packing with FGD where it is told of a trace, and says so where it is not."""
 
 import json
 import sys
@@ -9,6 +9,8 @@ from benchmarks import __main__ as benchmarks
 from benchmarks import packing
 
 from tests.unit.tools.replay.traces import write_trace
+
+pytestmark = pytest.mark.requirement("B3")
 
 
 @pytest.fixture

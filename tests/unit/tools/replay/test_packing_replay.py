@@ -1,4 +1,4 @@
-"""The packing policy in a replay (B3): what it knows, what it gets, and that it keeps its head when the mix changes."""
+"""The packing policy in a replay: what it knows, what it gets, and that it keeps its head when the mix changes."""
 
 import numpy as np
 import pytest
@@ -9,6 +9,8 @@ from gputile.tools.replay.packing import Packing
 from gputile.tools.replay.policies import BestFit, Binpack, Fgd
 from gputile.tools.replay.trace import Arrivals, Nodes, PodShape, Workload
 from tests.unit.tools.replay.traces import share, stream, uniform, unlike
+
+pytestmark = pytest.mark.requirement("B3")
 
 CUT = (share(810), share(190), share(1000, cpu=8000), share(470), share(320))
 OTHER = (share(650), share(350), share(530), share(470), share(1000, cpu=8000))

@@ -1,4 +1,4 @@
-"""The published packing protocol (B3), on traces small enough to follow by hand."""
+"""The published packing protocol, on traces small enough to follow by hand."""
 
 import json
 from pathlib import Path
@@ -12,6 +12,8 @@ from gputile.tools.replay.engine import replay
 from gputile.tools.replay.policies import BestFit, Binpack, Fgd, Fragments, Random, Spread
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload, workloads
 from tests.unit.tools.replay.traces import write_trace
+
+pytestmark = pytest.mark.requirement("B3")
 
 
 @pytest.mark.parametrize("policy", [BestFit(), Binpack(), Spread(), Random(1)])

@@ -1,4 +1,4 @@
-"""``gputile replay`` as people run it (B3): several seeds side by side, JSON, the plot, departures."""
+"""``gputile replay`` as people run it: several seeds side by side, JSON, the plot, departures."""
 
 import json
 import sys
@@ -16,6 +16,8 @@ from gputile.tools.replay.policies import Fragments
 from gputile.tools.replay.study import Task, measure, side_by_side
 from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
 from tests.unit.tools.replay.traces import TIMED, write_trace
+
+pytestmark = pytest.mark.requirement("B3")
 
 
 def run(trace: Path, *arguments: str) -> Result:

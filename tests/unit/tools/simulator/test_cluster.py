@@ -171,8 +171,9 @@ def test_a_cluster_has_one_unit(tmp_path):
         load_scenario(files)
 
 
+@pytest.mark.requirement("U1", "U2")
 def test_nodes_described_without_a_unit_count_in_that_of_the_cluster(tmp_path):
-    """U1, U2: the configuration's, or that of another file; two that are named have to agree."""
+    """The configuration's, or that of another file; two that are named have to agree."""
     short = write(tmp_path, f"{HEAD}nodes: [{{name: a, mode: share, gpus: {T4}}}]", "short.yaml")
     named = write(tmp_path, f"{HEAD}gpuMemoryUnit: 128MiB\nnodes: [{{name: b, mode: share, gpus: {T4}}}]", "named.yaml")
     for files, configured_mib, units in (

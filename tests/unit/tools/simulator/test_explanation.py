@@ -1,6 +1,7 @@
-"""``gputile explain`` tells the truth about cards, and the changes that it names would really be enough (B4)."""
+"""``gputile explain`` tells the truth about cards, and the changes that it names would really be enough."""
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,8 @@ from gputile.core.scheduling.decision import Decision
 from gputile.tools.simulator.explanation import NodeReport, Subject, asks, waiting_for
 from gputile.tools.simulator.remedies import Remedy, remedies
 from tests.corebuilders import allocation_text, gpu_node, pod, share
+
+pytestmark = pytest.mark.requirement("B4")
 
 GIB = 1024
 ROOMY = {"aliyun.com/gpu-mem": "1000", "aliyun.com/gpu-core.percentage": "800", "nvidia.com/gpu": "8", "pods": "110"}

@@ -1,4 +1,4 @@
-"""Scheduling gates and gangs in a simulation: what would wait live is not placed (B4, M13)."""
+"""Scheduling gates and gangs in a simulation: what would wait live is not placed."""
 
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from gputile.tools.simulator.scenario import load_scenario
 from gputile.tools.simulator.simulation import Outcome, Simulation
 from gputile.tools.simulator.whatif import fit_more
 from tests.unit.tools.simulator.builders import write
+
+pytestmark = pytest.mark.requirement("B4", "M13")
 
 CLUSTER = """
 apiVersion: gputile.io/v1alpha1
@@ -57,10 +59,11 @@ def placed(found: dict[str, Outcome]) -> list[str]:
     return [name for name, outcome in found.items() if outcome.node]
 
 
+@pytest.mark.requirement("M13")
 @pytest.mark.parametrize("gate", ["", "schedulingGates: [{name: gputile.io/gang}],"])
 @pytest.mark.parametrize(("labels", "more"), [(in_gang(5), ""), (BY_OBJECT, GROUP)])
 def test_a_gang_of_five_on_room_for_three_starts_none(tmp_path: Path, labels: str, more: str, gate: str) -> None:
-    """M13: and what it leaves is there for others."""
+    """And what it leaves is there for others."""
     found = outcomes(tmp_path, pods(5, labels, gate) + pod("alone") + more)
     assert placed(found) == ["alone"]
     assert found["m4"].reason == (
@@ -69,16 +72,17 @@ def test_a_gang_of_five_on_room_for_three_starts_none(tmp_path: Path, labels: st
     )
 
 
+@pytest.mark.requirement("M13")
 def test_a_gang_that_fits_starts_whole_and_more_of_it_where_there_is_room(tmp_path: Path) -> None:
-    """M13."""
     found = outcomes(tmp_path, pods(4, in_gang(2)))
     assert len(placed(found)) == 3
     assert found["m0"].reason == "gang g: 2 pods that start together; binpack: GPU 0 (10240 MiB)"
     assert "GPU 0 has 5 of 15 units free" in found["m3"].reason
 
 
+@pytest.mark.requirement("M13")
 def test_pods_that_are_missing_keep_the_others_waiting(tmp_path: Path) -> None:
-    """M13: not there, held by somebody else's gate, or of a size that nobody tells."""
+    """Not there, held by somebody else's gate, or of a size that nobody tells."""
     found = outcomes(tmp_path, pods(2, in_gang(3)) + pod("held", in_gang(3), "schedulingGates: [{name: x}],"))
     assert not placed(found)
     assert found["m0"].reason == "gang g: 2 of the 3 pods that start together exist"
@@ -87,8 +91,9 @@ def test_pods_that_are_missing_keep_the_others_waiting(tmp_path: Path) -> None:
     assert found["m0"].reason.startswith("gang g: PodGroup default/g is in none of the files")
 
 
+@pytest.mark.requirement("B4", "M13")
 def test_a_pod_group_that_is_known_already_counts_unless_a_file_has_it(tmp_path: Path) -> None:
-    """B4, M13: a file goes before the cluster, also before what cannot be read there."""
+    """A file goes before the cluster, also before what cannot be read there."""
     names = [write(tmp_path, CLUSTER, "cluster"), write(tmp_path, pods(3, BY_OBJECT), "pods")]
     known = Groups(absent="is nowhere")
     known.add(PodGroup(ObjectMeta(name="g", namespace="default"), PodGroupSpec(3)))
@@ -111,8 +116,9 @@ def test_a_pod_group_that_is_known_already_counts_unless_a_file_has_it(tmp_path:
         assert found[0].reason == why
 
 
+@pytest.mark.requirement("M13")
 def test_pods_of_the_gang_that_run_count_as_started(tmp_path: Path) -> None:
-    """M13: a successor alone is planned."""
+    """A successor alone is planned."""
     running = pod("r0", in_gang(3), "nodeName: s1,", 1) + pod("r1", in_gang(3), "nodeName: s1,", 1)
     text = CLUSTER.replace("s1,", "s2,")
     scenario = load_scenario(
@@ -123,8 +129,9 @@ def test_pods_of_the_gang_that_run_count_as_started(tmp_path: Path) -> None:
     assert outcome.node == "s2"  # s1 is closed: nobody knows which cards its pods are on
 
 
+@pytest.mark.requirement("M13")
 def test_without_planned_gangs_their_labels_mean_nothing_and_gates_stay(tmp_path: Path) -> None:
-    """M13: as live, where nobody removes the gate."""
+    """As live, where nobody removes the gate."""
     assert placed(outcomes(tmp_path, pods(5, in_gang(5)), gangs=False)) == ["m0", "m1", "m2"]
     gate = "schedulingGates: [{name: gputile.io/gang}],"
     found = outcomes(tmp_path, pod("m", in_gang(1), gate) + pod("x", "", "schedulingGates: [{name: x}],"), gangs=False)
@@ -147,8 +154,9 @@ def test_a_gang_that_can_never_be_served_names_the_rule(tmp_path: Path) -> None:
     assert "aliyun.com/gpu-mem" in found["m0"].reason
 
 
+@pytest.mark.requirement("B4")
 def test_how_many_more_gangs_fit(tmp_path: Path) -> None:
-    """B4: each copy is a gang of its own."""
+    """Each copy is a gang of its own."""
     scenario = load_scenario([write(tmp_path, CLUSTER, "a")], [write(tmp_path, pods(2, in_gang(2)))])
     more, scenario.pending = scenario.pending, []
     simulation = Simulation(Configuration(admission=Admission(gangs=True)))

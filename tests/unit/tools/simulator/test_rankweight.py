@@ -1,10 +1,13 @@
-"""What one rank of the extender counts beside kube-scheduler's own scores, where people see it (C2)."""
+"""What one rank of the extender counts beside kube-scheduler's own scores, where people see it."""
 
 from pathlib import Path
 
+import pytest
 import yaml
 
 from gputile.tools.simulator.simulation import RANK_WEIGHT
+
+pytestmark = pytest.mark.requirement("C2")
 
 ROOT = Path(__file__).resolve().parents[4]
 # The weights of the plugins of kube-scheduler 1.36 that score and are on by default, with the sum of 15

@@ -82,6 +82,7 @@ OF_JOB = {"job-name": "w", "batch.kubernetes.io/job-name": "w"} | {
 }
 
 
+@pytest.mark.requirement("B4")
 @pytest.mark.parametrize(
     ("text", "labels", "annotations"),
     [
@@ -107,7 +108,7 @@ OF_JOB = {"job-name": "w", "batch.kubernetes.io/job-name": "w"} | {
     ],
 )
 def test_pods_carry_what_their_controllers_add(tmp_path, text, labels, annotations):
-    """B4: names and places as in Kubernetes 1.36."""
+    """Names and places as in Kubernetes 1.36."""
     (pod,) = expand_text(tmp_path, text, [node("n")]).pods
     found = {key: HASH if key.endswith("-hash") else value for key, value in pod.metadata.labels.items()}
     assert found == {"app": "x", **labels}
@@ -126,6 +127,7 @@ def test_what_a_template_says_goes_before_a_jobs_labels_and_a_cron_job_makes_a_j
     assert re.fullmatch(r"w-[0-9]{8}", first.metadata.labels["batch.kubernetes.io/job-name"])
 
 
+@pytest.mark.requirement("B4")
 @pytest.mark.parametrize(
     ("kind", "spec", "key"),
     [
@@ -136,7 +138,7 @@ def test_what_a_template_says_goes_before_a_jobs_labels_and_a_cron_job_makes_a_j
     ],
 )
 def test_rules_on_labels_of_controllers_keep_pods_apart(tmp_path, kind, spec, key):
-    """B4: a rule that means the pods of one workload means them here too."""
+    """A rule that means the pods of one workload means them here too."""
     term = {
         "topologyKey": "kubernetes.io/hostname",
         "labelSelector": {"matchExpressions": [{"key": key, "operator": "Exists"}]},

@@ -1,7 +1,11 @@
-"""The tables of ``kubectl inspect cgpu`` (V2, V3)."""
+"""The tables of ``kubectl inspect cgpu``."""
+
+import pytest
 
 from gputile.tools.views.inspect import details, summary, unit_name, unit_of
 from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
+
+pytestmark = pytest.mark.requirement("V2", "V3")
 
 
 def card(index: int, used: int, total: int = 15, unit: int = 1024, pods: int = 0) -> GpuSummary:
@@ -55,8 +59,9 @@ def test_other_modes_are_counted_in_cards() -> None:
     assert text.splitlines()[-1].split() == ["v100", "192.0.2.109", "default", "1/2"]
 
 
+@pytest.mark.requirement("V3")
 def test_a_shared_node_that_cannot_be_read_says_so() -> None:
-    """V3: 0/0 alone would read as a node without GPUs."""
+    """0/0 alone would read as a node without GPUs."""
     broken = NodeSummary(
         "broken", "192.0.2.1", "share", True, 1024, [], [], "its annotation x cannot be read: not JSON"
     )
@@ -77,8 +82,9 @@ def test_a_pod_on_unknown_cards_adds_a_column() -> None:
     assert ["p", "ns", "2", "0"] in rows
 
 
+@pytest.mark.requirement("V3")
 def test_the_unit_is_the_one_in_force() -> None:
-    """V3: not a guess."""
+    """Not a guess."""
     assert unit_of([node("n", card(0, 0), unit=128)], 1024) == 128
     assert unit_of([node("a", unit=128), node("b", unit=1024)], 256) == 256
     assert [unit_name(unit) for unit in (1024, 128, 2048)] == ["GiB", "128MiB", "2GiB"]

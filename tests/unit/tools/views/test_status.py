@@ -1,4 +1,4 @@
-"""``gputile status``: Deploying, then Deployed only when every component is ready; a failure names it (U11)."""
+"""``gputile status``: Deploying, then Deployed only when every component is ready; a failure names it."""
 
 from typing import Any
 
@@ -12,6 +12,8 @@ from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
 from gputile.core.devices.inventory import Card, Inventory, encode_inventory
 from gputile.tools.views.rollout import RolloutState
 from gputile.tools.views.status import Installation, RolloutPhase, assess, table
+
+pytestmark = pytest.mark.requirement("U11")
 
 LABELS = {"app.kubernetes.io/name": "gputile", "app.kubernetes.io/instance": "gputile"}
 
@@ -206,8 +208,9 @@ def test_the_worst_pod_is_told_and_a_ready_one_never() -> None:
 EVICTED = pod(name="old", phase="Failed", reason="Evicted", message="the node was low on memory")
 
 
+@pytest.mark.requirement("U11")
 def test_an_evicted_pod_that_has_been_replaced_is_not_in_the_way() -> None:
-    """U11: a rollout is healthy whatever pods of a Deployment are left lying about; its other pods still count."""
+    """A rollout is healthy whatever pods of a Deployment are left lying about; its other pods still count."""
     rolling = deployment(replicas=3, updatedReplicas=1)
     new = pod(name="new", phase="Running", conditions=[condition("Ready", "True")])
     installation = assess([rolling], [EVICTED, new], [], [], 1024)
@@ -217,17 +220,19 @@ def test_an_evicted_pod_that_has_been_replaced_is_not_in_the_way() -> None:
     assert (state, reason.partition(":")[0]) == (RolloutState.FAILED, "pod crashing")
 
 
+@pytest.mark.requirement("U11")
 def test_an_evicted_pod_that_nothing_replaces_is_named() -> None:
-    """U11: a Deployment that has too few pods, and a DaemonSet, whose pods of a node come one after the other."""
+    """A Deployment that has too few pods, and a DaemonSet, whose pods of a node come one after the other."""
     expected = (RolloutState.FAILED, "pod old: Evicted: the node was low on memory")
     assert the_only(assess([deployment(replicas=1, availableReplicas=1)], [EVICTED], [], [], 1024)) == expected
     agent = pod("agent", "old", "a", phase="Failed", reason="Evicted", message="the node was low on memory")
     assert the_only(assess([daemon_set(numberAvailable=2)], [agent], [], [], 1024)) == expected
 
 
+@pytest.mark.requirement("U11")
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_nodes_agent_is_ready_while_its_successor_starts(order: int) -> None:
-    """U11: the new agent registers before the old one ends, so that a node has two for a while."""
+    """The new agent registers before the old one ends, so that a node has two for a while."""
     old = pod("agent", "old", "a", conditions=[condition("Ready", "True")])
     new = pod("agent", "new", "a", conditions=[condition("Ready", "False")])
     installation = assess([daemon_set()], [old, new][::order], [], [node("a", Inventory(cards=()))], 1024)
@@ -246,8 +251,9 @@ def node(name: str, inventory: Inventory | None = None, *conditions: dict[str, s
     return msgspec.convert(body, Node)
 
 
+@pytest.mark.requirement("U9", "M12")
 def test_nodes_tell_mode_unit_and_what_holds_them() -> None:
-    """U9, M12: the unit in force on each node, and a held change with its pods."""
+    """The unit in force on each node, and a held change with its pods."""
     cards = (Card(index=0, uuid="GPU-0", mib=15360, model="Tesla T4"),)
     held = condition("gputile.io/ModePending", "True", "PodsOnNode", "mode share stays in force: default/p")
     nodes = [
@@ -274,8 +280,9 @@ def test_nodes_tell_mode_unit_and_what_holds_them() -> None:
     assert [line.split()[:4] for line in text.splitlines() if line.startswith("b ")] == [["b", "not", "ready", "share"]]
 
 
+@pytest.mark.requirement("M1", "M3", "U11")
 def test_an_agent_that_rests_is_no_failure() -> None:
-    """M1, M3: a pod on each node, and on nodes without GPUs it only waits for one (U11)."""
+    """A pod on each node, and on nodes without GPUs it only waits for one."""
     ready = [condition("Ready", "True")]
     agents = [pod("agent", f"agent-{name}", name, conditions=ready) for name in ("gpu", "cpu", "labelled", "sliced")]
     cards = (Card(index=0, uuid="GPU-0", mib=15360),)
@@ -296,8 +303,9 @@ def test_an_agent_that_rests_is_no_failure() -> None:
     assert "2 nodes have no GPU, and their agents rest." in table(installation)
 
 
+@pytest.mark.requirement("U11")
 def test_what_an_agent_left_behind_is_not_waited_for() -> None:
-    """U11: after an agent has left for good nobody takes over a new unit there."""
+    """After an agent has left for good nobody takes over a new unit there."""
     cards = (Card(index=0, uuid="GPU-0", mib=15360),)
     nodes = [node("left", Inventory(cards=cards, mode="cgpu", unit_mib=1024))]
     installation = assess([daemon_set(0)], [], [], nodes, 128)

@@ -30,7 +30,9 @@ class GpuTimes(Collector):
         """Yield the metric."""
         labels = ("namespace", "pod", "container", "gpu")
         found = CounterMetricFamily(
-            "gputile_agent_gpu_time_seconds", "Time on the card that a container had", labels=labels
+            "gputile_agent_gpu_time_seconds",
+            "Time for which a container had the GPU in its turns, seconds",
+            labels=labels,
         )
         for *names, seconds in self.rows:
             found.add_metric(names, seconds)
@@ -44,7 +46,7 @@ class AgentMetrics:
         self.registry = CollectorRegistry()
         self.seconds = Histogram(
             "gputile_agent_call_seconds",
-            "Time to answer a call of the kubelet",
+            "Time to answer a call of the kubelet, seconds",
             ("call",),
             buckets=_SECONDS,
             registry=self.registry,
@@ -61,17 +63,17 @@ class AgentMetrics:
         )
         self.contradictions = Counter(
             "gputile_agent_contradictions",
-            "Choices of the kubelet that could not be served",
+            "Calls of the kubelet that were refused, since a container would have had a GPU or an amount not its own",
             registry=self.registry,
         )
         self.unidentified = Counter(
             "gputile_agent_unidentified_admissions",
-            "Allocations answered before it was known for which pod",
+            "Allocate calls answered before their pod was known",
             registry=self.registry,
         )
         self.starts = Gauge(
-            "gputile_agent_starts", "Agents that the gateway has started, this one included", registry=self.registry
+            "gputile_agent_starts", "Agents that the gateway has started, including this one", registry=self.registry
         )
         self.gpu_times = GpuTimes()
         self.registry.register(self.gpu_times)
-        self.holdings = Gauge("gputile_agent_pods", "Pods that hold devices", registry=self.registry)
+        self.holdings = Gauge("gputile_agent_pods", "Pods of this node that hold device IDs", registry=self.registry)

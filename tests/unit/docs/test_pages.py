@@ -1,0 +1,33 @@
+"""The generated blocks of the documentation are what the code says."""
+
+from docs.generator import commands, configuration, metrics, names
+from docs.generator.pages import BLOCKS, DOCS, outdated, pages
+
+
+def test_every_page_is_what_the_code_says() -> None:
+    """``make docs`` brings them up to date."""
+    assert outdated() == []
+
+
+def test_every_block_is_on_a_page() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in pages())
+    assert [name for name in BLOCKS if f"<!-- generated: {name} -->" not in text] == []
+
+
+def test_what_is_generated_has_a_meaning() -> None:
+    assert names.unread() == []
+    assert [path for path, *_, text in configuration.fields() if not text] == []
+    assert [entry.name for entry in metrics.entries() if not entry.help or "{" in entry.help] == []
+
+
+def test_every_metric_of_the_code_was_found() -> None:
+    """Each component exports some; what is no call with a constant name would be missing."""
+    assert {entry.component for entry in metrics.entries()} == {"agent", "controller", "extender", "webhook"}
+    assert "gputile simulate" in commands.names()
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [
+        str(p.relative_to(DOCS)) for p in sorted(DOCS.rglob("*.md")) if str(p.relative_to(DOCS)) not in navigation
+    ] == []
