@@ -61,7 +61,7 @@ def test_the_tables_name_known_functions() -> None:
 
 @pytest.mark.requirement("M4")
 def test_what_allocates_is_replaced() -> None:
-    """M4: every function of the public API whose name says that it makes memory is counted, or known to make none."""
+    """Every function of the public API whose name says that it makes memory is counted, or known to make none."""
     known = re.findall(r'^"(\w+)",$', (SOURCES / "hooks" / "known.def").read_text(), re.MULTILINE)
     replaced = {row[1] for row in table("memory.def")}
     maker = re.compile(
