@@ -1,7 +1,8 @@
 """The ways past the ledger to a card, refused unless the namespace's label says that they are wanted (B2).
 
 The same rules stand in CEL in ``examples/webhook/policies.yaml``, where the API server keeps them for pods that ask for
-no GPU and so never meet the webhook. Here they are told together with everything else that is wrong with a GPU pod.
+no GPU and so never meet the webhook; ``make policies`` writes the lists there from the constants here. Here they are
+told together with everything else that is wrong with a GPU pod.
 """
 
 from collections.abc import Iterator

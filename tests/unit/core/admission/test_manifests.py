@@ -11,6 +11,7 @@ from gputile.api.config.v1alpha1 import Admission
 from gputile.api.well_known import GANG_GATE, GPU_RESOURCES, MIG_PREFIX, TIME_WEIGHT_ANNOTATION, UNSAFE_ACCESS_LABEL
 from gputile.controlplane.webhook.app import UNSAFE_SUFFIX
 from gputile.core.admission import gang_gate, isolation_bypass, protected_annotations
+from tests.chart import cel_lists
 
 EXAMPLES = Path(__file__).resolve().parents[4] / "examples" / "webhook"
 
@@ -120,3 +121,30 @@ def test_every_subresource_that_takes_annotations_is_judged() -> None:
         ("pods/binding", "CREATE"),
         ("bindings", "CREATE"),
     }
+
+
+@pytest.mark.parametrize("name", cel_lists.FILES)
+def test_the_lists_in_cel_are_written_from_the_constants(name: str) -> None:
+    """What a manifest has is what ``make policies`` writes."""
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    assert cel_lists.written(text, cel_lists.FILES[name]) == text
+
+
+@pytest.mark.parametrize("name", cel_lists.FILES)
+def test_a_constant_that_grows_is_written_into_every_list(name: str) -> None:
+    text = (EXAMPLES / name).read_text(encoding="utf-8")
+    for before, values in cel_lists.FILES[name].items():
+        more = {**cel_lists.FILES[name], before: (*values, "/a/new/one")}
+        grown = cel_lists.written(text, more)
+        assert grown.count("'/a/new/one'") == text.count(before + "[")
+        assert list(yaml.safe_load_all(grown)), "it is YAML still"
+        assert cel_lists.written(grown, more) == grown
+        assert re.sub(r"\s", "", cel_lists.written(grown, cel_lists.FILES[name])) == re.sub(r"\s", "", text)
+
+
+def test_a_list_that_no_constant_has_is_an_error() -> None:
+    text = (EXAMPLES / "policies.yaml").read_text(encoding="utf-8")
+    with pytest.raises(ValueError, match="from no constant"):
+        cel_lists.written(text + "\n# ['x', 'y']\n", cel_lists.POLICIES)
+    with pytest.raises(ValueError, match="no list stands behind"):
+        cel_lists.written(text.replace("r in [", "r IN ["), cel_lists.POLICIES)

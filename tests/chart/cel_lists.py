@@ -1,0 +1,77 @@
+"""The lists in the CEL of ``examples/webhook``: written from the constants that the rules in Python go by.
+
+``make policies`` writes them. A list is known by the CEL that stands before it; one that says the same already keeps
+its line breaks.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from gputile.api.config.v1alpha1 import Admission
+from gputile.api.well_known import GPU_RESOURCES, TIME_WEIGHT_ANNOTATION
+from gputile.core.admission import gang_gate, isolation_bypass, protected_annotations
+
+DIRECTORY = Path(__file__).resolve().parents[2] / "examples" / "webhook"
+_LIST = r"(?<=\s)\[\s*((?:'[^']*',?\s*)+)\]"
+_WIDTH, _INDENT = 120, " " * 6
+
+
+def _directories(paths: Iterable[str]) -> tuple[str, ...]:
+    return tuple(f"{path}/" for path in paths)
+
+
+_WISHES = (*isolation_bypass.WISH_PATHS, *(f"/var{path}" for path in isolation_bypass.WISH_PATHS))
+POLICIES = {
+    "request.userInfo.username in ": Admission().trusted_users,
+    ".filter(k, k in ": protected_annotations.PROTECTED,
+    "r in ": GPU_RESOURCES,
+    "e.name in ": isolation_bypass.ENVIRONMENT,
+    "e.value in ": isolation_bypass.HARMLESS,
+    ".replace('CAP_', '') in ": isolation_bypass.CAPABILITIES,
+    "- name: cardPaths\n    expression: >-\n      ": isolation_bypass.CARD_PATHS,
+    "- name: nodePaths\n    expression: >-\n      ": isolation_bypass.NODE_PATHS,
+    "'nvidia-container-devices' in m.parts)) ||\n      ": _directories(_WISHES),
+    "startsWith('/tmp/nvidia-mps/') ||\n      ": _directories(isolation_bypass.LIMIT_PATHS),
+}
+WEBHOOKS = {
+    "request.userInfo.username in ": Admission().trusted_users,
+    "r in ": GPU_RESOURCES,
+    ".exists(k, (k in ": protected_annotations.PROTECTED,
+    "|| (k in ": (protected_annotations.STAMPED, TIME_WEIGHT_ANNOTATION),
+    "g.name == 'gputile.io/gang')) ||\n      ": gang_gate.FIXED,
+}
+FILES = {"policies.yaml": POLICIES, "webhook.yaml": WEBHOOKS}
+
+
+def written(text: str, lists: dict[str, tuple[str, ...]]) -> str:
+    """Return a manifest with its lists as the constants have them.
+
+    Raises:
+        ValueError: a list stands nowhere, or one in the manifest is written from no constant.
+    """
+    known = 0
+    for before, values in lists.items():
+        pattern = re.compile(re.escape(before) + _LIST)
+        text, found = pattern.subn(partial(_as_constant, values), text)
+        if not found:
+            raise ValueError(f"no list stands behind {before!r}")
+        known += found
+    if known != len(re.findall(_LIST, text)):
+        raise ValueError("a list in the manifest is written from no constant")
+    return text
+
+
+def _as_constant(values: tuple[str, ...], match: re.Match[str]) -> str:
+    if tuple(re.findall(r"'([^']*)'", match[1])) == values:
+        return match[0]
+    quoted = textwrap.fill(", ".join(f"'{value}'" for value in values), _WIDTH, subsequent_indent=_INDENT)
+    before = match[0][: match.start(1) - match.start() - 1].rsplit("[", 1)[0]
+    return f"{before}[\n{_INDENT}{quoted}]"
+
+
+if __name__ == "__main__":
+    for name, lists in FILES.items():
+        (DIRECTORY / name).write_text(written((DIRECTORY / name).read_text(encoding="utf-8"), lists), encoding="utf-8")
