@@ -15,7 +15,11 @@ ResourceList = dict[str, Quantity]
 
 
 class _Object(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
-    """Common settings of the wire objects."""
+    """Common settings of the wire objects.
+
+    A process keeps tens of thousands of them. They refer to nothing that refers back, so the cyclic garbage collector
+    need not walk them: they are not tracked by it, nor are tuples of them, as lists would be.
+    """
 
 
 class OwnerReference(_Object):
@@ -39,7 +43,7 @@ class ObjectMeta(_Object):
     annotations: dict[str, str] = {}
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
-    owner_references: list[OwnerReference] = []
+    owner_references: tuple[OwnerReference, ...] = ()
 
 
 class ResourceRequirements(_Object):
@@ -87,14 +91,14 @@ class PodSpec(_Object):
     """
 
     node_name: str = ""
-    containers: list[Container] = []
-    init_containers: list[Container] = []
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
     resources: ResourceRequirements | None = None
     overhead: ResourceList = {}
     node_selector: dict[str, str] = {}
     affinity: Affinity | None = None
-    topology_spread_constraints: list[TopologySpreadConstraint] = []
-    tolerations: list[Toleration] = []
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduler_name: str = ""
     priority: int | None = None
@@ -129,7 +133,7 @@ class NodeSpec(_Object):
     """core/v1 NodeSpec."""
 
     unschedulable: bool = False
-    taints: list[Taint] = []
+    taints: tuple[Taint, ...] = ()
 
 
 class NodeAddress(_Object):
@@ -153,8 +157,8 @@ class NodeStatus(_Object):
 
     capacity: ResourceList = {}
     allocatable: ResourceList = {}
-    addresses: list[NodeAddress] = []
-    conditions: list[NodeCondition] = []
+    addresses: tuple[NodeAddress, ...] = ()
+    conditions: tuple[NodeCondition, ...] = ()
 
 
 class Node(_Object):

@@ -43,10 +43,10 @@ def _error(pod: Pod, unit_mib: int) -> str | None:
 def _parts(pod: Pod) -> Iterator[Pod]:
     for container in pod.spec.init_containers:
         for part in _alone(container):
-            yield _pod_of(pod, PodSpec(init_containers=[part]))
+            yield _pod_of(pod, PodSpec(init_containers=(part,)))
     for container in pod.spec.containers:
         for part in _alone(container):
-            yield _pod_of(pod, PodSpec(containers=[part]))
+            yield _pod_of(pod, PodSpec(containers=(part,)))
 
 
 def _alone(container: Container) -> Iterator[Container]:

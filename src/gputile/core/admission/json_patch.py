@@ -45,7 +45,7 @@ def _escaped(step: str) -> str:
 def _applied(operation: Operation, path: tuple[str | int, ...], node: Any) -> Any:
     """Return a copy of ``node`` with the change at ``path`` below it; what is not on the way is shared."""
     step, rest = path[0], path[1:]
-    if isinstance(node, list):
+    if isinstance(node, list | tuple):
         index = len(node) if step == "-" else int(step)
         if rest:
             return [*node[:index], _applied(operation, rest, node[index]), *node[index + 1 :]]

@@ -4,7 +4,7 @@ Each rule reads the pod and says what to change as operations of a JSON patch. O
 nothing, so that a pod may pass twice.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ def rewrite(pod: Pod) -> Rewriting:
     return rewriting
 
 
-def append(current: list[Any], path: tuple[str, ...], value: Any) -> Operation:
+def append(current: Sequence[Any], path: tuple[str, ...], value: Any) -> Operation:
     """Return the operation that appends to a list which, when it is empty, may not be there."""
     return Operation("add", (*path, "-"), value) if current else Operation("add", path, [value])
 

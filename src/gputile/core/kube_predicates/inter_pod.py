@@ -6,8 +6,9 @@ told of each pod that comes or goes, and is then asked of each node.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
@@ -22,8 +23,7 @@ SPREAD_LABEL = f"{SPREAD} (missing required label)"
 Labels = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(msgspec.Struct, frozen=True, gc=False):
     """A pod and the node that it is on."""
 
     pod: Pod

@@ -1,7 +1,6 @@
 """A booking: one pod's hold on cards of one node, read from the pod itself."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -13,9 +12,8 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.kube_predicates.pod_requests import cpu_request
 
 
-@dataclass(frozen=True, slots=True)
-class Booking:
-    """What one pod holds.
+class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """What one pod holds. Bookings are equal that differ in ``version`` only.
 
     ``allocation`` is None for a pod that is bound to the node and asks for GPUs, but carries no readable
     allocation: nobody knows yet which cards it is on, ``problem`` says why, and ``asked_mib`` how much memory it
@@ -46,7 +44,15 @@ class Booking:
     expires_ns: int = 0
     cpu: int = 0
     first: bool = False
-    version: str = field(default="", compare=False)
+    version: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Booking):
+            return NotImplemented
+        return msgspec.structs.astuple(self)[:-1] == msgspec.structs.astuple(other)[:-1]
+
+    def __hash__(self) -> int:
+        return hash(self.uid)
 
     @property
     def begun(self) -> bool:

@@ -6,8 +6,9 @@ is assumed: tests compare it with a ledger rebuilt from the objects.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import assert_never
+
+import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
@@ -86,7 +87,7 @@ class Ledger:
             case Confirmed(uid):
                 held = self._bookings.get(uid)
                 if held is not None and held.assumed_at is not None:
-                    self._restate(replace(held, assumed_at=None))
+                    self._restate(msgspec.structs.replace(held, assumed_at=None))
             case Forgotten(uid):
                 held = self._bookings.get(uid)
                 if held is not None and held.assumed_at is not None:

@@ -23,6 +23,6 @@ def empty_node(pool: NodePool) -> Node:
             labels={**providers, **template_labels(pool), HOSTNAME: name},
             annotations={INVENTORY_ANNOTATION: encode_inventory(inventory)},
         ),
-        spec=NodeSpec(taints=[Taint(key=WHOLE_GPU, value=TAINT_VALUE, effect=TAINT_EFFECT)]),
+        spec=NodeSpec(taints=(Taint(key=WHOLE_GPU, value=TAINT_VALUE, effect=TAINT_EFFECT),)),
         status=NodeStatus(capacity=resources, allocatable=resources),
     )

@@ -140,7 +140,7 @@ class _Describer:
         return Node(
             metadata=ObjectMeta(name=name, uid=make_uid("Node", "", name), labels=labels, annotations=annotations),
             spec=NodeSpec(unschedulable=described.unschedulable, taints=self._taints(described, bool(cards))),
-            status=NodeStatus(capacity=capacity, allocatable=allocatable, addresses=addresses),
+            status=NodeStatus(capacity=capacity, allocatable=allocatable, addresses=tuple(addresses)),
         )
 
     def _inventory(self, described: DescribedNode, name: str, mode: Mode) -> Inventory:
@@ -213,10 +213,10 @@ class _Describer:
                 raise self._error(path, f"{amount} is negative")
         return plain
 
-    def _taints(self, described: DescribedNode, has_gpus: bool) -> list[Taint]:
+    def _taints(self, described: DescribedNode, has_gpus: bool) -> tuple[Taint, ...]:
         if described.taints is None:
-            return [_GPU_TAINT] if has_gpus else []
-        taints = [Taint(key=t.key, value=t.value, effect=t.effect) for t in described.taints]
+            return (_GPU_TAINT,) if has_gpus else ()
+        taints = tuple(Taint(key=t.key, value=t.value, effect=t.effect) for t in described.taints)
         for i, taint in enumerate(taints):
             if (rule := broken_taint(taint)) is not None:
                 raise self._error(f"taints[{i}]", rule)

@@ -163,7 +163,7 @@ class _Maker:
         self.template = template
         self._labels = labels
         self._namespace = owner.namespace
-        self._owners = [OwnerReference(kind=kind, name=owner.name, uid=owner.uid, controller=True)]
+        self._owners = (OwnerReference(kind=kind, name=owner.name, uid=owner.uid, controller=True),)
         self._suffix = suffixes(owner.uid)
 
     def pod(
@@ -236,7 +236,7 @@ def _job(work: _Work) -> Iterator[Pod]:
 def _daemons(work: _Work) -> Iterator[Pod]:
     """Yield a pod for each node that the template allows, pinned there as the DaemonSet controller does it."""
     template = work.make.template.spec
-    tolerant = msgspec.structs.replace(template, tolerations=[*template.tolerations, *_DAEMON_TOLERATIONS])
+    tolerant = msgspec.structs.replace(template, tolerations=(*template.tolerations, *_DAEMON_TOLERATIONS))
     eligible = [node for node in work.nodes if static_reason(tolerant, node) is None]
     if not eligible:
         work.note("there is no node that it may run on")

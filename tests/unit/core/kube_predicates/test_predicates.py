@@ -347,4 +347,5 @@ def test_finished_pods_take_nothing():
 
 
 def test_tolerations_are_core_objects():
-    assert pod("tolerations: [{key: k, operator: Exists}]").spec.tolerations == [Toleration(key="k", operator="Exists")]
+    tolerating = pod("tolerations: [{key: k, operator: Exists}]")
+    assert tolerating.spec.tolerations == (Toleration(key="k", operator="Exists"),)

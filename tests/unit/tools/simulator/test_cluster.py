@@ -46,7 +46,7 @@ def test_a_whole_node(tmp_path):
     (node,) = scenario.nodes
     assert scenario.unit_mib == 128
     assert node.internal_ip == "192.0.2.1"
-    assert node.spec.taints == []
+    assert node.spec.taints == ()
     assert node.metadata.labels == {
         "ack.node.gpu.placement": "spread",
         "ack.node.gpu.schedule": "share",
@@ -86,7 +86,7 @@ def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path):
 def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path):
     gpu, plain = load(tmp_path, f"- {{name: a, gpus: {T4}}}\n- {{name: b}}").nodes
     assert [(t.key, t.effect) for t in gpu.spec.taints] == [("nvidia.com/gpu", "NoSchedule")]
-    assert plain.spec.taints == []
+    assert plain.spec.taints == ()
     assert plain.metadata.annotations == {}
     assert "nvidia.com/gpu" not in plain.status.allocatable
 

@@ -4,7 +4,7 @@ One strategic merge patch of the node's ``status`` subresource carries it all, a
 API server takes labels and annotations there too, and conditions merge by their type, so that nobody else's is lost.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -76,7 +76,9 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
     return patch
 
 
-def _changed(current: list[NodeCondition], wanted: tuple[NodeCondition, ...], now: datetime) -> list[dict[str, str]]:
+def _changed(
+    current: Sequence[NodeCondition], wanted: tuple[NodeCondition, ...], now: datetime
+) -> list[dict[str, str]]:
     have = {condition.type: condition for condition in current}
     time = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     changed = []
