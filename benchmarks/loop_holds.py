@@ -1,7 +1,9 @@
 """How long each handler of a service holds its event loop: 5,000 nodes, 50,000 pods, 1,000 gangs, a gang of 2,000.
 
-While a loop is held, the service answers nobody and renews no Lease. A handler is driven as the service drives it; the
-API server is an object that answers at once. Each part of ``PARTS`` yields the cases of one service.
+While a loop is held, the service answers nobody and renews no Lease. What is compared with the target is CPU time of
+the loop's thread; the clock's, beside it, has what other programs took meanwhile too. A handler is driven as the
+service drives it; the API server is an object that answers at once. Each part of ``PARTS`` yields the cases of one
+service.
 """
 
 import asyncio
@@ -29,4 +31,5 @@ def run() -> Iterator[Result]:
             with without_collector():
                 asyncio.run(case.drive(meter))
             ratio = meter.longest / parse
-            yield Result(NAME, case.what, meter.longest * 1e3, "ms", TARGET_MS, ratio, f"json.loads of {NODES} names")
+            against = f"json.loads of {NODES} names; {meter.longest_wall * 1e3:.0f} ms by the clock"
+            yield Result(NAME, case.what, meter.longest * 1e3, "ms", TARGET_MS, ratio, against)

@@ -14,6 +14,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import PodGroup
 from gputile.api.well_known import HOLD_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.controlplane.controller.gang_members import GangMembers
+from gputile.controlplane.controller.node_diagnosis import UnitsInForce
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import (
@@ -52,6 +53,7 @@ class ClusterState:
         self.freed = 0  # grows whenever there may be room that was not there before
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
+        self.units = UnitsInForce(configuration)
         self.roster = GangMembers()
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
@@ -250,6 +252,7 @@ class ClusterState:
         name = node.metadata.name
         before = self.nodes.get(name)
         self.nodes[name] = node
+        self.units.put(node)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeApplied(node))
         if before is None or _schedulable(before) != _schedulable(node):
@@ -259,6 +262,7 @@ class ClusterState:
 
     def _forget_node(self, name: str) -> None:
         self.nodes.pop(name, None)
+        self.units.drop(name)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeDeleted(name))
         for ground in (self._live, self._empty):

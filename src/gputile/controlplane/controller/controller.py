@@ -22,7 +22,6 @@ from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.leadership import Leadership
 from gputile.controlplane.controller.monitoring import ControllerMetrics, Monitoring
-from gputile.controlplane.controller.node_diagnosis import units_in_force
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
 from gputile.controlplane.controller.update_queue import UpdateQueue
@@ -140,7 +139,7 @@ class Controller:
             "gputile_controller_nodes_by_unit",
             "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
             "unit_mib",
-            lambda: [(str(u), n) for u, n in units_in_force(view.nodes.values(), self._configuration).items()],
+            lambda: [(str(unit), number) for unit, number in view.units.counts.items()],
         )
 
     def _kept(self) -> int:

@@ -12,9 +12,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeVar
 
 from gputile.api.core import ObjectReference, Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
@@ -25,6 +25,9 @@ from gputile.core.devices.reservation import encode_reservation, reservation_of
 from gputile.core.placement.steps import Steps
 from gputile.kube.errors import KubeError, NotFound
 from gputile.kube.reflector import Deleted
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +115,7 @@ class GangReconciler:
             self.changed()
         for note in result.notes:
             await sliced(self._say(note))
-        await asyncio.gather(*map(self._holds, result.holds), *map(self._ungate, result.gates))
+        await asyncio.gather(_each(self._holds, result.holds), _each(self._ungate, result.gates))
         return result
 
     async def _holds(self, writes: Sequence[ReservationPatch]) -> None:
@@ -121,7 +124,7 @@ class GangReconciler:
         executed = True
         for _, stage in stages:
             if executed:
-                executed = all(await asyncio.gather(*map(self._hold, stage)))
+                executed = all(await _each(self._hold, stage))
             else:
                 for write in stage:
                     self._view.not_written(write.pod)
@@ -178,6 +181,24 @@ class GangReconciler:
             )
             self._writer.record(about, note.reason, note.message, warning=note.warning)
             yield
+
+
+async def _each(work: Callable[[Item], Awaitable[Answer]], items: Iterable[Item]) -> list[Answer]:
+    """Do the work for each of ``items``, few at once; return the answers in any order.
+
+    A task for each would be thousands, which take the event loop for long to begin. Others get their turn after each
+    item, also where a server answers so fast that no worker has to wait for it.
+    """
+    answers: list[Answer] = []
+    left = iter(items)
+
+    async def some() -> None:
+        for item in left:
+            answers.append(await work(item))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(some() for _ in range(WRITES_AT_ONCE)))
+    return answers
 
 
 def _stage(write: ReservationPatch) -> int:

@@ -9,7 +9,8 @@ from gputile.api.well_known import GANG_GATE
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName, labelled_size
 from gputile.core.devices.reservation import Reservation, reservation_of
-from gputile.core.scheduling.gang_reservation import lost_place, plan_problem
+from gputile.core.placement.steps import Steps
+from gputile.core.scheduling.gang_reservation import lost_place, plan_problem_steps
 
 # A place that ends within this part of its time is given anew, before others can take it.
 _RENEW_PART = 4
@@ -178,7 +179,9 @@ def _kept(view: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) ->
     for pod in waiting:
         yield
         hold = view.hold(pod)
-        if hold is not None and (_lasting(view, pod) or (hold.plan in begun and _still_fits(view, pod, hold))):
+        if hold is None:
+            continue
+        if _lasting(view, pod) or (hold.plan in begun and (yield from _still_fits(view, pod, hold))):
             plans.setdefault(hold.plan, []).append((pod, hold))
     kept: set[str] = set()
     for plan, places in plans.items():
@@ -190,7 +193,7 @@ def _kept(view: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) ->
                 continue
             if hold.allocation is not None:
                 if held_up is None:  # it is the same for all pods of the plan whose own place is there
-                    held_up = _held_up(view, pod)
+                    held_up = yield from _held_up(view, pod)
                 if held_up:
                     continue
             sound.append(pod.metadata.uid)
@@ -213,12 +216,12 @@ def _lasting(view: ClusterState, pod: Pod) -> Reservation | None:
     return hold if hold is not None and margin < hold.expires_ns - view.now_ns <= whole + margin else None
 
 
-def _still_fits(view: ClusterState, pod: Pod, hold: Reservation) -> bool:
-    """Return whether kube-scheduler's own checks let the pod go where its place is."""
+def _still_fits(view: ClusterState, pod: Pod, hold: Reservation) -> Steps[bool]:
+    """Return, in steps, whether kube-scheduler's own checks let the pod go where its place is."""
     predicates = view.ground().predicates
     counted = predicates.remove(pod.metadata.uid)
     try:
-        return predicates.reasons(pod).get(hold.node, "gone") is None
+        return (yield from predicates.reason(pod, hold.node)) is None
     finally:
         if counted:
             predicates.place(pod, counted)
@@ -233,10 +236,10 @@ def _there(view: ClusterState, pod: Pod, hold: Reservation) -> bool:
     return not lost_place(view.ledger, booking)
 
 
-def _held_up(view: ClusterState, pod: Pod) -> bool:
-    """Return whether the place is one of a plan that may not start."""
+def _held_up(view: ClusterState, pod: Pod) -> Steps[bool]:
+    """Return, in steps, whether the place is one of a plan that may not start."""
     booking = view.ledger.booking(pod.metadata.uid)
-    return booking is not None and bool(plan_problem(view.ledger, booking))
+    return booking is not None and bool((yield from plan_problem_steps(view.ledger, booking)))
 
 
 def _unix(timestamp: str | None) -> float:

@@ -6,7 +6,6 @@ That is seen from the Node object alone, without any clock of the agent's.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -94,18 +93,40 @@ def condition_patch(node: Node, found: NodeDiagnosis | None, now: datetime) -> d
     return {"status": {"conditions": [entry]}}
 
 
-def units_in_force(nodes: Iterable[Node], configuration: Configuration) -> Counter[int]:
-    """Return how many nodes have which memory unit in force, in MiB: how far a new unit has come (U5, U9)."""
-    units: Counter[int] = Counter()
-    for node in nodes:
-        text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
+class UnitsInForce:
+    """How many nodes have which memory unit in force, in MiB: how far a new unit has come (U5, U9).
+
+    It is counted as nodes change, so that nobody who asks waits until thousands of inventories are read.
+    """
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.counts: Counter[int] = Counter()
+        self._configuration = configuration
+        self._read: dict[str, tuple[str, int | None]] = {}  # node -> its inventory's text, and the unit that it tells
+
+    def put(self, node: Node) -> None:
+        """Count a node, in place of the one of its name."""
+        name, text = node.metadata.name, node.metadata.annotations.get(INVENTORY_ANNOTATION)
+        if name in self._read and self._read[name][0] == text:
+            return
+        self.drop(name)
         if text is None:
-            continue
+            return
         try:
-            units[decode_inventory(text).unit_mib or configuration.unit_mib] += 1
+            unit: int | None = decode_inventory(text).unit_mib or self._configuration.unit_mib
         except InventoryError:
-            continue
-    return units
+            unit = None
+        self._read[name] = text, unit
+        if unit is not None:
+            self.counts[unit] += 1
+
+    def drop(self, name: str) -> None:
+        """Count a node no longer."""
+        _, unit = self._read.pop(name, ("", None))
+        if unit is not None:
+            self.counts[unit] -= 1
+            if not self.counts[unit]:
+                del self.counts[unit]
 
 
 def _count(node: Node, resource: str) -> int:

@@ -8,11 +8,14 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gputile.api.core import Node, Pod, PodSpec
 from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
 from gputile.core.kube_predicates.node_fit import avoided_taints, preferred_weight, static_reason, static_reasons
 from gputile.core.kube_predicates.pod_requests import PODS, Amounts, insufficient, node_allocatable, pod_requests
 
+UNKNOWN_NODE = "node(s) are not known"
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
 _MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 50 MB
 _FEWEST_TEMPLATES, _MOST_TEMPLATES = 16, 256
@@ -50,8 +53,7 @@ class _Question:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Guest:
+class _Guest(msgspec.Struct, frozen=True, gc=False):
     """A pod that is counted on a node, whether the node is known or not."""
 
     pod: Pod
@@ -131,10 +133,20 @@ class Predicates:
         checks = self._checks(pod)
         for name, reason in answers.items():
             if reason is None:
-                labels = self._loads[name].node.metadata.labels
-                found = (check.reason(labels) for check in checks)
-                answers[name] = next((text for text in found if text is not None), None)
+                answers[name] = _broken(checks, self._loads[name].node)
         return answers
+
+    def reason(self, pod: Pod, name: str) -> Generator[None, None, str | None]:
+        """Return, in steps, why the pod may not go to one node, None where it may; no other node is judged."""
+        load = self._loads.get(name)
+        if load is None:
+            return UNKNOWN_NODE
+        needs = pod_requests(pod.spec)
+        reason = static_reason(pod.spec, load.node) or insufficient(needs, load.used, load.allocatable)
+        if reason is not None or not (self._repelling or looks_at_pods(pod)):
+            return reason
+        yield from self._counted(pod)
+        return _broken(self._checks(pod), load.node)
 
     def scores(self, pod: Pod, node_names: Sequence[str]) -> dict[str, int]:
         """Return 0 to 500 per node for what the pod prefers: its node affinity, and few PreferNoSchedule taints.
@@ -265,6 +277,12 @@ class Predicates:
         self._questions[id(pod)] = _Question(pod, checks, position)
         if len(self._questions) > _MOST_QUESTIONS:
             self._questions.popitem(last=False)
+
+
+def _broken(checks: Iterable[Check], node: Node) -> str | None:
+    """Return the first rule about other pods that keeps a pod off the node, None where there is none."""
+    labels = node.metadata.labels
+    return next((reason for check in checks if (reason := check.reason(labels)) is not None), None)
 
 
 def _count(load: _Load, needs: Amounts, sign: int) -> None:

@@ -167,21 +167,32 @@ class _LedgerSearchState:
         asking = self._asking[self.kinds[member]]
         for _ in self._predicates.prepare(asking.pod):
             yield None
-        names = self._open(asking.pod)
+        best = next(self._best_of_nodes(asking), None)
+        if best is None:
+            return
+        yield best
+        # The search comes back with everything as it was, if at all. Until then no list of nodes is kept: thousands of
+        # pods with one each are millions of references for the garbage collector to walk.
+        first = {best.node: best}
+        for decision in islice(self._best_of_nodes(asking), 1, None):
+            first[decision.node] = decision
+            yield decision
         request = asking.request
+        if request is not None and request.shape.kind is RequestKind.SHARED:
+            for name, decision in first.items():
+                yield from self._other_cards(request, name, decision)
+
+    def _best_of_nodes(self, asking: GangCandidate) -> Iterator[Decision]:
+        """Yield the best cards of each node as things stand, best nodes first."""
+        names, request = self._open(asking.pod), asking.request
         if request is None:
             yield from (Decision(name, (), None) for name in names)
             return
-        first: dict[str, Decision] = {}
         for name in self._placer.best_first(request, names):
             # Asked only now: the search may have taken and given back cards since the node was ranked.
             decision = self._placer.decide(request, name, self._now_ns)
             if isinstance(decision, Decision):
-                first[name] = decision
                 yield decision
-        if request.shape.kind is RequestKind.SHARED:
-            for name, decision in first.items():
-                yield from self._other_cards(request, name, decision)
 
     def _other_cards(self, request: Request, name: str, first: Decision) -> Iterator[Decision | None]:
         yield None

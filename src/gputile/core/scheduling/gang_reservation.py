@@ -18,8 +18,11 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.placement.fit import FitRefusal, FitRule
+from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
+
+_A_STEP = 128  # places of a plan that are judged before others are let in
 
 
 def claim(placer: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int) -> Decision | FitRefusal:
@@ -61,6 +64,11 @@ def place_problem(ledger: Ledger, pod: Pod, now_ns: int) -> str:
 
 def plan_problem(ledger: Ledger, booking: Booking) -> str:
     """Return why the plan of a hold may not start, "" where it may, or has."""
+    return at_once(plan_problem_steps(ledger, booking))
+
+
+def plan_problem_steps(ledger: Ledger, booking: Booking) -> Steps[str]:
+    """Return, in steps, what ``plan_problem`` returns: a plan may have thousands of places."""
     if not booking.tentative:
         return ""
     members = ledger.by_plan(booking.plan)
@@ -70,7 +78,9 @@ def plan_problem(ledger: Ledger, booking: Booking) -> str:
         return f"{len(members)} of the {booking.plan_size} places of its plan are kept so far"
     if _first(ledger, booking.plan) is None:
         return "its plan has no pod to begin with"
-    for member in members:
+    for number, member in enumerate(members, 1):
+        if number % _A_STEP == 0:
+            yield
         if member.tentative and (why := lost_place(ledger, member)):
             return why
     return ""

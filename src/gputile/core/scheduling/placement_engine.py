@@ -234,7 +234,7 @@ class PlacementEngine:
         """
         columns = self.ledger.columns
         broken = np.where(known, vectorized.rules(columns, request.shape, rows), FitRule.NO_CARDS)
-        for rule in np.unique(broken).tolist():
+        for rule in map(FitRule, np.flatnonzero(np.bincount(broken)).tolist()):
             texts = result.lasting if rule in UNRESOLVABLE else result.refused
             texts |= dict.fromkeys(compress(names, (broken == rule).tolist()), SUMMARY[rule])
         for i in _closest(columns, rows, broken):

@@ -10,8 +10,8 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Controller
 from gputile.api.core import Node, NodeCondition, ObjectReference, Taint
-from gputile.api.well_known import AGENT_SILENT, GPU_MEMORY, TAINTED_ANNOTATION, WHOLE_GPU
-from gputile.controlplane.controller.node_diagnosis import condition_patch, diagnose, units_in_force
+from gputile.api.well_known import AGENT_SILENT, GPU_MEMORY, INVENTORY_ANNOTATION, TAINTED_ANNOTATION, WHOLE_GPU
+from gputile.controlplane.controller.node_diagnosis import UnitsInForce, condition_patch, diagnose
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.taints import JsonPatch, taint_patch
 from gputile.controlplane.controller.work_queue import WorkQueue
@@ -164,7 +164,20 @@ def test_how_far_a_new_unit_has_come() -> None:
         gpu_node("d", inventory="{"),
         BARE,
     ]
-    assert units_in_force(nodes, Configuration()) == {128: 2, 1024: 1}
+    units = UnitsInForce(Configuration())
+    for node in nodes:
+        units.put(node)
+    assert units.counts == {128: 2, 1024: 1}
+    units.put(gpu_node("a"))
+    assert units.counts == {128: 1, 1024: 2}
+    units.put(gpu_node("b", inventory="{"))
+    units.drop("c")
+    units.drop("nobody")
+    assert units.counts == {1024: 1}
+    without = gpu_node("a")
+    del without.metadata.annotations[INVENTORY_ANNOTATION]
+    units.put(without)
+    assert units.counts == {}
 
 
 class Writer:
