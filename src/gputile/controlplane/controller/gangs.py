@@ -128,11 +128,17 @@ def _gang(view: ClusterState, name: GangName, pods: Sequence[Pod]) -> Generator[
     waiting = [pod for pod in pods if _waits(pod)]
     if not waiting:
         return None
+    yield
     running = _running(pods)
     size = _size(view, name, pods)
     kept = (yield from _kept(view, waiting, running)) if size else set()
-    ending = [pod for pod in waiting if pod.metadata.uid in kept and _lasting(view, pod) is None]
+    ending: list[Pod] = []
+    for pod in waiting:
+        yield
+        if pod.metadata.uid in kept and _lasting(view, pod) is None:
+            ending.append(pod)
     created = [_unix(pod.metadata.creation_timestamp) for pod in waiting]
+    yield
     return Gang(
         name=name,
         size=size,
@@ -174,7 +180,11 @@ def _kept(view: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) ->
     That is the rule of the extender (``scheduling.claim``): all places of a plan, or those of one that has begun. The
     latter are kept to their end while they are sound: with one of them lost, the others could not be given anew.
     """
-    begun = {hold.plan for pod in running if (hold := reservation_of(pod)) is not None}
+    begun: set[str] = set()
+    for pod in running:
+        yield
+        if (hold := reservation_of(pod)) is not None:
+            begun.add(hold.plan)
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
         yield

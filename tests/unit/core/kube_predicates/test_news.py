@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.kube_predicates import predicates as module
-from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.kube_predicates.predicates import UNKNOWN_NODE, Predicates
+from gputile.core.placement.steps import at_once
 from tests.unit.tools.simulator.builders import node, pod
 
 pytestmark = pytest.mark.requirement("M13")
@@ -65,7 +66,10 @@ def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told, kept) ->
             for each, name in placed.values():
                 fresh.place(each, name)
             for each in PODS if what == "ask" else PODS[:1]:
-                assert live.reasons(each) == fresh.reasons(each)
+                answers = fresh.reasons(each)
+                for name in NAMES:
+                    assert at_once(live.reason(each, name)) == answers.get(name, UNKNOWN_NODE)
+                assert live.reasons(each) == answers
     finally:
         module._MOVES_KEPT = kept_before
 

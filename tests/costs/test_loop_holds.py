@@ -1,0 +1,159 @@
+"""What keeps the controller's event loop free at size: steps that do not grow, and objects that nobody has to walk."""
+
+import asyncio
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator
+from types import FrameType
+from typing import Any
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.core import Node, ObjectReference, Pod
+from gputile.api.well_known import GPU_MEMORY
+from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.gang_reconciler import WRITES_AT_ONCE, GangReconciler
+from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.scheduling import gang_reservation
+from gputile.kube.reflector import Applied, Replaced
+from tests.corebuilders import gpu_node
+from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member
+from tests.unit.tools.simulator.builders import node, pod
+
+
+def nodes(count: int) -> list[Node]:
+    amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: "999"}
+    return [gpu_node(f"n{i}", mode="cgpu", sizes=[4096] * 8, allocatable=amounts) for i in range(count)]
+
+
+def calls(work: Callable[[], object]) -> int:
+    """Return how many functions ``work`` calls."""
+    count = 0
+
+    def note(_: FrameType, event: str, __: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def largest_step(steps: Generator[None, None, Any]) -> int:
+    """Return how many functions the step calls that calls most of them."""
+    ended, largest = False, 0
+
+    def step() -> None:
+        nonlocal ended
+        ended = next(steps, "ended") == "ended"
+
+    while not ended:
+        largest = max(largest, calls(step))
+    return largest
+
+
+def test_no_step_of_a_round_grows_with_the_gang(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when a gang is planned, and not when its plan is looked at again."""
+    monkeypatch.setattr(gang_reservation, "_A_STEP", 8)
+    largest = {}
+    for size in (50, 400):
+        bench = Bench(*nodes(60))
+        bench.gang("g", size)
+        largest[size] = [largest_step(bench.planner.steps(NOW * SECOND)) for _ in range(2)]
+    grown = [after - before for before, after in zip(largest[50], largest[400], strict=True)]
+    assert max(grown) < 10 * 350, "a few calls a pod at most"
+
+
+def test_a_question_about_one_node_looks_at_one_node() -> None:
+    asked = {}
+    for count in (4, 400):
+        predicates = Predicates([node(f"n{i}", {"zone": "a"}) for i in range(count)])
+        asking = pod("nodeSelector: {zone: a}")
+        asked[count] = calls(lambda: list(predicates.reason(asking, "n1")))  # noqa: B023 - called at once
+    assert asked[4] == asked[400]
+
+
+def test_a_search_keeps_no_list_of_all_nodes_for_each_pod() -> None:
+    """Thousands of pods with thousands of names each are what the garbage collector would walk."""
+    bench = Bench(*nodes(100))
+    bench.gang("g", 60)
+    most = 0
+    for number, _ in enumerate(bench.planner.steps(NOW * SECOND)):
+        if number % 10 == 0:
+            most = max(most, sum(type(each) is list and 90 < len(each) < 110 for each in gc.get_objects()))
+    assert most < 30
+
+
+def test_the_collector_walks_no_pod_of_the_cluster() -> None:
+    full = pod(
+        "{nodeName: n1, tolerations: [{key: k, operator: Exists}], initContainers: [{name: i}], "
+        "containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: 1}}}], "
+        "topologySpreadConstraints: [{topologyKey: zone, labelSelector: {matchLabels: {app: x}}}]}",
+        labels={"app": "x"},
+    )
+    text = msgspec.json.encode(full)
+    view = ClusterState(Configuration(admission=Admission(gangs=True)))
+    view.take_nodes(Replaced(nodes(4)))
+    gc.collect()
+    before = len(gc.get_objects())
+    pods = []
+    for number in range(1000):
+        each = msgspec.json.decode(text, type=Pod)
+        each.metadata.uid = each.metadata.name = str(number)
+        pods.append(each)
+    view.take_pods(Replaced(pods))
+    assert len(list(view.ledger.bookings())) == 1000
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+
+
+class Server:
+    """The API server: it stores everything, each write after a moment. It counts the tasks that there are."""
+
+    def __init__(self) -> None:
+        self.written: Counter[str] = Counter()
+        self.most_tasks = 0
+
+    async def hold(self, pod: Pod, text: str | None) -> Pod:
+        return await self._store(pod, "hold")
+
+    async def ungate(self, pod: Pod) -> Pod:
+        return await self._store(pod, "ungate")
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        raise AssertionError(f"no write of {namespace}/{name} has failed")
+
+    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
+        pass
+
+    async def _store(self, pod: Pod, what: str) -> Pod:
+        self.most_tasks = max(self.most_tasks, len(asyncio.all_tasks()))
+        await asyncio.sleep(0)
+        self.written[what] += 1
+        return pod
+
+
+def test_the_writes_of_a_gang_are_not_a_task_each() -> None:
+    bench, server = Bench(*nodes(60)), Server()
+    bench.gang("g", 400)
+    keeper = GangReconciler(bench.view, bench.planner, server, lambda: True, lambda: NOW * SECOND)
+    asyncio.run(keeper.run_round())
+    assert server.written == {"hold": 400}
+    assert server.most_tasks <= 3 * WRITES_AT_ONCE + 1
+
+
+def test_bookings_that_differ_in_their_version_only_are_equal() -> None:
+    view = ClusterState(Configuration(admission=Admission(gangs=True)))
+    view.take_nodes(Replaced(nodes(1)))
+    view.take_pods(Applied(member("g", 0, 1, node="n0")))
+    booking = next(view.ledger.bookings())
+    assert msgspec.structs.replace(booking, version="9") == booking
+    assert hash(msgspec.structs.replace(booking, version="9")) == hash(booking)
+    assert msgspec.structs.replace(booking, cpu=9) != booking
+    assert booking != "a booking"
