@@ -24,10 +24,10 @@ def node_name(number: int) -> str:
     return f"ip-10-{number // 65536}-{number // 256 % 256}-{number % 256}.internal"
 
 
-def gpu_node(number: int, placement: Placement = "binpack") -> Node:
+def gpu_node(number: int, placement: Placement = "binpack", card_mib: int = CARD_MIB) -> Node:
     """Return a node of eight cards; every other one spreads, unless ``placement`` is packing."""
     name = node_name(number)
-    cards = tuple(Card(i, f"GPU-{number:08x}-0000-0000-{i:012x}", CARD_MIB, "Tesla-V100") for i in range(CARDS))
+    cards = tuple(Card(i, f"GPU-{number:08x}-0000-0000-{i:012x}", card_mib, "Tesla-V100") for i in range(CARDS))
     label = placement if placement == "packing" else "spread" if number % 2 else "binpack"
     labels = {MODE_LABEL: "cgpu", PLACEMENT_LABEL: label}
     annotations = {INVENTORY_ANNOTATION: encode_inventory(Inventory(cards))}

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
+from prometheus_client import generate_latest
 
 from benchmarks.clusters import filled, gpu_node, gpu_pod
 from benchmarks.loopmeter import Case, LoopMeter
@@ -20,8 +21,10 @@ from gputile.api.well_known import (
     HOLD_ANNOTATION,
 )
 from gputile.controlplane.controller.cluster_state import ClusterState
+from gputile.controlplane.controller.controller import Controller, ControllerSettings
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.monitoring import ControllerMetrics
 from gputile.controlplane.controller.slices import sliced
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.placement.steps import Steps
@@ -52,6 +55,7 @@ def cases() -> Iterator[Case]:
     yield case(f"a gang of {LARGE} pods that repel each other", _one_large_that_repels)
     yield case(f"{GANGS} gangs that fit", _many_that_fit)
     yield case(f"{GANGS} gangs without room", _many_without_room)
+    yield case("/metrics is read", _scrape)
 
 
 class Bench:
@@ -157,6 +161,21 @@ async def _many_without_room(bench: Bench, meter: LoopMeter) -> None:
     for number in range(GANGS):
         _gang(bench, f"g{number}", 2, ALL_UNITS)
     await _rounds(bench, meter)
+
+
+async def _scrape(bench: Bench, meter: LoopMeter) -> None:
+    await bench.list()
+    connection: Any = None  # nothing is sent
+    controller = Controller(connection, bench.view.ledger.configuration, ControllerSettings("bench", "bench", "bench"))
+    controller.view = bench.view
+    metrics = ControllerMetrics()
+    controller.describe(metrics)
+
+    async def read() -> None:
+        assert b"nodes_by_unit" in generate_latest(metrics.registry)
+
+    with meter.watching():
+        await _begun(read)
 
 
 async def _rounds(bench: Bench, meter: LoopMeter) -> None:
