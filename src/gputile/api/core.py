@@ -102,7 +102,6 @@ class PodSpec(_Object):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     scheduler_name: str = ""
     priority: int | None = None
-    priority_class_name: str = ""
 
 
 class PodStatus(_Object):
@@ -150,6 +149,11 @@ class NodeCondition(_Object):
     status: str = ""
     reason: str = ""
     message: str = ""
+
+
+def node_condition(kind: str, status: str, reason: str, message: str) -> NodeCondition:
+    """Return a condition of a node; ``status`` is "True", "False" or "Unknown"."""
+    return NodeCondition(type=kind, status=status, reason=reason, message=message)
 
 
 class NodeStatus(_Object):

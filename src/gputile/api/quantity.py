@@ -101,8 +101,3 @@ def parse_mib(text: str) -> int:
     if match is None or "i" not in match["suffix"]:
         raise QuantityError(f"{text!r} is not a memory size such as 128MiB or 1GiB")
     return int(match["number"]) << 10 * "MGT".index(match["suffix"][0])
-
-
-def format_mib(mib: int) -> str:
-    """Return ``mib`` as people write it: "GiB" or "3GiB" style for whole GiB, else "128MiB"."""
-    return f"{mib // 1024}GiB" if mib % 1024 == 0 and mib else f"{mib}MiB"

@@ -92,7 +92,6 @@ class ContainerStatus(_Object):
 
     name: str = ""
     ready: bool = False
-    restart_count: int = 0
     state: ContainerState = msgspec.field(default_factory=ContainerState)
     last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 

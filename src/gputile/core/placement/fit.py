@@ -14,7 +14,6 @@ from gputile.core.placement.shortage import amount, card_lacks, on_cards
 class FitRule(IntEnum):
     """The rule that a node breaks for a request; the order is the order of the checks."""
 
-    FITS = 0
     NO_CARDS = 1
     BROKEN = 2
     UNPLACED = 3

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gputile.api.config.v1alpha1 import Features
-from gputile.api.core import NodeCondition
+from gputile.api.core import NodeCondition, node_condition
 from gputile.api.well_known import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENTS, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.core.devices.inventory import MOST_REPLICAS, Card
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
@@ -62,21 +62,21 @@ def plan(
     try:
         wanted = replace(asked_for(labels), unit_mib=unit)
     except LabelError as error:
-        return ModePlan(current, (_condition(MODE_PENDING, "InvalidLabel", str(error)), unit_condition))
+        return ModePlan(current, (node_condition(MODE_PENDING, "True", "InvalidLabel", str(error)), unit_condition))
     disabled = _disabled(wanted.mode, features)
     if disabled:
         wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
     if wanted == current or before is None or (free and not gpu_pods):
         text = f"the node is in mode {wanted.mode.value}"
-        told = _condition(MODE_PENDING, "ModeInForce", text, bad=False)
+        told = node_condition(MODE_PENDING, "False", "ModeInForce", text)
         if disabled:
-            told = _condition(MODE_PENDING, "FeatureDisabled", disabled)
+            told = node_condition(MODE_PENDING, "True", "FeatureDisabled", disabled)
         return ModePlan(wanted, (told, unit_condition))
     if gpu_pods:
         text = _held_text(current, wanted, gpu_pods)
-        return ModePlan(current, (_condition(MODE_PENDING, "PodsOnNode", text), unit_condition))
+        return ModePlan(current, (node_condition(MODE_PENDING, "True", "PodsOnNode", text), unit_condition))
     text = f"{_name(current)} ends and {_name(wanted)} follows; the node takes no GPU pods for a moment"
-    return ModePlan(current, (_condition(MODE_PENDING, "Closing", text, bad=False), unit_condition), closing=True)
+    return ModePlan(current, (node_condition(MODE_PENDING, "False", "Closing", text), unit_condition), closing=True)
 
 
 def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
@@ -107,9 +107,9 @@ def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
     placement = labels.get(PLACEMENT_LABEL)
     if placement is not None and placement not in PLACEMENTS:
         text = f"the label {PLACEMENT_LABEL} is {placement!r} and counts for nothing; valid are {', '.join(PLACEMENTS)}"
-        return _condition(PLACEMENT_REFUSED, "InvalidLabel", text)
+        return node_condition(PLACEMENT_REFUSED, "True", "InvalidLabel", text)
     text = "the node's label names a way of placement, or there is none"
-    return _condition(PLACEMENT_REFUSED, "Valid", text, bad=False)
+    return node_condition(PLACEMENT_REFUSED, "False", "Valid", text)
 
 
 def _disabled(mode: Mode, features: Features) -> str:
@@ -127,9 +127,9 @@ def _unit(current: EffectiveMode, unit_mib: int, cards: Sequence[Card]) -> tuple
     try:
         check_unit(tuple(cards), unit_mib)
     except UnitError as error:
-        return current.unit_mib, _condition(UNIT_REFUSED, "TooManyDevices", str(error))
+        return current.unit_mib, node_condition(UNIT_REFUSED, "True", "TooManyDevices", str(error))
     text = f"the memory unit is {unit_mib} MiB"
-    return unit_mib, _condition(UNIT_REFUSED, "UnitInForce", text, bad=False)
+    return unit_mib, node_condition(UNIT_REFUSED, "False", "UnitInForce", text)
 
 
 def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence[str]) -> str:
@@ -147,7 +147,3 @@ def _name(in_force: EffectiveMode) -> str:
     if in_force.sharing is Sharing.MIG:
         return f"mode {in_force.mode.value} with MIG"
     return f"mode {in_force.mode.value}"
-
-
-def _condition(kind: str, reason: str, message: str, *, bad: bool = True) -> NodeCondition:
-    return NodeCondition(type=kind, status="True" if bad else "False", reason=reason, message=message)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from gputile.api.core import NodeCondition
+from gputile.api.core import NodeCondition, node_condition
 from gputile.api.well_known import MIG_PREFIX, SHARING_LABEL, Mode
 from gputile.core.devices.health import Health
 from gputile.core.devices.inventory import Inventory
@@ -61,23 +61,19 @@ def mig_condition(machine: ProbedMachine, in_force: EffectiveMode) -> NodeCondit
     if wanted and not split:
         able = any(card.mig is not Mig.INCAPABLE for card in machine.cards)
         remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these cards cannot be split"
-        return _condition(MIG_PROBLEM, "True", "NoMigInstances", f"the node is to offer MIG instances: {remedy}")
+        return node_condition(MIG_PROBLEM, "True", "NoMigInstances", f"the node is to offer MIG instances: {remedy}")
     bare = [f"GPU {card.index}" for card in machine.cards if card.mig is Mig.ON and not card.instances]
     if wanted and bare:
         message = f"{', '.join(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
-        return _condition(MIG_PROBLEM, "True", "NoMigInstances", message)
+        return node_condition(MIG_PROBLEM, "True", "NoMigInstances", message)
     if split and not wanted:
         message = f"{', '.join(split)} in MIG mode: not offered unless the node's label {SHARING_LABEL} is mig"
-        return _condition(MIG_PROBLEM, "True", "MigNotOffered", message)
-    return _condition(MIG_PROBLEM, "False", "MigAsAsked", "MIG is as the node's label asks for")
+        return node_condition(MIG_PROBLEM, "True", "MigNotOffered", message)
+    return node_condition(MIG_PROBLEM, "False", "MigAsAsked", "MIG is as the node's label asks for")
 
 
 def mps_condition(in_force: EffectiveMode, problem: str) -> NodeCondition:
     """Return whether the MPS control daemons run where they are needed (M7)."""
     if in_force.mode is Mode.MPS and problem:
-        return _condition(MPS_PROBLEM, "True", "ControlDaemonMissing", problem)
-    return _condition(MPS_PROBLEM, "False", "NotNeededOrRunning", "no MPS control daemon is missing")
-
-
-def _condition(kind: str, status: str, reason: str, message: str) -> NodeCondition:
-    return NodeCondition(type=kind, status=status, reason=reason, message=message)
+        return node_condition(MPS_PROBLEM, "True", "ControlDaemonMissing", problem)
+    return node_condition(MPS_PROBLEM, "False", "NotNeededOrRunning", "no MPS control daemon is missing")

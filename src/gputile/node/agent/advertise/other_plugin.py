@@ -7,7 +7,7 @@ What tells it: a plugin's socket that answers in the kubelet's directory, a runn
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gputile.api.core import Node, NodeCondition, Pod
+from gputile.api.core import Node, NodeCondition, Pod, node_condition
 from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.well_known import WHOLE_GPU
 
@@ -45,12 +45,12 @@ def foreign_plugin(sockets: Iterable[str], pods: Iterable[Pod], node: Node | Non
 def foreign_condition(evidence: str) -> NodeCondition:
     """Return the node's condition."""
     if not evidence:
-        return _condition("False", "NoneFound", "no other device plugin serves GPUs here")
+        return node_condition(FOREIGN_PLUGIN, "False", "NoneFound", "no other device plugin serves GPUs here")
     message = (
         f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
         "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
     )
-    return _condition("True", "OtherPluginFound", message)
+    return node_condition(FOREIGN_PLUGIN, "True", "OtherPluginFound", message)
 
 
 def _has(labels: Mapping[str, str], label: tuple[str, str]) -> bool:
@@ -62,7 +62,3 @@ def _count(node: Node) -> int:
         return parse_count(node.status.allocatable.get(WHOLE_GPU, 0))
     except QuantityError:
         return 0
-
-
-def _condition(status: str, reason: str, message: str) -> NodeCondition:
-    return NodeCondition(type=FOREIGN_PLUGIN, status=status, reason=reason, message=message)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gputile.api.config.v1alpha1 import GpuTime
-from gputile.api.core import NodeCondition
+from gputile.api.core import NodeCondition, node_condition
 from gputile.api.gpu_time import GpuTimePolicy, GpuTimePolicyError, parse_policy, parse_weight
 from gputile.api.well_known import TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
 from gputile.node.agent.allocate.allocation_state import AllocationState
@@ -43,9 +43,9 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
         parse_policy(labels.get(TIME_POLICY_LABEL, GpuTimePolicy.WEIGHTED))
     except GpuTimePolicyError as error:
         text = f"the label {TIME_POLICY_LABEL} is not valid and counts for nothing: {error}"
-        return NodeCondition(type=TIME_POLICY_REFUSED, status="True", reason="InvalidLabel", message=text)
+        return node_condition(TIME_POLICY_REFUSED, "True", "InvalidLabel", text)
     text = "the node's label names a policy of GPU time, or there is none"
-    return NodeCondition(type=TIME_POLICY_REFUSED, status="False", reason="Valid", message=text)
+    return node_condition(TIME_POLICY_REFUSED, "False", "Valid", text)
 
 
 def time_shares(admission: AllocationState, directory: str, beside: str = "") -> TimeShares:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gputile.api.core import Node, NodeCondition
+from gputile.api.core import Node, NodeCondition, node_condition
 from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, HANDOVER_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.core.devices.health import Health
 from gputile.node.agent.advertise.labels import is_ours
@@ -106,10 +106,10 @@ def gpu_conditions(machine: ProbedMachine, health: Health) -> tuple[NodeConditio
 
 def _driver_condition(machine: ProbedMachine) -> NodeCondition:
     if machine.down is not None:
-        return _condition(DRIVER_PROBLEM, "True", machine.down.reason, machine.down.message)
+        return node_condition(DRIVER_PROBLEM, "True", machine.down.reason, machine.down.message)
     major, minor = machine.cuda
     message = f"driver {machine.driver}, CUDA up to {major}.{minor}, {len(machine.cards)} GPUs"
-    return _condition(DRIVER_PROBLEM, "False", "DriverAnswers", message)
+    return node_condition(DRIVER_PROBLEM, "False", "DriverAnswers", message)
 
 
 def _card_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
@@ -122,11 +122,7 @@ def _card_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
     messages = sick + [problem.message for problem in machine.problems]
     if messages:
         reason = "CardUnhealthy" if sick else machine.problems[0].reason
-        return _condition(CARD_PROBLEM, "True", reason, "; ".join(messages))
+        return node_condition(CARD_PROBLEM, "True", reason, "; ".join(messages))
     if machine.down is not None:
-        return _condition(CARD_PROBLEM, "Unknown", machine.down.reason, "no card can be reached")
-    return _condition(CARD_PROBLEM, "False", "CardsHealthy", f"{len(machine.cards)} GPUs are well")
-
-
-def _condition(kind: str, status: str, reason: str, message: str) -> NodeCondition:
-    return NodeCondition(type=kind, status=status, reason=reason, message=message)
+        return node_condition(CARD_PROBLEM, "Unknown", machine.down.reason, "no card can be reached")
+    return node_condition(CARD_PROBLEM, "False", "CardsHealthy", f"{len(machine.cards)} GPUs are well")
