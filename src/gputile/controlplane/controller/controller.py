@@ -242,6 +242,10 @@ async def _serve_one(
 
     controller = Controller(connection, configuration, settings)
     monitoring.show(controller.describe, controller.not_ready)
+    # What the one before has seen of the cluster goes now: it was frozen, and its parts refer to each other.
+    await asyncio.sleep(0)  # the loop lets go of its tasks
+    gc.unfreeze()
+    gc.collect()
     running = [
         asyncio.create_task(controller.run()),
         asyncio.create_task(ended.wait()),

@@ -7,6 +7,7 @@ under way: the new one lists the cluster with everything that the old one wrote.
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
@@ -60,6 +61,10 @@ class ConfigReloader:
                 await self._change.wait()
                 self._current = None
                 await self._nobody_asks.wait()
+            # What it has seen of the cluster goes with it: it was frozen, and its parts refer to each other.
+            del current
+            gc.unfreeze()
+            gc.collect()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import httpx2 as httpx
@@ -89,3 +91,29 @@ def test_what_changes_while_one_follows_another_is_not_lost() -> None:
         await work
 
     asyncio.run(scenario())
+
+
+def test_what_the_one_before_has_seen_is_not_kept() -> None:
+    """Although a whole list was taken out of garbage collection, and an extender's parts refer to each other."""
+    earlier: list[weakref.ref[Incumbent]] = []
+
+    def build(configuration: Configuration) -> Incumbent:
+        built = Incumbent(configuration, [], asyncio.Event())  # its routes refer back to it
+        earlier.append(weakref.ref(built))
+        gc.freeze()
+        return built
+
+    async def scenario() -> None:
+        succession = ConfigReloader(build, LARGE)
+        work = asyncio.create_task(succession.run())
+        await until(lambda: len(earlier) == 1)
+        succession.take(SMALL)
+        await until(lambda: len(earlier) == 2)
+        assert earlier[0]() is None
+        succession.stop()
+        await work
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.unfreeze()
