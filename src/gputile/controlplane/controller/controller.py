@@ -20,11 +20,11 @@ from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
-from gputile.controlplane.controller.leadership import Leadership
 from gputile.controlplane.controller.monitoring import ControllerMetrics, Monitoring
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.controlplane.leader_election import LeaderElection
 from gputile.core.placement.steps import Steps
 from gputile.kube.config_file import follow
 from gputile.kube.connection import Connection
@@ -64,10 +64,10 @@ class Controller:
         self.intake = UpdateQueue()
         self._listed: set[str] = set()
         seconds = settings.lease_seconds
-        tenancy = LeaseState(settings.identity, seconds, seconds / 3)
-        lease = LeaseHolder(connection, settings.namespace, settings.lease, tenancy, within=max(1.0, seconds / 3))
-        self.leadership = Leadership(lease, self._refresh, self._begun)
-        active = self.leadership.active
+        state = LeaseState(settings.identity, seconds, seconds / 3)
+        lease = LeaseHolder(connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3))
+        self.election = LeaderElection(lease, self._catch_up, self._reconsider_all)
+        active = self.election.leads
         self.nodes = NodeReconciler(writer, configuration, self.view.node, active, time.monotonic)
         planner = GangPlanner(self.view, lambda: secrets.token_hex(6))
         self.gangs = GangReconciler(self.view, planner, writer, active, time.time_ns, self.intake)
@@ -90,7 +90,7 @@ class Controller:
             self.intake.run(),
             self._node_watch.run(),
             self.nodes.queue.run(),
-            self.leadership.keep(self._settings.lease_seconds / 3),
+            self.election.run(self._settings.lease_seconds / 3),
         ]
         if self._configuration.admission.gangs:
             work += [
@@ -103,7 +103,7 @@ class Controller:
                 for each in work:
                     group.create_task(each)
         finally:
-            await asyncio.shield(self.leadership.release())
+            await asyncio.shield(self.election.resign(release=True))
         raise AssertionError("the controller's tasks never end")
 
     def describe(self, metrics: ControllerMetrics) -> None:
@@ -111,7 +111,7 @@ class Controller:
         view, gangs, nodes = self.view, self.gangs, self.nodes
         metrics.registry.register(self._lag.seconds)
         gauge = metrics.gauge
-        gauge("gputile_controller_active", "1 while this replica holds the Lease and acts.", self.leadership.active)
+        gauge("gputile_controller_active", "1 while this replica holds the Lease and acts.", self.election.leads)
         gauge("gputile_controller_synced", "1 once the cluster has been listed.", lambda: not self.not_ready())
         gauge(
             "gputile_controller_gangs_waiting", "Gangs with pods that have no GPUs reserved yet.", lambda: gangs.waiting
@@ -177,11 +177,11 @@ class Controller:
         if not self.not_ready():
             gc.freeze()
 
-    async def _refresh(self) -> None:
+    async def _catch_up(self, _: bool) -> None:
         await asyncio.gather(*(watch.relist() for watch in self._watches))
         await self.intake.settle()
 
-    def _begun(self) -> None:
+    def _reconsider_all(self) -> None:
         for name in self.view.nodes:
             self.nodes.queue.add(name)
         self.gangs.changed()

@@ -21,7 +21,7 @@ from gputile.api.extender import (
 )
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.controlplane.extender.readiness import NotReady
+from gputile.controlplane.leader_election import NotReady
 
 log = logging.getLogger(__name__)
 

@@ -28,11 +28,11 @@ from gputile.controlplane.extender.config_reload import ConfigReloader
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
-from gputile.controlplane.extender.leader_gate import AlwaysActive, LeaderGate
+from gputile.controlplane.extender.leader_gate import LeaderGate
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.price_learning import PriceLearning
-from gputile.controlplane.extender.readiness import NotReady
+from gputile.controlplane.leader_election import Election, LeaderElection, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.config_file import follow
@@ -95,15 +95,9 @@ class Extender:
         self._nodes = Reflector(connection, "/api/v1/nodes", Node, feed.nodes, on_list=feed.listed_nodes)
         path = "/apis/policy/v1/poddisruptionbudgets"
         self._budgets = Reflector(connection, path, PodDisruptionBudget, budgets.budgets)
-        namespace = settings.lease_namespace or connection.namespace
-        tenancy = LeaseState(settings.identity, settings.lease_seconds or 1.0, settings.lease_seconds / 3 or 0.5)
-        lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, tenancy, within=max(1.0, settings.lease_seconds / 3))
-        self._activity: LeaderGate | AlwaysActive = (
-            LeaderGate(lease, self._take_over, time.monotonic)
-            if settings.lease_seconds
-            else AlwaysActive(self._take_over)
-        )
-        self._cluster = ApiServerPodBinder(connection, self._activity.active)
+        self._election = self._elect(connection)
+        self._gate = LeaderGate(self._election, time.monotonic)
+        self._cluster = ApiServerPodBinder(connection, self._election.leads)
         placer = PlacementEngine(self.ledger, prices_later=True)
         self._pricing = PriceLearning(placer)
         self.binder = Binder(placer, self._cluster, Clock(time.monotonic, time.time_ns))
@@ -115,6 +109,15 @@ class Extender:
         )
         self._describe()
 
+    def _elect(self, connection: Connection) -> Election:
+        settings, seconds = self._settings, self._settings.lease_seconds
+        if not seconds:
+            return SoleReplica(self._catch_up)
+        state = LeaseState(settings.identity, seconds, seconds / 3)
+        namespace = settings.lease_namespace or connection.namespace
+        lease = LeaseHolder(connection, namespace, EXTENDER_LEASE, state, within=max(1.0, seconds / 3))
+        return LeaderElection(lease, self._catch_up)
+
     def not_ready(self) -> str:
         """Return why this replica is not ready to be asked, "" where it is."""
         missing = [name for name, r in (("pods", self._pods), ("nodes", self._nodes)) if not r.synced]
@@ -124,9 +127,9 @@ class Extender:
         why = self.not_ready()
         if why:
             raise NotReady(why)
-        await self._activity.admit()
+        await self._gate.admit()
 
-    async def _take_over(self, fence: bool) -> None:
+    async def _catch_up(self, fence: bool) -> None:
         if fence:
             await fence_off(self._cluster, self.ledger.configuration, time.monotonic)
         await asyncio.gather(self._pods.relist(), self._nodes.relist())
@@ -143,7 +146,7 @@ class Extender:
     def _describe(self) -> None:
         gauge, ledger = self.metrics.gauge, self.ledger
         gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: not self.not_ready())
-        gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._activity.active)
+        gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
         gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
         gauge("gputile_ledger_bookings", "Pods that hold GPUs.", lambda: sum(1 for _ in ledger.bookings()))
         gauge(
@@ -162,7 +165,8 @@ class Extender:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._settle()]
         work += [self._wake.run(), self._pricing.run(), self._lag.run()]
-        work.append(self._activity.keep(self._settings.lease_seconds / 3))
+        if self._settings.lease_seconds:
+            work.append(self._gate.keep(self._settings.lease_seconds / 3))
         if self._events is not None:
             work.append(self._events.run())
         async with asyncio.TaskGroup() as group:
@@ -173,7 +177,7 @@ class Extender:
                 settled = await self.binder.conclude()
                 for task in tasks:
                     task.cancel()
-        await self._activity.end(settled=settled)
+        await self._election.resign(release=settled)
 
     async def _settle(self) -> None:
         while True:

@@ -14,7 +14,7 @@ from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import Binder, Clock
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.controlplane.extender.readiness import NotReady
+from gputile.controlplane.leader_election import NotReady
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gputile.controlplane.extender.leader_gate import AlwaysActive, LeaderGate
-from gputile.controlplane.extender.readiness import NotReady
+from gputile.controlplane.extender.leader_gate import LeaderGate
+from gputile.controlplane.leader_election import LeaderElection, NotReady, SoleReplica
 from gputile.kube.connection import Connection
 from gputile.kube.errors import AnswerLost
 from gputile.kube.lease import LeaseHolder
@@ -21,26 +21,28 @@ LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
 
 
 class Replica:
-    """An activity on a real lease holder, which counts how often it listed anew, and fenced earlier Bindings off."""
+    """A gate on a real Lease, which counts how often it listed anew, and fenced earlier Bindings off."""
 
     def __init__(self, scene: "Scene", name: str) -> None:
         self.listed = 0
         self.fenced = list[bool]()
-        tenancy = LeaseState(name, LEASE_S, MARGIN_S)
-        lease = LeaseHolder(scene.connection, "ns", "extender", tenancy, within=10.0, monotonic=lambda: scene.time)
-        self.activity = LeaderGate(lease, self._refresh, lambda: scene.time)
+        state = LeaseState(name, LEASE_S, MARGIN_S)
+        lease = LeaseHolder(scene.connection, "ns", "extender", state, within=10.0, monotonic=lambda: scene.time)
+        self.election = LeaderElection(lease, lambda fence: self.catch_up(fence))  # noqa: PLW0108 - tests replace it
+        self.gate = LeaderGate(self.election, lambda: scene.time)
+        self.catch_up: Callable[[bool], Awaitable[None]] = self.list
 
-    async def _refresh(self, fence: bool) -> None:
+    async def list(self, fence: bool) -> None:
         self.listed += 1
         self.fenced.append(fence)
         await asyncio.sleep(0)
 
     async def admitted(self) -> bool:
         try:
-            await self.activity.admit()
+            await self.gate.admit()
         except NotReady:
             return False
-        return self.activity.active()
+        return self.election.leads()
 
 
 class Scene:
@@ -65,12 +67,12 @@ def on_stage(work: Callable[[Scene], Awaitable[None]]) -> None:
 def test_the_first_to_be_asked_acts_and_the_other_does_not() -> None:
     async def work(scene: Scene) -> None:
         first, second = Replica(scene, "first"), Replica(scene, "second")
-        assert not first.activity.active()
+        assert not first.election.leads()
         assert await first.admitted()
         assert first.listed == 1
         assert not await second.admitted()
         with pytest.raises(NotReady, match="first is the active one"):
-            await second.activity.admit()
+            await second.gate.admit()
         assert second.listed == 0
 
     on_stage(work)
@@ -82,7 +84,7 @@ def test_who_takes_over_lists_first_and_the_old_one_stops_before() -> None:
         assert await first.admitted()
         assert not await second.admitted()  # sees the lease for the first time
         scene.time += LEASE_S - MARGIN_S
-        assert not first.activity.active(), "the holder stops before anybody may take over"
+        assert not first.election.leads(), "the holder stops before anybody may take over"
         assert not await second.admitted()
         scene.time += MARGIN_S
         assert await second.admitted()
@@ -97,7 +99,7 @@ def test_a_lease_that_only_lapsed_needs_no_new_list() -> None:
         only = Replica(scene, "only")
         assert await only.admitted()
         scene.time += 10 * LEASE_S
-        assert not only.activity.active()
+        assert not only.election.leads()
         assert await only.admitted()
         assert only.listed == 1, "nobody else can have decided anything"
 
@@ -110,13 +112,13 @@ def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
 
         async def slow_list(_: bool) -> None:
             """Another one takes over and decides meanwhile, and gives the Lease back."""
-            first.activity._refresh = first._refresh
+            first.catch_up = first.list
             assert not await second.admitted()
             scene.time += LEASE_S + MARGIN_S
             assert await second.admitted()
-            await second.activity.end(settled=True)
+            await second.election.resign(release=True)
 
-        first.activity._refresh = slow_list
+        first.catch_up = slow_list
         assert not await first.admitted()
         assert await first.admitted()
         assert first.listed == 1, "and that one was begun after the other's last decision"
@@ -128,9 +130,9 @@ def test_who_gets_it_back_lists_what_the_other_did() -> None:
     async def work(scene: Scene) -> None:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
-        await first.activity.end(settled=True)
+        await first.election.resign(release=True)
         assert await second.admitted()
-        await second.activity.end(settled=True)
+        await second.election.resign(release=True)
         assert await first.admitted()
         assert (first.listed, second.listed) == (2, 1)
 
@@ -153,7 +155,7 @@ def test_who_takes_over_from_one_that_died_fences_and_after_one_that_released_do
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
         assert first.fenced == [False], "nobody had held the Lease"
-        await first.activity.end(settled=True)
+        await first.election.resign(release=True)
         assert await second.admitted()
         assert second.fenced == [False]
         assert not await first.admitted()
@@ -168,8 +170,8 @@ def test_who_has_a_binding_without_an_answer_does_not_release() -> None:
     async def work(scene: Scene) -> None:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
-        await first.activity.end(settled=False)
-        assert not first.activity.active()
+        await first.election.resign(release=False)
+        assert not first.election.leads()
         assert not await second.admitted()
         scene.time += LEASE_S
         assert await second.admitted()
@@ -187,9 +189,9 @@ def test_a_deleted_lease_never_makes_two_replicas_active() -> None:
         scene.server.delete(LEASES, "extender")
         for _ in range(LEASE_S - 1):
             assert not await second.admitted()
-            assert not (first.activity.active() and second.activity.active())
+            assert not (first.election.leads() and second.election.leads())
             scene.time += 1
-        assert not first.activity.active()
+        assert not first.election.leads()
         scene.time += 1
         assert await second.admitted()
         assert second.fenced == [True]
@@ -225,15 +227,16 @@ def test_without_a_lease_the_first_call_fences_and_lists() -> None:
             if len(fenced) == 1:
                 raise AnswerLost("timed out")
 
-        alone = AlwaysActive(refresh)
+        election = SoleReplica(refresh)
+        gate = LeaderGate(election, lambda: 0.0)
         with pytest.raises(NotReady, match="timed out"):
-            await alone.admit()
-        assert not alone.active()
-        await asyncio.gather(*(alone.admit() for _ in range(5)))
+            await gate.admit()
+        assert not election.leads()
+        await asyncio.gather(*(gate.admit() for _ in range(5)))
         assert fenced == [True, True]
-        assert alone.active()
-        await alone.end(settled=True)
-        assert not alone.active()
+        assert election.leads()
+        await election.resign(release=True)
+        assert not election.leads()
 
     asyncio.run(scenario())
 

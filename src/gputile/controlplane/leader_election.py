@@ -1,0 +1,158 @@
+"""Leader election: the leader is the replica whose cache has caught up with all writes made before it took the Lease.
+
+A replica that takes the Lease from another one lists the cluster anew before it acts. Each time the Lease changes hands
+begins another term, so a Lease that only lapsed needs no new list: nobody else has acted meanwhile.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NoReturn, Protocol
+
+from gputile.kube.errors import KubeError
+from gputile.kube.lease import LeaseHolder
+
+log = logging.getLogger(__name__)
+
+RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than the Lease lasts
+
+
+class NotReady(Exception):
+    """This replica may not act now; the text says why. Another replica may, or the same one a little later."""
+
+
+class Election(Protocol):
+    """Decides whether this replica leads."""
+
+    def leads(self) -> bool:
+        """Return whether this replica may act now."""
+
+    async def lead(self) -> None:
+        """Become the leader and catch up, or stay the leader.
+
+        Raises:
+            NotReady: another replica is the leader.
+            KubeError: the Lease cannot be read or written, or the cluster cannot be listed.
+        """
+
+    async def renew(self, *, wanted: bool) -> None:
+        """Renew the Lease if this replica holds it and it is ``wanted``; otherwise only read it."""
+
+    async def resign(self, *, release: bool) -> None:
+        """Act no more; ``release`` the Lease, for the next replica to take at once, or let it end by itself."""
+
+
+class SoleReplica:
+    """The only replica of a cluster, without a Lease; the process before it may have left writes under way."""
+
+    def __init__(self, catch_up: Callable[[bool], Awaitable[None]]) -> None:
+        self._catch_up = catch_up
+        self._leads = False
+
+    def leads(self) -> bool:
+        """Return whether this replica may act now."""
+        return self._leads
+
+    async def lead(self) -> None:
+        """Catch up, once.
+
+        Raises:
+            KubeError: the cluster cannot be listed.
+        """
+        if not self._leads:
+            await self._catch_up(True)
+            self._leads = True
+
+    async def renew(self, *, wanted: bool) -> None:
+        """Do nothing: there is no Lease."""
+
+    async def resign(self, *, release: bool) -> None:  # noqa: ARG002 - the next process fences in any case
+        """Act no more."""
+        self._leads = False
+
+
+class LeaderElection:
+    """Takes the Lease, keeps it, and releases it.
+
+    ``catch_up`` lists the cluster anew; its argument tells whether the replica before may have left writes under way,
+    since it did not release the Lease. ``leading`` is called when this replica may act again after it might not.
+    """
+
+    def __init__(
+        self, lease: LeaseHolder, catch_up: Callable[[bool], Awaitable[None]], leading: Callable[[], None] | None = None
+    ) -> None:
+        self._lease = lease
+        self._catch_up = catch_up
+        self._leading = leading or (lambda: None)
+        self._caught_up: tuple[str, int] | None = None  # the term of the Lease that this replica has caught up in
+
+    def leads(self) -> bool:
+        """Return whether this replica may act now."""
+        return self._lease.valid() and self._caught_up == self._lease.term
+
+    async def lead(self) -> None:
+        """Take or renew the Lease, and catch up where another replica may have acted since.
+
+        Raises:
+            NotReady: another replica holds the Lease, or has taken it meanwhile.
+            KubeError: the Lease cannot be read or written, or the cluster cannot be listed.
+        """
+        lapsed = not self._lease.valid()
+        if not await (self._lease.acquire() if lapsed else self._lease.renew()):
+            raise NotReady(f"replica {self._lease.holder or 'of another name'} is the active one")
+        term = self._lease.term
+        if term != self._caught_up:
+            log.info("taking over", extra={"lease_transitions": term[1], "released": self._lease.vacated})
+            renewing = asyncio.create_task(self._renew_for_ever())
+            try:
+                await self._catch_up(not self._lease.vacated)
+            finally:
+                renewing.cancel()
+            self._caught_up = term
+            if not self._lease.valid() and not await self._lease.renew():
+                raise NotReady("the Lease was lost while the cluster was listed")
+        elif not lapsed:
+            return
+        if not self.leads():
+            raise NotReady("the Lease changed hands while the cluster was listed")
+        self._leading()
+
+    async def renew(self, *, wanted: bool) -> None:
+        """Renew the Lease if this replica holds it and it is ``wanted``; otherwise only read it."""
+        try:
+            if not (wanted and self._lease.valid()):
+                await self._lease.observe()
+            elif not await self._lease.renew():
+                log.warning("the Lease is lost", extra={"holder": self._lease.holder})
+        except KubeError as error:
+            log.warning("the Lease cannot be read or written: %s", error)
+
+    async def run(self, seconds: float) -> NoReturn:
+        """Become the leader whenever that is possible, and stay it; try or renew every ``seconds``."""
+        led = False
+        while True:
+            try:
+                await self.lead()
+                led = True
+            except NotReady as error:
+                if led:
+                    log.warning("this replica leads no more: %s", error)
+                led = False
+            except KubeError as error:
+                log.warning("the Lease cannot be read or written: %s", error)
+            await asyncio.sleep(seconds)
+
+    async def _renew_for_ever(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(RENEW_EVERY_S)
+            await self.renew(wanted=True)
+
+    async def resign(self, *, release: bool) -> None:
+        """Act no more; ``release`` the Lease, for the next replica to take at once, or let it end by itself."""
+        self._caught_up = None
+        if not release:
+            return
+        try:
+            await self._lease.release()
+        except KubeError as error:
+            log.warning("the Lease cannot be released: %s", error)

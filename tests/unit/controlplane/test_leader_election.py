@@ -1,0 +1,122 @@
+"""A leader acts once its cache has caught up, and goes through everything again after its Lease had lapsed (B1)."""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gputile.controlplane import leader_election
+from gputile.controlplane.leader_election import LeaderElection, NotReady
+from gputile.kube.connection import Connection
+from gputile.kube.errors import KubeError
+from gputile.kube.lease import LeaseHolder
+from gputile.kube.lease_state import LeaseState
+from tests.fakes.apiserver import FakeApiServer, until
+from tests.unit.kube.views import QUICK
+
+LEASE_S, MARGIN_S = 15, 5
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
+LEASE: dict[str, object] = {"metadata": {"name": "controller"}, "spec": {}}
+
+
+class Scene:
+    """One replica on an API server with a Lease that nobody holds, and a clock that only moves when told."""
+
+    def __init__(self, server: FakeApiServer, connection: Connection) -> None:
+        self.server = server
+        self.time = 0.0
+        self.story = list[str]()
+        self.catch_up: Callable[[], Awaitable[None]] = self.list
+        state = LeaseState("a", LEASE_S, MARGIN_S)
+        self.lease = LeaseHolder(connection, "ns", "controller", state, within=60.0, monotonic=lambda: self.time)
+        self.election = LeaderElection(self.lease, lambda _: self.catch_up(), lambda: self.story.append("leads"))
+
+    async def list(self) -> None:
+        self.story.append("lists")
+
+
+def on_stage(work: Callable[[Scene], Awaitable[None]]) -> None:
+    async def main() -> None:
+        server = FakeApiServer()
+        server.put(LEASES, LEASE)
+        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+            await work(Scene(server, connection))
+
+    asyncio.run(main())
+
+
+def test_after_a_lapse_everything_is_looked_at_again_without_a_new_list() -> None:
+    async def work(scene: Scene) -> None:
+        await scene.election.lead()
+        await scene.election.lead()
+        assert scene.story == ["lists", "leads"]
+        scene.time += 10 * LEASE_S
+        scene.server.refused[f"{LEASES}/controller"] = (500, "InternalError")
+        with pytest.raises(KubeError):
+            await scene.election.lead()
+        assert not scene.election.leads()
+        scene.server.refused.clear()
+        await scene.election.lead()
+        assert scene.election.leads()
+        assert scene.story == ["lists", "leads", "leads"]
+
+    on_stage(work)
+
+
+def test_a_lease_that_was_deleted_and_made_anew_is_another_one() -> None:
+    """Its count of holders begins anew, and may come to the same number: another replica may have acted meanwhile."""
+
+    async def work(scene: Scene) -> None:
+        await scene.election.lead()
+        before = scene.lease.term
+        scene.time += LEASE_S
+        scene.server.put(LEASES, {**LEASE, "metadata": {"name": "controller", "uid": "by-hand"}})
+        assert not scene.election.leads()
+        await scene.election.lead()
+        assert scene.election.leads()
+        assert scene.lease.term[1] == before[1], "the same number of another Lease"
+        assert scene.story == ["lists", "leads", "lists", "leads"]
+
+    on_stage(work)
+
+
+def test_the_lease_is_renewed_while_the_cluster_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of a large cluster may take longer than the Lease lasts."""
+    monkeypatch.setattr(leader_election, "RENEW_EVERY_S", 0.001)
+
+    async def work(scene: Scene) -> None:
+        async def list_for_long() -> None:
+            for _ in range(3):
+                scene.time += LEASE_S - MARGIN_S - 1
+                written = scene.server.count("patch")
+                # The second one was sent after the clock had moved.
+                await until(lambda: scene.server.count("patch") >= written + 2, 60)  # noqa: B023 - awaited here
+                assert scene.lease.valid()
+
+        scene.catch_up = list_for_long
+        await scene.election.lead()
+        assert scene.election.leads()
+
+    on_stage(work)
+
+
+def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pytest.LogCaptureFixture) -> None:
+    async def work(scene: Scene) -> None:
+        held = {"holderIdentity": "b", "leaseDurationSeconds": LEASE_S, "leaseTransitions": 1}
+        scene.server.put(LEASES, {**LEASE, "spec": held})
+        with pytest.raises(NotReady, match="b is the active one"):
+            await scene.election.lead()
+        running = asyncio.create_task(scene.election.run(0.001))
+        await asyncio.sleep(0.01)
+        assert not scene.election.leads()
+        scene.time += LEASE_S
+        await until(scene.election.leads, 60)
+        scene.server.put(LEASES, {**LEASE, "spec": held})
+        await until(lambda: "leads no more" in caplog.text, 60)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    on_stage(work)
+    assert caplog.text.count("leads no more") == 1, "a standby says nothing"
