@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import msgspec
+from gputile.controlplane.controller.monitoring import ControllerMetrics
 from prometheus_client import generate_latest
 
 from benchmarks.clusters import filled, gpu_node, gpu_pod
@@ -24,7 +25,6 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.controller import Controller, ControllerSettings
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
-from gputile.controlplane.controller.monitoring import ControllerMetrics
 from gputile.controlplane.controller.slices import sliced
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.placement.steps import Steps

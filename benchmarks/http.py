@@ -45,7 +45,7 @@ async def _measure() -> list[Result]:
     verbs = ExtenderHandlers(
         placer, Binder(placer, cluster, Clock(time.monotonic, time.time_ns)), cluster, lambda _: None, lambda: None
     )
-    app = create_app(verbs, ExtenderMetrics(), admit=_admit, ready=lambda: "")
+    app = create_app(verbs, ExtenderMetrics(), admit=_admit, not_ready=lambda: "")
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))
     task = asyncio.create_task(server.serve())
     while not server.started:

@@ -15,8 +15,11 @@ _TYPES = {
     "Histogram": "histogram",
     "gauge": "gauge",
     "labelled": "gauge",
+    "labelled_counter": "counter",
 }
 _OF_EACH = "{component}"
+# What is made for several components has their names from the callers: of what, and as which argument.
+_CALLERS = {"loop_lag": ("LoopLag", 0), "reflector_metrics": ("export_reflectors", 1)}
 # The ledger's metrics are those of the extender's ledger; the controller and the simulator export none of theirs.
 _EXPORTERS = {"ledger": "extender"}
 
@@ -45,14 +48,7 @@ def entries() -> list[MetricEntry]:
 
 
 def _found() -> Iterator[MetricEntry]:
-    components = sorted(
-        str(argument.value)
-        for _, name, call in calls()
-        if name == "LoopLag"
-        for argument in call.args[:1]
-        if isinstance(argument, ast.Constant)
-    )
-    for _, called, call in calls():
+    for path, called, call in calls():
         if called not in _TYPES or len(call.args) < 2:
             continue
         name = _text(call.args[0])
@@ -61,7 +57,7 @@ def _found() -> Iterator[MetricEntry]:
         kind = _TYPES[called]
         if kind == "counter":
             name = name.removesuffix("_total") + "_total"
-        for component in components if _OF_EACH in name else [name.split("_")[1]]:
+        for component in _components(*_CALLERS[path.stem]) if _OF_EACH in name else [name.split("_")[1]]:
             yield MetricEntry(
                 name.replace(_OF_EACH, component),
                 kind,
@@ -71,8 +67,13 @@ def _found() -> Iterator[MetricEntry]:
             )
 
 
+def _components(function: str, position: int) -> list[str]:
+    named = (call.args[position] for _, called, call in calls() if called == function and len(call.args) > position)
+    return sorted({str(name.value) for name in named if isinstance(name, ast.Constant)})
+
+
 def _labels(called: str, call: ast.Call) -> tuple[str, ...]:
-    if called == "labelled":
+    if called in ("labelled", "labelled_counter"):
         return (_text(call.args[2]),)
     given = [word.value for word in call.keywords if word.arg in ("labels", "labelnames")]
     if called in ("Counter", "Gauge", "Histogram"):

@@ -14,6 +14,57 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 5.0
 
 
+class ConfigFile:
+    """The configuration in force: the last valid one that the file had, followed while a component runs (U9).
+
+    Without a ``path`` it stays ``current`` for ever. ``problem`` says why the file's content is not in force, ""
+    where it is. ``changed`` is called with each configuration that replaces the one before.
+    """
+
+    def __init__(
+        self, path: Path | None, current: Configuration, changed: Callable[[Configuration], None] = lambda _: None
+    ) -> None:
+        self.current = current
+        self.problem = ""
+        self._path = path
+        self._changed = changed
+        self._content: bytes | None = None  # what was read last
+
+    async def run(self, every: float = LOOK_EVERY_S) -> None:
+        """Look at the file every so many seconds, for ever; return at once where there is none."""
+        while self._path is not None:
+            await asyncio.sleep(every)
+            await self.look()
+
+    async def look(self) -> None:
+        """Take in what the file says, if it has changed and is valid. What is not valid is logged once."""
+        if self._path is None:
+            return
+        try:
+            content = self._path.read_bytes()
+            if content == self._content:
+                return
+            self._content = content
+            found = await asyncio.to_thread(_decoded, content)
+        except OSError as error:
+            self._content = None
+            self._refuse(error.strerror or str(error))
+        except ConfigurationError as error:
+            self._refuse(str(error))
+        else:
+            self.problem = ""
+            if found != self.current:
+                self.current = found
+                log.info("configuration %s has changed", self._path, extra={"unit_mib": found.unit_mib})
+                self._changed(found)
+
+    def _refuse(self, why: str) -> None:
+        problem = f"configuration {self._path} is not taken in: {why}; the one before it stays in force"
+        if problem != self.problem:
+            log.error(problem)
+        self.problem = problem
+
+
 def read(path: Path) -> Configuration:
     """Return the configuration in the file.
 
@@ -21,7 +72,7 @@ def read(path: Path) -> Configuration:
         ConfigurationError: it cannot be read, is no YAML, or is not valid.
     """
     try:
-        return load_configuration(parse(path.read_bytes()))
+        return _decoded(path.read_bytes())
     except OSError as error:
         raise ConfigurationError(error.strerror or str(error)) from error
 
@@ -38,28 +89,5 @@ def parse(content: str | bytes) -> Any:
         raise ConfigurationError(f"not YAML: {error}") from error
 
 
-async def follow(
-    path: Path | None,
-    in_force: Configuration,
-    take: Callable[[Configuration], None],
-    every: float = LOOK_EVERY_S,
-) -> None:
-    """Call ``take`` whenever the file says something else than what is ``in_force``; look every so many seconds.
-
-    What is not valid is logged once, and the configuration in force stays.
-    """
-    complaint = ""
-    while path is not None:
-        await asyncio.sleep(every)
-        try:
-            found = read(path)
-        except ConfigurationError as error:
-            if str(error) != complaint:
-                complaint = str(error)
-                log.error("configuration %s is not taken in: %s", path, error)
-            continue
-        complaint = ""
-        if found != in_force:
-            in_force = found
-            log.info("configuration %s has changed", path)
-            take(found)
+def _decoded(content: bytes) -> Configuration:
+    return load_configuration(parse(content))

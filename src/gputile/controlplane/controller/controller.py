@@ -8,33 +8,35 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import AGENT_SILENT
+from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.controller.api_server import ApiServerWriter
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
-from gputile.controlplane.controller.monitoring import ControllerMetrics, Monitoring
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
 from gputile.controlplane.controller.pod_group_watch import watch_pod_groups
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.controlplane.leader_election import LeaderElection
 from gputile.core.placement.steps import Steps
-from gputile.kube.config_file import follow
 from gputile.kube.connection import Connection
 from gputile.kube.events import EventRecorder
 from gputile.kube.kubeconfig import Access
 from gputile.kube.lease import LeaseHolder
 from gputile.kube.lease_state import LeaseState
 from gputile.kube.reflector import Applied, Deleted, Reflector, Replaced, WatchEvent
+from gputile.kube.reflector_metrics import export_reflectors
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
+from gputile.support.metrics import MetricsRegistry
+from gputile.support.monitoring import monitoring_app
 
 log = logging.getLogger(__name__)
 
@@ -74,16 +76,18 @@ class Controller:
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
         self._lag = LoopLag("controller")
-        self._watches: list[Reflector[Node] | Reflector[Pod]] = [self._node_watch]
+        self._watches: dict[str, Reflector[Node] | Reflector[Pod]] = {"nodes": self._node_watch}
         if configuration.admission.gangs:
-            self._watches.append(self._pod_watch)
+            self._watches["pods"] = self._pod_watch
+        self.app = monitoring_app(self._registry(), self.not_ready)
 
     def not_ready(self) -> str:
         """Return why this replica is not ready, "" where it is; a standby is."""
         return "" if len(self._listed) == len(self._watches) else "the cluster is not listed yet"
 
-    async def run(self) -> NoReturn:
-        """Watch and act until cancelled; give the Lease up at the end."""
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Watch and act for as long as the context lasts; give the Lease up at the end."""
         work: list[Coroutine[Any, Any, Any]] = [
             self._lag.run(),
             self._events.run(),
@@ -99,18 +103,17 @@ class Controller:
                 self.gangs.run(),
             ]
         try:
-            async with asyncio.TaskGroup() as group:
-                for each in work:
-                    group.create_task(each)
+            async with background(work):
+                yield
         finally:
             await asyncio.shield(self.election.resign(release=True))
-        raise AssertionError("the controller's tasks never end")
 
-    def describe(self, metrics: ControllerMetrics) -> None:
-        """Export what can be counted."""
+    def _registry(self) -> MetricsRegistry:
+        registry = MetricsRegistry()
         view, gangs, nodes = self.view, self.gangs, self.nodes
-        metrics.registry.register(self._lag.seconds)
-        gauge = metrics.gauge
+        registry.register(self._lag.seconds)
+        export_reflectors(registry, "controller", self._watches)
+        gauge = registry.gauge
         gauge("gputile_controller_active", "1 while this replica holds the Lease and acts.", self.election.leads)
         gauge("gputile_controller_synced", "1 once the cluster has been listed.", lambda: not self.not_ready())
         gauge(
@@ -135,12 +138,13 @@ class Controller:
             "gputile_controller_places_kept", "Pods of gangs that have GPUs reserved and are not bound yet.", self._kept
         )
         gauge("gputile_controller_silent_nodes", "GPU nodes with the condition gputile.io/AgentSilent.", self._silent)
-        metrics.labelled(
+        registry.labelled(
             "gputile_controller_nodes_by_unit",
             "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
             "unit_mib",
             lambda: [(str(unit), number) for unit, number in view.units.counts.items()],
         )
+        return registry
 
     def _kept(self) -> int:
         return sum(booking.tentative for booking in self.view.ledger.bookings())
@@ -178,7 +182,7 @@ class Controller:
             gc.freeze()
 
     async def _catch_up(self, _: bool) -> None:
-        await asyncio.gather(*(watch.relist() for watch in self._watches))
+        await asyncio.gather(*(watch.relist() for watch in self._watches.values()))
         await self.intake.settle()
 
     def _reconsider_all(self) -> None:
@@ -196,71 +200,22 @@ async def serve(access: Access, configuration: Configuration, settings: Controll
     Raises:
         PortError: ``health_port`` cannot be had.
     """
-    ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    monitoring = Monitoring()
-    in_force = configuration
-    async with _answering(monitoring, settings.health_port), Connection(access) as connection:
-        log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
-        while not ended.is_set():
-            in_force = await _serve_one(connection, in_force, settings, monitoring, ended)
+    async with Connection(access) as connection:
+        reloader = ConfigReloader(lambda each: Controller(connection, each, settings), configuration, settings.config)
+        options = ("--health-port", ANY_ADDRESS, settings.health_port)
+        servers = [Server(reloader, *options, timeout_graceful_shutdown=1)] if settings.health_port else []
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, reloader.stop)
+        with holding(*servers):
+            log.info("controller starts", extra={"identity": settings.identity, "lease": settings.lease})
+            async with asyncio.TaskGroup() as group:
+                for server in servers:
+                    group.create_task(server.answer())
+                await reloader.run()
+                for server in servers:
+                    server.stop()
     log.info("controller stops")
-
-
-@asynccontextmanager
-async def _answering(monitoring: Monitoring, port: int) -> AsyncIterator[None]:
-    """Answer probes and Prometheus for as long as the context lasts, if there is a port."""
-    if not port:
-        yield
-        return
-    server = Server(monitoring.app, "--health-port", ANY_ADDRESS, port, timeout_graceful_shutdown=1)
-    with holding(server):
-        answering = asyncio.create_task(server.answer())
-        try:
-            yield
-        finally:
-            server.stop()
-            await answering
-
-
-async def _serve_one(
-    connection: Connection,
-    configuration: Configuration,
-    settings: ControllerSettings,
-    monitoring: Monitoring,
-    ended: asyncio.Event,
-) -> Configuration:
-    """Run with one configuration until it ends or another comes; return the next."""
-    following: list[Configuration] = []
-    over = asyncio.Event()
-
-    def take(found: Configuration) -> None:
-        following.append(found)
-        over.set()
-
-    controller = Controller(connection, configuration, settings)
-    monitoring.show(controller.describe, controller.not_ready)
-    # What the one before has seen of the cluster goes now: it was frozen, and its parts refer to each other.
-    await asyncio.sleep(0)  # the loop lets go of its tasks
-    gc.unfreeze()
-    gc.collect()
-    running = [
-        asyncio.create_task(controller.run()),
-        asyncio.create_task(ended.wait()),
-        asyncio.create_task(over.wait()),
-    ]
-    beside = asyncio.create_task(follow(settings.config, configuration, take))
-    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-    for task in (*running, beside):
-        task.cancel()
-    for task in (*running[1:], beside):
-        with suppress(asyncio.CancelledError):
-            await task
-    with suppress(asyncio.CancelledError):
-        await running[0]
-    return following[-1] if following else configuration
 
 
 def default_identity() -> str:

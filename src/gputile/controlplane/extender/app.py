@@ -22,6 +22,7 @@ from gputile.api.extender import (
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
+from gputile.support.monitoring import monitoring_routes
 
 log = logging.getLogger(__name__)
 
@@ -43,12 +44,12 @@ def create_app(
     metrics: ExtenderMetrics,
     *,
     admit: Callable[[], Awaitable[None]],
-    ready: Callable[[], str],
+    not_ready: Callable[[], str],
 ) -> Starlette:
     """Return the ASGI application.
 
-    ``admit`` raises ``NotReady`` where this replica may not act. ``ready`` returns why it is not ready to be asked,
-    "" where it is.
+    ``admit`` raises ``NotReady`` where this replica may not act. ``not_ready`` returns why it is not ready to be
+    asked, "" where it is.
     """
 
     async def filter_(body: bytes) -> Answer:
@@ -104,16 +105,6 @@ def create_app(
 
         return serve
 
-    async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok")
-
-    async def readyz(_: Request) -> Response:
-        why = ready()
-        return PlainTextResponse(why or "ok", 503 if why else 200)
-
-    async def exposition(_: Request) -> Response:
-        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
     verbs_served: dict[str, Handler] = {
         "filter": filter_,
         "prioritize": prioritize,
@@ -123,9 +114,7 @@ def create_app(
     return Starlette(
         routes=[
             *(Route(f"/{verb}", endpoint(verb, handler), methods=["POST"]) for verb, handler in verbs_served.items()),
-            Route("/healthz", healthz),
-            Route("/readyz", readyz),
-            Route("/metrics", exposition),
+            *monitoring_routes(metrics.registry, not_ready),
         ]
     )
 

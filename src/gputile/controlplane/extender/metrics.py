@@ -1,8 +1,8 @@
 """The extender's own metrics: a fixed number of series, whatever the size of the cluster."""
 
-from collections.abc import Callable
+from prometheus_client import Counter, Histogram
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from gputile.support.metrics import MetricsRegistry
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -11,7 +11,7 @@ class ExtenderMetrics:
     """Counters of one extender."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = MetricsRegistry()
         self.requests = Counter(
             "gputile_extender_requests_total",
             "Calls of kube-scheduler, by verb and outcome.",
@@ -25,11 +25,3 @@ class ExtenderMetrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-
-    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Export a number that is computed when it is read."""
-        Gauge(name, text, registry=self.registry).set_function(value)
-
-    def render(self) -> bytes:
-        """Return the text exposition format."""
-        return generate_latest(self.registry)

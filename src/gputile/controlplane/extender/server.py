@@ -1,16 +1,16 @@
 """Puts the extender together and runs it: watches, Lease, HTTP server, and an orderly end."""
 
 import asyncio
-import contextlib
 import logging
 import signal
 import socket
 import ssl
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
@@ -20,11 +20,11 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectReference, Pod
 from gputile.api.policy import PodDisruptionBudget
 from gputile.api.well_known import EXTENDER_LEASE
+from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.extender.api_server import BIND_SECONDS, ApiServerPodBinder
 from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import Binder, Clock
 from gputile.controlplane.extender.budgets import Budgets
-from gputile.controlplane.extender.config_reload import ConfigReloader
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
@@ -35,13 +35,13 @@ from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, NotReady, SoleReplica
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
-from gputile.kube.config_file import follow
 from gputile.kube.connection import Connection
 from gputile.kube.events import EventRecorder
 from gputile.kube.kubeconfig import Access
 from gputile.kube.lease import LeaseHolder
 from gputile.kube.lease_state import LeaseState
 from gputile.kube.reflector import Reflector
+from gputile.kube.reflector_metrics import export_reflectors
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
 
@@ -105,7 +105,7 @@ class Extender:
             ExtenderHandlers(placer, self.binder, self._cluster, self._notify, self._wake.refused, budgets=budgets),
             self.metrics,
             admit=self._admit,
-            ready=self.not_ready,
+            not_ready=self.not_ready,
         )
         self._describe()
 
@@ -144,7 +144,10 @@ class Extender:
             self._events.record(about, notice.reason, notice.message, kind, latest=notice.latest)
 
     def _describe(self) -> None:
-        gauge, ledger = self.metrics.gauge, self.ledger
+        gauge, ledger = self.metrics.registry.gauge, self.ledger
+        reflectors: dict[str, Reflector[Any]] = {"pods": self._pods, "nodes": self._nodes}
+        reflectors["poddisruptionbudgets"] = self._budgets
+        export_reflectors(self.metrics.registry, "extender", reflectors)
         gauge("gputile_extender_synced", "1 once pods and nodes have been listed.", lambda: not self.not_ready())
         gauge("gputile_extender_active", "1 while this replica holds the Lease and decides.", self._election.leads)
         gauge("gputile_ledger_nodes", "Nodes in the ledger.", lambda: len(ledger.row_of))
@@ -160,7 +163,7 @@ class Extender:
             lambda: int(((ledger.columns.used > ledger.columns.total) & ledger.columns.usable).sum()),
         )
 
-    @contextlib.asynccontextmanager
+    @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
         work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._settle()]
@@ -169,14 +172,11 @@ class Extender:
             work.append(self._gate.keep(self._settings.lease_seconds / 3))
         if self._events is not None:
             work.append(self._events.run())
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in work]
+        async with background(work):
             try:
                 yield
             finally:
                 settled = await self.binder.conclude()
-                for task in tasks:
-                    task.cancel()
         await self._election.resign(release=settled)
 
     async def _settle(self) -> None:
@@ -195,10 +195,10 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
         PortError: a port cannot be had.
     """
     async with Connection(access) as connection:
-        succession = ConfigReloader(lambda each: Extender(connection, each, settings), configuration)
-        servers = [_verbs(succession, settings)]
+        reloader = ConfigReloader(lambda each: Extender(connection, each, settings), configuration, settings.config)
+        servers = [_verbs(reloader, settings)]
         if settings.health_port:
-            servers.append(_health(succession, settings))
+            servers.append(_health(reloader, settings))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, servers[0].stop)
@@ -206,13 +206,11 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
             address = f"{settings.host}:{settings.port}"
             log.info("extender starts", extra={"address": address, "identity": settings.identity})
             async with asyncio.TaskGroup() as group:
-                group.create_task(succession.run())
-                following = group.create_task(follow(settings.config, configuration, succession.take))
+                group.create_task(reloader.run())
                 for server in servers[1:]:
                     group.create_task(server.answer())
                 await servers[0].answer()
-                following.cancel()
-                succession.stop()
+                reloader.stop()
                 for server in servers[1:]:
                     server.stop()
         log.info("extender stops")

@@ -1,4 +1,4 @@
-"""The HTTP faces of the webhook: reviews over TLS, health and metrics in the clear.
+"""The reviews of the webhook over HTTP.
 
 Every GPU pod waits for two reviews, so their application is bare ASGI: Starlette's routing and its layers of middleware
 took as long as judging a pod.
@@ -10,10 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
-from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gputile.api.admission import (
@@ -101,24 +99,6 @@ def create_app(policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetric
         await response(scope, receive, send)
 
     return app
-
-
-def create_health_app(ready: Callable[[], str], metrics: WebhookMetrics) -> Starlette:
-    """Return the ASGI application of the probes. ``ready`` returns why no review should come here, "" where one may."""
-
-    async def healthz(_: Request) -> Response:
-        return PlainTextResponse("ok")
-
-    async def readyz(_: Request) -> Response:
-        why = ready()
-        return PlainTextResponse(why or "ok", 503 if why else 200)
-
-    async def exposition(_: Request) -> Response:
-        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    return Starlette(
-        routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", exposition)],
-    )
 
 
 def _request(body: bytes) -> AdmissionRequest:

@@ -11,22 +11,25 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from gputile.controlplane.webhook.app import create_app, create_health_app
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.controlplane.webhook.app import create_app
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
-from gputile.controlplane.webhook.config_reload import ConfigReload
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.controlplane.webhook.request_body import BodyReader
 from gputile.core.admission.review import AdmissionPolicy
+from gputile.kube.config_file import ConfigFile, read
 from gputile.kube.connection import Connection
 from gputile.kube.kubeconfig import Access
 from gputile.support.http_server import Server, holding
 from gputile.support.loop_lag import LoopLag
+from gputile.support.monitoring import monitoring_app
 
 log = logging.getLogger(__name__)
 
 # Go's HTTP client keeps an idle connection for 90 s: it has to be the one that closes it.
 KEEP_ALIVE_SECONDS = 120
 ANSWER_SECONDS = 10
+FOLLOW_EVERY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ class WebhookSettings:
 class Webhook:
     """The parts of one replica on one connection."""
 
-    def __init__(self, connection: Connection, configuration: ConfigReload, settings: WebhookSettings) -> None:
+    def __init__(self, connection: Connection, configuration: ConfigFile, settings: WebhookSettings) -> None:
         self.metrics = WebhookMetrics()
         self._lag = LoopLag("webhook")
         self.metrics.registry.register(self._lag.seconds)
@@ -66,7 +69,7 @@ class Webhook:
             now=lambda: datetime.now(UTC),
         )
         self.app = create_app(self.policy, self.metrics, BodyReader())
-        self.health_app = create_health_app(self.not_ready, self.metrics)
+        self.health_app = monitoring_app(self.metrics.registry, self.not_ready)
         self._describe()
 
     def policy(self, unsafe_access: bool) -> AdmissionPolicy:
@@ -87,7 +90,7 @@ class Webhook:
         return "it is about to end" if self.draining else self.rotation.problem
 
     def _describe(self) -> None:
-        gauge, rotation, configuration = self.metrics.gauge, self.rotation, self.configuration
+        gauge, rotation, configuration = self.metrics.registry.gauge, self.rotation, self.configuration
         gauge("gputile_webhook_ready", "1 while reviews may be sent here.", lambda: not self.not_ready())
         gauge(
             "gputile_webhook_certificate_expiry_timestamp_seconds",
@@ -123,7 +126,7 @@ class Webhook:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ending.set)
         async with asyncio.TaskGroup() as group:
-            work = (self.configuration.run(), self.rotation.run(), self._lag.run())
+            work = (self.configuration.run(FOLLOW_EVERY_S), self.rotation.run(), self._lag.run())
             background = [group.create_task(each) for each in work]
             health_served = group.create_task(health.answer())
             if await _first(self.rotation.served, ending):
@@ -149,7 +152,7 @@ async def serve(access: Access, settings: WebhookSettings) -> None:
         ConfigurationError: the configuration file cannot be used.
         PortError: a port cannot be had.
     """
-    configuration = ConfigReload(settings.config)
+    configuration = ConfigFile(settings.config, read(settings.config) if settings.config else Configuration())
     async with Connection(access) as connection:
         webhook = Webhook(connection, configuration, settings)
         log.info("webhook starts", extra={"address": f"{settings.host}:{settings.port}"})

@@ -15,12 +15,13 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
-from gputile.kube.config_file import follow
+from gputile.kube.config_file import ConfigFile
 from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.events import EventRecorder
 from gputile.kube.kubeconfig import Access
 from gputile.kube.reflector import Reflector
+from gputile.kube.reflector_metrics import export_reflectors
 from gputile.node.agent import malloc_trim
 from gputile.node.agent.agent import Agent
 from gputile.node.agent.api_server import ApiServerNodeApi
@@ -101,13 +102,14 @@ async def serve(
         pods = Reflector(
             connection, "/api/v1/pods", Pod, agent.on_pods, query={"fieldSelector": f"spec.nodeName={name}"}
         )
+        export_reflectors(agent.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
         work = asyncio.create_task(
             _together(
                 agent.run(),
                 nodes.run(),
                 pods.run(),
                 events.run(),
-                follow(settings.config, configuration, agent.configure),
+                ConfigFile(settings.config, configuration, agent.configure).run(),
                 _stay_small(),
             )
         )

@@ -38,7 +38,7 @@ class Served:
             if ready:
                 raise NotReady(ready)
 
-        self.app = create_app(verbs, ExtenderMetrics(), admit=admit, ready=lambda: ready)
+        self.app = create_app(verbs, ExtenderMetrics(), admit=admit, not_ready=lambda: ready)
 
     def call(
         self, path: str, body: bytes = b"", method: str = "POST", *, never_ends: bool = False

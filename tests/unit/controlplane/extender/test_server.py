@@ -11,7 +11,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import EXTENDER_LEASE, FENCE_ANNOTATION, GPU_MEMORY
-from gputile.controlplane.extender.config_reload import ConfigReloader
+from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
 from gputile.kube.connection import Connection
 from tests.fakes.apiserver import FakeApiServer, Object, until
@@ -40,8 +40,8 @@ class Scene:
     def __init__(self, server: FakeApiServer, connection: Connection, lease_seconds: float) -> None:
         self.server = server
         settings = ExtenderSettings(identity="e", lease_namespace="gputile", lease_seconds=lease_seconds, events=False)
-        self.succession = ConfigReloader(lambda each: Extender(connection, each, settings), Configuration())
-        transport = httpx.ASGITransport(app=self.succession)
+        self.reloader = ConfigReloader(lambda each: Extender(connection, each, settings), Configuration())
+        transport = httpx.ASGITransport(app=self.reloader)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://extender", timeout=120)
 
     async def ask(self, verb: str, **body: Any) -> Any:
@@ -78,10 +78,10 @@ def on_stage(work: Callable[[Scene], Awaitable[None]], lease_seconds: float = 0)
         server.put(LEASES, {"metadata": {"name": EXTENDER_LEASE}, "spec": {}})
         async with server.running(), Connection(server.access(), retry=QUICK, within=5.0) as connection:
             scene = Scene(server, connection, lease_seconds)
-            running = asyncio.create_task(scene.succession.run())
+            running = asyncio.create_task(scene.reloader.run())
             async with asyncio.timeout(120):
                 await work(scene)
-            scene.succession.stop()
+            scene.reloader.stop()
             await running
             await scene.client.aclose()
 
@@ -97,6 +97,8 @@ def test_a_pod_is_bound_and_the_next_one_refused(lease_seconds: float) -> None:
         metrics = (await scene.client.get("/metrics")).text
         assert "gputile_extender_event_loop_lag_seconds_bucket" in metrics
         assert "gputile_ledger_bookings 1.0" in metrics
+        for resource in ("pods", "nodes", "poddisruptionbudgets"):
+            assert f'gputile_extender_reflector_lists_total{{resource="{resource}"}} ' in metrics
 
     on_stage(work, lease_seconds)
 
@@ -114,7 +116,7 @@ def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(lease_s
         assert "not known" in await scene.bind("p")
         (late,) = [each for each in server.requests if each.path.endswith("/p/binding")]
         assert late.json()["metadata"]["resourceVersion"] == version
-        scene.succession.take(Configuration(gpu_memory_unit="512MiB"))
+        scene.reloader.take(Configuration(gpu_memory_unit="512MiB"))
         server.put(PODS, pod_body("r", 30))
         await until(lambda: sum(each.path == writing for each in server.requests) >= 2, 60.0)
         binding = asyncio.create_task(scene.bind("r"))

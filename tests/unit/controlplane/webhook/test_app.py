@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
 from gputile.controlplane.webhook import app as app_module
-from gputile.controlplane.webhook.app import create_app, create_health_app
+from gputile.controlplane.webhook.app import create_app
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.controlplane.webhook.request_body import BodyReader
 from gputile.core.admission.review import AdmissionPolicy
+from gputile.support.monitoring import monitoring_app
 from tests.fakes.apiserver import until
 from tests.unit.core.admission.builders import POLICY, Json, pod
 
@@ -30,7 +31,7 @@ class Served:
         self.intake = BodyReader(**limits)
         self.why = ""
         self.app = create_app(self._policy, self.metrics, self.intake)
-        self.health = create_health_app(lambda: self.why, self.metrics)
+        self.health = monitoring_app(self.metrics.registry, lambda: self.why)
 
     def _policy(self, unsafe: bool) -> AdmissionPolicy:
         return AdmissionPolicy(POLICY.unit_mib, POLICY.trusted, False, unsafe)

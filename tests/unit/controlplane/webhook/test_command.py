@@ -10,9 +10,10 @@ import httpx2 as httpx
 import pytest
 from typer.testing import CliRunner
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.cli.main import app
-from gputile.controlplane.webhook.config_reload import ConfigReload
 from gputile.controlplane.webhook.server import Webhook, WebhookSettings, service_names
+from gputile.kube.config_file import ConfigFile
 from gputile.kube.connection import Connection
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.localcluster.ports import free_ports
@@ -54,7 +55,7 @@ def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) -> Non
             Connection(server.access()) as connection,
             httpx.AsyncClient(trust_env=False) as client,
         ):
-            webhook = Webhook(connection, ConfigReload(None), settings)
+            webhook = Webhook(connection, ConfigFile(None, Configuration()), settings)
             webhook.rotation._sleep = lambda _: asyncio.sleep(0.01)
             running = asyncio.create_task(webhook.run(settings))
             health = f"http://127.0.0.1:{health_port}"

@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.controlplane.extender.config_reload import ConfigReloader
+from gputile.controlplane.config_reload import ConfigReloader
 from tests.fakes.apiserver import until
 
 pytestmark = pytest.mark.requirement("U9", "U10")
@@ -25,11 +25,13 @@ SMALL, LARGE = Configuration(gpu_memory_unit="128MiB"), Configuration(gpu_memory
 class Incumbent:
     """Answers with its unit, slowly where the test says so, and writes down what happens."""
 
-    def __init__(self, configuration: Configuration, story: list[str], answering: asyncio.Event) -> None:
+    def __init__(
+        self, configuration: Configuration, story: list[str], answering: asyncio.Event, path: str = "/"
+    ) -> None:
         self.unit = configuration.gpu_memory_unit
         self.story = story
         self.answering = answering
-        self.app = Starlette(routes=[Route("/", self.answer)])
+        self.app = Starlette(routes=[Route(path, self.answer)])
 
     async def answer(self, _: Request) -> PlainTextResponse:
         self.story.append(f"{self.unit} asked")
@@ -50,14 +52,14 @@ def test_the_next_begins_when_the_last_answer_of_the_one_before_is_given() -> No
 
     async def scenario() -> None:
         answering = asyncio.Event()
-        succession = ConfigReloader(lambda each: Incumbent(each, story, answering), LARGE)
-        work = asyncio.create_task(succession.run())
-        transport = httpx.ASGITransport(app=succession)
+        reloader = ConfigReloader(lambda each: Incumbent(each, story, answering), LARGE)
+        work = asyncio.create_task(reloader.run())
+        transport = httpx.ASGITransport(app=reloader)
         async with httpx.AsyncClient(transport=transport, base_url="http://extender") as client:
             await until(lambda: story == ["1GiB begins"])
             slow = asyncio.create_task(client.get("/"))
             await until(lambda: "1GiB asked" in story)
-            succession.take(SMALL)
+            reloader.take(SMALL)
             await asyncio.sleep(0)
             refused = await client.get("/")
             assert (refused.status_code, refused.text) == (503, "one configuration follows another")
@@ -67,7 +69,7 @@ def test_the_next_begins_when_the_last_answer_of_the_one_before_is_given() -> No
             assert (await slow).text == "1GiB"
             await until(lambda: story[-1] == "128MiB begins")
             assert (await client.get("/")).text == "128MiB"
-            succession.stop()
+            reloader.stop()
             await work
 
     asyncio.run(scenario())
@@ -81,13 +83,13 @@ def test_what_changes_while_one_follows_another_is_not_lost() -> None:
     story = list[str]()
 
     async def scenario() -> None:
-        succession = ConfigReloader(lambda each: Incumbent(each, story, asyncio.Event()), LARGE)
-        work = asyncio.create_task(succession.run())
+        reloader = ConfigReloader(lambda each: Incumbent(each, story, asyncio.Event()), LARGE)
+        work = asyncio.create_task(reloader.run())
         await until(lambda: story == ["1GiB begins"])
         for configuration in (SMALL, Configuration(gpu_memory_unit="256MiB")):
-            succession.take(configuration)
+            reloader.take(configuration)
         await until(lambda: story[-1] == "256MiB begins")
-        succession.stop()
+        reloader.stop()
         await work
 
     asyncio.run(scenario())
@@ -104,16 +106,37 @@ def test_what_the_one_before_has_seen_is_not_kept() -> None:
         return built
 
     async def scenario() -> None:
-        succession = ConfigReloader(build, LARGE)
-        work = asyncio.create_task(succession.run())
+        reloader = ConfigReloader(build, LARGE)
+        work = asyncio.create_task(reloader.run())
         await until(lambda: len(earlier) == 1)
-        succession.take(SMALL)
+        reloader.take(SMALL)
         await until(lambda: len(earlier) == 2)
         assert earlier[0]() is None
-        succession.stop()
+        reloader.stop()
         await work
 
     try:
         asyncio.run(scenario())
     finally:
         gc.unfreeze()
+
+
+def test_who_never_reads_the_metrics_holds_up_no_change() -> None:
+    """Any pod that reaches the health port may ask, and then take nothing of the answer."""
+    story = list[str]()
+
+    async def scenario() -> None:
+        reloader = ConfigReloader(lambda each: Incumbent(each, story, asyncio.Event(), "/metrics"), LARGE)
+        work = asyncio.create_task(reloader.run())
+        transport = httpx.ASGITransport(app=reloader)
+        async with httpx.AsyncClient(transport=transport, base_url="http://extender") as client:
+            await until(lambda: story == ["1GiB begins"])
+            slow = asyncio.create_task(client.get("/metrics"))
+            await until(lambda: "1GiB asked" in story)
+            reloader.take(SMALL)
+            await until(lambda: story[-1] == "128MiB begins", 60)
+            slow.cancel()
+            reloader.stop()
+            await work
+
+    asyncio.run(scenario())

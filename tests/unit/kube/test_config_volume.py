@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.config.v1alpha1 import ConfigurationError
-from gputile.controlplane.webhook.config_reload import ConfigReload
+from gputile.kube.config_file import ConfigFile, read
 
 pytestmark = pytest.mark.requirement("U9")
 
@@ -24,11 +23,15 @@ def swap(volume: Path, text: str) -> Path:
     return file
 
 
+def opened(file: Path) -> ConfigFile:
+    return ConfigFile(file, read(file))
+
+
 def test_a_swapped_volume_is_read_again(tmp_path: Path) -> None:
-    live = ConfigReload(swap(tmp_path, "gpuMemoryUnit: 1GiB"))
+    live = opened(swap(tmp_path, "gpuMemoryUnit: 1GiB"))
     assert live.current.unit_mib == 1024
     swap(tmp_path, "gpuMemoryUnit: 128MiB")
-    asyncio.run(live.once())
+    asyncio.run(live.look())
     assert live.current.unit_mib == 128
 
 
@@ -45,33 +48,32 @@ def test_a_swapped_volume_is_read_again(tmp_path: Path) -> None:
     ids=range(6),
 )
 def test_a_mistake_leaves_the_one_before_in_force_and_is_shown(tmp_path: Path, text: str) -> None:
-    live = ConfigReload(swap(tmp_path, "gpuMemoryUnit: 1GiB"))
+    live = opened(swap(tmp_path, "gpuMemoryUnit: 1GiB"))
     swap(tmp_path, text)
-    asyncio.run(live.once())
+    asyncio.run(live.look())
     assert live.current.unit_mib == 1024
     assert "stays in force" in live.problem
     swap(tmp_path, "gpuMemoryUnit: 128MiB")
-    asyncio.run(live.once())
+    asyncio.run(live.look())
     assert (live.current.unit_mib, live.problem) == (128, "")
 
 
 def test_a_file_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> None:
     file = swap(tmp_path, "gpuMemoryUnit: 128MiB")
-    live = ConfigReload(file)
+    live = opened(file)
     file.unlink()
-    asyncio.run(live.once())
+    asyncio.run(live.look())
     assert live.current.unit_mib == 128
     assert live.problem
 
 
-def test_it_does_not_start_on_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="the smallest valid unit is 64MiB"):
-        ConfigReload(swap(tmp_path, "gpuMemoryUnit: 1MiB"))
-    with pytest.raises(ConfigurationError, match="No such file"):
-        ConfigReload(tmp_path / "nothing")
-
-
-def test_without_a_file_the_defaults_hold() -> None:
-    live = ConfigReload(None)
-    asyncio.run(live.once())
-    assert live.current.unit_mib == 1024
+def test_a_file_that_was_gone_for_a_moment_is_in_force_again(tmp_path: Path) -> None:
+    file = swap(tmp_path, "gpuMemoryUnit: 128MiB")
+    live = opened(file)
+    asyncio.run(live.look())
+    file.unlink()
+    asyncio.run(live.look())
+    assert "No such file" in live.problem
+    file.symlink_to("..data/gputile.yaml")
+    asyncio.run(live.look())
+    assert (live.current.unit_mib, live.problem) == (128, "")

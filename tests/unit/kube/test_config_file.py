@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
-from gputile.kube.config_file import follow, read
+from gputile.kube.config_file import ConfigFile, read
 from tests.fakes.apiserver import until
 
 pytestmark = pytest.mark.requirement("U9", "U10")
@@ -30,7 +30,7 @@ def test_a_change_is_taken_in_once_and_an_invalid_one_never(tmp_path: Path, capl
 
     async def scenario() -> None:
         write(path, "gpuMemoryUnit: 1GiB")
-        task = asyncio.create_task(follow(path, read(path), taken.append, every=0.001))
+        task = asyncio.create_task(ConfigFile(path, read(path), taken.append).run(0.001))
         await asyncio.sleep(0.02)
         assert taken == []
         write(path, "gpuMemoryUnit: 1MiB")
@@ -55,7 +55,7 @@ def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Path) -> 
     write(path, "gpuMemoryUnit: 128MiB")
 
     async def scenario() -> None:
-        task = asyncio.create_task(follow(path, Configuration(), taken.append, every=0.001))
+        task = asyncio.create_task(ConfigFile(path, Configuration(), taken.append).run(0.001))
         await until(lambda: len(taken) == 1)
         task.cancel()
 
@@ -88,7 +88,7 @@ def test_whatever_the_file_says_it_is_followed_on(
 
     async def scenario() -> None:
         write(path, "gpuMemoryUnit: 1GiB")
-        task = asyncio.create_task(follow(path, read(path), taken.append, every=0.001))
+        task = asyncio.create_task(ConfigFile(path, read(path), taken.append).run(0.001))
         write(path, text)
         await until(lambda: why in caplog.text or task.done())
         await asyncio.sleep(0.02)
@@ -124,7 +124,7 @@ def test_any_file_is_a_configuration_or_an_error_of_it(
 
 
 def test_no_file_is_followed_where_none_is_given() -> None:
-    asyncio.run(follow(None, Configuration(), lambda _: pytest.fail("nothing changed")))
+    asyncio.run(ConfigFile(None, Configuration(), lambda _: pytest.fail("nothing changed")).run())
 
 
 def test_a_file_that_is_missing_is_an_error_of_the_configuration(tmp_path: Path) -> None:
