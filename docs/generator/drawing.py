@@ -1,0 +1,79 @@
+"""Boxes, arrows and words as SVG, in colours that read well on light and on dark pages."""
+
+from html import escape
+
+INK = "#7a8798"  # what lies outside boxes: words and arrows; 3.7 to 1 on white, 4.4 to 1 on the dark page
+FILLS = {
+    "teal": ("#0f766e", "#ffffff"),
+    "blue": ("#2563a8", "#ffffff"),
+    "amber": ("#b45309", "#ffffff"),
+    "violet": ("#6d4bb8", "#ffffff"),
+    "grey": ("#56616f", "#ffffff"),
+}
+_FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
+
+
+class Drawing:
+    """A picture of some width and height, in pixels; ``title`` is what a reader hears who cannot see it."""
+
+    def __init__(self, width: int, height: int, title: str) -> None:
+        self._parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+            f'font-family="{_FONT}" font-size="14">',
+            f"<title>{escape(title)}</title>",
+            '<defs><marker id="a" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="11" markerHeight="11" '
+            'markerUnits="userSpaceOnUse" '
+            f'orient="auto-start-reverse"><path d="M0 0 8 4 0 8z" fill="{INK}"/></marker></defs>',
+        ]
+
+    def box(self, x: int, y: int, width: int, height: int, text: str, fill: str = "teal") -> None:
+        """Draw a filled box with lines of text in its middle; the first line is bold."""
+        back, ink = FILLS[fill]
+        self._parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="{back}"/>')
+        lines = text.split("\n")
+        top = y + height / 2 - (len(lines) - 1) * 9 + 5
+        for number, line in enumerate(lines):
+            weight = ' font-weight="600"' if number == 0 else ' font-size="12"'
+            self._parts.append(
+                f'<text x="{x + width / 2:g}" y="{top + 18 * number:g}" text-anchor="middle" fill="{ink}"{weight}>'
+                f"{escape(line)}</text>"
+            )
+
+    def frame(self, x: int, y: int, width: int, height: int, text: str) -> None:
+        """Draw a frame with a name at its upper left."""
+        self._parts.append(
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="8" fill="none" stroke="{INK}" '
+            'stroke-dasharray="5 4"/>'
+        )
+        self.words(x + 10, y + 19, text, bold=True)
+
+    def outline(self, x: int, y: int, width: int, height: int) -> None:
+        """Draw an empty tile."""
+        self._parts.append(
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="4" fill="{INK}" fill-opacity="0.18" '
+            f'stroke="{INK}"/>'
+        )
+
+    def area(self, x: float, y: int, width: float, height: int, colour: str, name: str) -> None:
+        """Fill a part of a tile; ``name`` shows where the pointer is over it."""
+        self._parts.append(
+            f'<rect x="{x + 1:.1f}" y="{y + 1}" width="{max(1.0, width - 2):.1f}" height="{height - 2}" rx="3" '
+            f'fill="{colour}"><title>{escape(name)}</title></rect>'
+        )
+
+    def words(self, x: float, y: float, text: str, *, middle: bool = False, bold: bool = False) -> None:
+        """Write a line outside of boxes."""
+        more = (' text-anchor="middle"' if middle else "") + (' font-weight="600"' if bold else ' font-size="12"')
+        self._parts.append(f'<text x="{x:g}" y="{y:g}" fill="{INK}"{more}>{escape(text)}</text>')
+
+    def arrow(self, *points: tuple[int, int], both: bool = False) -> None:
+        """Draw an arrow along points, with a head at both ends if it goes forth and back."""
+        line = " ".join(f"{x},{y}" for x, y in points)
+        start = ' marker-start="url(#a)"' if both else ""
+        self._parts.append(
+            f'<polyline points="{line}" fill="none" stroke="{INK}" stroke-width="2" marker-end="url(#a)"{start}/>'
+        )
+
+    def svg(self) -> str:
+        """Return the picture."""
+        return "\n".join([*self._parts, "</svg>"]) + "\n"
