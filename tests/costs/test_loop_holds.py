@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -146,6 +147,22 @@ def test_the_writes_of_a_gang_are_not_a_task_each() -> None:
     asyncio.run(keeper.run_round())
     assert server.written == {"hold": 400}
     assert server.most_tasks <= 3 * WRITES_AT_ONCE + 1
+
+
+def test_nothing_is_imported_in_the_middle_of_a_round() -> None:
+    """Modules that are loaded when they are first used hold the loop for as long as that takes."""
+    program = """
+import sys
+from gputile.controlplane.controller import controller
+from tests.unit.controlplane.controller.test_gang_planner import Bench, node
+bench = Bench(node("n"), node("m"))
+assert "numpy.ma" not in sys.modules, "the test's own imports"
+for number, size in enumerate((2, 3, 9, 1)):
+    bench.gang(f"g{number}", size)
+    bench.round()
+assert "numpy.ma" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_bookings_that_differ_in_their_version_only_are_equal() -> None:
