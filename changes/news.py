@@ -1,0 +1,69 @@
+"""Files of news: ``NAME.KIND.md`` with a sentence or two for users."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+FOLDER = Path(__file__).parent
+CHANGELOG = FOLDER.parent / "CHANGELOG.md"
+KINDS = {"added": "Added", "changed": "Changed", "fixed": "Fixed", "removed": "Removed"}
+_UNRELEASED = "## Unreleased\n"
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*\.(?P<kind>[a-z]+)\.md")
+_LONGEST = 600
+
+
+class NewsError(ValueError):
+    """A file is not news; the text says what is wrong with it."""
+
+
+class NewsItem(NamedTuple):
+    """What one file says: its path, kind and text."""
+
+    path: Path
+    kind: str
+    text: str
+
+
+def collect(folder: Path = FOLDER) -> list[NewsItem]:
+    """Return the news of a folder, by kind and name.
+
+    Raises:
+        NewsError: a file has another name, or is empty, too long, or has headings.
+    """
+    found = []
+    for path in sorted(folder.glob("*.md")):
+        match = _NAME.fullmatch(path.name)
+        if match is None or match["kind"] not in KINDS:
+            raise NewsError(f"{path.name}: the name is NAME.KIND.md, and KIND one of {', '.join(KINDS)}")
+        text = " ".join(path.read_text(encoding="utf-8").split())
+        if not text or len(text) > _LONGEST or text.startswith(("#", "-")):
+            raise NewsError(f"{path.name}: write 1 to {_LONGEST} characters, without a heading or a dash")
+        found.append(NewsItem(path, match["kind"], text))
+    return sorted(found, key=lambda item: ([*KINDS].index(item.kind), item.path.name))
+
+
+def assemble(news: Sequence[NewsItem]) -> str:
+    """Return the news as a part of the changelog: a heading for each kind, a line for each file."""
+    parts = []
+    for kind, title in KINDS.items():
+        lines = [f"- {item.text}" for item in news if item.kind == kind]
+        if lines:
+            parts.append("\n".join([f"### {title}", "", *lines, ""]))
+    return "\n".join(parts)
+
+
+def release(news: Sequence[NewsItem], version: str, date: str, changelog: Path = CHANGELOG) -> None:
+    """Put the news, and what stands under Unreleased, under a version; remove their files.
+
+    Raises:
+        NewsError: the changelog has no part for what is not released.
+    """
+    text = changelog.read_text(encoding="utf-8")
+    before, found, after = text.partition(_UNRELEASED)
+    if not found:
+        raise NewsError(f"{changelog.name} has no heading {_UNRELEASED.strip()!r}")
+    news_text = f"\n{assemble(news)}" if news else ""
+    changelog.write_text(f"{before}{_UNRELEASED}\n## {version} ({date})\n{news_text}{after}", encoding="utf-8")
+    for item in news:
+        item.path.unlink()

@@ -1,0 +1,79 @@
+"""News become a part of the changelog, and messages of commits keep to their form."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from changes.commit_message import problems
+from changes.news import NewsError, assemble, collect, release
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "agent: a start waits for the former pod's processes\n\nOr both would have the GPU.\n",
+        "docs, admission: what containers are given\n# a comment of git's\n",
+        "tests/e2e: one cluster a module",
+        "Merge branch 'x'",
+        'Revert "agent: something that was quite long, so that the whole subject has more than 72 characters"',
+    ],
+)
+def test_messages_that_are_taken(message: str) -> None:
+    assert problems(message) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("agent: " + "x" * 66, "the subject has 73 characters"),
+        ("Fixed it", "area: what changed"),
+        ("agent: it ends.", "full stop"),
+        ("", "area: what changed"),
+        ("agent: it ends\nsince it must", "second line"),
+    ],
+)
+def test_messages_that_are_refused(message: str, expected: str) -> None:
+    assert any(expected in each for each in problems(message))
+
+
+def test_news_become_a_part_of_the_changelog(tmp_path: Path) -> None:
+    (tmp_path / "unit.changed.md").write_text("A new unit takes effect\nat once.\n", encoding="utf-8")
+    (tmp_path / "web-page.added.md").write_text("A page.\n", encoding="utf-8")
+    changelog = tmp_path / "CHANGELOG"
+    changelog.write_text("# Changelog\n\n## Unreleased\n\n- before\n", encoding="utf-8")
+    news = collect(tmp_path)
+    assert assemble(news) == "### Added\n\n- A page.\n\n### Changed\n\n- A new unit takes effect at once.\n"
+    release(news, "0.2.0", "2026-01-31", changelog)
+    text = changelog.read_text(encoding="utf-8")
+    assert text.startswith("# Changelog\n\n## Unreleased\n\n## 0.2.0 (2026-01-31)\n\n### Added\n\n- A page.\n")
+    assert text.endswith("\n- before\n")
+    assert list(tmp_path.glob("*.md")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("x.md", "a"), ("x.news.md", "a"), ("x.added.md", ""), ("x.fixed.md", "- a")]
+)
+def test_what_is_no_news(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(NewsError, match=name):
+        collect(tmp_path)
+
+
+def test_the_news_of_this_checkout_can_be_assembled() -> None:
+    assemble(collect())
+
+
+def test_the_hooks_run_from_the_checkout_alone() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert [repository["repo"] for repository in hooks["repos"]] == ["local"]
+    assert all(hook["language"] == "system" for hook in hooks["repos"][0]["hooks"])
+
+
+def test_the_readme_is_one_screen_and_its_links_lead_somewhere() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert len(text.splitlines()) <= 60
+        targets = [part.split(")")[0].split("#")[0] for part in text.split("](")[1:]]
+        assert [each for each in targets if not (ROOT / each).exists()] == []
