@@ -13,6 +13,7 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, NodeApplied
 from gputile.core.ledger.ledger import Ledger
 
+Amount = int | str | float
 GIB15 = 15 * 1024
 
 
@@ -45,10 +46,14 @@ def gpu_node(
     )
 
 
-def container(name: str = "main", *, sidecar: bool = False, **limits: int | str) -> Container:
-    """A container; ``mem`` and ``core`` are short for the shared resources, other limits by their full names."""
+def container(
+    name: str = "main", *, sidecar: bool = False, asks: Mapping[str, Amount] | None = None, **limits: Amount
+) -> Container:
+    """A container; ``mem`` and ``core`` are short for the shared resources; ``asks`` adds limits by any name."""
     short = {"mem": GPU_MEMORY, "core": GPU_CORE}
-    resources = ResourceRequirements(limits={short.get(key, key): value for key, value in limits.items()})
+    resources = ResourceRequirements(
+        limits={short.get(key, key): value for key, value in {**limits, **(asks or {})}.items()}
+    )
     return Container(name=name, resources=resources, restart_policy="Always" if sidecar else "")
 
 
@@ -61,11 +66,15 @@ def pod(
     node: str = "",
     phase: str = "",
     annotations: Mapping[str, str] | None = None,
-    **limits: int | str,
+    asks: Mapping[str, Amount] | None = None,
+    **limits: Amount,
 ) -> Pod:
-    labels = {GPU_COUNT_LABEL: str(count)} if count is not None else {}
+    """A pod; ``asks`` adds limits by any name to those of its one container, and ``count`` among them is ``count``."""
+    asked = {**limits, **(asks or {})}
+    cards = asked.pop("count", count)
+    labels = {GPU_COUNT_LABEL: str(cards)} if cards is not None else {}
     meta = ObjectMeta(name=uid, namespace=namespace, uid=uid, labels=labels, annotations=dict(annotations or {}))
-    spec = PodSpec(containers=list(containers) or [container(**limits)], init_containers=list(init), node_name=node)
+    spec = PodSpec(containers=list(containers) or [container(asks=asked)], init_containers=list(init), node_name=node)
     return Pod(metadata=meta, spec=spec, status=PodStatus(phase=phase))
 
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -289,7 +289,7 @@ def _written(machine: FakeMachine) -> FakeMachine:
     return machine
 
 
-def without_library(directory: Path) -> Mapping[str, str]:
+def without_library(directory: Path) -> dict[str, str]:
     """Return the environment of a process in which no libnvidia-ml.so.1 can be loaded, on any machine."""
     (directory / _NAME).write_bytes(b"")
     return {"LD_LIBRARY_PATH": str(directory), STATE_VARIABLE: os.devnull}

@@ -73,7 +73,7 @@ def bound(asking: Pod, node: str, annotations: dict[str, str]) -> Pod:
 
 
 def asking_pod(uid: str, asks: dict[str, int], **where: Any) -> Pod:
-    return pod(uid, **where, **asks)
+    return pod(uid, **where, asks=asks)
 
 
 def waits(asking: Pod) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Trust
-from gputile.api.core import Pod
+from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_COUNT_LABEL, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -36,8 +36,8 @@ def shared(choice: random.Random, name: str, *, core: bool = False, equal: bool 
     def size() -> int:
         return 2 if equal else choice.choice((1, 1, 2, 3, 5))
 
-    def one(label: str, mem: int, *, sidecar: bool = False):
-        return container(label, sidecar=sidecar, mem=mem, **({"core": 5} if core else {}))
+    def one(label: str, mem: int, *, sidecar: bool = False) -> Container:
+        return container(label, sidecar=sidecar, mem=mem, asks={"core": 5} if core else {})
 
     namespace = f"ns-{choice.randrange(4)}"
     kind = choice.random()
@@ -53,7 +53,7 @@ def shared(choice: random.Random, name: str, *, core: bool = False, equal: bool 
         cards = choice.choice((2, 3))
         labels = {GPU_COUNT_LABEL: str(cards)}
         limits = {"mem": cards * size(), **({"core": 5 * cards} if core else {})}
-        return simple_pod(name, container("main", **limits), namespace=namespace, labels=labels)
+        return simple_pod(name, container("main", asks=limits), namespace=namespace, labels=labels)
     return simple_pod(name, one("main", size()), namespace=namespace)
 
 
@@ -135,8 +135,8 @@ def test_whole_cards_come_and_go(short: Path, mode: str, resource: str) -> None:
             again: dict[str, Pod] = {}
             for i in range(40):
                 cards = choice.choice((1, 1, 2, 3))
-                inits = (container("init", **{resource: choice.choice((1, 2))}),) if i % 3 == 0 else ()
-                pod = simple_pod(f"w{i}", container(**{resource: cards}), init=inits)
+                inits = (container("init", asks={resource: choice.choice((1, 2))}),) if i % 3 == 0 else ()
+                pod = simple_pod(f"w{i}", container(asks={resource: cards}), init=inits)
                 again[pod.key] = pod
                 here.cluster.create(pod)
             deadline = asyncio.get_running_loop().time() + 180

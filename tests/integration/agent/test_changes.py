@@ -214,13 +214,13 @@ def test_time_slicing_books_replicas_and_keeps_strangers_apart(short: Path) -> N
             await here.until_offered(WHOLE_GPU, 8)
             await here.until(lambda: INVENTORY_ANNOTATION in here.cluster.node.metadata.annotations)
             for i in range(4):
-                here.cluster.create(simple_pod(f"p{i}", container(**{WHOLE_GPU: 1})))
+                here.cluster.create(simple_pod(f"p{i}", container(asks={WHOLE_GPU: 1})))
             await here.until_running(4)
             cards = sorted(here.cards(f"default/p{i}") for i in range(4))
             assert cards == [("GPU-0",)] * 2 + [("GPU-1",)] * 2
-            here.cluster.create(simple_pod("stranger", container(**{WHOLE_GPU: 1}), namespace="other"))
-            here.cluster.create(simple_pod("many", container(**{WHOLE_GPU: 3})))
-            here.cluster.create(simple_pod("both", container(**{WHOLE_GPU: 2})))
+            here.cluster.create(simple_pod("stranger", container(asks={WHOLE_GPU: 1}), namespace="other"))
+            here.cluster.create(simple_pod("many", container(asks={WHOLE_GPU: 3})))
+            here.cluster.create(simple_pod("both", container(asks={WHOLE_GPU: 2})))
             await here.until_running(5)
             assert here.cards("default/both") == ("GPU-0", "GPU-1")
             assert [pod.key for pod in here.cluster.waiting] == ["other/stranger", "default/many"]
@@ -243,9 +243,9 @@ def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: Path) -
         labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "2"}
         async with scene(short, "", (15360,), labels=labels) as here:
             await here.until_offered(WHOLE_GPU, 2)
-            here.cluster.create(simple_pod("first", container(**{WHOLE_GPU: 1})))
+            here.cluster.create(simple_pod("first", container(asks={WHOLE_GPU: 1})))
             await here.until_running(1)
-            here.cluster.create(simple_pod("stranger", container(**{WHOLE_GPU: 1}), namespace="other"), node=NODE)
+            here.cluster.create(simple_pod("stranger", container(asks={WHOLE_GPU: 1}), namespace="other"), node=NODE)
             await here.until(lambda: len(here.agent.admission.holdings) == 2)
             await asyncio.sleep(1.0)
             assert here.pod("other/stranger").status.phase in ("", "Pending")
@@ -265,8 +265,8 @@ def test_mig_instances_are_offered_by_profile(short: Path) -> None:
             await here.until_offered("nvidia.com/mig-1g.5gb", 2)
             await here.until_offered("nvidia.com/mig-2g.10gb", 1)
             await here.until_offered(WHOLE_GPU, 1)
-            here.cluster.create(simple_pod("m", container(**{"nvidia.com/mig-1g.5gb": 1})), node=NODE)
-            here.cluster.create(simple_pod("w", container(**{WHOLE_GPU: 1})))
+            here.cluster.create(simple_pod("m", container(asks={"nvidia.com/mig-1g.5gb": 1})), node=NODE)
+            here.cluster.create(simple_pod("w", container(asks={WHOLE_GPU: 1})))
             await here.until_running(2)
             assert here.environment("default/m")["NVIDIA_VISIBLE_DEVICES"] in ("MIG-7", "MIG-8")
             assert here.cards("default/w") == ("GPU-0",)

@@ -30,7 +30,7 @@ def test_a_container_of_an_isolated_mode(short: Path) -> None:
             async with scene(short / str(number), mode) as here:
                 await here.until_offered(GPU_MEMORY, 60)
                 core = {"core": 10} if mode == Mode.CORE_MEM.value else {}
-                here.cluster.create(simple_pod("a", container(mem=2, **core)))
+                here.cluster.create(simple_pod("a", container(mem=2, asks=core)))
                 await here.until_running(1)
                 mounts = here.kubelet.pods[here.pod("default/a").metadata.uid].containers["main"].mounts
                 library = mounts.get("/etc/gputile/libgputile-cuda.so")

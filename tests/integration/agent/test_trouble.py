@@ -320,7 +320,7 @@ def test_the_limits_are_there_before_the_container(short: Path) -> None:
             await here.until_offered(GPU_CORE, 400)
             init = (container("init", mem=6, core=30),)
             here.cluster.create(simple_pod("a", container(mem=4, core=20), init=init))
-            here.cluster.create(simple_pod("w", container(**{WHOLE_GPU: 1})))  # another mode: stays pending
+            here.cluster.create(simple_pod("w", container(asks={WHOLE_GPU: 1})))  # another mode: stays pending
             await here.until_running(1)
             limits = await limits_of(here, "default/a")
             assert limits["version"] == 1
@@ -343,7 +343,7 @@ def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(short: Path
     async def main() -> None:
         async with scene(short, "default", (81920,) * 2) as here:
             await here.until_offered(WHOLE_GPU, 2)
-            here.cluster.create(simple_pod("ended", container(**{WHOLE_GPU: 1})))
+            here.cluster.create(simple_pod("ended", container(asks={WHOLE_GPU: 1})))
             await here.until_running(1)
             await here.until(lambda: not here.disagreements())
             here.cluster.lag = 60.0  # the agent hears nothing from now on
@@ -357,7 +357,7 @@ def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(short: Path
 
             here.agent.desk.preferred = prefer_and_forget  # type: ignore[method-assign]
             here.kubelet.finish(here.pod("default/ended").metadata.uid)
-            both = simple_pod("both", container(**{WHOLE_GPU: 2}))
+            both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
             here.cluster.create(both)
             await here.until(lambda: here.pod("default/both").status.phase == "Running", what=here.summary())
             assert here.failed == {}

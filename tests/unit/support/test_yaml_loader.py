@@ -21,16 +21,16 @@ from gputile.support.yaml_loader import DEEPEST, DocumentError, load_document, l
         ("a: |\n  x\n  y\n", {"a": "x\ny\n"}),
     ],
 )
-def test_values(text, value):
+def test_values(text: str, value: object) -> None:
     assert list(load_documents(text)) == [value]
 
 
-def test_several_documents_and_empty_ones():
+def test_several_documents_and_empty_ones() -> None:
     assert list(load_documents("a: 1\n---\n---\nb: 2\n...\n")) == [{"a": 1}, None, {"b": 2}]
     assert list(load_documents("")) == []
 
 
-def test_anchors_hold_within_one_document():
+def test_anchors_hold_within_one_document() -> None:
     with pytest.raises(DocumentError, match="stands for nothing"):
         list(load_documents("a: &x 1\n---\nb: *x\n"))
 
@@ -60,12 +60,12 @@ def test_anchors_hold_within_one_document():
         ('{"a": ' + "9" * 5000 + "}", "digits"),
     ],
 )
-def test_refused(text, message):
+def test_refused(text: str, message: str) -> None:
     with pytest.raises(DocumentError, match=message):
         list(load_documents(text))
 
 
-def test_an_alias_counts_as_what_it_stands_for():
+def test_an_alias_counts_as_what_it_stands_for() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 10)]
     with pytest.raises(DocumentError, match="more than 5000000 values"):
@@ -77,7 +77,7 @@ def test_an_alias_counts_as_what_it_stands_for():
 @example("&a")
 @example("--- &a !!map\n")
 @example("%YAML 9.9\n---\na")
-def test_any_text_is_read_or_refused(text):
+def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(DocumentError):
         list(load_documents(text))
 
@@ -93,7 +93,7 @@ def test_any_text_is_read_or_refused(text):
         ("[" * DEEPEST + "]" * DEEPEST, None),
     ],
 )
-def test_one_document(content, value):
+def test_one_document(content: bytes | str, value: object) -> None:
     found = load_document(content)
     assert value is None or found == value
 
@@ -116,12 +116,12 @@ LADDER = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1
     ],
     ids=range(8),
 )
-def test_what_is_not_one_document(content, message):
+def test_what_is_not_one_document(content: bytes | str, message: str) -> None:
     with pytest.raises(DocumentError, match=message):
         load_document(content)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_document_or_an_error(content):
+def test_any_bytes_are_a_document_or_an_error(content: bytes) -> None:
     with contextlib.suppress(DocumentError):
         load_document(content)

@@ -23,7 +23,7 @@ CARDS = [
         (Mode.TOPOLOGY, 1024, 0, 0, 2, 0),
     ],
 )
-def test_resources_of_a_mode(mode, unit, memory, core, topology, whole):
+def test_resources_of_a_mode(mode: Mode, unit: int, memory: int, core: int, topology: int, whole: int) -> None:
     assert resources_for_mode(mode, CARDS, unit) == {
         "aliyun.com/gpu-mem": memory,
         "aliyun.com/gpu-core.percentage": core,
@@ -32,7 +32,7 @@ def test_resources_of_a_mode(mode, unit, memory, core, topology, whole):
     }
 
 
-def test_capacity_counts_unhealthy_cards_too():
+def test_capacity_counts_unhealthy_cards_too() -> None:
     assert resources_for_mode(Mode.CORE_MEM, CARDS, 1024, count_unhealthy=True) == {
         "aliyun.com/gpu-mem": 44,
         "aliyun.com/gpu-core.percentage": 300,
@@ -50,11 +50,11 @@ def test_capacity_counts_unhealthy_cards_too():
         ("", ""),
     ],
 )
-def test_model_label_value(model, value):
+def test_model_label_value(model: str, value: str) -> None:
     assert model_label_value(model) == value
 
 
-def test_labels_are_true_of_every_card():
+def test_labels_are_true_of_every_card() -> None:
     assert model_labels(CARDS) == {
         "aliyun.accelerator/nvidia_count": "3",
         "aliyun.accelerator/nvidia_name": "Tesla-T4",

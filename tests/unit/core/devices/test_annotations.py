@@ -248,7 +248,9 @@ def test_gpushares_one_card_annotations_are_left_out_on_several_cards_b9() -> No
 
 def test_whole_cards_carry_the_ledgers_entry_alone() -> None:
     chosen = (Chosen(Card(0, "u", 15360)),)
-    annotations = binding_annotations(allocate(request_of(pod(**{"nvidia.com/gpu": 1})), chosen, "default", 0), chosen)
+    annotations = binding_annotations(
+        allocate(request_of(pod(asks={"nvidia.com/gpu": 1})), chosen, "default", 0), chosen
+    )
     assert list(annotations) == ["gputile.io/allocation"]
 
 

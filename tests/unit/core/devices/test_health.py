@@ -39,34 +39,34 @@ def good_from(start_s: float, times: int, every_s: float = 10.0) -> list[tuple[f
 
 
 @pytest.mark.parametrize("code", sorted(APPLICATION_XIDS))
-def test_an_applications_xid_leaves_no_trace(code):
+def test_an_applications_xid_leaves_no_trace(code: int) -> None:
     assert run((0, XidSeen(A, code))) == Health()
 
 
 @pytest.mark.parametrize("sign", [CRITICAL, XidSeen(A, 79), LOST])
-def test_a_critical_sign_takes_the_card_away_at_once(sign):
+def test_a_critical_sign_takes_the_card_away_at_once(sign: Sign) -> None:
     health = run((0, sign))
     assert not health.healthy(A)
     assert health.healthy(B)
     assert list(health.reasons) == [A]
 
 
-def test_doubts_count_only_in_a_row():
+def test_doubts_count_only_in_a_row() -> None:
     assert run((0, SLOW), (10, GOOD), (20, SLOW)).healthy(A)
     assert not run(*[(10.0 * i, SLOW) for i in range(DOUBTS_TO_LEAVE)]).healthy(A)
 
 
-def test_it_returns_after_quiet_and_good_examinations():
+def test_it_returns_after_quiet_and_good_examinations() -> None:
     health = run((0, CRITICAL), *good_from(FIRST_QUIET_S, GOOD_TO_RETURN - 1, every_s=1))
     assert not health.healthy(A)
     assert run((FIRST_QUIET_S + 5, GOOD), health=health).healthy(A)
 
 
-def test_good_examinations_without_quiet_do_not_suffice():
+def test_good_examinations_without_quiet_do_not_suffice() -> None:
     assert not run((0, CRITICAL), *good_from(1, 50, every_s=1)).healthy(A)
 
 
-def test_trouble_meanwhile_begins_the_quiet_anew():
+def test_trouble_meanwhile_begins_the_quiet_anew() -> None:
     health = run((0, CRITICAL), *good_from(1, 10), (59, CRITICAL), *good_from(60, 5))
     assert not health.healthy(A)
 
@@ -80,7 +80,7 @@ def quiet_needed(health: Health, start_s: float) -> float:
     return now_s - start_s
 
 
-def test_each_relapse_doubles_the_quiet_up_to_an_hour_and_a_good_time_forgives():
+def test_each_relapse_doubles_the_quiet_up_to_an_hour_and_a_good_time_forgives() -> None:
     health, now_s, waits = Health(), 0.0, []
     for _ in range(9):
         health = after(health, [CRITICAL], now_s)
@@ -94,13 +94,13 @@ def test_each_relapse_doubles_the_quiet_up_to_an_hour_and_a_good_time_forgives()
     assert quiet_needed(after(health, [CRITICAL], relapse_s), relapse_s) == FIRST_QUIET_S
 
 
-def test_what_was_published_as_unhealthy_has_to_prove_itself():
+def test_what_was_published_as_unhealthy_has_to_prove_itself() -> None:
     health = remembered([A], 100)
     assert not health.healthy(A)
     assert run(*good_from(101, 10), health=health).healthy(A)
 
 
-def test_what_left_the_machine_is_forgotten():
+def test_what_left_the_machine_is_forgotten() -> None:
     assert without(run((0, CRITICAL)), [A]) == Health()
 
 
@@ -126,7 +126,7 @@ def critical(sign: Sign) -> bool:
 
 
 @given(HISTORIES)
-def test_nobody_is_healthy_within_the_quiet_after_a_critical_sign(history):
+def test_nobody_is_healthy_within_the_quiet_after_a_critical_sign(history: list[tuple[float, Sign]]) -> None:
     health, now_s, last = Health(), 0.0, {}
     for pause_s, sign in history:
         now_s += pause_s
@@ -139,7 +139,7 @@ def test_nobody_is_healthy_within_the_quiet_after_a_critical_sign(history):
 
 
 @given(HISTORIES)
-def test_a_card_that_is_well_for_long_enough_is_trusted_again(history):
+def test_a_card_that_is_well_for_long_enough_is_trusted_again(history: list[tuple[float, Sign]]) -> None:
     health, now_s = played(history)
     for i in range(GOOD_TO_RETURN + 1):
         health = after(health, [Examined(A), Examined(B)], now_s + LONGEST_QUIET_S + i)
@@ -147,7 +147,7 @@ def test_a_card_that_is_well_for_long_enough_is_trusted_again(history):
 
 
 @given(HISTORIES)
-def test_cards_do_not_affect_each_other(history):
+def test_cards_do_not_affect_each_other(history: list[tuple[float, Sign]]) -> None:
     together, _ = played(history)
     for uuid in (A, B):
         now_s, alone = 0.0, Health()
@@ -159,6 +159,6 @@ def test_cards_do_not_affect_each_other(history):
 
 
 @given(HISTORIES)
-def test_a_card_never_troubled_never_leaves(history):
+def test_a_card_never_troubled_never_leaves(history: list[tuple[float, Sign]]) -> None:
     harmless = [(pause_s, sign) for pause_s, sign in history if isinstance(sign, Examined) and not sign.trouble]
     assert played(harmless)[0].reasons == {}

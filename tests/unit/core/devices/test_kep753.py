@@ -96,7 +96,8 @@ def test_whole_cards_are_never_on_two_running_containers_l3(containers: tuple[Co
 @pytest.mark.requirement("L3")
 def test_two_containers_with_2_and_3_cards_get_five_distinct_l3() -> None:
     request = parse_request(
-        pod("p", *(container(name, **{"alpha.kubernetes.io/nvidia-gpu": n}) for name, n in (("a", 2), ("b", 3)))), 1024
+        pod("p", *(container(name, asks={"alpha.kubernetes.io/nvidia-gpu": n}) for name, n in (("a", 2), ("b", 3)))),
+        1024,
     )
     assert request is not None
     allocation = allocate(request, tuple(Chosen(Card(i, f"u{i}", 1000)) for i in range(5)), "default", 0)

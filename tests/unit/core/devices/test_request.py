@@ -17,7 +17,7 @@ def shared(cards: int, mib: int, percent: int, unit_mib: int, group: str = "defa
 
 
 def stamped(unit: str, **limits: int) -> Pod:
-    return pod(annotations={MEMORY_UNIT_ANNOTATION: unit}, **limits)
+    return pod(annotations={MEMORY_UNIT_ANNOTATION: unit}, asks=limits)
 
 
 @pytest.mark.requirement("U1", "U2", "U3", "U5", "M8", "M10", "M1", "G5", "L3", "T2")
@@ -32,17 +32,17 @@ def stamped(unit: str, **limits: int) -> Pod:
         pytest.param(pod(mem=8, count=4), 1024, shared(4, 2048, 0, 1024), id="M10 spread evenly"),
         pytest.param(pod(mem=8, core=20, count=2), 1024, shared(2, 4096, 10, 1024), id="M10 compute too"),
         pytest.param(
-            pod(**{WHOLE_GPU: 2}),
+            pod(asks={WHOLE_GPU: 2}),
             1024,
             Shape(RequestKind.WHOLE, 2, trust_group="default"),
             id="M1 G5 whole cards, which time-slicing shares",
         ),
         pytest.param(
-            pod(**{LEGACY_GPU: 2}), 1024, Shape(RequestKind.WHOLE, 2, trust_group="default"), id="L3 the old name"
+            pod(asks={LEGACY_GPU: 2}), 1024, Shape(RequestKind.WHOLE, 2, trust_group="default"), id="L3 the old name"
         ),
-        pytest.param(pod(**{TOPOLOGY_GPU: 4}), 1024, Shape(RequestKind.TOPOLOGY, 4), id="T2 connected cards"),
+        pytest.param(pod(asks={TOPOLOGY_GPU: 4}), 1024, Shape(RequestKind.TOPOLOGY, 4), id="T2 connected cards"),
         pytest.param(
-            pod("p", container("a", **{LEGACY_GPU: 2}), container("b", **{LEGACY_GPU: 3})),
+            pod("p", container("a", asks={LEGACY_GPU: 2}), container("b", asks={LEGACY_GPU: 3})),
             1024,
             Shape(RequestKind.WHOLE, 5, trust_group="default"),
             id="L3 containers add up",
@@ -57,7 +57,7 @@ def test_requests_have_one_normal_form(asking: Pod, unit: int, shape: Shape) -> 
 @pytest.mark.requirement("U4")
 @pytest.mark.parametrize("limits", [{}, {"cpu": 1}, {"mem": 0}, {WHOLE_GPU: 0, "mem": "0"}])
 def test_a_pod_without_gpus_asks_nothing_u4(limits: dict[str, int]) -> None:
-    assert parse_request(pod("p", container(**limits)), 1024) is None
+    assert parse_request(pod("p", container(asks=limits)), 1024) is None
 
 
 def requesting(requests: dict[str, int | str], limits: dict[str, int | str]) -> Pod:
@@ -85,14 +85,14 @@ def requesting(requests: dict[str, int | str], limits: dict[str, int | str]) -> 
         pytest.param(pod(mem=4, count=0), "not a number of cards from 1 to 64", id="M10 no card"),
         pytest.param(pod(mem=4, count="two"), "'two', not a number of cards", id="M10 no number"),
         pytest.param(pod(mem=65, count=65), "not a number of cards from 1 to 64", id="M10 more than a node has"),
-        pytest.param(pod(mem=4, **{WHOLE_GPU: 1}), "takes one kind of GPU resource", id="M2 two kinds"),
+        pytest.param(pod(mem=4, asks={WHOLE_GPU: 1}), "takes one kind of GPU resource", id="M2 two kinds"),
         pytest.param(
-            pod("p", container("a", **{WHOLE_GPU: 1}), container("b", **{TOPOLOGY_GPU: 1})),
+            pod("p", container("a", asks={WHOLE_GPU: 1}), container("b", asks={TOPOLOGY_GPU: 1})),
             "aliyun.com/gpu and nvidia.com/gpu",
             id="M2 two kinds in two containers",
         ),
-        pytest.param(pod(**{WHOLE_GPU: 1, LEGACY_GPU: 1}), "is the old name of nvidia.com/gpu", id="L3 both names"),
-        pytest.param(pod(**{WHOLE_GPU: 65}), "65 cards are more than a node can have", id="G2 too many"),
+        pytest.param(pod(asks={WHOLE_GPU: 1, LEGACY_GPU: 1}), "is the old name of nvidia.com/gpu", id="L3 both names"),
+        pytest.param(pod(asks={WHOLE_GPU: 65}), "65 cards are more than a node can have", id="G2 too many"),
         pytest.param(stamped("0", mem=1), "not a unit of 64 MiB or more", id="U2 stamp of nothing"),
         pytest.param(stamped("-5", mem=1), "not a unit of 64 MiB or more", id="U2 negative stamp"),
         pytest.param(stamped("63", mem=1), "not a unit of 64 MiB or more", id="U2 small stamp"),
@@ -110,7 +110,7 @@ def test_an_error_names_the_container_and_where_it_is() -> None:
 
 quantities = st.one_of(st.integers(-2, 2**70), st.floats(), st.text(max_size=6), st.integers(0, 9).map(str))
 limits = st.dictionaries(st.sampled_from(["mem", "core", WHOLE_GPU, LEGACY_GPU, TOPOLOGY_GPU, "cpu"]), quantities)
-containers = st.builds(lambda given: container("c", **given), limits)
+containers = st.builds(lambda given: container("c", asks=given), limits)
 
 
 @given(st.lists(containers, max_size=3), st.lists(containers, max_size=2), st.none() | st.text(max_size=3), st.text())

@@ -1,6 +1,8 @@
+from typing import Any
+
 import pytest
 
-from gputile.api.core import Toleration
+from gputile.api.core import Node, Pod, Toleration
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.tools.simulator.manifests import ManifestError
 from tests.unit.tools.simulator.builders import node, pod
@@ -10,11 +12,11 @@ SELECTOR = "node(s) didn't match Pod's node affinity/selector"
 GPUS = {"gpus": {"count": 2, "memory": "15GiB"}}
 
 
-def reason(pod_, *nodes):
+def reason(pod_: Pod, *nodes: Node) -> str | None:
     return Predicates(nodes).reasons(pod_)[nodes[0].metadata.name]
 
 
-def expression(key, operator, *values):
+def expression(key: str, operator: str, *values: str) -> str:
     return (
         "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: "
         f"[{{matchExpressions: [{{key: {key}, operator: {operator}, values: {list(values)}}}]}}]}}}}}}"
@@ -85,7 +87,7 @@ def expression(key, operator, *values):
         ("{}", {"pods": 0}, "Too many pods"),
     ],
 )
-def test_one_pod_and_one_node(spec, described, expected):
+def test_one_pod_and_one_node(spec: str, described: dict[str, Any], expected: str | None) -> None:
     assert reason(pod(spec), node(**described)) == expected
 
 
@@ -109,7 +111,7 @@ def test_one_pod_and_one_node(spec, described, expected):
         ("Lt", ["5"], {"k": "5"}, False),
     ],
 )
-def test_operators(operator, values, labels, matches):
+def test_operators(operator: str, values: list[str], labels: dict[str, str], matches: bool) -> None:
     answer = reason(pod(expression("k", operator, *values)), node(labels=labels))
     assert answer == (None if matches else SELECTOR)
 
@@ -149,17 +151,17 @@ def test_operators(operator, values, labels, matches):
         ),
     ],
 )
-def test_rules_of_the_fields(spec, message):
+def test_rules_of_the_fields(spec: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         pod(spec)
 
 
-def test_match_fields_name_a_node():
+def test_match_fields_name_a_node() -> None:
     spec = expression("metadata.name", "In", "n").replace("Expressions", "Fields")
     assert Predicates([node("n"), node("m")]).reasons(pod(spec)) == {"n": None, "m": SELECTOR}
 
 
-def test_a_term_that_asks_nothing_holds_nowhere():
+def test_a_term_that_asks_nothing_holds_nowhere() -> None:
     spec = expression("k", "Exists").replace("{matchExpressions", "{}, {matchExpressions")
     assert reason(pod(spec), node()) == SELECTOR
 
@@ -176,8 +178,8 @@ def test_a_term_that_asks_nothing_holds_nowhere():
         ([1], [("Always", 2), ("", 1), ("Always", 2)], 5),
     ],
 )
-def test_init_containers_and_sidecars(containers, init, cpu):
-    def written(amounts):
+def test_init_containers_and_sidecars(containers: list[int], init: list[tuple[str, int]], cpu: int) -> None:
+    def written(amounts: list[tuple[str, int]]) -> str:
         entries = ", ".join(
             f"{{name: c{i}, restartPolicy: '{policy}', resources: {{requests: {{cpu: {amount}}}}}}}"
             for i, (policy, amount) in enumerate(amounts)
@@ -189,7 +191,7 @@ def test_init_containers_and_sidecars(containers, init, cpu):
     assert reason(pod(spec), node(cpu=cpu - 1)) == "Insufficient cpu"
 
 
-def test_pods_that_are_placed_take_their_part_until_removed():
+def test_pods_that_are_placed_take_their_part_until_removed() -> None:
     predicates = Predicates([node(cpu=3, pods=2)])
     two = "containers: [{name: c, resources: {requests: {cpu: 2}}}]"
     first, second = pod(two, "first"), pod(two, "second")
@@ -204,7 +206,7 @@ def test_pods_that_are_placed_take_their_part_until_removed():
     assert predicates.reasons(second) == {"n": None}
 
 
-def test_what_a_pod_prefers():
+def test_what_a_pod_prefers() -> None:
     spec = (
         "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: ["
         "{weight: 40, preference: {matchExpressions: [{key: a, operator: Exists}]}}, "
@@ -219,25 +221,25 @@ def test_what_a_pod_prefers():
     assert predicates.scores(pod(), []) == {}
 
 
-def zone_nodes(*zones):
+def zone_nodes(*zones: str | None) -> list[Node]:
     return [node(f"n{i}", {"zone": zone} if zone else {}) for i, zone in enumerate(zones)]
 
 
-def inter_pod(field, selector="matchLabels: {app: x}", more=""):
+def inter_pod(field: str, selector: str = "matchLabels: {app: x}", more: str = "") -> str:
     return (
         f"affinity: {{{field}: {{requiredDuringSchedulingIgnoredDuringExecution: "
         f"[{{topologyKey: zone, labelSelector: {{{selector}}}{more}}}]}}}}"
     )
 
 
-def answers(nodes, placed, asked):
+def answers(nodes: list[Node], placed: list[tuple[Pod, str]], asked: Pod) -> list[str | None]:
     predicates = Predicates(nodes)
     for other, name in placed:
         predicates.place(other, name)
     return list(predicates.reasons(asked).values())
 
 
-def test_anti_affinity_holds_both_ways():
+def test_anti_affinity_holds_both_ways() -> None:
     nodes = zone_nodes("a", "b", None)
     plain, apart = pod(name="q", labels={"app": "x"}), pod(inter_pod("podAntiAffinity"), labels={"app": "y"})
     rule = "node(s) didn't match pod anti-affinity rules"
@@ -248,7 +250,7 @@ def test_anti_affinity_holds_both_ways():
     assert answers(nodes, [(apart, "n1")], pod(name="r", labels={"app": "z"})) == [None] * 3
 
 
-def test_affinity_lets_the_first_of_a_group_in():
+def test_affinity_lets_the_first_of_a_group_in() -> None:
     nodes = zone_nodes("a", "b", None)
     together = [pod(inter_pod("podAffinity"), name=f"t{i}", labels={"app": "x"}) for i in range(2)]
     rule = "node(s) didn't match pod affinity rules"
@@ -269,14 +271,14 @@ def test_affinity_lets_the_first_of_a_group_in():
         (", mismatchLabelKeys: [rev]", "default", True),
     ],
 )
-def test_which_pods_a_term_sees(more, namespace, sees):
+def test_which_pods_a_term_sees(more: str, namespace: str, sees: bool) -> None:
     asked = pod(inter_pod("podAntiAffinity", more=more), labels={"app": "y", "rev": "2"})
     other = pod(name="q", labels={"app": "x", "rev": "1"}, namespace=namespace)
     (answer,) = answers(zone_nodes("a"), [(other, "n0")], asked)
     assert (answer is not None) is sees
 
 
-def spread(more=""):
+def spread(more: str = "") -> str:
     return f"topologySpreadConstraints: [{{topologyKey: zone, labelSelector: {{matchLabels: {{app: x}}}}{more}}}]"
 
 
@@ -293,7 +295,7 @@ def spread(more=""):
         (["a"], ["n0"], ", minDomains: 2", [False]),
     ],
 )
-def test_topology_spread(zones, on, more, open_):
+def test_topology_spread(zones: list[str | None], on: list[str], more: str, open_: list[bool]) -> None:
     placed = [(pod(name=f"q{i}", labels={"app": "x"}), name) for i, name in enumerate(on)]
     asked = pod(spread(more), labels={"app": "x"})
     found = answers(zone_nodes(*zones), placed, asked)
@@ -306,7 +308,7 @@ def test_topology_spread(zones, on, more, open_):
     assert set(found) <= texts
 
 
-def test_spread_does_not_count_pods_that_are_going():
+def test_spread_does_not_count_pods_that_are_going() -> None:
     """kube-scheduler's countPodsMatchSelector leaves them out; affinity and resources count them."""
     going = pod(name="q", labels={"app": "x"})
     going.metadata.deletion_timestamp = "2030-01-01T00:00:00Z"
@@ -318,7 +320,7 @@ def test_spread_does_not_count_pods_that_are_going():
     assert answers(nodes, [(going, "n0")], apart) == ["node(s) didn't match pod anti-affinity rules", None]
 
 
-def test_spread_by_an_empty_selector_counts_nobody_but_the_pod_itself():
+def test_spread_by_an_empty_selector_counts_nobody_but_the_pod_itself() -> None:
     """countPodsMatchSelector again: an empty selector, which selects every pod elsewhere, counts none here."""
     nodes, placed = zone_nodes("a", "b"), [(pod(name=f"q{i}", labels={"rev": "1"}), "n0") for i in range(3)]
     everybody = spread().replace("{matchLabels: {app: x}}", "{}")
@@ -327,7 +329,7 @@ def test_spread_by_an_empty_selector_counts_nobody_but_the_pod_itself():
     assert answers(nodes, placed, pod(keyed, labels={"rev": "1"}))[0] is not None
 
 
-def test_spread_counts_only_nodes_that_the_pod_could_use():
+def test_spread_counts_only_nodes_that_the_pod_could_use() -> None:
     nodes = [node("n0", {"zone": "a", "ok": "1"}), node("n1", {"zone": "b"})]
     placed = [(pod(name="q", labels={"app": "x"}), "n0")]
     honor, ignore = (
@@ -338,7 +340,7 @@ def test_spread_counts_only_nodes_that_the_pod_could_use():
     assert answers(nodes, placed, ignore)[0] == "node(s) didn't match pod topology spread constraints"
 
 
-def test_finished_pods_take_nothing():
+def test_finished_pods_take_nothing() -> None:
     predicates = Predicates([node(pods=1)])
     done = pod()
     done.status.phase = "Succeeded"
@@ -346,6 +348,6 @@ def test_finished_pods_take_nothing():
     assert predicates.reasons(pod(name="next")) == {"n": None}
 
 
-def test_tolerations_are_core_objects():
+def test_tolerations_are_core_objects() -> None:
     tolerating = pod("tolerations: [{key: k, operator: Exists}]")
     assert tolerating.spec.tolerations == (Toleration(key="k", operator="Exists"),)

@@ -264,7 +264,7 @@ def test_a_bound_pod_with_more_cpu_than_can_be_counted_leaves_no_trace(limits: d
     feed.nodes(Replaced([GOOD]))
     cpu = ledger.columns.cpu[ledger.row_of["good"]]
     bound = pod("huge", node="good", annotations={ALLOCATION_ANNOTATION: allocation_text(share("GPU-good-0", 1024))})
-    bound.spec.containers = pod("", **limits).spec.containers
+    bound.spec.containers = pod("", asks=limits).spec.containers
     feed.pods(Applied(bound))
     assert ledger.columns.cpu[ledger.row_of["good"]] == cpu - MOST_CPU
     feed.pods(Deleted(bound))

@@ -66,7 +66,7 @@ def ledger_of_two(mode: str) -> Ledger:
 
 
 def bound(asks: dict[str, int], text: str) -> Pod:
-    return pod("liar", node="n", annotations={ALLOCATION_ANNOTATION: text}, **asks)
+    return pod("liar", node="n", annotations={ALLOCATION_ANNOTATION: text}, asks=asks)
 
 
 def state_of(ledger: Ledger, *without: str) -> NodeState:
@@ -80,7 +80,7 @@ def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:
     """Place pods on the node until nothing fits, and return what others got of each card: MiB, and whether whole."""
     placer, got = PlacementEngine(ledger), {}
     for number, asks in enumerate(ask for ask in ({"mem": 1}, {"mem": 1, "core": 5}, *ASKS[3:]) for _ in range(25)):
-        asking = pod(f"other{number}", **asks)
+        asking = pod(f"other{number}", asks=asks)
         request = request_of(asking)
         if not placer.filter(request, ["n"]).feasible:
             continue
@@ -104,7 +104,7 @@ def held_at_worst(shape: Shape, claim: Allocation) -> dict[str, int]:
 
 @given(claim=claims, asks=st.sampled_from(ASKS), mode=st.sampled_from(MODES))
 def test_nobody_gets_what_a_pod_claims_or_may_be_on(claim: Allocation, asks: dict[str, int], mode: str) -> None:
-    ledger, shape = ledger_of_two(mode), request_of(pod(**asks)).shape
+    ledger, shape = ledger_of_two(mode), request_of(pod(asks=asks)).shape
     ledger.apply(PodApplied(bound(asks, encode_allocation(claim))))
     named = {part.uuid for part in claim.cards}
     got = fill(ledger)
@@ -167,7 +167,7 @@ def test_what_contradicts_itself_is_no_allocation_and_closes_its_node(
 
 def test_the_truth_is_booked_as_it_is() -> None:
     for asks in ASKS:
-        request = request_of(pod(**asks))
+        request = request_of(pod(asks=asks))
         decision = PlacementEngine(ledger_of_two(_mode_for(request.shape))).decide(request, "n", 1)
         assert isinstance(decision, Decision)
         assert decision.allocation is not None

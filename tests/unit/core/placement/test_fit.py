@@ -76,7 +76,7 @@ GIB = 1024
         ),
         pytest.param(
             gpu_node(sizes=[15360] * 4),
-            pod(**{WHOLE: 2}),
+            pod(asks={WHOLE: 2}),
             [(0, GIB, 0, "a"), (1, GIB, 0, "a"), (2, GIB, 0, "a")],
             FitRule.CARDS_TAKEN,
             "1 of 4 GPUs is free; the pod needs 2",
@@ -100,7 +100,7 @@ GIB = 1024
         ),
         pytest.param(
             gpu_node(sizes=[15360] * 2, sick=[1]),
-            pod(**{LEGACY: 2}),
+            pod(asks={LEGACY: 2}),
             [],
             FitRule.TOO_FEW,
             "it has 2 GPUs, 1 of them unhealthy; the pod needs 2",
@@ -108,7 +108,7 @@ GIB = 1024
         ),
         pytest.param(
             gpu_node(sizes=[15360]),
-            pod(**{WHOLE: 2}),
+            pod(asks={WHOLE: 2}),
             [],
             FitRule.TOO_FEW,
             "it has 1 GPU; the pod needs 2",
@@ -116,7 +116,7 @@ GIB = 1024
         ),
         pytest.param(
             gpu_node(mode="cgpu"),
-            pod(**{WHOLE: 1}),
+            pod(asks={WHOLE: 1}),
             [],
             FitRule.MODE,
             "its mode cgpu serves aliyun.com/gpu-mem alone; the pod asks for nvidia.com/gpu",
@@ -218,10 +218,10 @@ FITTING = [
         gpu_node(mode="cgpu", sizes=[15360]), pod(mem=1), [(0, 64, 70, "a")] * 2, id="M4 compute does not count"
     ),
     pytest.param(gpu_node(mode="mps"), pod(mem=1), [], id="M7 mps"),
-    pytest.param(gpu_node(mode="topology"), pod(**{TOPOLOGY: 4}), [], id="T1 all cards"),
-    pytest.param(gpu_node(mode="default"), pod(**{LEGACY: 4}), [], id="L3 the old name"),
+    pytest.param(gpu_node(mode="topology"), pod(asks={TOPOLOGY: 4}), [], id="T1 all cards"),
+    pytest.param(gpu_node(mode="default"), pod(asks={LEGACY: 4}), [], id="L3 the old name"),
     pytest.param(
-        gpu_node(inventory="", allocatable={WHOLE: "8"}), pod(**{WHOLE: 64}), [], id="G6 another plugin counts"
+        gpu_node(inventory="", allocatable={WHOLE: "8"}), pod(asks={WHOLE: 64}), [], id="G6 another plugin counts"
     ),
 ]
 

@@ -142,7 +142,7 @@ def clusters(draw: st.DrawFn) -> list[Node]:
 
 def asking(number: int, units: int, cards: int) -> Pod:
     if not units:
-        return pod(f"p{number}", cpu=1, **{WHOLE_GPU: cards})
+        return pod(f"p{number}", cpu=1, asks={WHOLE_GPU: cards})
     return pod(f"p{number}", cpu=1, mem=units * cards, count=cards)
 
 

@@ -139,7 +139,7 @@ def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says
 @pytest.mark.requirement("M1")
 def test_whole_cards_are_given_with_all_they_have_m1() -> None:
     ledger = ledger_of(gpu_node(sizes=[15360, 8192, 4096], sick=[0]))
-    decision = PlacementEngine(ledger).decide(request_of(pod(**{"nvidia.com/gpu": 2})), "n", 0)
+    decision = PlacementEngine(ledger).decide(request_of(pod(asks={"nvidia.com/gpu": 2})), "n", 0)
     assert isinstance(decision, Decision)
     assert decision.allocation is not None
     assert decision.allocation.whole
@@ -150,7 +150,7 @@ def test_whole_cards_are_given_with_all_they_have_m1() -> None:
 @pytest.mark.requirement("G6")
 def test_cards_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> None:
     node = gpu_node(inventory="", allocatable={"nvidia.com/gpu": "2"})
-    asking = pod(**{"nvidia.com/gpu": 1})
+    asking = pod(asks={"nvidia.com/gpu": 1})
     decision = PlacementEngine(ledger_of(node)).decide(request_of(asking), "n", 0)
     assert isinstance(decision, Decision)
     assert decision.annotations() == {}
@@ -162,7 +162,7 @@ def test_cards_of_another_device_plugin_are_neither_booked_nor_annotated_g6() ->
 def test_topology_gives_the_connected_cards_t2() -> None:
     links = tuple(tuple(50.0 if {a, b} == {1, 3} else 10.0 for a in range(4)) for b in range(4))
     decision = PlacementEngine(ledger_of(gpu_node(mode="topology", bandwidth=links))).decide(
-        request_of(pod(**{"aliyun.com/gpu": 2})), "n", 0
+        request_of(pod(asks={"aliyun.com/gpu": 2})), "n", 0
     )
     assert isinstance(decision, Decision)
     assert [c.card for c in decision.cards] == [cards_of("n", [15360] * 4)[i] for i in (1, 3)]

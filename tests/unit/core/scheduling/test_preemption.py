@@ -146,7 +146,7 @@ def test_pod_by_pod_and_card_by_card_say_the_same_b5(
                 Booking(str(i), team, str(i), "n", team, allocation, priority=of, assumed_at=0.0, tentative=tentative)
             )
         )
-    placer, asking = PlacementEngine(ledger), pod(namespace="x", **asked)
+    placer, asking = PlacementEngine(ledger), pod(namespace="x", asks=asked)
     wanted = by_looking_at_the_node_each_time(placer, "n", asking, proposed, priority)
     assert victims(placer, request_of(asking), "n", proposed, priority) == wanted
 

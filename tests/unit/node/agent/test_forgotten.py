@@ -130,7 +130,7 @@ def test_ids_that_are_held_are_refused_to_another_pod_and_not_laid_to_their_hold
 
 def test_a_container_that_is_started_again_gets_its_own_card_again() -> None:
     """After a reboot, say: nothing runs, and the kubelet asks for all of them anew."""
-    pod = booked(simple_pod("a", container(**{WHOLE_GPU: 1})), 1)
+    pod = booked(simple_pod("a", container(asks={WHOLE_GPU: 1})), 1)
     own = part("main", (encode(1, 0),), resource=WHOLE_GPU)
     held = msgspec.structs.replace(holding(pod, own, mode=Mode.EXCLUSIVE), cards={1: "GPU-1"})
     node = admission(Mode.EXCLUSIVE, [pod], [held], "uid-a-main")

@@ -40,7 +40,7 @@ KINDS = [
 
 
 def known(name: str, resource: str, size: int) -> KnownPod:
-    pod = simple_pod(name, container(**{resource: size}))
+    pod = simple_pod(name, container(asks={resource: size}))
     meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{name}")
     return known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
 

@@ -18,7 +18,7 @@ def cards(*kinds: tuple[str, int]) -> list[Card]:
     return [Card(index=i, uuid=f"GPU-{i}", model=model, mib=mib) for i, (model, mib) in enumerate(kinds)]
 
 
-def test_cards_of_one_kind_are_told_as_documented():
+def test_cards_of_one_kind_are_told_as_documented() -> None:
     assert node_labels(cards(*[("Tesla V100-SXM2-32GB", 32510)] * 8)) == {
         "aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB",
         "aliyun.accelerator/nvidia_mem": "32510MiB",
@@ -28,7 +28,7 @@ def test_cards_of_one_kind_are_told_as_documented():
     }
 
 
-def test_cards_that_differ_are_told_without_lying():
+def test_cards_that_differ_are_told_without_lying() -> None:
     assert node_labels(cards(("Tesla T4", 15109), ("Tesla V100-PCIE-16GB", 16130), ("Tesla T4", 15109))) == {
         "aliyun.accelerator/nvidia_count": "3",
         "model.gputile.io/Tesla-T4": "2",
@@ -36,23 +36,23 @@ def test_cards_that_differ_are_told_without_lying():
     }
 
 
-def test_one_model_in_two_sizes_has_a_name_and_no_memory():
+def test_one_model_in_two_sizes_has_a_name_and_no_memory() -> None:
     labels = node_labels(cards(("NVIDIA A100-PCIE", 40960), ("NVIDIA A100-PCIE", 81920)))
     assert labels["aliyun.accelerator/nvidia_name"] == "NVIDIA-A100-PCIE"
     assert "aliyun.accelerator/nvidia_mem" not in labels
 
 
-def test_a_node_without_cards_has_no_label():
+def test_a_node_without_cards_has_no_label() -> None:
     assert node_labels([]) == {}
 
 
 @pytest.mark.parametrize("name", ["Tesla K80", "NVIDIA A100-SXM4-80GB", "NVIDIA GeForce RTX 2080 Ti", "NVIDIA H200"])
-def test_the_name_is_what_sed_makes_of_nvidia_smis(name):
+def test_the_name_is_what_sed_makes_of_nvidia_smis(name: str) -> None:
     made = subprocess.run(["sed", "s/ /-/g"], input=name, text=True, capture_output=True, check=True).stdout
     assert node_labels(cards((name, 1)))["aliyun.accelerator/nvidia_name"] == made
 
 
-def test_only_cards_that_differ_are_worth_an_event():
+def test_only_cards_that_differ_are_worth_an_event() -> None:
     assert mixed_notice(cards(("Tesla T4", 15109), ("Tesla T4", 15109))) == ""
     notice = mixed_notice(cards(("Tesla T4", 15109), ("Tesla P4", 7611), ("Tesla T4", 15109)))
     assert "1 x Tesla P4, 2 x Tesla T4" in notice
@@ -60,7 +60,7 @@ def test_only_cards_that_differ_are_worth_an_event():
 
 
 @given(st.lists(st.tuples(st.text(max_size=96), st.integers(1, 2**24)), max_size=8))
-def test_every_label_is_valid_and_ours_whatever_the_driver_says(kinds):
+def test_every_label_is_valid_and_ours_whatever_the_driver_says(kinds: list[tuple[str, int]]) -> None:
     for key, value in node_labels(cards(*kinds)).items():
         assert is_ours(key)
         assert LABEL_VALUE.fullmatch(value)
@@ -69,5 +69,5 @@ def test_every_label_is_valid_and_ours_whatever_the_driver_says(kinds):
 
 
 @pytest.mark.parametrize("label", ["kubernetes.io/hostname", "ack.node.gpu.schedule", "nvidia.com/gpu.product"])
-def test_nobody_elses_label_is_ours(label):
+def test_nobody_elses_label_is_ours(label: str) -> None:
     assert not is_ours(label)

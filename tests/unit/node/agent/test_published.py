@@ -63,7 +63,7 @@ def patched(document: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
     return result
 
 
-def test_a_new_node_gets_everything():
+def test_a_new_node_gets_everything() -> None:
     patch = node_patch(read(node()), Wanted({NAME: "Tesla-T4"}, "{}", (WELL,)), NOW)
     assert patch == {
         "metadata": {"labels": {NAME: "Tesla-T4"}, "annotations": {"gputile.io/inventory": "{}"}},
@@ -82,24 +82,24 @@ def test_a_new_node_gets_everything():
     }
 
 
-def test_nothing_new_is_no_patch():
+def test_nothing_new_is_no_patch() -> None:
     wanted = Wanted({NAME: "Tesla-T4"}, "{}", (WELL,))
     settled = patched(node(), node_patch(read(node()), wanted, NOW))
     assert node_patch(read(settled), wanted, NOW) is None
 
 
-def test_only_the_difference_is_sent():
+def test_only_the_difference_is_sent() -> None:
     current = node({NAME: "Tesla-T4", MEMORY: "15109MiB", "mine": "x"}, "{}")
     patch = node_patch(read(current), Wanted({NAME: "Tesla-T4"}, "{}"), NOW)
     assert patch == {"metadata": {"labels": {MEMORY: None}}}
 
 
-def test_an_inventory_that_should_not_be_there_is_removed():
+def test_an_inventory_that_should_not_be_there_is_removed() -> None:
     patch = node_patch(read(node(inventory="{}")), Wanted({}, None), NOW)
     assert patch == {"metadata": {"annotations": {"gputile.io/inventory": None}}}
 
 
-def test_a_new_message_is_no_transition():
+def test_a_new_message_is_no_transition() -> None:
     settled = patched(node(), node_patch(read(node()), Wanted({}, None, (WELL,)), NOW))
     other = msgspec.structs.replace(WELL, message="8 GPUs are well")
     later = (NOW + timedelta(hours=1)).astimezone(timezone(timedelta(hours=2)))
@@ -127,7 +127,14 @@ CONDITIONS = st.lists(
 
 
 @given(st.dictionaries(KEYS, VALUES), TEXTS, CONDITIONS, st.dictionaries(OURS, VALUES), TEXTS, CONDITIONS.map(tuple))
-def test_the_patch_leads_to_what_is_wanted_and_touches_nothing_else(labels, text, conditions, ours, inventory, wants):
+def test_the_patch_leads_to_what_is_wanted_and_touches_nothing_else(
+    labels: dict[str, str],
+    text: str | None,
+    conditions: list[NodeCondition],
+    ours: dict[str, str],
+    inventory: str | None,
+    wants: tuple[NodeCondition, ...],
+) -> None:
     current = node(labels, text, [msgspec.to_builtins(c) for c in conditions])
     wanted = Wanted(ours, inventory, wants)
     after_patch = patched(current, node_patch(read(current), wanted, NOW))
@@ -153,21 +160,21 @@ def told(machine: ProbedMachine, health: Health | None = None) -> list[tuple[str
     return [(c.status, c.reason, c.message) for c in gpu_conditions(machine, health or Health())]
 
 
-def test_a_machine_that_is_well_says_so():
+def test_a_machine_that_is_well_says_so() -> None:
     assert told(machine()) == [
         ("False", "DriverAnswers", "driver 570.1, CUDA up to 12.8, 2 GPUs"),
         ("False", "CardsHealthy", "2 GPUs are well"),
     ]
 
 
-def test_a_machine_without_a_driver_names_the_remedy():
+def test_a_machine_without_a_driver_names_the_remedy() -> None:
     driver, card = told(ProbedMachine(down=problem_of(Code.LIBRARY_NOT_FOUND)))
     assert driver[:2] == ("True", "DriverMissing")
     assert "install the NVIDIA driver" in driver[2]
     assert card[:2] == ("Unknown", "DriverMissing")
 
 
-def test_ill_cards_and_instances_are_named_with_the_reason():
+def test_ill_cards_and_instances_are_named_with_the_reason() -> None:
     health = after(Health(), [XidSeen("GPU-a", 79), Examined("MIG-a", "it is lost")], 0.0)
     assert told(machine(), health)[1] == (
         "True",
@@ -176,13 +183,13 @@ def test_ill_cards_and_instances_are_named_with_the_reason():
     )
 
 
-def test_a_card_that_cannot_be_read_is_named():
+def test_a_card_that_cannot_be_read_is_named() -> None:
     unread = machine(problems=(Problem("CardLost", "GPU 2: gone"),))
     assert told(unread)[1] == ("True", "CardLost", "GPU 2: gone")
 
 
 @pytest.mark.requirement("U11")
-def test_a_node_whose_gpus_are_gone_says_nothing_of_them():
+def test_a_node_whose_gpus_are_gone_says_nothing_of_them() -> None:
     """What others say of it stays, the controller's condition included."""
     ready, silent = {"type": "Ready", "status": "True"}, {"type": "gputile.io/AgentSilent", "status": "True"}
     said = {"type": DRIVER_PROBLEM, "status": "True"}
@@ -194,5 +201,5 @@ def test_a_node_whose_gpus_are_gone_says_nothing_of_them():
     assert farewell_patch(read(after_it)) is None
 
 
-def test_labels_of_a_node_that_no_agent_has_spoken_of_are_others():
+def test_labels_of_a_node_that_no_agent_has_spoken_of_are_others() -> None:
     assert farewell_patch(read(node({NAME: "Tesla-T4"}, None, [{"type": "Ready", "status": "True"}]))) is None

@@ -101,7 +101,7 @@ def test_containers_on_different_cards_add_up_on_each() -> None:
 
 
 def test_whole_cards_are_those_that_the_kubelet_gave() -> None:
-    pod = bound(simple_pod("a", container(**{WHOLE_GPU: 2})), 0, 1)
+    pod = bound(simple_pod("a", container(asks={WHOLE_GPU: 2})), 0, 1)
     holding = held(pod, part("main", "g1-00000", "g3-00000", resource=WHOLE_GPU))
     (found,) = compare([pod], [holding], shown(("a", {"main": ("g1-00000", "g3-00000")}), resource=WHOLE_GPU), WHOLE)
     assert isinstance(found, Correct)

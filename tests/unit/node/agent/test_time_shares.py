@@ -43,7 +43,7 @@ def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None 
     admission.labels = labels or {}
     for name, mib, percent, annotations in (("a", 4, 30, {TIME_WEIGHT_ANNOTATION: "3"}), ("b", 2, 60, {})):
         core = {"core": percent} if mode is Mode.CORE_MEM else {}
-        pod = simple_pod(name, container(mem=mib, **core), annotations=annotations)
+        pod = simple_pod(name, container(mem=mib, asks=core), annotations=annotations)
         pod.metadata.uid, pod.spec.priority = name, 7 if name == "a" else None
         admission.pods[pod.key] = known_pod(pod, configuration)
         resource = GPU_CORE if mode is Mode.CORE_MEM else GPU_MEMORY

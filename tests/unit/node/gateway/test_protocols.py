@@ -1,6 +1,7 @@
 """The generated modules speak the kubelet's wire format."""
 
 import pytest
+from google.protobuf.message import Message
 
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as deviceplugin
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2_grpc as deviceplugin_grpc
@@ -71,12 +72,12 @@ from gputile.node.gateway.protocols import podresources_v1_pb2_grpc as podresour
         (podresources.ClaimResource(driver_name="d", share_id=""), b"\x12\x01d\x2a\x00"),
     ],
 )
-def test_messages_have_the_field_numbers_of_the_kubelet(message, wire):
+def test_messages_have_the_field_numbers_of_the_kubelet(message: Message, wire: bytes) -> None:
     assert message.SerializeToString(deterministic=True) == wire
     assert type(message).FromString(wire) == message
 
 
-def test_services_have_the_paths_of_the_kubelet():
+def test_services_have_the_paths_of_the_kubelet() -> None:
     assert deviceplugin.DESCRIPTOR.services_by_name["Registration"].full_name == "v1beta1.Registration"
     calls = {
         deviceplugin_grpc.DevicePluginServicer: {

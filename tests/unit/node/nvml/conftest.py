@@ -9,6 +9,7 @@ from gputile.node.nvml.real import RealProbe, open_real
 from tests.fakes import nvml as fake
 
 Present = Callable[[str], fake.FakeMachine]
+ProbeOf = Callable[[str], tuple[fake.FakeMachine, RealProbe]]
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Present:
 
 
 @pytest.fixture
-def probe_of(present: Present) -> Iterator[Callable[[str], tuple[fake.FakeMachine, RealProbe]]]:
+def probe_of(present: Present) -> Iterator[ProbeOf]:
     """Return what opens a probe of one of the machines; it is closed after the test."""
     opened: list[RealProbe] = []
 

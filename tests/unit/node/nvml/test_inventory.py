@@ -9,8 +9,10 @@ from gputile.node.nvml.probe import Mig, inventory_of
 from gputile.node.nvml.real import open_real
 from tests.fakes import nvml as fake
 
+from .conftest import Present, ProbeOf
 
-def test_a_card_is_told_as_nvidia_smi_prints_it(probe_of):
+
+def test_a_card_is_told_as_nvidia_smi_prints_it(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     machine.cards[2].minor = 7
     machine.write()
@@ -20,19 +22,19 @@ def test_a_card_is_told_as_nvidia_smi_prints_it(probe_of):
     assert (card.mig, card.instances) == (Mig.INCAPABLE, ())
 
 
-def test_the_driver_is_named(probe_of):
+def test_the_driver_is_named(probe_of: ProbeOf) -> None:
     _, probe = probe_of("t4")
     seen = probe.inventory()
     assert (seen.driver, seen.cuda, seen.down, seen.problems) == ("570.133.20", (12, 8), None, ())
 
 
-def test_nvswitch_connects_every_pair_at_full_speed(probe_of):
+def test_nvswitch_connects_every_pair_at_full_speed(probe_of: ProbeOf) -> None:
     _, probe = probe_of("a100")
     rows = probe.inventory().bandwidth
     assert all(rows[i][j] == (0 if i == j else 12 * 25.0) for i in range(8) for j in range(8))
 
 
-def test_a_cube_mesh_has_one_link_two_links_or_pcie(probe_of):
+def test_a_cube_mesh_has_one_link_two_links_or_pcie(probe_of: ProbeOf) -> None:
     _, probe = probe_of("v100")
     rows = probe.inventory().bandwidth
     for i, row in enumerate(fake.CUBE_MESH):
@@ -40,7 +42,7 @@ def test_a_cube_mesh_has_one_link_two_links_or_pcie(probe_of):
             assert rows[i][j] == 25.0 * int(links) if links != "0" else rows[i][j] < 25.0
 
 
-def test_a_link_that_is_down_does_not_count(probe_of):
+def test_a_link_that_is_down_does_not_count(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("v100")
     links = machine.cards[0].links
     links.remove(next(link for link in links if link.bus == machine.cards[3].bus))
@@ -48,21 +50,21 @@ def test_a_link_that_is_down_does_not_count(probe_of):
     assert probe.inventory().bandwidth[0][3] == 25.0
 
 
-def test_pcie_is_slower_the_further_apart(probe_of):
+def test_pcie_is_slower_the_further_apart(probe_of: ProbeOf) -> None:
     _, probe = probe_of("t4")
     rows = probe.inventory().bandwidth
     assert rows[0][1] == pytest.approx(15.8)  # generation 3, 16 lanes, below one switch
     assert rows[0][1] > rows[0][2] == rows[1][3] > 0
 
 
-def test_the_slower_slot_decides(probe_of):
+def test_the_slower_slot_decides(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     machine.cards[1].pcie = (3, 8)
     machine.write()
     assert probe.inventory().bandwidth[0][1] == pytest.approx(7.9)
 
 
-def test_mig_instances_have_their_profile_and_memory(probe_of):
+def test_mig_instances_have_their_profile_and_memory(probe_of: ProbeOf) -> None:
     _, probe = probe_of("mig")
     split, whole = probe.inventory().cards
     assert (split.mig, whole.mig) == (Mig.ON, Mig.OFF)
@@ -79,7 +81,9 @@ def test_mig_instances_have_their_profile_and_memory(probe_of):
     ("mib", "slices", "profile"),
     [(9728, (1, 1), "1g.10gb"), (40192, (3, 3), "3g.40gb"), (40192, (3, 1), "1c.3g.40gb"), (80896, (7, 7), "7g.80gb")],
 )
-def test_a_profile_that_the_name_does_not_tell_follows_from_slices_and_memory(probe_of, mib, slices, profile):
+def test_a_profile_that_the_name_does_not_tell_follows_from_slices_and_memory(
+    probe_of: ProbeOf, mib: int, slices: tuple[int, ...], profile: str
+) -> None:
     machine, probe = probe_of("mig")
     instance = machine.cards[0].instances[0]
     instance.name, instance.mib = "NVIDIA A100-SXM4-80GB", mib
@@ -88,7 +92,7 @@ def test_a_profile_that_the_name_does_not_tell_follows_from_slices_and_memory(pr
     assert probe.inventory().cards[0].instances[0].profile == profile
 
 
-def test_a_mig_mode_that_waits_for_a_reset_is_pending(probe_of):
+def test_a_mig_mode_that_waits_for_a_reset_is_pending(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
     machine.cards[1].mig = (0, 1)
     machine.write()
@@ -96,21 +100,21 @@ def test_a_mig_mode_that_waits_for_a_reset_is_pending(probe_of):
     assert (card.mig, card.mig_pending) == (Mig.OFF, True)
 
 
-def test_what_is_published_is_a_valid_inventory(probe_of):
+def test_what_is_published_is_a_valid_inventory(probe_of: ProbeOf) -> None:
     for name in fake.MACHINES:
         _, probe = probe_of(name)
         published = inventory_of(probe.inventory(), Health(), mode="share", unit_mib=1024)
         assert check_inventory(decode_inventory(encode_inventory(published))) == published
 
 
-def test_a_card_in_mig_mode_is_not_published_for_sharing(probe_of):
+def test_a_card_in_mig_mode_is_not_published_for_sharing(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
     published = inventory_of(probe.inventory(), Health())
     assert [card.uuid for card in published.cards] == [machine.cards[1].uuid]
     assert published.bandwidth == ((0.0,),)
 
 
-def test_a_lost_card_does_not_hide_the_others(probe_of):
+def test_a_lost_card_does_not_hide_the_others(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     machine.lose(1)
     seen = probe.inventory()
@@ -132,7 +136,7 @@ def test_a_lost_card_does_not_hide_the_others(probe_of):
         "nvmlDeviceGetHandleByIndex_v2",
     ],
 )
-def test_a_card_that_fails_half_way_is_named_with_the_call(probe_of, function):
+def test_a_card_that_fails_half_way_is_named_with_the_call(probe_of: ProbeOf, function: str) -> None:
     machine, probe = probe_of("mig")
     machine.fail(function, card=1)
     seen = probe.inventory()
@@ -156,14 +160,14 @@ def test_a_card_that_fails_half_way_is_named_with_the_call(probe_of, function):
         "nvmlDeviceRegisterEvents",
     ],
 )
-def test_a_fact_that_an_old_driver_does_not_know_costs_no_card(probe_of, function):
+def test_a_fact_that_an_old_driver_does_not_know_costs_no_card(probe_of: ProbeOf, function: str) -> None:
     machine, probe = probe_of("v100")
     machine.fail(function, code=3)
     assert len(probe.inventory().cards) == 8
     assert not any(sign.trouble for sign in probe.examine())
 
 
-def test_connections_that_cannot_be_read_cost_no_card(probe_of):
+def test_connections_that_cannot_be_read_cost_no_card(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("v100")
     machine.fail("nvmlDeviceGetNvLinkState", card=0)
     machine.fail("nvmlDeviceGetTopologyCommonAncestor")
@@ -172,7 +176,7 @@ def test_connections_that_cannot_be_read_cost_no_card(probe_of):
     assert 0 < seen.bandwidth[0][1] < 25.0 < seen.bandwidth[4][7]
 
 
-def test_a_card_without_memory_of_its_own_is_not_shared(probe_of):
+def test_a_card_without_memory_of_its_own_is_not_shared(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     machine.cards[0].mib = 0
     machine.write()
@@ -190,7 +194,7 @@ def test_a_card_without_memory_of_its_own_is_not_shared(probe_of):
         (999, "DriverError", "kernel's log"),
     ],
 )
-def test_a_driver_that_does_not_work_says_why(present, code, reason, remedy):
+def test_a_driver_that_does_not_work_says_why(present: Present, code: int, reason: str, remedy: str) -> None:
     present("t4").unload(code)
     with pytest.raises(NvmlError) as raised:
         open_real()
@@ -198,7 +202,7 @@ def test_a_driver_that_does_not_work_says_why(present, code, reason, remedy):
     assert remedy in raised.value.problem.message
 
 
-def test_a_driver_that_goes_away_is_told_from_a_card_that_does(probe_of):
+def test_a_driver_that_goes_away_is_told_from_a_card_that_does(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.unload()
@@ -208,7 +212,7 @@ def test_a_driver_that_goes_away_is_told_from_a_card_that_does(probe_of):
         assert raised.value.problem.reason == "DriverNotLoaded"
 
 
-def test_bytes_that_are_no_text_are_a_failed_call(probe_of):
+def test_bytes_that_are_no_text_are_a_failed_call(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     text = machine.path.read_bytes()
     machine.path.write_bytes(text.replace(b"Tesla T4", b"Tesla \xff\xfe", 1))

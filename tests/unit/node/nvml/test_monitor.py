@@ -3,17 +3,26 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from gputile.core.devices.health import FIRST_QUIET_S
-from gputile.core.devices.inventory import check_inventory
-from gputile.node.nvml.monitor import EXAMINE_EVERY_S, FIRST_RETRY_S, LONGEST_RETRY_S, READ_EVERY_S, Monitor
+from gputile.core.devices.inventory import Inventory, check_inventory
+from gputile.node.nvml.monitor import (
+    EXAMINE_EVERY_S,
+    FIRST_RETRY_S,
+    LONGEST_RETRY_S,
+    NO_INVENTORY,
+    READ_EVERY_S,
+    Monitor,
+)
 from gputile.node.nvml.probe import Mig, inventory_of
-from gputile.node.nvml.real import open_real
+from gputile.node.nvml.real import RealProbe, open_real
 from tests.fakes import nvml as fake
+
+from .conftest import Present
 
 
 class Clock:
@@ -29,13 +38,13 @@ class Clock:
 class Watched:
     """A monitor on a machine, stepped through time."""
 
-    def __init__(self, machine: fake.FakeMachine, **known: object) -> None:
+    def __init__(self, machine: fake.FakeMachine, known: Inventory = NO_INVENTORY) -> None:
         self.machine = machine
         self.clock = Clock()
         self.opened = 0
-        self.monitor = Monitor(self._open, clock=self.clock, **known)
+        self.monitor = Monitor(self._open, known, clock=self.clock)
 
-    def _open(self):
+    def _open(self) -> RealProbe:
         self.opened += 1
         return open_real()
 
@@ -60,16 +69,20 @@ class Watched:
     def unhealthy(self) -> set[int]:
         return {self.indices[uuid] for uuid in self.monitor.seen.health.reasons if uuid in self.indices}
 
-    def published(self):
+    def published(self) -> Inventory:
         return check_inventory(inventory_of(self.monitor.seen.machine, self.monitor.seen.health))
 
 
+Watch = Callable[[str], Watched]
+Elsewhere = Callable[[str, dict[str, str]], str]
+
+
 @pytest.fixture
-def watched(present):
+def watched(present: Present) -> Iterator[Watch]:
     made: list[Watched] = []
 
-    def watch(name: str, **known: object) -> Watched:
-        made.append(Watched(present(name), **known))
+    def watch(name: str) -> Watched:
+        made.append(Watched(present(name)))
         return made[-1]
 
     yield watch
@@ -77,7 +90,7 @@ def watched(present):
         one.monitor.close()
 
 
-def test_the_first_step_tells_the_machine(watched):
+def test_the_first_step_tells_the_machine(watched: Watch) -> None:
     w = watched("a100")
     assert w.down == "Starting"
     assert w.look()
@@ -86,7 +99,7 @@ def test_the_first_step_tells_the_machine(watched):
     assert not w.look()
 
 
-def test_a_critical_xid_takes_the_card_away_until_it_was_quiet(watched):
+def test_a_critical_xid_takes_the_card_away_until_it_was_quiet(watched: Watch) -> None:
     w = watched("t4")
     w.look()
     w.machine.xid(2, 48)
@@ -99,7 +112,7 @@ def test_a_critical_xid_takes_the_card_away_until_it_was_quiet(watched):
     assert w.unhealthy == set()
 
 
-def test_an_xid_of_an_application_changes_nothing(watched):
+def test_an_xid_of_an_application_changes_nothing(watched: Watch) -> None:
     w = watched("t4")
     w.look()
     for code in (13, 31, 43, 45, 68, 109):
@@ -108,7 +121,7 @@ def test_an_xid_of_an_application_changes_nothing(watched):
     assert w.unhealthy == set()
 
 
-def test_a_lost_card_leaves_and_comes_back_by_a_new_session(watched):
+def test_a_lost_card_leaves_and_comes_back_by_a_new_session(watched: Watch) -> None:
     w = watched("t4")
     w.look()
     w.machine.lose(1)
@@ -124,7 +137,7 @@ def test_a_lost_card_leaves_and_comes_back_by_a_new_session(watched):
     assert w.opened == opened
 
 
-def test_a_card_that_vanished_keeps_its_place(watched):
+def test_a_card_that_vanished_keeps_its_place(watched: Watch) -> None:
     w = watched("v100")
     w.look()
     before, bandwidth = w.indices, w.monitor.seen.machine.bandwidth
@@ -139,7 +152,7 @@ def test_a_card_that_vanished_keeps_its_place(watched):
     assert (w.indices, w.unhealthy) == (before, set())
 
 
-def test_a_card_that_replaces_another_gets_an_index_of_its_own(watched):
+def test_a_card_that_replaces_another_gets_an_index_of_its_own(watched: Watch) -> None:
     w = watched("t4")
     w.look()
     before = w.indices
@@ -151,7 +164,7 @@ def test_a_card_that_replaces_another_gets_an_index_of_its_own(watched):
     assert len(w.published().cards) == 5
 
 
-def test_a_restarted_agent_keeps_indices_and_ill_health(watched):
+def test_a_restarted_agent_keeps_indices_and_ill_health(watched: Watch) -> None:
     w = watched("t4")
     w.look()
     w.machine.xid(3, 79)
@@ -168,7 +181,7 @@ def test_a_restarted_agent_keeps_indices_and_ill_health(watched):
         again.monitor.close()
 
 
-def test_one_slow_answer_is_forgiven_two_are_not(watched):
+def test_one_slow_answer_is_forgiven_two_are_not(watched: Watch) -> None:
     w = watched("t4")
     w.look()
     w.machine.lose(2, fake.TIMEOUT)
@@ -178,7 +191,7 @@ def test_one_slow_answer_is_forgiven_two_are_not(watched):
     assert w.unhealthy == {2}
 
 
-def test_a_driver_that_comes_later_is_found(watched):
+def test_a_driver_that_comes_later_is_found(watched: Watch) -> None:
     w = watched("t4")
     w.machine.unload()
     w.look()
@@ -191,7 +204,7 @@ def test_a_driver_that_comes_later_is_found(watched):
     assert (w.down, len(w.indices)) == ("", 4)
 
 
-def test_a_driver_that_goes_away_makes_known_cards_unhealthy_until_it_is_back(watched):
+def test_a_driver_that_goes_away_makes_known_cards_unhealthy_until_it_is_back(watched: Watch) -> None:
     w = watched("mig")
     w.look()
     before = w.indices
@@ -204,7 +217,7 @@ def test_a_driver_that_goes_away_makes_known_cards_unhealthy_until_it_is_back(wa
     assert (w.down, w.indices, w.unhealthy) == ("", before, set())
 
 
-def test_instances_that_were_destroyed_are_forgotten(watched):
+def test_instances_that_were_destroyed_are_forgotten(watched: Watch) -> None:
     w = watched("mig")
     w.look()
     w.machine.xid(0, 94, gi=2, ci=0)
@@ -218,7 +231,7 @@ def test_instances_that_were_destroyed_are_forgotten(watched):
     assert [card.mig for card in w.monitor.seen.machine.cards] == [Mig.OFF, Mig.OFF]
 
 
-def test_every_card_failing_is_not_a_crash(watched):
+def test_every_card_failing_is_not_a_crash(watched: Watch) -> None:
     w = watched("a100")
     w.machine.fail("nvmlDeviceGetUUID")
     w.look()
@@ -229,7 +242,7 @@ def test_every_card_failing_is_not_a_crash(watched):
 
 
 @pytest.fixture
-def elsewhere() -> Callable[[str, dict[str, str]], str]:
+def elsewhere() -> Elsewhere:
     """Return what runs Python in a process with another environment."""
 
     def run(code: str, environment: dict[str, str]) -> str:
@@ -251,12 +264,12 @@ print(len(machine.cards), machine.down and machine.down.message)
 """
 
 
-def test_a_machine_without_the_library_says_what_to_install(elsewhere, tmp_path: Path):
+def test_a_machine_without_the_library_says_what_to_install(elsewhere: Elsewhere, tmp_path: Path) -> None:
     out = elsewhere(LOOK, fake.without_library(tmp_path))
     assert out.startswith("0 libnvidia-ml.so.1 is not found: install the NVIDIA driver")
 
 
-def test_a_library_that_is_installed_later_is_found(elsewhere, tmp_path: Path):
+def test_a_library_that_is_installed_later_is_found(elsewhere: Elsewhere, tmp_path: Path) -> None:
     machine = fake.t4_pcie(tmp_path / "machine")
     environment = {**fake.without_library(tmp_path), fake.STATE_VARIABLE: str(machine.path)}
     later = f"""
@@ -277,6 +290,6 @@ print(len(monitor.seen.machine.cards))
     assert elsewhere(later, environment) == "DriverMissing\n4\n"
 
 
-def test_another_process_sees_the_machine(elsewhere, tmp_path: Path):
+def test_another_process_sees_the_machine(elsewhere: Elsewhere, tmp_path: Path) -> None:
     machine = fake.t4_pcie(tmp_path / "machine")
     assert elsewhere(LOOK, fake.environment(machine.path)) == "4 None\n"

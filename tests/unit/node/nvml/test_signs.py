@@ -1,17 +1,20 @@
 """What the probe reports while cards break and recover."""
 
 import time
+from collections.abc import Iterable
 
 import pytest
 
-from gputile.core.devices.health import Examined, XidSeen
+from gputile.core.devices.health import Examined, Sign, XidSeen
+
+from .conftest import Present, ProbeOf
 
 
-def troubles(signs):
+def troubles(signs: Iterable[Sign]) -> dict[str, str]:
     return {sign.uuid: sign.trouble for sign in signs if isinstance(sign, Examined) and sign.trouble}
 
 
-def test_an_xid_is_reported_at_once_and_once(probe_of):
+def test_an_xid_is_reported_at_once_and_once(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.xid(2, 79)
@@ -22,7 +25,7 @@ def test_an_xid_is_reported_at_once_and_once(probe_of):
     assert probe.watch_health(0.02) == ()
 
 
-def test_what_was_before_the_session_is_not_reported(present, probe_of):
+def test_what_was_before_the_session_is_not_reported(present: Present, probe_of: ProbeOf) -> None:
     machine, _ = probe_of("t4")
     machine.xid(0, 48)
     _, probe = probe_of("t4")
@@ -30,7 +33,7 @@ def test_what_was_before_the_session_is_not_reported(present, probe_of):
     assert probe.watch_health(0.02) == ()
 
 
-def test_an_event_of_a_mig_instance_is_of_that_instance(probe_of):
+def test_an_event_of_a_mig_instance_is_of_that_instance(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
     probe.inventory()
     instance = machine.cards[0].instances[1]
@@ -41,7 +44,7 @@ def test_an_event_of_a_mig_instance_is_of_that_instance(probe_of):
     assert [sign.uuid for sign in probe.watch_health(1)] == [instance.uuid, instance.uuid, card]
 
 
-def test_a_lost_card_is_found_and_the_others_stay_watched(probe_of):
+def test_a_lost_card_is_found_and_the_others_stay_watched(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.lose(0)
@@ -52,7 +55,7 @@ def test_a_lost_card_is_found_and_the_others_stay_watched(probe_of):
     assert probe.watch_health(2) == (XidSeen(machine.cards[1].uuid, 48),)
 
 
-def test_a_wait_that_keeps_failing_does_not_spin(probe_of):
+def test_a_wait_that_keeps_failing_does_not_spin(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.fail("nvmlEventSetWait_v2")
@@ -63,7 +66,7 @@ def test_a_wait_that_keeps_failing_does_not_spin(probe_of):
     assert not troubles(signs)
 
 
-def test_an_xid_of_a_card_that_is_lost_already_is_still_of_that_card(probe_of):
+def test_an_xid_of_a_card_that_is_lost_already_is_still_of_that_card(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.cards[3].error = 15
@@ -72,7 +75,7 @@ def test_an_xid_of_a_card_that_is_lost_already_is_still_of_that_card(probe_of):
 
 
 @pytest.mark.parametrize(("code", "doubtful"), [(15, False), (16, False), (10, True), (999, True)])
-def test_what_may_pass_is_told_from_what_does_not(probe_of, code, doubtful):
+def test_what_may_pass_is_told_from_what_does_not(probe_of: ProbeOf, code: int, doubtful: bool) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.lose(1, code)
@@ -81,7 +84,7 @@ def test_what_may_pass_is_told_from_what_does_not(probe_of, code, doubtful):
     assert sign.doubtful is doubtful
 
 
-def test_broken_memory_needs_a_reset_or_a_new_card(probe_of):
+def test_broken_memory_needs_a_reset_or_a_new_card(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("a100")
     probe.inventory()
     machine.cards[0].rows = (1, 0)
@@ -93,7 +96,7 @@ def test_broken_memory_needs_a_reset_or_a_new_card(probe_of):
     assert len(told) == 2
 
 
-def test_retired_pages_of_an_older_card_need_a_reset(probe_of):
+def test_retired_pages_of_an_older_card_need_a_reset(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("v100")
     probe.inventory()
     machine.cards[5].rows = (1, 0)
@@ -101,7 +104,7 @@ def test_retired_pages_of_an_older_card_need_a_reset(probe_of):
     assert list(troubles(probe.examine())) == [machine.cards[5].uuid]
 
 
-def test_what_the_driver_asks_for_is_passed_on(probe_of):
+def test_what_the_driver_asks_for_is_passed_on(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.cards[0].recovery = 0
@@ -113,14 +116,14 @@ def test_what_the_driver_asks_for_is_passed_on(probe_of):
     assert "reboot the node" in told[machine.cards[1].uuid]
 
 
-def test_a_card_taken_out_is_lost_and_the_others_are_not(probe_of):
+def test_a_card_taken_out_is_lost_and_the_others_are_not(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     gone = machine.take_out(1)
     assert list(troubles(probe.examine())) == [gone.uuid]
 
 
-def test_the_instances_of_a_lost_card_are_lost(probe_of):
+def test_the_instances_of_a_lost_card_are_lost(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
     probe.inventory()
     machine.lose(0)
@@ -128,7 +131,7 @@ def test_the_instances_of_a_lost_card_are_lost(probe_of):
     assert set(troubles(probe.examine())) == {card.uuid, *(instance.uuid for instance in card.instances)}
 
 
-def test_closing_twice_is_harmless(probe_of):
+def test_closing_twice_is_harmless(probe_of: ProbeOf) -> None:
     _, probe = probe_of("t4")
     probe.inventory()
     probe.close()

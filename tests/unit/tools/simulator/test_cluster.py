@@ -1,10 +1,12 @@
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import decode_inventory, encode_inventory
 from gputile.tools.simulator.manifests import ManifestError
-from gputile.tools.simulator.scenario import load_scenario
+from gputile.tools.simulator.scenario import Scenario, load_scenario
 
 from .builders import write
 
@@ -12,7 +14,7 @@ HEAD = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\n"
 T4 = "{count: 4, model: Tesla T4, memory: 15GiB}"
 
 
-def load(tmp_path, nodes, head=HEAD):
+def load(tmp_path: Path, nodes: str, head: str = HEAD) -> Scenario:
     return load_scenario([write(tmp_path, f"{head}nodes:\n{nodes}\n")])
 
 
@@ -30,14 +32,16 @@ GPU = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu",
         ("topology", (0, 0, 4, 0)),
     ],
 )
-def test_a_node_advertises_its_mode_and_zero_of_the_others(tmp_path, mode, advertised):
+def test_a_node_advertises_its_mode_and_zero_of_the_others(
+    tmp_path: Path, mode: str, advertised: tuple[int, ...]
+) -> None:
     (node,) = load(tmp_path, f"- {{name: n, mode: {mode}, gpus: {T4}}}").nodes
     for resources in (node.status.allocatable, node.status.capacity):
         assert tuple(int(resources[name]) for name in GPU) == advertised
     assert node.metadata.labels["ack.node.gpu.schedule"] == mode
 
 
-def test_a_whole_node(tmp_path):
+def test_a_whole_node(tmp_path: Path) -> None:
     entry = (
         "- name: a\n  address: 192.0.2.1\n  mode: share\n  placement: spread\n  gpus: {count: 2, model: Tesla K80, "
         "memory: 11441MiB, unhealthy: [1]}\n  labels: {zone: x}\n  cpu: 32\n  memory: 128GiB\n  taints: []"
@@ -75,7 +79,7 @@ def test_a_whole_node(tmp_path):
     ]
 
 
-def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path):
+def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path: Path) -> None:
     first, second = (load(tmp_path, f"- {{name: n, count: 3, gpus: {T4}}}").nodes for _ in range(2))
     assert [node.metadata.name for node in first] == ["n-1", "n-2", "n-3"]
     assert first == second
@@ -83,7 +87,7 @@ def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path):
     assert len(uuids) == 12
 
 
-def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path):
+def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path: Path) -> None:
     gpu, plain = load(tmp_path, f"- {{name: a, gpus: {T4}}}\n- {{name: b}}").nodes
     assert [(t.key, t.effect) for t in gpu.spec.taints] == [("nvidia.com/gpu", "NoSchedule")]
     assert plain.spec.taints == ()
@@ -91,7 +95,7 @@ def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path):
     assert "nvidia.com/gpu" not in plain.status.allocatable
 
 
-def test_mixed_cards_have_no_label_that_is_true_of_some(tmp_path):
+def test_mixed_cards_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
     gpus = "[{count: 2, model: NVIDIA A10, memory: 23028MiB, bandwidth: nvlink}, {model: NVIDIA L4, memory: 23034MiB}]"
     (node,) = load(tmp_path, f"- {{name: a, mode: topology, gpus: {gpus}}}").nodes
     accelerator = {k: v for k, v in node.metadata.labels.items() if "nvidia" in k}
@@ -100,7 +104,7 @@ def test_mixed_cards_have_no_label_that_is_true_of_some(tmp_path):
     assert inventory.bandwidth == ((0, 300, 32), (300, 0, 32), (32, 32, 0))
 
 
-def test_a_bandwidth_matrix(tmp_path):
+def test_a_bandwidth_matrix(tmp_path: Path) -> None:
     gpus = "{count: 2, memory: 1GiB, bandwidth: [[0, 7.5], [7.5, 0]]}"
     (node,) = load(tmp_path, f"- {{name: a, mode: topology, gpus: {gpus}}}").nodes
     assert decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION]).bandwidth == ((0, 7.5), (7.5, 0))
@@ -147,7 +151,7 @@ def test_a_bandwidth_matrix(tmp_path):
         ("{name: a}\n- {name: a}", "there are two nodes of the name a"),
     ],
 )
-def test_refused(tmp_path, entry, message):
+def test_refused(tmp_path: Path, entry: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         load(tmp_path, f"- {entry}")
 
@@ -156,12 +160,12 @@ def test_refused(tmp_path, entry, message):
     ("unit", "message"),
     [("32MiB", "smaller than 64MiB, the smallest unit"), ("1.5GiB", "is not a memory size"), ("1", "Expected `str")],
 )
-def test_units_that_are_not_valid(tmp_path, unit, message):
+def test_units_that_are_not_valid(tmp_path: Path, unit: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         load(tmp_path, "- {name: a}", f"{HEAD}gpuMemoryUnit: {unit}\n")
 
 
-def test_a_cluster_has_one_unit(tmp_path):
+def test_a_cluster_has_one_unit(tmp_path: Path) -> None:
     files = [
         write(tmp_path, f"{HEAD}gpuMemoryUnit: {unit}\nnodes: [{{name: n{i}}}]", f"{i}.yaml")
         for i, unit in enumerate(("1GiB", "1GiB", "2GiB"))
@@ -172,7 +176,7 @@ def test_a_cluster_has_one_unit(tmp_path):
 
 
 @pytest.mark.requirement("U1", "U2")
-def test_nodes_described_without_a_unit_count_in_that_of_the_cluster(tmp_path):
+def test_nodes_described_without_a_unit_count_in_that_of_the_cluster(tmp_path: Path) -> None:
     """The configuration's, or that of another file; two that are named have to agree."""
     short = write(tmp_path, f"{HEAD}nodes: [{{name: a, mode: share, gpus: {T4}}}]", "short.yaml")
     named = write(tmp_path, f"{HEAD}gpuMemoryUnit: 128MiB\nnodes: [{{name: b, mode: share, gpus: {T4}}}]", "named.yaml")
@@ -188,12 +192,12 @@ def test_nodes_described_without_a_unit_count_in_that_of_the_cluster(tmp_path):
         load_scenario([named], configured_mib=1024)
 
 
-def test_a_mode_written_as_a_label_is_in_force(tmp_path):
+def test_a_mode_written_as_a_label_is_in_force(tmp_path: Path) -> None:
     (node,) = load(tmp_path, f"- {{name: n, labels: {{ack.node.gpu.schedule: cgpu}}, gpus: {T4}}}").nodes
     assert node.status.allocatable["aliyun.com/gpu-mem"] == "60"
 
 
-def test_nodes_as_kubectl_prints_them(tmp_path):
+def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
     (described,) = load(tmp_path, f"- {{name: n, address: 192.0.2.1, mode: share, gpus: {T4}}}").nodes
     item = {"apiVersion": "v1", "kind": "Node", **msgspec.to_builtins(described)}
     item["status"]["images"] = [{"names": ["x"]}]
@@ -216,12 +220,12 @@ def test_nodes_as_kubectl_prints_them(tmp_path):
         ("", "no file describes a node"),
     ],
 )
-def test_what_is_no_cluster(tmp_path, text, message):
+def test_what_is_no_cluster(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         load_scenario([write(tmp_path, text)])
 
 
-def test_nodes_that_are_known_already_need_no_file(tmp_path):
+def test_nodes_that_are_known_already_need_no_file(tmp_path: Path) -> None:
     known = load(tmp_path, "- {name: a}").nodes
     pods = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}")
     scenario = load_scenario([], [pods], nodes=known)

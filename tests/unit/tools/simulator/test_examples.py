@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).resolve().parents[4] / "examples"
     ("cluster", "workloads", "pods"),
     [("cluster", ["workloads"], 22), ("inspect-binpack", [], 8), ("inspect-spread", [], 3)],
 )
-def test_example(cluster, workloads, pods):
+def test_example(cluster: str, workloads: list[str], pods: int) -> None:
     scenario = load_scenario(
         [str(EXAMPLES / f"{cluster}.yaml")], [str(EXAMPLES / f"{name}.yaml") for name in workloads]
     )

@@ -23,7 +23,7 @@ ROOMY = {"aliyun.com/gpu-mem": "1000", "aliyun.com/gpu-core.percentage": "800", 
 
 def bound(name: str, node: str, mem: int, card: int, *, namespace: str = "default", core: int = 0) -> Pod:
     """Return a pod that holds ``mem`` GiB, and ``core`` percent, of one card."""
-    asked = pod(name, mem=mem, namespace=namespace, **({"core": core} if core else {}))
+    asked = pod(name, mem=mem, namespace=namespace, asks={"core": core} if core else {})
     text = allocation_text(share(f"GPU-{node}-{card}", mem * GIB, core))
     annotations = asked.metadata.annotations | {ALLOCATION_ANNOTATION: text}
     return msgspec.structs.replace(
@@ -108,7 +108,7 @@ def test_compute_is_the_shortage() -> None:
 
 
 def test_whole_cards() -> None:
-    asked = pod("new", **{"nvidia.com/gpu": 3})
+    asked = pod("new", asks={"nvidia.com/gpu": 3})
     subject, _, changes = explained(asked, [machine("n1", "default")], [])
     assert asks(subject.request) == "asks for 3 of nvidia.com/gpu"
     assert [remedy.change for remedy in changes] == [
@@ -128,10 +128,10 @@ def test_gates_are_named_with_the_gang_behind_them() -> None:
     labels = {GANG_NAME_LABEL: "train", GANG_SIZE_LABEL: "4"}
     gated = Pod(
         metadata=ObjectMeta(name="w", namespace="default", labels=labels),
-        spec=PodSpec(scheduling_gates=[SchedulingGate(name=GANG_GATE)]),
+        spec=PodSpec(scheduling_gates=(SchedulingGate(name=GANG_GATE),)),
     )
     assert "gang default/train" in waiting_for(gated)
-    other = Pod(spec=PodSpec(scheduling_gates=[SchedulingGate(name="example.com/quota")]))
+    other = Pod(spec=PodSpec(scheduling_gates=(SchedulingGate(name="example.com/quota"),)))
     assert "example.com/quota" in waiting_for(other)
     assert waiting_for(Pod()) == ""
 
@@ -153,7 +153,7 @@ def test_what_is_said_of_a_card_is_what_decides_of_it_and_each_change_is_enough(
         for i, (card, units, namespace, percent) in enumerate(taken)
     ]
     more = {"core": core * count} if core else {}
-    subject, reports, changes = explained(pod("new", mem=mem * count, count=count, **more), nodes, pods)
+    subject, reports, changes = explained(pod("new", mem=mem * count, count=count, asks=more), nodes, pods)
     request = subject.request
     assert request is not None
     shape, group = request.shape, subject.ledger.group_number(request.shape.trust_group)

@@ -3,7 +3,9 @@
 import contextlib
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hypothesis import HealthCheck, given, settings
@@ -60,14 +62,17 @@ FIXED = settings(
 )
 
 
-def places(value, path=()):
+Steps = tuple[Any, ...]
+
+
+def places(value: Any, path: Steps = ()) -> Iterator[Steps]:
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
         yield from places(item, (*path, key))
 
 
-def put(body, path, value):
+def put(body: Any, path: Steps, value: Any) -> Any:
     if not path:
         return value
     body = copy.deepcopy(body)
@@ -78,7 +83,7 @@ def put(body, path, value):
     return body
 
 
-def simulate(path):
+def simulate(path: str) -> None:
     scenario = load_scenario([path])
     predicates = Predicates(scenario.nodes)
     for pod in scenario.bound:
@@ -94,7 +99,7 @@ def simulate(path):
 
 @FIXED
 @given(st.data())
-def test_a_manifest_with_one_field_replaced(tmp_path, data):
+def test_a_manifest_with_one_field_replaced(tmp_path: Path, data: st.DataObject) -> None:
     seed = data.draw(st.sampled_from(SEEDS))
     path = data.draw(st.sampled_from(list(places(seed))))
     body = put(seed, path, data.draw(VALUES))
@@ -105,14 +110,14 @@ def test_a_manifest_with_one_field_replaced(tmp_path, data):
 
 @FIXED
 @given(st.binary() | st.text().map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_any_bytes(tmp_path, data):
+def test_any_bytes(tmp_path: Path, data: bytes) -> None:
     with contextlib.suppress(ManifestError):
         simulate(write(tmp_path, data))
 
 
 @FIXED
 @given(st.data())
-def test_the_text_of_the_examples_cut_and_mangled(tmp_path, data):
+def test_the_text_of_the_examples_cut_and_mangled(tmp_path: Path, data: st.DataObject) -> None:
     text = (EXAMPLES / "workloads.yaml").read_bytes() + b"---\n" + (EXAMPLES / "cluster.yaml").read_bytes()
     start = data.draw(st.integers(0, len(text)))
     end = data.draw(st.integers(start, min(len(text), start + 40)))

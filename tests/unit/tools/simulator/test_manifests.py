@@ -1,4 +1,5 @@
 import io
+from pathlib import Path
 
 import pytest
 
@@ -8,7 +9,7 @@ from gputile.tools.simulator.manifests import MOST_OBJECTS, ManifestError, load_
 from .builders import load_text, write
 
 
-def test_nulls_are_absent_and_label_nulls_empty(tmp_path):
+def test_nulls_are_absent_and_label_nulls_empty(tmp_path: Path) -> None:
     meta, spec = "{name: a, labels: {x: }, annotations: }", "{containers: , volumes: []}"
     text = f"apiVersion: v1\nkind: Pod\nmetadata: {meta}\nspec: {spec}\n"
     (manifest,) = load_text(tmp_path, text).manifests
@@ -16,7 +17,7 @@ def test_nulls_are_absent_and_label_nulls_empty(tmp_path):
     assert manifest.body["spec"] == {"volumes": []}
 
 
-def test_lists_expand(tmp_path):
+def test_lists_expand(tmp_path: Path) -> None:
     text = """
 apiVersion: v1
 kind: List
@@ -42,13 +43,13 @@ items:
     ]
 
 
-def test_lower_case_kind_is_read_with_a_note(tmp_path):
+def test_lower_case_kind_is_read_with_a_note(tmp_path: Path) -> None:
     loaded = load_text(tmp_path, "kind: pod\napiVersion: v1\n")
     assert loaded.manifests[0].kind == "Pod"
     assert "'pod' is read as 'Pod'" in loaded.notes[0]
 
 
-def test_directories_and_standard_input(tmp_path):
+def test_directories_and_standard_input(tmp_path: Path) -> None:
     for name in ("b.yml", "a.yaml", "c.json", "ignored.txt"):
         write(tmp_path, f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}}}', name)
     (tmp_path / "below.yaml").mkdir()
@@ -84,7 +85,7 @@ def test_directories_and_standard_input(tmp_path):
         ('{"apiVersion": "v1", "kind": "Pod", "x": ' + "[" * 500 + "]" * 500 + "}", "deeper than 100 levels"),
     ],
 )
-def test_messages(tmp_path, text, message):
+def test_messages(tmp_path: Path, text: bytes | str, message: str | None) -> None:
     if message is None:
         assert load_text(tmp_path, text).manifests == []
         return
@@ -92,7 +93,7 @@ def test_messages(tmp_path, text, message):
         load_text(tmp_path, text)
 
 
-def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ManifestError, match="No such file"):
         load_manifests([str(tmp_path / "none.yaml")])
     with pytest.raises(ManifestError, match="the directory holds no"):
@@ -104,11 +105,11 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         load_text(tmp_path, b"#" * 2000)
 
 
-def test_a_byte_order_mark_is_skipped(tmp_path):
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     assert load_text(tmp_path, b"\xef\xbb\xbfapiVersion: v1\nkind: Pod\n").manifests[0].kind == "Pod"
 
 
-def test_a_list_of_more_than_can_be_placed_is_refused_before_it_is_read(tmp_path):
+def test_a_list_of_more_than_can_be_placed_is_refused_before_it_is_read(tmp_path: Path) -> None:
     text = '{"apiVersion": "v1", "kind": "List", "items": [' + ",".join(["0"] * (MOST_OBJECTS + 1)) + "]}"
     with pytest.raises(ManifestError, match="250,001 objects are more than the 250,000 that a list may hold"):
         load_text(tmp_path, text)

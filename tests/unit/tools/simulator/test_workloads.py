@@ -1,14 +1,17 @@
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
 from gputile.api.well_known import WHOLE_GPU
 from gputile.core.admission.gpu_requests import asks_for_gpu
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.naming import make_uid
 from gputile.tools.simulator.simulation import Simulation
+from gputile.tools.simulator.workloads import Expansion
 from tests.documents import document_yaml
 
 from .builders import expand_text, node, scenario
@@ -16,12 +19,12 @@ from .builders import expand_text, node, scenario
 TEMPLATE = "template: {metadata: {labels: {app: x}, annotations: {note: y}}, spec: {containers: [{name: c}]}}"
 
 
-def workload(kind, spec="", api="apps/v1", name="w"):
+def workload(kind: str, spec: str = "", api: str = "apps/v1", name: str = "w") -> str:
     fields = f"{spec}, " if spec else ""
     return f"apiVersion: {api}\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{{fields}{TEMPLATE}}}\n"
 
 
-def names(expansion):
+def names(expansion: Expansion) -> list[str]:
     return [pod.metadata.name for pod in expansion.pods]
 
 
@@ -52,7 +55,7 @@ def names(expansion):
         ),
     ],
 )
-def test_names_are_the_same_every_time(tmp_path, text, expected):
+def test_names_are_the_same_every_time(tmp_path: Path, text: str, expected: list[str] | None) -> None:
     first, second = expand_text(tmp_path, text), expand_text(tmp_path, text)
     assert names(first) == names(second)
     if expected is not None:
@@ -60,7 +63,7 @@ def test_names_are_the_same_every_time(tmp_path, text, expected):
     assert [p.metadata.uid for p in first.pods] == [p.metadata.uid for p in second.pods]
 
 
-def test_what_a_pod_of_a_workload_carries(tmp_path):
+def test_what_a_pod_of_a_workload_carries(tmp_path: Path) -> None:
     (pod,) = expand_text(tmp_path, workload("StatefulSet")).pods
     assert pod.key == "default/w-0"
     assert pod.metadata.labels["app"] == "x"
@@ -107,7 +110,9 @@ OF_JOB = {"job-name": "w", "batch.kubernetes.io/job-name": "w"} | {
         ),
     ],
 )
-def test_pods_carry_what_their_controllers_add(tmp_path, text, labels, annotations):
+def test_pods_carry_what_their_controllers_add(
+    tmp_path: Path, text: str, labels: dict[str, str], annotations: dict[str, str]
+) -> None:
     """Names and places as in Kubernetes 1.36."""
     (pod,) = expand_text(tmp_path, text, [node("n")]).pods
     found = {key: HASH if key.endswith("-hash") else value for key, value in pod.metadata.labels.items()}
@@ -115,7 +120,7 @@ def test_pods_carry_what_their_controllers_add(tmp_path, text, labels, annotatio
     assert pod.metadata.annotations == {"note": "y", **annotations}
 
 
-def test_what_a_template_says_goes_before_a_jobs_labels_and_a_cron_job_makes_a_job(tmp_path):
+def test_what_a_template_says_goes_before_a_jobs_labels_and_a_cron_job_makes_a_job(tmp_path: Path) -> None:
     said = workload("Job", api="batch/v1").replace("app: x", "job-name: mine")
     assert expand_text(tmp_path, said).pods[0].metadata.labels["job-name"] == "mine"
     cron = (
@@ -137,7 +142,7 @@ def test_what_a_template_says_goes_before_a_jobs_labels_and_a_cron_job_makes_a_j
         ("Deployment", "replicas: 2", "pod-template-hash"),
     ],
 )
-def test_rules_on_labels_of_controllers_keep_pods_apart(tmp_path, kind, spec, key):
+def test_rules_on_labels_of_controllers_keep_pods_apart(tmp_path: Path, kind: str, spec: str, key: str) -> None:
     """A rule that means the pods of one workload means them here too."""
     term = {
         "topologyKey": "kubernetes.io/hostname",
@@ -152,12 +157,12 @@ def test_rules_on_labels_of_controllers_keep_pods_apart(tmp_path, kind, spec, ke
         assert len([outcome for outcome in found if outcome.node]) == nodes
 
 
-def test_generated_names_never_collide(tmp_path):
+def test_generated_names_never_collide(tmp_path: Path) -> None:
     pods = expand_text(tmp_path, workload("Deployment", "replicas: 100000")).pods
     assert len({p.metadata.name for p in pods}) == len({p.metadata.uid for p in pods}) == 100_000
 
 
-def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path):
+def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path: Path) -> None:
     nodes = [node("a", {"gpu": "yes"}), node("b"), node("c", {"gpu": "yes"}, unschedulable=True)]
     nodes.append(node("d", {"gpu": "yes"}, taints=[{"key": "k"}]))
     text = workload("DaemonSet").replace("spec: {containers", "spec: {nodeSelector: {gpu: 'yes'}, containers")
@@ -220,12 +225,12 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path):
         ),
     ],
 )
-def test_refused(tmp_path, text, message):
+def test_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):
         expand_text(tmp_path, text)
 
 
-def test_too_many_pods(tmp_path):
+def test_too_many_pods(tmp_path: Path) -> None:
     text = "---\n".join(workload("StatefulSet", "replicas: 100000", name=f"w{i}") for i in range(3))
     with pytest.raises(ManifestError, match="StatefulSet/w2: with it there are more than 200,000 pods"):
         expand_text(tmp_path, text)
@@ -240,20 +245,20 @@ def test_too_many_pods(tmp_path):
         ("RayCluster", "ray.io/v1", "is not a kind that is expanded here"),
     ],
 )
-def test_ignored_with_a_note(tmp_path, kind, api, note):
+def test_ignored_with_a_note(tmp_path: Path, kind: str, api: str, note: str) -> None:
     expansion = expand_text(tmp_path, f"apiVersion: {api}\nkind: {kind}\nmetadata: {{name: x}}\n")
     assert expansion.pods == []
     assert note in expansion.notes[0]
 
 
-def test_gpu_amounts_are_left_to_the_decision(tmp_path):
+def test_gpu_amounts_are_left_to_the_decision(tmp_path: Path) -> None:
     text = workload("Deployment").replace("{name: c}", "{name: c, resources: {limits: {aliyun.com/gpu-mem: 0.5}}}")
     (pod,) = expand_text(tmp_path, text).pods
     assert pod.spec.containers[0].resources.limits == {"aliyun.com/gpu-mem": 0.5}
     assert [(t.key, t.operator, t.effect) for t in pod.spec.tolerations] == [("nvidia.com/gpu", "Exists", "NoSchedule")]
 
 
-def test_a_toleration_that_is_there_is_enough(tmp_path):
+def test_a_toleration_that_is_there_is_enough(tmp_path: Path) -> None:
     text = workload("Deployment").replace(
         "containers: [{name: c}]",
         "tolerations: [{operator: Exists}], containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]",
@@ -275,7 +280,7 @@ IN = (
 )
 
 
-def test_the_affinity_annotation_becomes_affinity(tmp_path):
+def test_the_affinity_annotation_becomes_affinity(tmp_path: Path) -> None:
     expansion = expand_text(tmp_path, LEGACY % (IN, ""))
     (pod,) = expansion.pods
     (term,) = pod.spec.affinity.node_affinity.required.node_selector_terms
@@ -284,26 +289,26 @@ def test_the_affinity_annotation_becomes_affinity(tmp_path):
     assert "is read as spec.affinity" in expansion.notes[0]
 
 
-def test_an_affinity_in_the_spec_goes_before_the_annotation(tmp_path):
+def test_an_affinity_in_the_spec_goes_before_the_annotation(tmp_path: Path) -> None:
     expansion = expand_text(tmp_path, LEGACY % (IN, "affinity: {}, "))
     assert expansion.pods[0].spec.affinity.node_affinity is None
     assert "is left out" in expansion.notes[0]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"nodeAffinity": 5}', "", IN.replace('"In"', "3")])
-def test_a_malformed_affinity_annotation_is_refused(tmp_path, text):
+def test_a_malformed_affinity_annotation_is_refused(tmp_path: Path, text: str) -> None:
     where = r"Pod/p: metadata.annotations\[scheduler.alpha.kubernetes.io/affinity\]: the affinity in it cannot be read"
     with pytest.raises(ManifestError, match=where):
         expand_text(tmp_path, LEGACY % (text, ""))
 
 
-def test_an_affinity_that_breaks_a_rule_is_refused(tmp_path):
+def test_an_affinity_that_breaks_a_rule_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ManifestError, match=r"matchExpressions\[0\].operator: 'Is' is not one of In, NotIn"):
         expand_text(tmp_path, LEGACY % (IN.replace('"In"', '"Is"'), ""))
 
 
-def test_bound_pending_and_finished_pods(tmp_path):
-    def pod(name, more):
+def test_bound_pending_and_finished_pods(tmp_path: Path) -> None:
+    def pod(name: str, more: str) -> str:
         return f"apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n{more}\n---\n"
 
     containers = "containers: [{name: c}]"
@@ -317,18 +322,18 @@ def test_bound_pending_and_finished_pods(tmp_path):
     assert [p.metadata.name for p in found.pending] == ["pending"]
 
 
-def limits(pod):
+def limits(pod: Pod) -> list[dict[str, str | int | float]]:
     return [dict(c.resources.limits) for c in pod.spec.containers]
 
 
 @pytest.mark.parametrize("name", ["000", "001"])
-def test_the_stateful_set_of_the_documents(tmp_path, name):
+def test_the_stateful_set_of_the_documents(tmp_path: Path, name: str) -> None:
     (text,) = document_yaml(name)
     (pod,) = expand_text(tmp_path, text).pods
     assert (pod.key, limits(pod)) == ("default/binpack-0", [{"aliyun.com/gpu-mem": 16}])
 
 
-def test_the_jobs_of_the_documents(tmp_path):
+def test_the_jobs_of_the_documents(tmp_path: Path) -> None:
     first, second = document_yaml("003")
     (wanted,) = expand_text(tmp_path, first).pods
     (unwanted,) = expand_text(tmp_path, second).pods
@@ -337,7 +342,7 @@ def test_the_jobs_of_the_documents(tmp_path):
     assert (term.match_expressions[0].operator, limits(unwanted)) == ("NotIn", [{"nvidia.com/gpu": 1}])
 
 
-def test_the_pods_of_the_documents(tmp_path):
+def test_the_pods_of_the_documents(tmp_path: Path) -> None:
     first, second, third = document_yaml("004")
     (five,) = expand_text(tmp_path, first).pods
     assert limits(five) == [{WHOLE_GPU: 2}, {WHOLE_GPU: 3}]
