@@ -57,7 +57,10 @@ def test_a_node_is_judged_by_the_cards_that_the_pod_would_get(ledger: Ledger, re
             object.__setattr__(facts, "placement", "packing")
         chosen = choose_cards(node, shape, group, value)
         assert (chosen is not None) == (everywhere[row] != vectorized.UNFIT)
-        if chosen is None or node.service is ServingMode.FOREIGN:
+        if chosen is None:
+            continue
+        if node.service in (ServingMode.FOREIGN, ServingMode.SLICED):  # after those that give a card to the pod alone
+            assert everywhere[row] == 0
             continue
         line = np.array([row])
         free = remnants(columns, line)
