@@ -4,9 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import httpx2 as httpx
 import msgspec
-from gputile.controlplane.controller.monitoring import ControllerMetrics
-from prometheus_client import generate_latest
 
 from benchmarks.clusters import filled, gpu_node, gpu_pod
 from benchmarks.loopmeter import Case, LoopMeter
@@ -164,18 +163,19 @@ async def _many_without_room(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _scrape(bench: Bench, meter: LoopMeter) -> None:
-    await bench.list()
     connection: Any = None  # nothing is sent
-    controller = Controller(connection, bench.view.ledger.configuration, ControllerSettings("bench", "bench", "bench"))
-    controller.view = bench.view
-    metrics = ControllerMetrics()
-    controller.describe(metrics)
+    settings = ControllerSettings("bench", "bench", "bench")
+    controller = Controller(connection, bench.view.ledger.configuration, settings)
+    await sliced(controller.view.node_news(Replaced(bench.nodes)))
+    await sliced(controller.view.pod_news(Replaced(bench.pods)))
+    transport = httpx.ASGITransport(app=controller.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://controller") as client:
 
-    async def read() -> None:
-        assert b"nodes_by_unit" in generate_latest(metrics.registry)
+        async def read() -> None:
+            assert "nodes_by_unit" in (await client.get("/metrics")).text
 
-    with meter.watching():
-        await _begun(read)
+        with meter.watching():
+            await _begun(read)
 
 
 async def _rounds(bench: Bench, meter: LoopMeter) -> None:
