@@ -34,7 +34,7 @@ _LEASE = msgspec.json.Decoder(_Lease)
 
 
 class LeaseHolder:
-    """Reads and writes one lease on behalf of a :class:`Tenancy`; one request at a time.
+    """Reads and writes one lease on behalf of a :class:`LeaseState`; one request at a time.
 
     ``within`` is how many seconds a request may take; it should be well below the lease's duration.
     """
@@ -44,7 +44,7 @@ class LeaseHolder:
         connection: Connection,
         namespace: str,
         name: str,
-        tenancy: LeaseState,
+        state: LeaseState,
         *,
         within: float = 5.0,
         monotonic: Callable[[], float] = time.monotonic,
@@ -54,21 +54,16 @@ class LeaseHolder:
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._collection}/{name}"
         self._name = name
-        self._tenancy = tenancy
+        self._state = state
         self._within = within
         self._monotonic = monotonic
         self._now = now
         self._lock = asyncio.Lock()
 
     @property
-    def valid_until(self) -> float:
-        """Until when, on the monotonic clock, the lease is certainly this replica's."""
-        return self._tenancy.valid_until
-
-    @property
     def holder(self) -> str:
         """Who held the lease when it was last read or written, or ""."""
-        return self._tenancy.record.holder if self._tenancy.record else ""
+        return self._state.record.holder if self._state.record else ""
 
     @property
     def term(self) -> tuple[str, int]:
@@ -76,17 +71,17 @@ class LeaseHolder:
 
         Nobody else has held it while that is the same: one that was deleted and made again has another UID.
         """
-        record = self._tenancy.record
+        record = self._state.record
         return (record.uid, record.transitions) if record else ("", 0)
 
     @property
     def vacated(self) -> bool:
         """Whether the one before had released the lease when this replica took it."""
-        return self._tenancy.vacated
+        return self._state.vacated
 
     def valid(self) -> bool:
         """Return whether this replica is the active one, now."""
-        return self._tenancy.valid(self._monotonic())
+        return self._state.valid(self._monotonic())
 
     async def observe(self) -> None:
         """Read the lease.
@@ -100,10 +95,10 @@ class LeaseHolder:
     async def acquire(self) -> bool:
         """Read the lease, take it if it is free, expired or this replica's own; return whether it is held.
 
-        A lease that is not there is made, and can be taken when its duration is over: see ``tenancy``.
+        A lease that is not there is made, and can be taken when its duration is over: see ``lease_state``.
 
         Raises:
-            KubeError: it cannot be read or written. The claim stands until ``valid_until`` all the same.
+            KubeError: it cannot be read or written. The lease stays this replica's until its end all the same.
         """
         async with self._lock:
             await self._read()
@@ -113,7 +108,7 @@ class LeaseHolder:
         """Write the lease that this replica holds; return whether it is held. Reads it only if somebody changed it.
 
         Raises:
-            KubeError: it cannot be read or written. The claim stands until ``valid_until`` all the same.
+            KubeError: it cannot be read or written. The lease stays this replica's until its end all the same.
         """
         async with self._lock:
             return await self._claim()
@@ -122,31 +117,31 @@ class LeaseHolder:
         """Give the lease up, so that another replica need not wait for its end. Does nothing if it is not held.
 
         Raises:
-            KubeError: it cannot be written. The claim is given up all the same.
+            KubeError: it cannot be written. This replica stops acting all the same.
         """
         async with self._lock:
-            self._tenancy.give_up()
-            record = self._tenancy.record
-            if record and record.holder == self._tenancy.identity:
+            self._state.give_up()
+            record = self._state.record
+            if record and record.holder == self._state.identity:
                 nobody = LeaseRecord(record.resource_version, "", 1.0, record.transitions, record.uid)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
                 except Conflict:
                     return
-                self._tenancy.seen(stored, self._monotonic())
+                self._state.seen(stored, self._monotonic())
 
     async def _claim(self) -> bool:
         for _ in range(2):
-            step = self._tenancy.next_step(self._monotonic())
+            step = self._state.next_step(self._monotonic())
             if step is LeaseStep.WAIT:
                 return False
             started = self._monotonic()
             try:
-                stored = await self._write(step, self._tenancy.wanted())
+                stored = await self._write(step, self._state.wanted())
             except (Conflict, NotFound):
                 await self._read()
                 continue
-            self._tenancy.written(stored, started, self._monotonic())
+            self._state.written(stored, started, self._monotonic())
             break
         return self.valid()
 
@@ -155,7 +150,7 @@ class LeaseHolder:
             record = _record(await self._connection.get(self._path, within=self._within))
         except NotFound:
             record = None
-        self._tenancy.seen(record, self._monotonic())
+        self._state.seen(record, self._monotonic())
 
     async def _write(self, step: LeaseStep, record: LeaseRecord) -> LeaseRecord:
         stamp = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -73,7 +73,8 @@ class Reflector(Generic[T]):
     ``query`` narrows what is seen (``fieldSelector``, ``labelSelector``). A watch lasts ``watch_seconds`` (lowest and
     highest, drawn anew each time so that the agents of a cluster do not come back together) and is given up
     ``margin`` seconds later if the API server has not ended it. ``on_list`` takes the lists in place of ``on_event``,
-    and may take its time: the watch begins after it. What either raises ends :meth:`run`.
+    and may take its time: the watch begins after it. What either raises ends :meth:`run`. ``synced`` tells whether the
+    consumer has received a complete list.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Reflector(Generic[T]):
         backoff: Backoff = _BACKOFF,
     ) -> None:
         self.counts = ReflectorCounts()
+        self.synced = False
         self._connection = connection
         self._path = path
         self._decoder = ObjectDecoder(kind)
@@ -104,26 +106,11 @@ class Reflector(Generic[T]):
         self._margin = margin
         self._backoff = backoff
         self._version = ""  # where a watch can go on; empty when only a list helps
-        self._synced = asyncio.Event()
         self._waiting: list[asyncio.Future[None]] = []
         self._scope: asyncio.Timeout | None = None
         self._failures = 0  # in a row, for the backoff
         self._progressed = False  # whether the latest watch has delivered anything
         self._logged: set[UnreadableObject] = set()
-
-    @property
-    def synced(self) -> bool:
-        """Whether the consumer has received a complete list."""
-        return self._synced.is_set()
-
-    @property
-    def last_resource_version(self) -> str:
-        """The version that the consumer's view has reached, or "" while only a new list can tell."""
-        return self._version
-
-    async def wait_synced(self) -> None:
-        """Wait until the consumer has received a complete list."""
-        await self._synced.wait()
 
     async def relist(self) -> None:
         """List everything anew and return when the consumer has received it.
@@ -196,7 +183,7 @@ class Reflector(Generic[T]):
             await self._on_list(replaced)
         else:
             self._on_event(replaced)
-        self._synced.set()
+        self.synced = True
         for asked in answered:
             if not asked.done():
                 asked.set_result(None)

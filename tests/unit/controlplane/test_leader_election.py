@@ -1,4 +1,4 @@
-"""A leader acts once its cache has caught up, and goes through everything again after its Lease had lapsed (B1)."""
+"""A leader acts once its cache has caught up, and goes through everything again after its Lease had lapsed."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,8 @@ from gputile.kube.lease import LeaseHolder
 from gputile.kube.lease_state import LeaseState
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import QUICK
+
+pytestmark = pytest.mark.requirement("B1")
 
 LEASE_S, MARGIN_S = 15, 5
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"

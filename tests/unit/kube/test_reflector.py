@@ -27,7 +27,7 @@ class World:
         task = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(60):
-                await reflector.wait_synced()
+                await until(lambda: reflector.synced, 60)
                 yield reflector
         finally:
             task.cancel()
@@ -48,14 +48,14 @@ def in_world(work: Callable[[World], Awaitable[None]], pods: int = 3) -> None:
 
 def test_pages_are_one_list_and_the_watch_goes_on_from_its_version() -> None:
     async def work(world: World) -> None:
+        world.server.fault("watch", "end", after=3)
         async with world.reflecting(page_size=2, query={"fieldSelector": "spec.nodeName=n"}) as reflector:
             (event,) = world.view.events
             assert isinstance(event, Replaced)
             assert len(event.objects) == 5
-            version = reflector.last_resource_version
             await until(lambda: world.server.count("watch") == 1)
             watch = world.server.requests[-1].query
-            assert watch["resourceVersion"] == version == str(world.server.version)
+            assert watch["resourceVersion"] == str(world.server.version)
             assert watch["allowWatchBookmarks"] == "true"
             assert 290 <= int(watch["timeoutSeconds"]) <= 590
             assert all(r.query["fieldSelector"] == "spec.nodeName=n" for r in world.server.requests)
@@ -65,7 +65,8 @@ def test_pages_are_one_list_and_the_watch_goes_on_from_its_version() -> None:
             assert "new" in world.view.versions
             assert "p0" not in world.view.versions
             world.server.bookmark(PODS)
-            await until(lambda: reflector.last_resource_version == str(world.server.version))
+            await until(lambda: world.server.count("watch") == 2)
+            assert world.server.requests[-1].query["resourceVersion"] == str(world.server.version), "the bookmark's"
             assert reflector.counts.bookmarks == 1
             assert reflector.counts.lists == 1
 
