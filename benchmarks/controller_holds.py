@@ -11,7 +11,7 @@ from benchmarks.clusters import filled, gpu_node, gpu_pod
 from benchmarks.loopmeter import Case, LoopMeter
 from gputile.api.affinity import Affinity
 from gputile.api.config.v1alpha1 import Admission, Configuration
-from gputile.api.core import Node, ObjectReference, Pod, SchedulingGate
+from gputile.api.core import Node, Pod, SchedulingGate
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
@@ -92,7 +92,7 @@ class _Server:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         raise AssertionError(f"no write of {namespace}/{name} has failed")
 
-    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
+    def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         pass
 
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Admission, Configuration
-from gputile.api.core import Node, ObjectReference, Pod
+from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_reconciler import WRITES_AT_ONCE, GangReconciler
@@ -130,7 +130,7 @@ class Server:
     async def pod(self, namespace: str, name: str) -> Pod | None:
         raise AssertionError(f"no write of {namespace}/{name} has failed")
 
-    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
+    def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         pass
 
     async def _store(self, pod: Pod, what: str) -> Pod:

@@ -19,7 +19,7 @@ from gputile.api.well_known import (
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
-from gputile.controlplane.extender.api_server import ApiServerPodBinder
+from gputile.controlplane.extender.pod_binder import ApiServerPodBinder
 from gputile.core.scheduling.decision import Decision
 from gputile.kube.connection import Connection
 from gputile.kube.errors import Conflict

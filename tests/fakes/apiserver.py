@@ -361,6 +361,8 @@ def _merged(stored: Object, patch: Object) -> Object:
     merged = dict(stored)
     for key, value in patch.items():
         merged[key] = _merged(merged.get(key) or {}, value) if isinstance(value, dict) else value
+        if value is None:  # RFC 7386
+            del merged[key]
     return merged
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gputile.api.core import Node, ObjectReference, Pod, SchedulingGate
+from gputile.api.core import Node, Pod, SchedulingGate
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
@@ -252,5 +252,5 @@ class Server:
             self.told.pods.pop(uid, None)
         self.gone = set()
 
-    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
+    def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         assert message

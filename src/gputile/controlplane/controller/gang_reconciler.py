@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import groupby
 from typing import NoReturn, Protocol, TypeVar
 
-from gputile.api.core import ObjectReference, Pod
+from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner, PodEvent, ReservationPatch, Round
 from gputile.controlplane.controller.slices import sliced
@@ -52,8 +52,8 @@ class PodWriter(Protocol):
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod, None where there is none of this name."""
 
-    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
-        """Say something about an object."""
+    def record(self, about: Pod, reason: str, message: str, *, warning: bool) -> None:
+        """Say something about a pod."""
 
 
 class GangReconciler:
@@ -175,11 +175,7 @@ class GangReconciler:
     def _say(self, note: PodEvent) -> Steps[None]:
         log.info(note.message, extra={"reason": note.reason, "pods": len(note.pods)})
         for pod in note.pods:
-            meta = pod.metadata
-            about = ObjectReference(
-                api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
-            )
-            self._writer.record(about, note.reason, note.message, warning=note.warning)
+            self._writer.record(pod, note.reason, note.message, warning=note.warning)
             yield
 
 

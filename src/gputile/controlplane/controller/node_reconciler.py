@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, ObjectReference
+from gputile.api.core import Node
 from gputile.controlplane.controller.node_diagnosis import NodeDiagnosis, condition_patch, diagnose
 from gputile.controlplane.controller.taints import JsonPatch, taint_patch
 from gputile.controlplane.controller.work_queue import WorkQueue
@@ -21,8 +21,8 @@ class NodeWriter(Protocol):
     async def patch_node_status(self, name: str, patch: dict[str, object]) -> None:
         """Apply a strategic merge patch to a node's status."""
 
-    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
-        """Say something about an object."""
+    def record(self, about: Node, reason: str, message: str, *, warning: bool) -> None:
+        """Say something about a node."""
 
 
 class NodeReconciler:
@@ -85,8 +85,7 @@ class NodeReconciler:
             return
         await self._writer.patch_node_status(name, patch)
         if found is not None:
-            about = ObjectReference(api_version="v1", kind="Node", name=name, uid=node.metadata.uid)
-            self._writer.record(about, found.reason, found.message, warning=True)
+            self._writer.record(node, found.reason, found.message, warning=True)
 
     def _lasting(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
         """Return a finding once it has lasted: while an agent starts or a mode changes, nothing is offered either."""

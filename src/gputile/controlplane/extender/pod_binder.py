@@ -1,16 +1,34 @@
-"""What the extender needs of the API server beyond its watches."""
+"""What the extender asks of the API server beside its watches: the calls of a bind and of a take-over."""
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gputile.api.core import Binding, Pod
+from gputile.api.well_known import FENCE_ANNOTATION
+from gputile.kube.connection import Connection
+from gputile.kube.errors import KubeError
+from gputile.kube.listing import list_all
+from gputile.kube.writes import annotate_pod_status, bind_pod, read_pod
+
+# Shorter than the API server's own limit, and long enough for a busy etcd: what has no answer by then is looked after.
+BIND_SECONDS = 15.0
+POD_SECONDS = 5.0
+
+
+class NoLongerActive(KubeError):
+    """Another replica may be deciding by now; nothing was sent."""
 
 
 class PodBinder(Protocol):
-    """The calls of a bind, and of a replica that begins. Errors are those of ``gputile.kube.errors``."""
+    """The extender's calls. Errors are those of ``gputile.kube.errors``."""
 
     async def bind(self, binding: Binding) -> None:
-        """POST the Binding."""
+        """Send the Binding.
+
+        Raises:
+            NoLongerActive: the Lease was lost before it was sent.
+        """
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         """Read a pod from the API server itself, None where there is none of this name."""
@@ -20,3 +38,38 @@ class PodBinder(Protocol):
 
     async def unbound(self) -> Sequence[Pod]:
         """Return all pods that have no node, read from the API server itself."""
+
+
+class ApiServerPodBinder:
+    """The calls on a connection; ``active`` tells whether this replica may still act."""
+
+    def __init__(self, connection: Connection, active: Callable[[], bool]) -> None:
+        self._connection = connection
+        self._active = active
+
+    async def bind(self, binding: Binding) -> None:
+        """Send the Binding.
+
+        The Lease is looked at when the Binding, with the pod's version in it, is complete: a version from after the
+        Lease has gone is never sent, and those from before are fenced off by who takes it (``extender.fence``).
+
+        Raises:
+            NoLongerActive: the Lease was lost between the call and now.
+            KubeError: it failed; see there.
+        """
+        if not self._active():
+            raise NoLongerActive("the Lease was lost before the Binding was sent")
+        await bind_pod(self._connection, binding, within=BIND_SECONDS)
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        """Read a pod, as etcd has it."""
+        return await read_pod(self._connection, namespace, name, within=POD_SECONDS)
+
+    async def fence(self, namespace: str, name: str) -> Pod | None:
+        """Write to a pod what is in it nowhere yet: a patch that changes nothing would leave the version as it is."""
+        mark = {FENCE_ANNOTATION: secrets.token_hex(8)}
+        return await annotate_pod_status(self._connection, namespace, name, mark, within=POD_SECONDS)
+
+    async def unbound(self) -> Sequence[Pod]:
+        """List the pods without a node, as etcd has them."""
+        return await list_all(self._connection, "/api/v1/pods", Pod, {"fieldSelector": "spec.nodeName="})

@@ -11,11 +11,10 @@ import logging
 from collections.abc import Callable
 from typing import NoReturn
 
-import msgspec
-
 from gputile.api.well_known import WAKE_ANNOTATION
 from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
+from gputile.kube.writes import annotate_node
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +51,9 @@ class PodRequeuer:
             await self._wanted.wait()
             self._wanted.clear()
             self.touched += 1
-            patch = {"metadata": {"annotations": {WAKE_ANNOTATION: str(int(self._monotonic() * 1000))}}}
+            mark = {WAKE_ANNOTATION: str(int(self._monotonic() * 1000))}
             try:
-                await self._connection.patch(f"/api/v1/nodes/{self._node}", msgspec.json.encode(patch))
+                await annotate_node(self._connection, self._node, mark)
             except KubeError as error:
                 log.warning("kube-scheduler could not be woken: %s", error)
             await asyncio.sleep(self._pause)

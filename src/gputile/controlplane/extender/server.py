@@ -17,11 +17,10 @@ from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, ObjectReference, Pod
+from gputile.api.core import Node, Pod
 from gputile.api.policy import PodDisruptionBudget
 from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader, background
-from gputile.controlplane.extender.api_server import BIND_SECONDS, ApiServerPodBinder
 from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import Binder, Clock
 from gputile.controlplane.extender.budgets import Budgets
@@ -30,6 +29,7 @@ from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.leader_gate import LeaderGate
 from gputile.controlplane.extender.metrics import ExtenderMetrics
+from gputile.controlplane.extender.pod_binder import BIND_SECONDS, ApiServerPodBinder
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, NotReady, SoleReplica
@@ -42,6 +42,7 @@ from gputile.kube.lease import LeaseHolder
 from gputile.kube.lease_state import LeaseState
 from gputile.kube.reflector import Reflector
 from gputile.kube.reflector_metrics import export_reflectors
+from gputile.kube.writes import reference_to
 from gputile.support.http_server import ANY_ADDRESS, Server, holding
 from gputile.support.loop_lag import LoopLag
 
@@ -136,12 +137,8 @@ class Extender:
 
     def _notify(self, notice: PodEvent) -> None:
         if self._events is not None:
-            meta = notice.pod.metadata
-            about = ObjectReference(
-                api_version="v1", kind="Pod", namespace=meta.namespace, name=meta.name, uid=meta.uid
-            )
             kind: Literal["Normal", "Warning"] = "Warning" if notice.warning else "Normal"
-            self._events.record(about, notice.reason, notice.message, kind, latest=notice.latest)
+            self._events.record(reference_to(notice.pod), notice.reason, notice.message, kind, latest=notice.latest)
 
     def _describe(self) -> None:
         gauge, ledger = self.metrics.registry.gauge, self.ledger

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gputile.api.config.v1alpha1 import Configuration, Controller
-from gputile.api.core import Node, NodeCondition, ObjectReference, Taint
+from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.well_known import AGENT_SILENT, GPU_MEMORY, INVENTORY_ANNOTATION, TAINTED_ANNOTATION, WHOLE_GPU
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce, condition_patch, diagnose
 from gputile.controlplane.controller.node_reconciler import NodeReconciler
@@ -201,7 +201,7 @@ class Writer:
         self.patches.append(patch)
         self.wrote.set()
 
-    def record(self, about: ObjectReference, reason: str, message: str, *, warning: bool) -> None:
+    def record(self, about: Pod | Node, reason: str, message: str, *, warning: bool) -> None:
         self.said.append(reason)
 
 

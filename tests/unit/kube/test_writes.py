@@ -1,0 +1,115 @@
+"""Writes on pods and nodes: what they change, and on which condition."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import pytest
+
+from gputile.api.core import Node, ObjectMeta, Pod
+from gputile.kube.connection import Connection
+from gputile.kube.errors import BadAnswer, Conflict
+from gputile.kube.writes import (
+    annotate_node,
+    annotate_pod,
+    annotate_pod_status,
+    patch_node,
+    patch_node_status,
+    read_pod,
+    reference_to,
+    remove_scheduling_gate,
+)
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.kube.views import QUICK
+
+PODS, NODES = "/api/v1/namespaces/ns/pods", "/api/v1/nodes"
+GATED = {
+    "metadata": {"name": "p", "namespace": "ns", "uid": "uid-p"},
+    "spec": {"schedulingGates": [{"name": "theirs"}, {"name": "ours"}]},
+}
+
+
+def on(work: Callable[[FakeApiServer, Connection], Awaitable[None]]) -> None:
+    async def main() -> None:
+        server = FakeApiServer()
+        server.put(PODS, GATED)
+        server.put(NODES, {"metadata": {"name": "n"}})
+        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+            await work(server, connection)
+
+    asyncio.run(main())
+
+
+def stored(server: FakeApiServer) -> Pod:
+    return msgspec.convert(server.store[PODS]["p"], Pod)
+
+
+def test_annotations_are_written_to_the_version_that_was_decided_about() -> None:
+    async def work(server: FakeApiServer, connection: Connection) -> None:
+        decided = stored(server)
+        written = await annotate_pod(connection, decided, {"a": "1", "b": None})
+        assert written.metadata.annotations == {"a": "1"}
+        assert server.requests[-1].json() == {
+            "metadata": {
+                "uid": "uid-p",
+                "resourceVersion": decided.metadata.resource_version,
+                "annotations": {"a": "1", "b": None},
+            }
+        }
+        with pytest.raises(Conflict):
+            await annotate_pod(connection, decided, {"a": "2"})
+        assert stored(server).metadata.annotations == {"a": "1"}
+
+    on(work)
+
+
+def test_a_gate_is_removed_of_this_pod_and_where_it_was_seen() -> None:
+    async def work(server: FakeApiServer, connection: Connection) -> None:
+        server.fault("patch", "answer", status=200, body=json.dumps(GATED).encode())
+        await remove_scheduling_gate(connection, stored(server), "ours")
+        request = server.requests[-1]
+        assert request.headers["content-type"] == "application/json-patch+json"
+        assert request.json() == [
+            {"op": "test", "path": "/metadata/uid", "value": "uid-p"},
+            {"op": "test", "path": "/spec/schedulingGates/1", "value": {"name": "ours"}},
+            {"op": "remove", "path": "/spec/schedulingGates/1"},
+        ]
+
+    on(work)
+
+
+def test_a_pod_that_is_gone_is_none_and_an_answer_that_is_no_pod_an_error() -> None:
+    async def work(server: FakeApiServer, connection: Connection) -> None:
+        assert await read_pod(connection, "ns", "q") is None
+        assert await annotate_pod_status(connection, "ns", "q", {"a": "1"}, within=60.0) is None
+        found = await read_pod(connection, "ns", "p")
+        assert found is not None
+        assert found.metadata.uid == "uid-p"
+        server.fault("get", "answer", status=200, body=b"[]")
+        with pytest.raises(BadAnswer):
+            await read_pod(connection, "ns", "p")
+
+    on(work)
+
+
+def test_nodes_are_patched_as_each_kind_of_patch_wants_it() -> None:
+    async def work(server: FakeApiServer, connection: Connection) -> None:
+        await annotate_node(connection, "n", {"a": "1"})
+        assert server.store[NODES]["n"]["metadata"]["annotations"] == {"a": "1"}
+        for kind, write, path in (
+            ("json-patch", patch_node(connection, "n", [{"op": "remove", "path": "/a"}]), "/n"),
+            ("strategic-merge-patch", patch_node_status(connection, "n", {"status": {}}), "/n/status"),
+        ):
+            server.fault("patch", "answer", status=200, body=b"{}")
+            await write
+            assert server.requests[-1].path == f"{NODES}{path}"
+            assert server.requests[-1].headers["content-type"] == f"application/{kind}+json"
+
+    on(work)
+
+
+def test_events_name_what_they_are_about() -> None:
+    about = reference_to(Node(metadata=ObjectMeta(name="n", uid="u")))
+    assert (about.api_version, about.kind, about.namespace, about.name, about.uid) == ("v1", "Node", "", "n", "u")
+    assert reference_to(Pod(metadata=ObjectMeta(name="p", namespace="ns"))).namespace == "ns"
