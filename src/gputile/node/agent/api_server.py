@@ -3,15 +3,11 @@
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
-import msgspec
-
 from gputile.api.core import ObjectReference, Pod
-from gputile.kube.connection import STRATEGIC_MERGE_PATCH, Connection
-from gputile.kube.errors import NotFound
+from gputile.kube.connection import Connection
 from gputile.kube.events import EventRecorder
 from gputile.kube.listing import list_all
-
-_POD = msgspec.json.Decoder(Pod)
+from gputile.kube.writes import annotate_pod, patch_node_status, read_pod
 
 
 class NodeApi(Protocol):
@@ -45,11 +41,7 @@ class ApiServerNodeApi:
 
     async def pod(self, namespace: str, name: str, within: float) -> Pod | None:
         """Read a pod from the API server itself, None where there is none of this name."""
-        try:
-            body = await self._connection.get(f"/api/v1/namespaces/{namespace}/pods/{name}", within=within)
-        except NotFound:
-            return None
-        return _POD.decode(body)
+        return await read_pod(self._connection, namespace, name, within=within)
 
     async def bound_pods(self) -> list[Pod]:
         """Return the pods that are bound to this node, from the API server itself."""
@@ -57,22 +49,11 @@ class ApiServerNodeApi:
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str | None]) -> Pod:
         """Change annotations of just this pod in just this version (None removes one), and return the pod."""
-        meta = pod.metadata
-        body = {
-            "metadata": {
-                "uid": meta.uid,
-                "resourceVersion": meta.resource_version,
-                "annotations": dict(annotations),
-            }
-        }
-        path = f"/api/v1/namespaces/{meta.namespace}/pods/{meta.name}"
-        return _POD.decode(await self._connection.patch(path, msgspec.json.encode(body)))
+        return await annotate_pod(self._connection, pod, annotations)
 
     async def patch_node(self, patch: Mapping[str, Any]) -> None:
         """Apply a strategic merge patch to the status of this node."""
-        await self._connection.patch(
-            f"/api/v1/nodes/{self._node}/status", msgspec.json.encode(patch), content_type=STRATEGIC_MERGE_PATCH
-        )
+        await patch_node_status(self._connection, self._node, patch)
 
     def record(
         self, about: ObjectReference, reason: str, message: str, kind: Literal["Normal", "Warning"] = "Normal"
