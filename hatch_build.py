@@ -20,7 +20,18 @@ LIBRARY_GROUPS = ("base", "accounting", "timeslice", "hooks")
 SIMULATION = SOURCES / "simulated"
 SIMULATED = Path("src", "gputile", "node", "isolation", "simulated")
 LIBRARY = Path("src", "gputile", "node", "isolation", "libgputile-cuda.so")
-FLAGS = ("-std=gnu11", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-fstack-protector-strong", "-Wall", "-Wextra")
+FLAGS = (
+    "-std=gnu11",
+    "-O2",
+    "-g1",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-fstack-protector-strong",
+    "-Wall",
+    "-Wextra",
+    "-Wshadow",
+    "-Wconversion",
+)
 LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", f"-Wl,-soname,{LIBRARY.name}")
 
 

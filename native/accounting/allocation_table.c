@@ -1,11 +1,13 @@
+/* A hash table of allocations under one lock, and the bytes that they reserve in the shared usage. */
 #include "accounting/allocation_table.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "hooks/init.h"
+#include "accounting/limits.h"
 #include "accounting/shared_usage.h"
+#include "base/fork_handlers.h"
 
 enum { BUCKETS = 4096, SMALL = 1 << 20, GRAIN = 512, BLOCK = 2 << 20 };
 
@@ -95,7 +97,10 @@ uint64_t gputile_footprint(uint64_t bytes) {
 }
 
 /* Not freed: a thread that the child does not have may have been changing the lists. */
-void gputile_allocations_in_child(void) {
+static void in_child(void) {
     pthread_mutex_init(&mutex, NULL);
     memset(bucket, 0, sizeof bucket);
 }
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_ALLOCATION_TABLE, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

@@ -1,4 +1,4 @@
-/* What this process holds: which pointer or handle stands for how many bytes on which card. */
+/* What this process has allocated: which pointer or handle stands for how many bytes on which card. */
 #ifndef GPUTILE_ALLOCATION_TABLE_H
 #define GPUTILE_ALLOCATION_TABLE_H
 
@@ -47,7 +47,5 @@ void gputile_give_back(int card, uint64_t bytes);
 
 /* What a request for linear memory takes: the driver hands out blocks of 2 MiB, which small requests share. */
 uint64_t gputile_footprint(uint64_t bytes);
-
-void gputile_allocations_in_child(void);
 
 #endif

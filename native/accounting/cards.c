@@ -1,11 +1,12 @@
+/* Tells devices by their UUIDs, and remembers what it has found. */
 #include "accounting/cards.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "hooks/contexts.h"
+#include "accounting/limits.h"
 #include "base/driver.h"
-#include "hooks/init.h"
+#include "base/log.h"
 
 enum { MOST_DEVICES = 64, UNKNOWN = 0, NONE = -1 };
 
@@ -39,22 +40,4 @@ int gputile_card_of_device(CUdevice device) {
     if (card < 0) gputile_log("%s is not this container's: it was given no part of that GPU", text);
     __atomic_store_n(&found[device], card < 0 ? NONE : card + 1, __ATOMIC_RELAXED);
     return card;
-}
-
-CUresult gputile_current_card(int *card) {
-    CUdevice device;
-    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
-    if (!gputile_driver()->cuCtxGetDevice) return CUDA_ERROR_NOT_INITIALIZED;
-    CUresult result = gputile_driver()->cuCtxGetDevice(&device);
-    if (result != CUDA_SUCCESS) return result;
-    *card = gputile_card_of_device(device);
-    return *card < 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
-}
-
-CUresult gputile_current(int *card, uint64_t *owner) {
-    CUcontext current = NULL;
-    CUresult result = gputile_current_card(card);
-    if (result == CUDA_SUCCESS) result = gputile_driver()->cuCtxGetCurrent(&current);
-    *owner = gputile_owner_of(current);
-    return result;
 }

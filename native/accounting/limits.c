@@ -1,3 +1,4 @@
+/* Parses the limits file, and keeps what is in force. */
 #define _GNU_SOURCE
 #include "accounting/limits.h"
 
@@ -92,7 +93,11 @@ const char *gputile_limits_parse(const char *text, size_t length, struct gputile
     return "its end is missing";
 }
 
-const char *gputile_limits_read(const char *path, struct gputile_limits *limits) {
+static struct gputile_limits in_force;
+
+const struct gputile_limits *gputile_limits(void) { return &in_force; }
+
+const char *gputile_limits_load(const char *path) {
     char text[GPUTILE_LIMITS_MOST_BYTES];
     size_t length = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -102,7 +107,7 @@ const char *gputile_limits_read(const char *path, struct gputile_limits *limits)
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {
             close(fd);
-            return n < 0 ? strerror(errno) : gputile_limits_parse(text, length, limits);
+            return n < 0 ? strerror(errno) : gputile_limits_parse(text, length, &in_force);
         }
         length += (size_t)n;
     }

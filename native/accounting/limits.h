@@ -32,7 +32,10 @@ struct gputile_limits {
 /* Parse a file's content; return NULL, or what is wrong with it. */
 const char *gputile_limits_parse(const char *text, size_t length, struct gputile_limits *limits);
 
-/* Read and parse a file; return NULL, or what is wrong. */
-const char *gputile_limits_read(const char *path, struct gputile_limits *limits);
+/* Read a file and put it in force; return NULL, or what is wrong with it. */
+const char *gputile_limits_load(const char *path);
+
+/* What is in force: nothing before a file was loaded. */
+const struct gputile_limits *gputile_limits(void);
 
 #endif

@@ -1,3 +1,4 @@
+/* Reads locations, and asks the driver about streams and about pools that this process has not made. */
 #include "accounting/memory_location.h"
 
 #include "base/driver.h"

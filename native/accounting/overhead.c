@@ -1,13 +1,16 @@
+/* Measures free memory before and after a call, by the driver or by NVML, and charges the difference. */
 #include "accounting/overhead.h"
 
 #include <stdbool.h>
 
-#include "accounting/cards.h"
-#include "base/driver.h"
-#include "hooks/init.h"
 #include "accounting/allocation_table.h"
+#include "accounting/cards.h"
+#include "accounting/limits.h"
+#include "accounting/nvml_client.h"
 #include "accounting/pools.h"
 #include "accounting/shared_usage.h"
+#include "base/driver.h"
+#include "base/fork_handlers.h"
 
 static uint64_t charged[GPUTILE_MOST_CARDS]; /* to this process, so far */
 
@@ -52,6 +55,10 @@ void gputile_overhead_give_back(int card, uint64_t bytes) {
     gputile_give_back(card, bytes);
 }
 
-void gputile_overhead_in_child(void) {
+/* A forked child has been charged nothing. */
+static void in_child(void) {
     for (int card = 0; card < GPUTILE_MOST_CARDS; card++) charged[card] = 0;
 }
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_OVERHEAD, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

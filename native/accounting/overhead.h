@@ -22,10 +22,4 @@ CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t 
 
 void gputile_overhead_give_back(int card, uint64_t bytes);
 
-/* A forked child has been charged nothing. */
-void gputile_overhead_in_child(void);
-
-/* A card's free memory by NVML, for a UUID: 1, or 0 if NVML is not there. */
-int gputile_nvml_free(const char *uuid, uint64_t *bytes);
-
 #endif

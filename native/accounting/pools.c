@@ -1,16 +1,18 @@
+/* The list of pools that this process uses, and what each of them has taken from its card. */
 #define _GNU_SOURCE
 #include "accounting/pools.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "accounting/cards.h"
-#include "base/driver.h"
-#include "hooks/hook_table.h"
-#include "hooks/init.h"
 #include "accounting/allocation_table.h"
+#include "accounting/cards.h"
+#include "accounting/limits.h"
 #include "accounting/memory_location.h"
 #include "accounting/shared_usage.h"
+#include "base/driver.h"
+#include "base/fork_handlers.h"
+#include "base/log.h"
 
 struct gputile_pool {
     CUmemoryPool handle; /* NULL: the graphs' pool of `device` */
@@ -33,14 +35,12 @@ static int depth;
 static struct gputile_pool *pools;
 static int deferred;
 
-CUresult cuMemPoolDestroy(CUmemoryPool handle);
-
-static void lock(void) {
+void gputile_pools_lock(void) {
     pthread_mutex_lock(&mutex);
     depth++;
 }
 
-static void unlock(void) {
+void gputile_pools_unlock(void) {
     depth--;
     pthread_mutex_unlock(&mutex);
 }
@@ -78,9 +78,13 @@ static void forget(struct gputile_pool **at) {
     free(pool);
 }
 
-/* A pool whose destruction was deferred that holds nothing any more is destroyed in earnest. */
+static CUresult destroy_now(CUmemoryPool handle) {
+    return gputile_driver()->cuMemPoolDestroy ? gputile_driver()->cuMemPoolDestroy(handle) : CUDA_ERROR_NOT_FOUND;
+}
+
+/* A pool whose destruction was deferred is destroyed once it holds nothing any more. */
 static bool is_over(const struct gputile_pool *pool, uint64_t reserved) {
-    return pool->destroy_deferred && !reserved && CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, pool->handle) == CUDA_SUCCESS;
+    return pool->destroy_deferred && !reserved && destroy_now(pool->handle) == CUDA_SUCCESS;
 }
 
 enum { EVERY_CARD = -1 };
@@ -110,7 +114,7 @@ static bool grow(struct gputile_pool *pool, uint64_t bytes) {
     return true;
 }
 
-static bool make_room(const struct gputile_need *need) {
+bool gputile_pools_make_room(const struct gputile_need *need) {
     struct gputile_pool *pool = need->pool;
     if (pool->card < 0 || grow(pool, need->bytes)) return true;
     sweep(pool->card, true);
@@ -119,11 +123,11 @@ static bool make_room(const struct gputile_need *need) {
 
 CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
     int made = 0;
-    lock();
-    while (made < count && make_room(&need[made])) made++;
+    gputile_pools_lock();
+    while (made < count && gputile_pools_make_room(&need[made])) made++;
     if (made == count) return CUDA_SUCCESS;
     sweep(EVERY_CARD, false); /* those before it grow not either */
-    unlock();
+    gputile_pools_unlock();
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -147,7 +151,7 @@ static bool count_growth(struct gputile_pool *pool) {
 bool gputile_pools_leave(const struct gputile_need *need, int count) {
     bool within = true;
     for (int i = 0; i < count; i++) within &= count_growth(need[i].pool);
-    unlock();
+    gputile_pools_unlock();
     return within;
 }
 
@@ -155,17 +159,23 @@ CUresult gputile_reserve_or_trim(int card, uint64_t bytes) {
     CUresult result = gputile_reserve(card, bytes);
     if (result == CUDA_SUCCESS || bytes > gputile_limits()->card[card].bytes || !__atomic_load_n(&pools, __ATOMIC_ACQUIRE))
         return result;
-    lock();
+    gputile_pools_lock();
     sweep(card, true);
-    unlock();
+    gputile_pools_unlock();
     return gputile_reserve(card, bytes);
 }
 
 void gputile_pools_settle(void) {
     if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
-    lock();
+    gputile_pools_lock();
     sweep(EVERY_CARD, false);
-    unlock();
+    gputile_pools_unlock();
+}
+
+void gputile_pools_trim(void) {
+    gputile_pools_lock();
+    sweep(EVERY_CARD, true);
+    gputile_pools_unlock();
 }
 
 void gputile_pools_freed(void) {
@@ -178,11 +188,11 @@ static struct gputile_pool *known(CUmemoryPool handle, CUdevice device) {
     return pool;
 }
 
-static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int card) {
+static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int card, bool made) {
     struct gputile_pool *pool = calloc(1, sizeof *pool);
     if (!pool) return NULL;
     *pool = (struct gputile_pool){
-        .handle = handle, .device = device, .card = card, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN};
+        .handle = handle, .device = device, .card = card, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN, .made = made};
     struct gputile_pool **end = &pools; /* behind those that others, further out, stand at */
     while (*end) end = &(*end)->next;
     __atomic_store_n(end, pool, __ATOMIC_RELEASE);
@@ -192,37 +202,21 @@ static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int card) 
 struct gputile_pool *gputile_graph_pool(CUdevice device) {
     int card = gputile_card_of_device(device);
     if (card < 0) return NULL;
-    lock();
+    gputile_pools_lock();
     struct gputile_pool *pool = known(NULL, device);
-    if (!pool) pool = add(NULL, device, card);
-    unlock();
+    if (!pool) pool = add(NULL, device, card, false);
+    gputile_pools_unlock();
     return pool;
 }
 
-/* The device and card of a pool there, -1 for the host's; false if that is no card of this container. */
-static bool place_of(const CUmemLocation *location, CUdevice *device, int *card) {
+bool gputile_pools_place(const CUmemLocation *location, CUdevice *device, int *card) {
     *device = gputile_device_at(location);
     if (*device < 0) *device = location->id; /* managed memory that prefers no place */
     *card = gputile_on_host(location) ? -1 : gputile_card_of_device(*device);
     return gputile_on_host(location) || *card >= 0;
 }
 
-GPUTILE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *props) {
-    CUdevice device;
-    int card;
-    if (!props) return CUDA_ERROR_INVALID_VALUE;
-    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
-    if (!place_of(&props->location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
-    lock();
-    CUresult result = CALL_REAL(cuMemPoolCreate, cuMemPoolCreate, made, props);
-    if (result == CUDA_SUCCESS) {
-        struct gputile_pool *pool = add(*made, device, card);
-        if (pool) pool->made = true;
-        else CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, *made), result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    unlock();
-    return result;
-}
+bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int card) { return add(handle, device, card, true) != NULL; }
 
 /* As the driver does: the pool is the device's current one no more, and keeps no memory for later. */
 static void defer_destroy(struct gputile_pool *pool) {
@@ -239,7 +233,7 @@ static void defer_destroy(struct gputile_pool *pool) {
 
 /* The driver frees a destroyed pool's memory when it is used no more, and then tells nobody. So the pool is destroyed
  * only then, and counts until then. */
-static CUresult destroy(CUmemoryPool handle) {
+CUresult gputile_pools_destroy(CUmemoryPool handle) {
     struct gputile_pool **at = &pools;
     while (*at && (*at)->handle != handle) at = &(*at)->next;
     struct gputile_pool *pool = *at;
@@ -248,29 +242,9 @@ static CUresult destroy(CUmemoryPool handle) {
         shrink(pool);
         if (settle(pool) || depth > 1) return defer_destroy(pool), CUDA_SUCCESS;
     }
-    CUresult result = CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, handle);
+    CUresult result = destroy_now(handle);
     if (result == CUDA_SUCCESS && pool) forget(at);
     return result;
-}
-
-GPUTILE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
-    if (!handle) return CUDA_ERROR_INVALID_VALUE;
-    lock();
-    CUresult result = destroy(handle);
-    unlock();
-    return result;
-}
-
-GPUTILE_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
-    CUresult result = CALL_REAL(cuMemPoolTrimTo, cuMemPoolTrimTo, pool, keep);
-    gputile_pools_settle();
-    return result;
-}
-
-static bool is_capturing(CUstream stream, bool per_thread) {
-    int status = CU_STREAM_CAPTURE_STATUS_NONE;
-    if (per_thread && !stream) stream = CU_STREAM_PER_THREAD;
-    return gputile_driver()->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 static CUresult unknown_place(void) {
@@ -280,8 +254,7 @@ static CUresult unknown_place(void) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-/* The pool that an allocation comes from: the one of the handle, else the current one of the device. */
-static CUresult pool_for(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool) {
+CUresult gputile_pools_find(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool) {
     CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
     int card;
     CUresult result = handle ? CUDA_SUCCESS : gputile_driver()->cuDeviceGetMemPool(&handle, device);
@@ -289,84 +262,16 @@ static CUresult pool_for(CUmemoryPool handle, CUdevice device, struct gputile_po
     *pool = known(handle, device);
     if (*pool) return (*pool)->destroy_deferred ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     if (device < 0 && !gputile_location_of_pool(handle, &location)) return unknown_place();
-    if (!place_of(&location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
-    *pool = add(handle, device, card);
+    if (!gputile_pools_place(&location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
+    *pool = add(handle, device, card, false);
     return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Find the pool and make room in it. `need->pool` is NULL where there is nothing to count: what is captured becomes a
- * graph's node. */
-static CUresult begin(CUmemoryPool handle, CUstream stream, bool per_thread, struct gputile_need *need) {
-    CUdevice device = -1;
-    need->pool = NULL;
-    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
-    if (!gputile_driver()->cuCtxGetDevice) return CUDA_ERROR_NOT_INITIALIZED;
-    if (is_capturing(stream, per_thread)) return CUDA_SUCCESS;
-    CUresult result = handle ? CUDA_SUCCESS : gputile_device_of_stream(stream, &device);
-    if (result != CUDA_SUCCESS) return result;
-    lock();
-    result = pool_for(handle, device, &need->pool);
-    if (result == CUDA_SUCCESS && !make_room(need)) result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_SUCCESS) unlock();
-    return result;
-}
-
-#define ALLOCATE(handle, stream, per_thread, call)                                       \
-    struct gputile_need need = {.bytes = bytes};                                         \
-    CUresult result = begin(handle, stream, per_thread, &need);                          \
-    if (result != CUDA_SUCCESS) return result;                                           \
-    result = call;                                                                       \
-    return need.pool && !gputile_pools_leave(&need, 1) && result == CUDA_SUCCESS ? undo(*pointer, stream) : result;
-
-/* The pool grew over the limit, by more than its grain: the caller gets no memory, the pool gives up what it can. */
-static CUresult undo(CUdeviceptr pointer, CUstream stream) {
-    gputile_driver()->cuMemFreeAsync(pointer, stream);
-    gputile_driver()->cuStreamSynchronize(stream);
-    lock();
-    sweep(EVERY_CARD, true);
-    unlock();
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-GPUTILE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    ALLOCATE(NULL, stream, false, CALL_REAL(cuMemAllocAsync, cuMemAllocAsync, pointer, bytes, stream))
-}
-
-GPUTILE_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
-    ALLOCATE(NULL, stream, true, CALL_REAL(cuMemAllocAsync, cuMemAllocAsync_ptsz, pointer, bytes, stream))
-}
-
-GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    ALLOCATE(pool, stream, false, CALL_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, pointer, bytes, pool, stream))
-}
-
-GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
-    ALLOCATE(pool, stream, true,
-             CALL_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, pointer, bytes, pool, stream))
-}
-
-/* Pools return memory to the card when the host waits for the device. */
-#define THEN_SETTLE(call)         \
-    const CUresult result = call; \
-    gputile_pools_settle();       \
-    return result;
-
-GPUTILE_EXPORT CUresult cuStreamSynchronize(CUstream stream) { THEN_SETTLE(CALL_REAL(cuStreamSynchronize, cuStreamSynchronize, stream)) }
-
-GPUTILE_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-    THEN_SETTLE(CALL_REAL(cuStreamSynchronize, cuStreamSynchronize_ptsz, stream))
-}
-
-GPUTILE_EXPORT CUresult cuCtxSynchronize(void) {
-    THEN_SETTLE(CALL_REAL(cuCtxSynchronize, cuCtxSynchronize, ))
-}
-
-GPUTILE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
-    THEN_SETTLE(CALL_REAL(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, device))
-}
-
-void gputile_pools_in_child(void) {
+static void in_child(void) {
     mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
     depth = 0, deferred = 0;
-    pools = NULL; /* the parent's: a child of a process that uses CUDA has none of it */
+    pools = NULL; /* those were the parent's: a child of a process that uses CUDA has none of it */
 }
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_POOLS, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

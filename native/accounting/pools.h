@@ -34,9 +34,29 @@ CUresult gputile_reserve_or_trim(int card, uint64_t bytes);
 /* Give back what pools have returned to their cards since; cheap where no pool was ever used. */
 void gputile_pools_settle(void);
 
-/* The same after memory was freed without waiting, for pools that were destroyed and are still in use. */
+/* Have all pools give up what they hold unused. */
+void gputile_pools_trim(void);
+
+/* The same as settling, after memory was freed without waiting, for pools that were destroyed and are still in use. */
 void gputile_pools_freed(void);
 
-void gputile_pools_in_child(void);
+/* What follows is called between lock and unlock. */
+void gputile_pools_lock(void);
+void gputile_pools_unlock(void);
+
+/* The pool that an allocation comes from: the one of the handle, else the current one of the device. */
+CUresult gputile_pools_find(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool);
+
+/* Make room for one need; false if there is none. */
+bool gputile_pools_make_room(const struct gputile_need *need);
+
+/* Add a pool that this process has just made. */
+bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int card);
+
+/* Destroy a pool, at once or when it is used no more. */
+CUresult gputile_pools_destroy(CUmemoryPool handle);
+
+/* The device and the card (-1: the host's memory) of a pool there; false if that is no card of this container. */
+bool gputile_pools_place(const CUmemLocation *location, CUdevice *device, int *card);
 
 #endif

@@ -1,3 +1,4 @@
+/* The file, the locks on it, and which of the processes in it are dead. */
 #define _GNU_SOURCE
 #include "accounting/shared_usage.h"
 
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "accounting/limits.h"
+#include "base/fork_handlers.h"
 #include "base/guarded_fd.h"
 
 #ifndef F_OFD_GETLK
@@ -244,10 +246,11 @@ uint64_t gputile_shared_usage_used(unsigned card) {
 
 uint64_t *gputile_shared_usage_word(unsigned card) { return usage ? &usage->word[card] : NULL; }
 
-void gputile_shared_usage_before_fork(void) { begin_alone(); }
-void gputile_shared_usage_in_parent(void) { end_alone(); }
-void gputile_shared_usage_in_child(void) {
+static void in_child(void) {
     unmap();
     slot_file = (struct gputile_guarded_fd)GPUTILE_GUARDED_FD_NONE; /* open until the child ends or becomes another program */
     end_alone(); /* the thread that forked has the mutex, and is the one that goes on here */
 }
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_SHARED_USAGE, .before = begin_alone, .in_parent = end_alone, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

@@ -4,7 +4,8 @@
  * it holds there. What a card's allocation holds is the sum over the slots, taken under the file's lock. So there is
  * no total that could disagree with its parts: a process killed at any point has either added its bytes or not.
  * A dead process's slot is emptied by whoever needs the room, once no child made by fork is left that has the driver's
- * descriptors of it. The same process after exec is another one.
+ * descriptors of it. The same process after exec is another one, and a child made by fork has no slot until it opens the
+ * file itself.
  */
 #ifndef GPUTILE_SHARED_USAGE_H
 #define GPUTILE_SHARED_USAGE_H
@@ -31,10 +32,5 @@ uint64_t gputile_shared_usage_used(unsigned card);
 
 /* A word of the allocation for a card, which all of its processes change atomically (account.c); NULL before the file is open. */
 uint64_t *gputile_shared_usage_word(unsigned card);
-
-/* Around fork: nobody may be inside, and a child has no slot until it opens the file itself. */
-void gputile_shared_usage_before_fork(void);
-void gputile_shared_usage_in_parent(void);
-void gputile_shared_usage_in_child(void);
 
 #endif

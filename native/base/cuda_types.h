@@ -1,7 +1,6 @@
 /* The types of the CUDA driver API that this library touches, as the public cuda.h lays them out.
  *
- * NVIDIA's header is not shipped, and the library must build without it. Sources: cuda.h of CUDA 12.9 and 13.x;
- * tests/native/test_abi.py compares sizes and offsets with a cuda.h where one is installed.
+ * NVIDIA's header is not shipped, and the library must build without it. Source: cuda.h of CUDA 12.9 and 13.x.
  */
 #ifndef GPUTILE_CUDA_TYPES_H
 #define GPUTILE_CUDA_TYPES_H

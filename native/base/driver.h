@@ -5,6 +5,8 @@
 #ifndef GPUTILE_DRIVER_H
 #define GPUTILE_DRIVER_H
 
+#include <stdbool.h>
+
 #include "base/cuda_types.h"
 
 /* X(name of the field, the driver's symbol, parameters) */
@@ -26,6 +28,7 @@
     X(cuMemFreeAsync, "cuMemFreeAsync", (CUdeviceptr, CUstream))                             \
     X(cuMemPoolGetAttribute, "cuMemPoolGetAttribute", (CUmemoryPool, int, void *))           \
     X(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", (CUmemoryPool, int, void *))           \
+    X(cuMemPoolDestroy, "cuMemPoolDestroy", (CUmemoryPool))                                  \
     X(cuMemPoolTrimTo, "cuMemPoolTrimTo", (CUmemoryPool, size_t))                            \
     X(cuDeviceGetMemPool, "cuDeviceGetMemPool", (CUmemoryPool *, CUdevice))                  \
     X(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", (CUmemoryPool *, CUdevice))    \
@@ -57,5 +60,14 @@ struct gputile_driver {
 
 /* The driver's functions; all of them NULL while no libcuda.so.1 is loaded. Any thread may ask. */
 const struct gputile_driver *gputile_driver(void);
+
+/* Any other symbol of the driver itself. */
+void *gputile_driver_symbol(const char *symbol);
+
+bool gputile_driver_is_loaded(void);
+
+/* Keep the loaded driver where it is for as long as the process lives: its addresses are kept here, and a program may
+ * close it and open it again. Called without a lock, since the dynamic loader takes its own. */
+void gputile_pin_driver(void);
 
 #endif

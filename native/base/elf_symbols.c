@@ -1,3 +1,4 @@
+/* Reads the dynamic sections of loaded objects: their symbol tables and hash tables. */
 #define _GNU_SOURCE
 #include "base/elf_symbols.h"
 
@@ -87,7 +88,7 @@ static int look(struct dl_phdr_info *info, size_t size, void *data) {
 
 void *gputile_elf_symbol(const char *object, const char *symbol) {
     struct search search = {object, symbol, NULL};
-    gputile_objects(look, &search);
+    gputile_loaded_objects(look, &search);
     return search.found;
 }
 
@@ -121,7 +122,7 @@ static int look_imports(struct dl_phdr_info *info, size_t size, void *data) {
 const char *gputile_elf_import(bool (*suspect)(const char *name)) {
     static unsigned long long seen; /* how many objects had been loaded when nothing was found */
     struct imports imports = {suspect, NULL, __atomic_load_n(&seen, __ATOMIC_RELAXED), 0};
-    gputile_objects(look_imports, &imports);
+    gputile_loaded_objects(look_imports, &imports);
     if (!imports.found) __atomic_store_n(&seen, imports.loaded, __ATOMIC_RELAXED);
     return imports.found;
 }

@@ -1,3 +1,4 @@
+/* Tells a descriptor from another one with the same number by the file behind it. */
 #define _GNU_SOURCE
 #include "base/guarded_fd.h"
 

@@ -6,11 +6,6 @@
 #include <stddef.h>
 
 /* As dl_iterate_phdr. */
-void gputile_objects(int (*look)(struct dl_phdr_info *, size_t, void *), void *data);
-
-/* Around fork: nobody is inside, and who comes waits. */
-void gputile_objects_before_fork(void);
-void gputile_objects_in_parent(void);
-void gputile_objects_in_child(void);
+void gputile_loaded_objects(int (*look)(struct dl_phdr_info *, size_t, void *), void *data);
 
 #endif

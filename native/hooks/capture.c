@@ -1,12 +1,13 @@
-/* Captures of graphs, counted: while one goes on nobody may wait for its context (drainer.c). */
+/* Captures of graphs, counted: while one goes on nobody may wait for its context (timeslice/captures.h). */
 #include "hooks/hook_table.h"
-#include "timeslice/timeslice.h"
+#include "timeslice/captures.h"
 
 enum {
     CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901, /* these two errors end a capture, the others leave it as it is */
     CUDA_ERROR_STREAM_CAPTURE_UNJOINED = 904
 };
 
+/* Counted before the driver is asked, and taken back where it refused. */
 static CUresult begun(CUresult result) {
     if (result != CUDA_SUCCESS) timeslice_count_capture(-1);
     return result;
@@ -18,32 +19,42 @@ static CUresult ended(CUresult result) {
     return result;
 }
 
-#define BEGIN_1(symbol)                                                 \
-    GPUTILE_EXPORT CUresult symbol(CUstream stream) {                   \
-        timeslice_count_capture(1);                                        \
-        return begun(CALL_REAL(cuStreamBeginCapture, symbol, stream));  \
-    }
-#define BEGIN_2(symbol)                                                      \
-    GPUTILE_EXPORT CUresult symbol(CUstream stream, int mode) {              \
-        timeslice_count_capture(1);                                             \
-        return begun(CALL_REAL(cuStreamBeginCapture, symbol, stream, mode)); \
-    }
-#define BEGIN_TO_GRAPH(symbol)                                                                                             \
-    GPUTILE_EXPORT CUresult symbol(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count, \
-                                   int mode) {                                                                             \
-        timeslice_count_capture(1);                                                                                           \
-        return begun(CALL_REAL(cuStreamBeginCaptureToGraph, symbol, stream, graph, after, edges, count, mode));            \
-    }
-#define END(symbol)                                                            \
-    GPUTILE_EXPORT CUresult symbol(CUstream stream, CUgraph *graph) {          \
-        return ended(CALL_REAL(cuStreamEndCapture, symbol, stream, graph));    \
-    }
+GPUTILE_EXPORT CUresult cuStreamBeginCapture(CUstream stream) {
+    timeslice_count_capture(1);
+    return begun(CALL_REAL(cuStreamBeginCapture, cuStreamBeginCapture, stream));
+}
 
-BEGIN_1(cuStreamBeginCapture)
-BEGIN_1(cuStreamBeginCapture_ptsz)
-BEGIN_2(cuStreamBeginCapture_v2)
-BEGIN_2(cuStreamBeginCapture_v2_ptsz)
-BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph)
-BEGIN_TO_GRAPH(cuStreamBeginCaptureToGraph_ptsz)
-END(cuStreamEndCapture)
-END(cuStreamEndCapture_ptsz)
+GPUTILE_EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
+    timeslice_count_capture(1);
+    return begun(CALL_REAL(cuStreamBeginCapture, cuStreamBeginCapture_ptsz, stream));
+}
+
+GPUTILE_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
+    timeslice_count_capture(1);
+    return begun(CALL_REAL(cuStreamBeginCapture, cuStreamBeginCapture_v2, stream, mode));
+}
+
+GPUTILE_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) {
+    timeslice_count_capture(1);
+    return begun(CALL_REAL(cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz, stream, mode));
+}
+
+GPUTILE_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges,
+                                                    size_t count, int mode) {
+    timeslice_count_capture(1);
+    return begun(CALL_REAL(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode));
+}
+
+GPUTILE_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *after,
+                                                         const void *edges, size_t count, int mode) {
+    timeslice_count_capture(1);
+    return begun(CALL_REAL(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode));
+}
+
+GPUTILE_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
+    return ended(CALL_REAL(cuStreamEndCapture, cuStreamEndCapture, stream, graph));
+}
+
+GPUTILE_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph) {
+    return ended(CALL_REAL(cuStreamEndCapture, cuStreamEndCapture_ptsz, stream, graph));
+}

@@ -1,16 +1,16 @@
 /* Graphs: their allocation nodes take memory when the graph is launched, from a pool of the card. What a launch may
  * take is the sum over the nodes; it is found once, when the graph is instantiated. */
-#include "accounting/cards.h"
-#include "base/driver.h"
-#include "hooks/hook_table.h"
-#include "hooks/init.h"
+#include <stdlib.h>
+
 #include "accounting/allocation_table.h"
 #include "accounting/limits.h"
 #include "accounting/memory_location.h"
 #include "accounting/pools.h"
+#include "base/driver.h"
+#include "hooks/current_card.h"
+#include "hooks/hook_table.h"
+#include "hooks/init.h"
 #include "timeslice/timeslice.h"
-
-#include <stdlib.h>
 
 enum { MOST_DEPTH = 16 };
 
@@ -100,23 +100,29 @@ GPUTILE_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph g
 }
 
 /* Instantiating may upload the graph, and uploading takes its memory. */
-#define INSTANTIATE(call)                                                                          \
-    struct sums sums = {{0}};                                                                      \
-    struct needs needs;                                                                            \
-    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;                                              \
-    if (params && params->hUploadStream) sums = asked_by(graph);                                   \
-    CUresult result = enter(&sums, &needs);                                                        \
-    if (result != CUDA_SUCCESS) return result;                                                     \
-    result = remember(call, exec, graph);                                                          \
-    leave(&needs);                                                                                 \
-    return result;
+static CUresult begin_upload(CUgraph graph, const CUDA_GRAPH_INSTANTIATE_PARAMS *params, struct needs *needs) {
+    struct sums sums = {{0}};
+    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
+    if (params && params->hUploadStream) sums = asked_by(graph);
+    return enter(&sums, needs);
+}
 
 GPUTILE_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
-    INSTANTIATE(CALL_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, exec, graph, params))
+    struct needs needs;
+    CUresult result = begin_upload(graph, params, &needs);
+    if (result != CUDA_SUCCESS) return result;
+    result = remember(CALL_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, exec, graph, params), exec, graph);
+    leave(&needs);
+    return result;
 }
 
 GPUTILE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
-    INSTANTIATE(CALL_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz, exec, graph, params))
+    struct needs needs;
+    CUresult result = begin_upload(graph, params, &needs);
+    if (result != CUDA_SUCCESS) return result;
+    result = remember(CALL_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz, exec, graph, params), exec, graph);
+    leave(&needs);
+    return result;
 }
 
 GPUTILE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
@@ -126,44 +132,60 @@ GPUTILE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
     return CALL_REAL(cuGraphExecDestroy, cuGraphExecDestroy, exec);
 }
 
+/* A graph that is about to run: on a card, with what it takes from pools. */
+struct run {
+    int card;
+    struct needs needs;
+};
+
 /* Wait for the turn, then for room in the graphs' pools; in this order, since a turn may take long to come. */
-static CUresult begin(CUgraphExec exec, CUstream stream, int *card, struct needs *needs) {
+static CUresult begin_run(CUgraphExec exec, CUstream stream, struct run *run) {
     struct gputile_allocation asked;
     struct sums sums = {{0}};
-    needs->count = 0;
-    CUresult result = gputile_current_card(card);
+    run->needs.count = 0;
+    CUresult result = gputile_current_card(&run->card);
     if (result != CUDA_SUCCESS) return result;
-    timeslice_before(*card, stream);
+    timeslice_before(run->card, stream);
     for (CUdevice device = 0; device < gputile_device_count(); device++)
         if (gputile_allocation_find(GPUTILE_EXEC, key_of(exec, device), &asked)) sums.of[device] = asked.bytes;
-    result = enter(&sums, needs);
-    if (result != CUDA_SUCCESS) timeslice_after(*card, stream);
+    result = enter(&sums, &run->needs);
+    if (result != CUDA_SUCCESS) timeslice_after(run->card, stream);
     return result;
 }
 
 /* A launch that outgrew its limit by the pool's grain has been submitted: the next one finds no room. */
-#define RUN(stream, call)                                      \
-    struct needs needs;                                        \
-    int card;                                                  \
-    CUresult result = begin(exec, stream, &card, &needs);      \
-    if (result != CUDA_SUCCESS) return result;                 \
-    result = call;                                             \
-    leave(&needs);                                             \
-    timeslice_after(card, stream);                          \
+static CUresult end_run(const struct run *run, CUstream stream, CUresult result) {
+    leave(&run->needs);
+    timeslice_after(run->card, stream);
     return result;
+}
+
+static CUstream per_thread(CUstream stream) { return stream ? stream : CU_STREAM_PER_THREAD; }
 
 GPUTILE_EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
-    RUN(stream, CALL_REAL(cuGraphLaunch, cuGraphLaunch, exec, stream))
+    struct run run;
+    CUresult result = begin_run(exec, stream, &run);
+    if (result != CUDA_SUCCESS) return result;
+    return end_run(&run, stream, CALL_REAL(cuGraphLaunch, cuGraphLaunch, exec, stream));
 }
 
 GPUTILE_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
-    RUN(stream ? stream : CU_STREAM_PER_THREAD, CALL_REAL(cuGraphLaunch, cuGraphLaunch_ptsz, exec, stream))
+    struct run run;
+    CUresult result = begin_run(exec, per_thread(stream), &run);
+    if (result != CUDA_SUCCESS) return result;
+    return end_run(&run, per_thread(stream), CALL_REAL(cuGraphLaunch, cuGraphLaunch_ptsz, exec, stream));
 }
 
 GPUTILE_EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) {
-    RUN(stream, CALL_REAL(cuGraphUpload, cuGraphUpload, exec, stream))
+    struct run run;
+    CUresult result = begin_run(exec, stream, &run);
+    if (result != CUDA_SUCCESS) return result;
+    return end_run(&run, stream, CALL_REAL(cuGraphUpload, cuGraphUpload, exec, stream));
 }
 
 GPUTILE_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream) {
-    RUN(stream ? stream : CU_STREAM_PER_THREAD, CALL_REAL(cuGraphUpload, cuGraphUpload_ptsz, exec, stream))
+    struct run run;
+    CUresult result = begin_run(exec, per_thread(stream), &run);
+    if (result != CUDA_SUCCESS) return result;
+    return end_run(&run, per_thread(stream), CALL_REAL(cuGraphUpload, cuGraphUpload_ptsz, exec, stream));
 }

@@ -1,7 +1,6 @@
-#define _GNU_SOURCE
+/* Which function of this library stands before which of the driver's, and the driver's own behind them. */
 #include "hooks/hook_table.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,42 +36,25 @@ static const char *const known[] = {
 static char missing; /* its address stands for a function that the loaded driver has not */
 static void *real[GPUTILE_ENTRIES];
 
-void *gputile_driver_symbol(const char *symbol) { return gputile_elf_symbol("libcuda.so", symbol); }
-
-static void *loader_function(const char *name) {
-    void *found = gputile_elf_symbol("libc.so", name);
-    return found ? found : gputile_elf_symbol("libdl.so", name); /* there until glibc 2.34 */
-}
-
-void gputile_pin_driver(void) {
-    static int pinned;
-    if (__atomic_load_n(&pinned, __ATOMIC_RELAXED) || !gputile_driver_symbol("cuInit")) return;
-    void *(*open_library)(const char *, int) = loader_function("dlopen");
-    char *(*last_error)(void) = loader_function("dlerror");
-    __atomic_store_n(&pinned, 1, __ATOMIC_RELAXED);
-    /* An error stays for the next dlerror, where the program would take it for its own. */
-    if (open_library && !open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) && last_error) last_error();
-}
-
 void *gputile_real(enum gputile_entry entry) {
     void *found = __atomic_load_n(&real[entry], __ATOMIC_RELAXED);
     if (found) return found == &missing ? NULL : found;
     found = gputile_driver_symbol(row[entry].symbol);
-    if (found || gputile_driver_symbol("cuInit"))
+    if (found || gputile_driver_is_loaded())
         __atomic_store_n(&real[entry], found ? found : &missing, __ATOMIC_RELAXED);
     return found;
 }
 
 void *gputile_hook_of_symbol(const char *symbol) {
     for (int i = 0; i < GPUTILE_ENTRIES; i++)
-        if (!strcmp(row[i].symbol, symbol)) return gputile_real(i) ? (void *)row[i].hook : NULL;
+        if (!strcmp(row[i].symbol, symbol)) return gputile_real((enum gputile_entry)i) ? (void *)row[i].hook : NULL;
     return NULL;
 }
 
 void *gputile_hook_of_answer(const char *name, void *answer, int version, bool per_thread) {
     int best = -1;
     for (int i = 0; i < GPUTILE_ENTRIES; i++) {
-        if (gputile_real(i) == answer) return (void *)row[i].hook;
+        if (gputile_real((enum gputile_entry)i) == answer) return (void *)row[i].hook;
         if (strcmp(row[i].name, name) || row[i].since > version || row[i].per_thread > per_thread) continue;
         if (best < 0 || row[i].per_thread > row[best].per_thread ||
             (row[i].per_thread == row[best].per_thread && row[i].since > row[best].since))
@@ -80,7 +62,7 @@ void *gputile_hook_of_answer(const char *name, void *answer, int version, bool p
     }
     if (best < 0) return NULL;
     /* The driver answered with a function that it does not export: what is called behind the hook. */
-    if (!gputile_real(best)) __atomic_store_n(&real[best], answer, __ATOMIC_RELAXED);
+    if (!gputile_real((enum gputile_entry)best)) __atomic_store_n(&real[best], answer, __ATOMIC_RELAXED);
     return (void *)row[best].hook;
 }
 
@@ -97,16 +79,3 @@ static bool is_unknown(const char *name) {
 }
 
 const char *gputile_unknown_import(void) { return gputile_elf_import(is_unknown); }
-
-const struct gputile_driver *gputile_driver(void) {
-    static struct gputile_driver driver;
-    static int loaded;
-    if (__atomic_load_n(&loaded, __ATOMIC_ACQUIRE) || !gputile_driver_symbol("cuInit")) return &driver;
-    /* Two threads may both come here: they write the same. */
-#define X(field, symbol, parameters) \
-    __atomic_store_n((void **)&driver.field, gputile_driver_symbol(symbol), __ATOMIC_RELAXED);
-    GPUTILE_DRIVER_FUNCTIONS(X)
-#undef X
-    __atomic_store_n(&loaded, 1, __ATOMIC_RELEASE);
-    return &driver;
-}

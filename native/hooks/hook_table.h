@@ -48,11 +48,4 @@ const char *gputile_unknown_import(void);
 /* Whether a name is one that the driver API could have: "cu" and a capital. */
 bool gputile_is_driver_name(const char *name);
 
-/* Keep the loaded driver where it is for as long as the process lives: its addresses are kept here, and a program may
- * close it and open it again. Called without a lock, since the dynamic loader takes its own. */
-void gputile_pin_driver(void);
-
-/* Any other symbol of the driver itself. */
-void *gputile_driver_symbol(const char *symbol);
-
 #endif

@@ -1,19 +1,18 @@
+/* Joins the allocation when the program first uses a GPU, and once more in a child made by fork. */
 #define _GNU_SOURCE
 #include "hooks/init.h"
 
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "hooks/contexts.h"
-#include "hooks/hook_table.h"
-#include "accounting/allocation_table.h"
-#include "base/loaded_objects.h"
-#include "accounting/overhead.h"
-#include "accounting/pools.h"
+#include "accounting/limits.h"
 #include "accounting/shared_usage.h"
+#include "base/driver.h"
+#include "base/fork_handlers.h"
+#include "base/log.h"
+#include "hooks/hook_table.h"
 #include "timeslice/timeslice.h"
 
 /* Mounted by the node's agent. A container that has it cannot choose another one: the environment is its own. */
@@ -25,44 +24,6 @@
 enum state { UNKNOWN, OPEN, CLOSED };
 static enum state state;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static struct gputile_limits limits;
-
-void gputile_log(const char *format, ...) {
-    char text[512];
-    va_list arguments;
-    int length = snprintf(text, sizeof text, "gputile: ");
-    va_start(arguments, format);
-    length += vsnprintf(text + length, sizeof text - (size_t)length, format, arguments);
-    va_end(arguments);
-    if (length > (int)sizeof text - 1) length = (int)sizeof text - 1;
-    text[length++] = '\n';
-    if (write(STDERR_FILENO, text, (size_t)length) < 0) return; /* nobody to tell */
-}
-
-/* Only the shared usage is locked around a fork, and nobody goes through the loaded objects: neither is so while the driver is
- * called, which may fork itself.
- * All other locks may be a thread's that the child does not have: the child makes them new, and forgets what they guard. */
-static void before_fork(void) {
-    gputile_shared_usage_before_fork();
-    gputile_objects_before_fork();
-}
-
-static void in_parent(void) {
-    gputile_objects_in_parent();
-    gputile_shared_usage_in_parent();
-}
-
-static void in_child(void) {
-    gputile_objects_in_child();
-    gputile_shared_usage_in_child();
-    gputile_allocations_in_child();
-    gputile_pools_in_child();
-    gputile_contexts_in_child();
-    gputile_overhead_in_child();
-    timeslice_in_child();
-    pthread_mutex_init(&mutex, NULL);
-    if (state == OPEN) state = UNKNOWN; /* it joins the allocation as a process of its own */
-}
 
 static bool shut(const char *path, const char *wrong) {
     gputile_log("no GPU for this process: %s: %s. The node's gputile agent writes it before the container starts: "
@@ -72,7 +33,6 @@ static bool shut(const char *path, const char *wrong) {
 }
 
 static bool join(void) {
-    static bool registered;
     static const char *uuids[GPUTILE_MOST_CARDS];
     char limits_path[256] = ALLOCATION "/limits", usage_path[256] = USAGE;
     const char *directory = getenv(DIRECTORY_VARIABLE), *wrong;
@@ -81,12 +41,13 @@ static bool join(void) {
         snprintf(usage_path, sizeof usage_path, "%s/usage", directory);
     }
     /* First, so that no child is made that would share the slot of this process. */
-    if (!registered) registered = pthread_atfork(before_fork, in_parent, in_child) == 0;
-    if (!registered) return shut(usage_path, "a child process could not be counted");
-    if ((wrong = gputile_limits_read(limits_path, &limits))) return shut(limits_path, wrong);
+    if (!gputile_fork_handlers_install()) return shut(usage_path, "a child process could not be counted");
+    if ((wrong = gputile_limits_load(limits_path))) return shut(limits_path, wrong);
     if ((wrong = gputile_shared_usage_open(usage_path))) return shut(usage_path, wrong);
-    for (unsigned i = 0; i < limits.count; i++) uuids[i] = limits.card[i].uuid;
-    if (timeslice_start(limits.timeslice_socket, limits.count, uuids) != 0) return shut(limits.timeslice_socket, "no turn can be waited for");
+    const struct gputile_limits *limits = gputile_limits();
+    for (unsigned i = 0; i < limits->count; i++) uuids[i] = limits->card[i].uuid;
+    if (timeslice_start(limits->timeslice_socket, limits->count, uuids) != 0)
+        return shut(limits->timeslice_socket, "no turn can be waited for");
     return true;
 }
 
@@ -113,9 +74,15 @@ bool gputile_init_checked(void) {
     return false;
 }
 
-const struct gputile_limits *gputile_limits(void) { return &limits; }
-
 GPUTILE_EXPORT CUresult cuInit(unsigned flags) {
     gputile_pin_driver();
     return gputile_init_checked() ? CALL_REAL(cuInit, cuInit, flags) : CUDA_ERROR_NO_DEVICE;
 }
+
+static void in_child(void) {
+    pthread_mutex_init(&mutex, NULL);
+    if (state == OPEN) state = UNKNOWN; /* it joins the allocation as a process of its own */
+}
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_INIT, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

@@ -1,4 +1,4 @@
-/* NVML functions of this library. */
+/* The functions of NVML that this library stands before. */
 #ifndef GPUTILE_NVML_H
 #define GPUTILE_NVML_H
 

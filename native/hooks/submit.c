@@ -3,8 +3,8 @@
  * All of these functions take integers and pointers only, of at most 64 bits, so one form serves all with the same
  * number of parameters: what the caller put into registers and onto the stack is handed on as it came.
  */
-#include "accounting/cards.h"
 #include "base/driver.h"
+#include "hooks/current_card.h"
 #include "hooks/hook_table.h"
 #include "timeslice/timeslice.h"
 
@@ -25,17 +25,25 @@ static bool is_captured(CUstream stream) {
     return ask && ask(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-static bool begin(CUstream stream, int *card, CUresult *refused) {
-    *refused = gputile_current_card(card);
-    if (*refused != CUDA_SUCCESS) return false;
-    if (is_captured(stream)) *card = -1;
-    else timeslice_before(*card, stream);
-    return true;
+struct submission {
+    CUresult result; /* CUDA_SUCCESS: it may be handed to the driver */
+    int card;        /* -1: it is no work of a card now */
+    CUstream stream;
+};
+
+static struct submission begin(const word *argument, int position, bool per_thread) {
+    struct submission submission = {.card = -1, .stream = stream_of(argument, position, per_thread)};
+    int card = -1;
+    submission.result = gputile_current_card(&card);
+    if (submission.result != CUDA_SUCCESS || is_captured(submission.stream)) return submission;
+    submission.card = card;
+    timeslice_before(card, submission.stream);
+    return submission;
 }
 
-static CUresult end(CUresult result, int card, CUstream stream) {
-    if (card >= 0) timeslice_after(card, stream);
-    return result;
+static CUresult end(const struct submission *submission) {
+    if (submission->card >= 0) timeslice_after(submission->card, submission->stream);
+    return submission->result;
 }
 
 #define PARAMETERS_1 word a
@@ -61,13 +69,13 @@ static CUresult end(CUresult result, int card, CUstream stream) {
 #define ARGUMENTS_10 ARGUMENTS_9, j
 #define ARGUMENTS_11 ARGUMENTS_10, k
 
-#define X(name, symbol, since, per_thread, count, position)                            \
-    GPUTILE_EXPORT CUresult symbol(PARAMETERS_##count) {                               \
-        const word argument[] = {ARGUMENTS_##count};                                   \
-        CUstream stream = stream_of(argument, position, per_thread);                   \
-        CUresult result;                                                               \
-        int card;                                                                      \
-        if (!begin(stream, &card, &result)) return result;                             \
-        return end(CALL_REAL(name, symbol, ARGUMENTS_##count), card, stream);          \
+/* Each row of the table is a function of this library: it passes the gate, calls the driver's, and accounts. */
+#define X(name, symbol, since, per_thread, count, position)                    \
+    GPUTILE_EXPORT CUresult symbol(PARAMETERS_##count) {                       \
+        const word argument[] = {ARGUMENTS_##count};                           \
+        struct submission submission = begin(argument, position, per_thread);  \
+        if (submission.result == CUDA_SUCCESS)                                 \
+            submission.result = CALL_REAL(name, symbol, ARGUMENTS_##count);    \
+        return end(&submission);                                               \
     }
 #include "hooks/submit.def"

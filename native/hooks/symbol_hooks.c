@@ -3,9 +3,10 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "base/elf_symbols.h"
+#include "base/driver.h"
+#include "base/libc_symbols.h"
+#include "base/log.h"
 #include "hooks/hook_table.h"
-#include "hooks/init.h"
 #include "hooks/nvml.h"
 
 /* Say it once for a name; there are not many of them. */
@@ -39,11 +40,6 @@ static void *answer(const char **name) {
     return hook;
 }
 
-static void *libc_symbol(const char *name) {
-    void *found = gputile_elf_symbol("libc.so.6", name);
-    return found ? found : gputile_elf_symbol("libdl.so.2", name); /* there until glibc 2.34 */
-}
-
 /* In `next`, which asks from whose code is called: the caller's frame must be gone. See the assembly below. */
 struct choice {
     void *answer, *next;
@@ -52,7 +48,7 @@ __attribute__((visibility("hidden"), used)) struct choice gputile_choose(const c
     static void *next[2];
     struct choice choice = {answer(name), __atomic_load_n(&next[versioned], __ATOMIC_RELAXED)};
     if (!choice.next) {
-        choice.next = libc_symbol(versioned ? "dlvsym" : "dlsym");
+        choice.next = gputile_libc_symbol(versioned ? "dlvsym" : "dlsym");
         __atomic_store_n(&next[versioned], choice.next, __ATOMIC_RELAXED);
     }
     return choice;

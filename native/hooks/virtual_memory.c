@@ -1,12 +1,13 @@
 /* Virtual memory management: physical memory is counted from cuMemCreate until neither a handle nor a mapping refers
- * to it. An imported handle is not counted: who created it has been; and that he exported one is no reference, since
- * nobody tells when imports end. */
-#include "accounting/cards.h"
-#include "hooks/hook_table.h"
-#include "hooks/init.h"
+ * to it. An imported handle is not counted, since its creator is charged; exporting adds no reference, since nobody tells
+ * when imports end. */
 #include "accounting/allocation_table.h"
+#include "accounting/cards.h"
 #include "accounting/memory_location.h"
 #include "accounting/pools.h"
+#include "base/log.h"
+#include "hooks/hook_table.h"
+#include "hooks/init.h"
 
 static void unreference(CUmemGenericAllocationHandle handle) {
     struct gputile_allocation taken;

@@ -1,11 +1,15 @@
+/* Answers the driver's questions for a card's memory with what the container may have of it. */
 #include "hooks/visible_memory.h"
 
+#include <stddef.h>
+
 #include "accounting/cards.h"
-#include "hooks/hook_table.h"
-#include "hooks/init.h"
-#include "accounting/allocation_table.h"
+#include "accounting/limits.h"
 #include "accounting/pools.h"
 #include "accounting/shared_usage.h"
+#include "hooks/current_card.h"
+#include "hooks/hook_table.h"
+#include "hooks/init.h"
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 

@@ -1,12 +1,13 @@
-/* The container's account of a card's time, for when no arbiter keeps it: one for all of its processes.
+/* Keeps the account without a lock, by atomic changes of one word.
  *
  * It is a word in the file that they share: the moment from which on the container may begin its next turn. Who begins one
  * moves it on by what the turn is taken to last, by the container's share of the card, and puts that right at the end. So
  * whatever the number of processes, they have no more than the share together, and one that is killed at any point has paid
  * for what it was about to use. The clock is CLOCK_MONOTONIC, in nanoseconds.
  */
+#include "timeslice/account.h"
+
 #include "accounting/shared_usage.h"
-#include "timeslice/card.h"
 
 #define MOST_OWED (10000 * TIMESLICE_MS) /* a process that was stopped did not work all that time */
 

@@ -1,3 +1,4 @@
+/* Sends and receives the messages of 32 bytes, without ever waiting for the arbiter. */
 #define _GNU_SOURCE
 #include "timeslice/arbiter_link.h"
 

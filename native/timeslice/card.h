@@ -1,8 +1,8 @@
 /* One card as this process uses it: the gate that submitting threads pass, and how far the card has got.
  *
- * Three kinds of threads meet here. Submitting threads pass the gate (timeslice.c). The keeper, one in the process, opens
- * and shuts gates as the arbiter says (keeper.c). A drainer for each card waits for what was submitted, in turns
- * with an end only (drainer.c).
+ * Three kinds of threads meet here. Submitting threads pass the gate (timeslice.h). The keeper, one in the process, opens
+ * and shuts gates as the arbiter says (keeper.h). A drainer for each card waits for what was submitted, in turns
+ * with an end only (drainer.h).
  */
 #ifndef GPUTILE_TIMESLICE_CARD_H
 #define GPUTILE_TIMESLICE_CARD_H
@@ -72,48 +72,19 @@ struct timeslice_process {
 
 extern struct timeslice_process timeslice_process;
 
-uint64_t timeslice_now(void); /* nanoseconds */
+/* CLOCK_MONOTONIC in nanoseconds. */
+uint64_t timeslice_now(void);
+
+/* How long a turn lasts, in nanoseconds. */
 uint64_t timeslice_quantum(void);
+
 /* Open or shut a gate; sets `end` for METERED. */
 void timeslice_set_gate(struct timeslice_card *card, enum timeslice_gate gate, uint64_t end);
+
 /* Have the keeper look at its cards. Any thread. */
 void timeslice_wake_keeper(void);
+
 /* Whether all that was submitted is done, and nobody submits. */
 bool timeslice_drained(struct timeslice_card *card);
-
-/* Start the keeper; false if it cannot be, or there was a drainer that could not be and still cannot. */
-bool timeslice_keeper_start(void);
-void timeslice_keeper_in_child(void);
-/* Start a thread that no signal of the application reaches. */
-bool timeslice_thread(void *(*body)(void *), void *argument);
-/* Have the drainer follow the card, or not; false if there is none and it cannot be started. */
-bool timeslice_watch(struct timeslice_card *card, bool watch);
-/* Whether a capture of a graph is going on somewhere in this process: nothing may wait for a context then. */
-bool timeslice_capturing(void);
-/* Wait for the calling thread's context; false if a capture is in the way. */
-bool timeslice_wait_here(void);
-/* Wait until no drainer uses the driver any more, at most for a fifth of a second. */
-void timeslice_drainers_leave(void);
-void timeslice_drain_in_child(void);
-
-/* The container's account where no arbiter keeps it (account.c). Begin a turn of `length`: `paid` is what it cost; or
- * false, and it may be tried again `at` a moment. Then say how long it was, now and again. */
-bool timeslice_account_begin(const struct timeslice_card *card, uint64_t length, uint64_t now, uint64_t *paid, uint64_t *at);
-void timeslice_account_correct(const struct timeslice_card *card, uint64_t spent, uint64_t *paid);
-/* Take note of a turn that the arbiter gave: processes without one wait for what it cost, a quantum's at most. */
-void timeslice_account_note(const struct timeslice_card *card, uint64_t spent, uint64_t now);
-
-/* Without threads (threadless.c): whether a thread could not be started a moment ago; that it could not; and around a
- * submission then, where `before` is false if there is nothing to keep to. */
-bool timeslice_threads_missing(void);
-void timeslice_threads_failed(void);
-bool timeslice_threadless_before(struct timeslice_card *card);
-void timeslice_threadless_after(struct timeslice_card *card);
-void timeslice_threadless_in_child(void);
-
-/* The share of a card and the quantum by the file beside the socket; one sixteenth where it cannot be read. */
-void timeslice_share_read(const char *socket_path, unsigned count, const char *const *uuids, uint64_t *shares, uint64_t *quantum);
-/* Parse such a file; return whether it is whole. Cards that it does not name keep their share. */
-bool timeslice_share_parse(char *text, unsigned count, const char *const *uuids, uint64_t *shares, uint64_t *quantum);
 
 #endif

@@ -1,59 +1,19 @@
-/* The drainers: wait until the card has done what was submitted, and tell how far it has got.
- *
- * They wait for whole contexts, from threads of their own, and so touch no stream of the application. A context must not
- * be waited for while one of its streams captures a graph: the capture would be lost. So captures are counted, and one
- * that begins waits for the drainer.
- */
+/* The drainers wait for whole contexts, from threads of their own, and so touch no stream of the application. */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <signal.h>
+#include "timeslice/drainer.h"
+
 #include <string.h>
 #include <time.h>
 
 #include "base/driver.h"
-#include "base/pthread_compat.h"
-#include "timeslice/timeslice.h"
-#include "timeslice/card.h"
+#include "timeslice/captures.h"
+#include "timeslice/threads.h"
 
 enum { FIRST_WINDOW = 8, MOST_WINDOW = 4096, CAPTURE_MODE_RELAXED = 2, MOST_TRIES = 10000 };
-#define REST (TIMESLICE_MS)
-#define STACK ((size_t)1 << 20)
-
-static pthread_mutex_t capture_mutex = PTHREAD_MUTEX_INITIALIZER;
-static int captures;
-
-void timeslice_count_capture(int change) {
-    pthread_mutex_lock(&capture_mutex);
-    if (captures + change >= 0) __atomic_store_n(&captures, captures + change, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&capture_mutex);
-}
-
-bool timeslice_capturing(void) { return __atomic_load_n(&captures, __ATOMIC_SEQ_CST) > 0; }
-
-void timeslice_drain_in_child(void) {
-    pthread_mutex_init(&capture_mutex, NULL);
-    captures = 0;
-}
+#define REST ((long)TIMESLICE_MS)
 
 /* What a drainer keeps of each context: an event to sleep on, where the driver can record one for a whole context. */
 struct place { CUcontext context; CUevent event; };
-
-/* Wait for a context that is current; false if a capture is in the way. */
-static bool wait_for(struct place *place) {
-    const struct gputile_driver *driver = gputile_driver();
-    bool recorded = false;
-    pthread_mutex_lock(&capture_mutex);
-    if (captures) {
-        pthread_mutex_unlock(&capture_mutex);
-        return false;
-    }
-    if (place->event) recorded = driver->cuCtxRecordEvent(place->context, place->event) == CUDA_SUCCESS;
-    /* Without the event a capture that begins meanwhile has to wait. */
-    if (!recorded) driver->cuCtxSynchronize();
-    pthread_mutex_unlock(&capture_mutex);
-    if (recorded) driver->cuEventSynchronize(place->event);
-    return true;
-}
 
 static bool drain_context(struct place *place, CUcontext context) {
     const struct gputile_driver *driver = gputile_driver();
@@ -67,7 +27,7 @@ static bool drain_context(struct place *place, CUcontext context) {
             driver->cuEventCreate(&place->event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             place->event = NULL;
     }
-    done = wait_for(place);
+    done = timeslice_wait_for(place->context, place->event);
     driver->cuCtxPopCurrent(&popped);
     return done;
 }
@@ -157,7 +117,7 @@ static void outlast_round(struct timeslice_card *card) {
     pthread_mutex_lock(&card->mutex);
     for (uint64_t round = card->rounds, tries = 0; card->draining && card->rounds == round && tries < MOST_TRIES; tries++) {
         pthread_mutex_unlock(&card->mutex);
-        nanosleep(&(struct timespec){.tv_nsec = TIMESLICE_MS / 5}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = (long)TIMESLICE_MS / 5}, NULL);
         pthread_mutex_lock(&card->mutex);
     }
     pthread_mutex_unlock(&card->mutex);
@@ -176,32 +136,9 @@ void timeslice_forget_context(void *context) {
     }
 }
 
-bool timeslice_wait_here(void) {
-    pthread_mutex_lock(&capture_mutex);
-    bool may = !captures && gputile_driver()->cuCtxSynchronize;
-    if (may) gputile_driver()->cuCtxSynchronize();
-    pthread_mutex_unlock(&capture_mutex);
-    return may;
-}
-
-bool timeslice_thread(void *(*body)(void *), void *argument) {
-    pthread_attr_t attributes;
-    pthread_t thread;
-    sigset_t all, before;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    gputile_pthread_attr_setstacksize(&attributes, STACK);
-    sigfillset(&all); /* signals are the application's */
-    gputile_pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool made = gputile_pthread_create(&thread, &attributes, body, argument) == 0;
-    gputile_pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return made;
-}
-
 bool timeslice_watch(struct timeslice_card *card, bool watch) {
     pthread_mutex_lock(&card->mutex);
-    if (watch && !card->has_drainer) card->has_drainer = timeslice_thread(drainer, card);
+    if (watch && !card->has_drainer) card->has_drainer = timeslice_start_thread(drainer, card);
     card->watch = watch && card->has_drainer;
     bool follows = card->watch == watch;
     pthread_cond_broadcast(&card->changed);

@@ -1,11 +1,20 @@
-/* The keeper: asks for turns, opens and shuts the gates, and gives turns back. One thread; it makes no driver calls. */
+/* What the keeper does with each card, with the arbiter and without one. It makes no driver calls. */
 #define _GNU_SOURCE
-#include <poll.h>
-#include <string.h>
-#include <sys/socket.h>
+#include "timeslice/keeper.h"
 
-#include "timeslice/card.h"
+#include <poll.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/fork_handlers.h"
+#include "timeslice/account.h"
 #include "timeslice/arbiter_link.h"
+#include "timeslice/captures.h"
+#include "timeslice/card.h"
+#include "timeslice/drainer.h"
+#include "timeslice/share_file.h"
+#include "timeslice/threadless.h"
+#include "timeslice/threads.h"
 
 #define CONNECT_EVERY (250 * TIMESLICE_MS)
 #define ANSWER_WITHIN (1000 * TIMESLICE_MS) /* an arbiter that says nothing for so long is gone */
@@ -19,8 +28,6 @@ static struct arbiter_link arbiter = {.socket = GPUTILE_GUARDED_FD_NONE};
 static uint64_t connect_at;
 static bool alone; /* there was no arbiter when one was looked for last */
 
-uint64_t timeslice_quantum(void) { return __atomic_load_n(&timeslice_process.quantum, __ATOMIC_RELAXED); }
-static uint64_t quantum(void) { return timeslice_quantum(); }
 static uint64_t share_of(const struct timeslice_card *card) { return __atomic_load_n(&card->share, __ATOMIC_RELAXED); }
 static unsigned number_of(const struct timeslice_card *card) { return (unsigned)(card - timeslice_process.card); }
 static bool wanted(struct timeslice_card *card) { return __atomic_load_n(&card->waiting, __ATOMIC_SEQ_CST) > 0; }
@@ -77,7 +84,7 @@ static void finish(struct timeslice_card *card, uint64_t now) {
 
 /* Without an arbiter: a turn when the container's account allows one. */
 static void begin_alone(struct timeslice_card *card, uint64_t now) {
-    uint64_t at, length = share_of(card) < TIMESLICE_WHOLE ? quantum() : 0;
+    uint64_t at, length = share_of(card) < TIMESLICE_WHOLE ? timeslice_quantum() : 0;
     if (length && !timeslice_account_begin(card, length, now, &card->paid, &at)) {
         card->state = TIMESLICE_PAUSE, card->due = at;
         return;
@@ -88,7 +95,7 @@ static void begin_alone(struct timeslice_card *card, uint64_t now) {
 
 /* A turn that lasts longer than it was taken to is paid for as it goes. */
 static void pay_on(struct timeslice_card *card, uint64_t now) {
-    uint64_t spent = now - card->since + quantum() / 2, before = card->paid;
+    uint64_t spent = now - card->since + timeslice_quantum() / 2, before = card->paid;
     if (!card->local || !before) return;
     if (spent * TIMESLICE_WHOLE / share_of(card) > before) timeslice_account_correct(card, spent, &card->paid);
 }
@@ -96,7 +103,7 @@ static void pay_on(struct timeslice_card *card, uint64_t now) {
 static bool is_done(struct timeslice_card *card, uint64_t now) {
     if (timeslice_drained(card) || now - card->ending_since >= GIVE_UP_DRAINING) return true;
     /* During a capture nobody can tell; what was submitted before is no more than a part of a quantum. */
-    return timeslice_capturing() && now - card->ending_since >= quantum() / 4;
+    return timeslice_capturing() && now - card->ending_since >= timeslice_quantum() / 4;
 }
 
 /* Do what is due with a card; return when to look again. */
@@ -130,7 +137,7 @@ static uint64_t step(struct timeslice_card *card, uint64_t now) {
         if (now < card->due) return card->due;
         pay_on(card, now);
         if (!card->local) arbiter_link_send(&arbiter, ARBITER_BUSY, number_of(card), card->number, 0, 0);
-        return card->due = now + quantum() / 2;
+        return card->due = now + timeslice_quantum() / 2;
     }
     return NEVER;
 }
@@ -155,7 +162,7 @@ static void change_rule(uint64_t now) {
             if (!card->local) card->since = now, __atomic_store_n(&card->idle, 0, __ATOMIC_RELAXED);
             card->local = true;
         }
-        if (card->state == TIMESLICE_HELD && wide && (arbiter.agreed || share_of(card) < TIMESLICE_WHOLE)) limit(card, now + (arbiter.agreed ? 0 : quantum()));
+        if (card->state == TIMESLICE_HELD && wide && (arbiter.agreed || share_of(card) < TIMESLICE_WHOLE)) limit(card, now + (arbiter.agreed ? 0 : timeslice_quantum()));
     }
 }
 
@@ -199,7 +206,7 @@ static void attend(uint64_t now) {
     if (had && arbiter.socket.fd < 0) hang_up(now);
 }
 
-/* Without a drainer nobody can tell what a card has done: those who submit have to wait themselves (threadless.c). */
+/* Without a drainer nobody can tell what a card has done: those who submit have to wait themselves (threadless.h). */
 static void end_without_drainer(void) {
     arbiter_link_close(&arbiter);
     timeslice_threads_failed();
@@ -236,8 +243,6 @@ static void *keeper(void *unused) {
     return NULL;
 }
 
-void timeslice_keeper_in_child(void) { arbiter_link_close(&arbiter); }
-
 bool timeslice_keeper_start(void) {
     arbiter = (struct arbiter_link){.socket = GPUTILE_GUARDED_FD_NONE};
     connect_at = 0, alone = false;
@@ -248,5 +253,10 @@ bool timeslice_keeper_start(void) {
             timeslice_watch(&timeslice_process.card[i], false);
         }
     timeslice_process.threadless = false;
-    return timeslice_thread(keeper, NULL);
+    return timeslice_start_thread(keeper, NULL);
 }
+
+static void in_child(void) { arbiter_link_close(&arbiter); }
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_KEEPER, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

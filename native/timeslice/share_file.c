@@ -1,5 +1,7 @@
-/* The file `share` beside the arbiter's socket: what this container keeps to while there is no arbiter. */
+/* Reads and parses the file, of which no more is believed than a whole file of this version says. */
 #define _GNU_SOURCE
+#include "timeslice/share_file.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

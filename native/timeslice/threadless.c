@@ -1,9 +1,13 @@
-/* Turns without threads: where the process may start none, who submits waits and measures itself, call by call. */
+/* Waits for the container's account before a submission, and for the submission's end after it. */
 #define _GNU_SOURCE
+#include "timeslice/threadless.h"
+
 #include <time.h>
 
-#include "hooks/init.h"
-#include "timeslice/card.h"
+#include "base/fork_handlers.h"
+#include "base/log.h"
+#include "timeslice/account.h"
+#include "timeslice/captures.h"
 
 #define TRY_AGAIN (1000 * TIMESLICE_MS)
 #define LONGEST_SLEEP (20 * TIMESLICE_MS)
@@ -21,8 +25,6 @@ void timeslice_threads_failed(void) {
                     "share of the GPU's time. Raise the limit on processes (ulimit -u, pids.max), or allow threads in its seccomp profile.");
 }
 
-void timeslice_threadless_in_child(void) { again_at = 0; }
-
 bool timeslice_threadless_before(struct timeslice_card *card) {
     uint64_t now, at;
     if (__atomic_load_n(&card->share, __ATOMIC_RELAXED) >= TIMESLICE_WHOLE) return false;
@@ -36,5 +38,10 @@ bool timeslice_threadless_before(struct timeslice_card *card) {
 
 void timeslice_threadless_after(struct timeslice_card *card) {
     /* During a capture nobody may wait for a context: a quantum stays charged. */
-    if (timeslice_wait_here()) timeslice_account_correct(card, timeslice_now() - since, &paid);
+    if (timeslice_wait_for_current()) timeslice_account_correct(card, timeslice_now() - since, &paid);
 }
+
+static void in_child(void) { again_at = 0; }
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_THREADLESS, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

@@ -2,47 +2,28 @@
 #define _GNU_SOURCE
 #include "timeslice/timeslice.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
 
 #include "base/driver.h"
+#include "base/fork_handlers.h"
 #include "base/pthread_compat.h"
 #include "timeslice/card.h"
+#include "timeslice/drainer.h"
+#include "timeslice/keeper.h"
+#include "timeslice/threadless.h"
 
 enum { ONE_WAIT_MS = 100 };
 
-struct timeslice_process timeslice_process = {.wake = GPUTILE_GUARDED_FD_NONE, .woken = GPUTILE_GUARDED_FD_NONE};
 static pthread_mutex_t start_mutex = PTHREAD_MUTEX_INITIALIZER;
 static bool started;
 /* Calls of this thread that are inside each other: only the outermost passes the gate. */
 static _Thread_local int depth;
 static _Thread_local enum { NOT, BY_GATE, BY_ITSELF } passed;
 static _Thread_local int cancelling; /* a thread that is cancelled here would never be counted as finished */
-
-uint64_t timeslice_now(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-void timeslice_wake_keeper(void) {
-    if (gputile_guarded_fd_is_ours(&timeslice_process.wake) && send(timeslice_process.wake.fd, "", 1, MSG_NOSIGNAL) < 0) return; /* full: it is awake */
-}
-
-void timeslice_set_gate(struct timeslice_card *card, enum timeslice_gate gate, uint64_t end) {
-    pthread_mutex_lock(&card->mutex);
-    __atomic_store_n(&card->end, end, __ATOMIC_RELAXED);
-    __atomic_store_n(&card->gate, gate, __ATOMIC_SEQ_CST);
-    pthread_cond_broadcast(&card->changed);
-    pthread_mutex_unlock(&card->mutex);
-}
-
-bool timeslice_drained(struct timeslice_card *card) {
-    uint64_t passes = __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST);
-    return !TIMESLICE_INSIDE(passes) && TIMESLICE_FINISHED(passes) == __atomic_load_n(&card->drained, __ATOMIC_ACQUIRE);
-}
 
 /* Whether a thread that is counted in `passes` may submit now. */
 static bool open_to(struct timeslice_card *card, uint64_t passes) {
@@ -130,20 +111,6 @@ static void prepare(void) {
     pthread_condattr_destroy(&monotonic);
 }
 
-void timeslice_in_child(void) {
-    /* The descriptors are the parent's: its end must be seen even while this process lives. */
-    gputile_guarded_fd_close(&timeslice_process.wake);
-    gputile_guarded_fd_close(&timeslice_process.woken);
-    timeslice_process.count = 0; /* the cards' locks may be those of threads that are not here */
-    timeslice_process.ended = false;
-    pthread_mutex_init(&start_mutex, NULL);
-    timeslice_keeper_in_child();
-    timeslice_drain_in_child();
-    timeslice_threadless_in_child();
-    depth = 0, passed = NOT;
-    started = timeslice_process.running = timeslice_process.threadless = false;
-}
-
 int timeslice_start(const char *socket_path, unsigned card_count, const char *const *uuids) {
     if (!socket_path || strlen(socket_path) >= sizeof timeslice_process.socket_path || card_count > GPUTILE_MOST_CARDS) return -1;
     if (!*socket_path) return 0;
@@ -200,3 +167,12 @@ void timeslice_after(int number, void *stream) {
     passed = NOT;
     pthread_setcancelstate(cancelling, NULL);
 }
+
+static void in_child(void) {
+    pthread_mutex_init(&start_mutex, NULL);
+    depth = 0, passed = NOT;
+    started = false;
+}
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_TIMESLICE, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

@@ -11,19 +11,10 @@
  * process. Returns 0, or -1 if this process must not submit work at all. */
 int timeslice_start(const char *socket_path, unsigned card_count, const char *const *uuids);
 
-/* In a child made by fork, which has to start anew: it has neither the threads nor the turns of its parent. */
-void timeslice_in_child(void);
-
 /* Before work is submitted on a card; may block. */
 void timeslice_before(int card, void *stream);
 
 /* After the submitting call returned, whatever it returned. */
 void timeslice_after(int card, void *stream);
-
-/* Before a context is destroyed: nothing in here uses it any more when this returns. Any thread. */
-void timeslice_forget_context(void *context);
-
-/* 1 before a call that begins to capture a graph, -1 after it if it failed, and -1 after one that ends a capture. */
-void timeslice_count_capture(int change);
 
 #endif

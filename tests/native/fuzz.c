@@ -15,8 +15,10 @@
 
 #include "accounting/limits.h"
 #include "accounting/shared_usage.h"
-#include "timeslice/card.h"
+#include "base/fork_handlers.h"
 #include "timeslice/arbiter_link.h"
+#include "timeslice/card.h"
+#include "timeslice/share_file.h"
 
 enum { MOST = 65536 };
 
@@ -84,7 +86,7 @@ void fuzz_usage(const uint8_t *data, size_t size) {
         }
         gputile_shared_usage_used(GPUTILE_MOST_CARDS - 1);
     }
-    gputile_shared_usage_before_fork(), gputile_shared_usage_in_child(); /* forgets the file, as a child does */
+    gputile_before_fork(), gputile_after_fork_in_child(); /* forgets the file, as a child does */
     for (int open_still = file; open_still < file + 8; open_still++) close(open_still);
 }
 

@@ -8,7 +8,6 @@
  * The cards' UUIDs are in the environment variable UUIDS, separated by commas; thread i uses card i modulo their number.
  */
 #define _GNU_SOURCE
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,7 +20,6 @@
 #include <unistd.h>
 
 #include "base/driver.h"
-#include "hooks/init.h"
 #include "accounting/shared_usage.h"
 #include "timeslice/timeslice.h"
 
@@ -39,22 +37,6 @@ static useconds_t pause_us;
 static uint64_t launched;
 static pthread_barrier_t all;
 static int goes_on, joint;
-
-const struct gputile_driver *gputile_driver(void) {
-    static struct gputile_driver driver;
-    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-    static int loaded;
-    pthread_mutex_lock(&mutex);
-    if (!loaded) {
-#define X(field, symbol, parameters) *(void **)&driver.field = dlsym(RTLD_DEFAULT, symbol);
-        GPUTILE_DRIVER_FUNCTIONS(X)
-        loaded = 1;
-    }
-    pthread_mutex_unlock(&mutex);
-    return &driver;
-}
-
-void gputile_log(const char *format, ...) { fprintf(stderr, "%s\n", format); }
 
 static uint64_t now(void) {
     struct timespec t;

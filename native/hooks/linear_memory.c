@@ -1,10 +1,10 @@
 /* Linear memory, arrays and imports: each call reserves what it will take before the driver is asked, and gives it
  * back when the driver refuses. Freeing goes the other way: first the driver, then the count. */
-#include "accounting/cards.h"
-#include "hooks/hook_table.h"
-#include "hooks/init.h"
 #include "accounting/allocation_table.h"
 #include "accounting/pools.h"
+#include "base/log.h"
+#include "hooks/current_card.h"
+#include "hooks/hook_table.h"
 
 struct request {
     int card;
@@ -12,7 +12,7 @@ struct request {
 };
 
 static CUresult ask(struct request *request, uint64_t bytes) {
-    CUresult result = gputile_current(&request->card, &request->context);
+    CUresult result = gputile_current_card_and_owner(&request->card, &request->context);
     request->bytes = bytes;
     return result == CUDA_SUCCESS ? gputile_reserve_or_trim(request->card, bytes) : result;
 }
@@ -23,13 +23,24 @@ static CUresult settle(const struct request *request, CUresult result, enum gput
     return result;
 }
 
-/* Freeing: the table forgets the pointer before the driver can hand out the same address again, its bytes after they are free. */
-#define RELEASE(kind, key, call)                                                        \
-    struct gputile_allocation taken;                                                       \
-    const bool held = gputile_allocation_take(kind, (uint64_t)(uintptr_t)(key), &taken);   \
-    const CUresult result = call;                                                       \
-    if (held && result != CUDA_SUCCESS) gputile_allocation_add(taken);                     \
-    else if (held) gputile_give_back(taken.card, taken.bytes);
+/* Freeing: the table forgets the pointer before the driver can hand out the same address again, the bytes are given back
+ * after they are free. */
+struct freeing {
+    bool held;
+    struct gputile_allocation taken;
+};
+
+static struct freeing begin_free(enum gputile_allocation_kind kind, uint64_t key) {
+    struct freeing freeing;
+    freeing.held = gputile_allocation_take(kind, key, &freeing.taken);
+    return freeing;
+}
+
+static CUresult end_free(const struct freeing *freeing, CUresult result) {
+    if (freeing->held && result != CUDA_SUCCESS) gputile_allocation_add(freeing->taken);
+    else if (freeing->held) gputile_give_back(freeing->taken.card, freeing->taken.bytes);
+    return result;
+}
 
 /* Functions of CUDA before 3.2, with 32-bit device pointers: nothing of today can use them. */
 static CUresult too_old(const char *name) {
@@ -86,19 +97,22 @@ GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, 
 }
 
 GPUTILE_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
-    RELEASE(GPUTILE_LINEAR, pointer, CALL_REAL(cuMemFree, cuMemFree_v2, pointer))
+    const struct freeing freeing = begin_free(GPUTILE_LINEAR, pointer);
+    const CUresult result = end_free(&freeing, CALL_REAL(cuMemFree, cuMemFree_v2, pointer));
     gputile_pools_settle();
     return result;
 }
 
 GPUTILE_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    RELEASE(GPUTILE_LINEAR, pointer, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync, pointer, stream))
+    const struct freeing freeing = begin_free(GPUTILE_LINEAR, pointer);
+    const CUresult result = end_free(&freeing, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync, pointer, stream));
     gputile_pools_freed();
     return result;
 }
 
 GPUTILE_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    RELEASE(GPUTILE_LINEAR, pointer, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync_ptsz, pointer, stream))
+    const struct freeing freeing = begin_free(GPUTILE_LINEAR, pointer);
+    const CUresult result = end_free(&freeing, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync_ptsz, pointer, stream));
     gputile_pools_freed();
     return result;
 }
@@ -154,8 +168,8 @@ GPUTILE_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DE
 }
 
 GPUTILE_EXPORT CUresult cuArrayDestroy(CUarray array) {
-    RELEASE(GPUTILE_ARRAY, array, CALL_REAL(cuArrayDestroy, cuArrayDestroy, array))
-    return result;
+    const struct freeing freeing = begin_free(GPUTILE_ARRAY, (uintptr_t)array);
+    return end_free(&freeing, CALL_REAL(cuArrayDestroy, cuArrayDestroy, array));
 }
 
 GPUTILE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
@@ -168,8 +182,8 @@ GPUTILE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CU
 }
 
 GPUTILE_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    RELEASE(GPUTILE_ARRAY, array, CALL_REAL(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, array))
-    return result;
+    const struct freeing freeing = begin_free(GPUTILE_ARRAY, (uintptr_t)array);
+    return end_free(&freeing, CALL_REAL(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, array));
 }
 
 /* Memory of another API, Vulkan's say, which nobody has counted yet. */
@@ -183,6 +197,6 @@ GPUTILE_EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const C
 }
 
 GPUTILE_EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
-    RELEASE(GPUTILE_EXTERNAL, memory, CALL_REAL(cuDestroyExternalMemory, cuDestroyExternalMemory, memory))
-    return result;
+    const struct freeing freeing = begin_free(GPUTILE_EXTERNAL, (uintptr_t)memory);
+    return end_free(&freeing, CALL_REAL(cuDestroyExternalMemory, cuDestroyExternalMemory, memory));
 }

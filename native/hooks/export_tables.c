@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "hooks/hook_table.h"
-#include "hooks/init.h"
 
 enum { UUID_TEXT = 37, MOST_NAMED = 32 };
 
 static const char *const known[] = {
 #define X(name, uuid) uuid,
-#include "hooks/exports.def"
+#include "hooks/export_tables.def"
 #undef X
 };
 

@@ -1,0 +1,34 @@
+/* Finds the loaded libcuda.so.1, its functions by their symbols, and keeps it loaded. */
+#define _GNU_SOURCE
+#include "base/driver.h"
+
+#include <dlfcn.h>
+
+#include "base/elf_symbols.h"
+#include "base/libc_symbols.h"
+
+void *gputile_driver_symbol(const char *symbol) { return gputile_elf_symbol("libcuda.so", symbol); }
+
+bool gputile_driver_is_loaded(void) { return gputile_driver_symbol("cuInit") != NULL; }
+
+void gputile_pin_driver(void) {
+    static int pinned;
+    if (__atomic_load_n(&pinned, __ATOMIC_RELAXED) || !gputile_driver_is_loaded()) return;
+    void *(*open_library)(const char *, int) = gputile_libc_symbol("dlopen");
+    char *(*last_error)(void) = gputile_libc_symbol("dlerror");
+    __atomic_store_n(&pinned, 1, __ATOMIC_RELAXED);
+    /* An error stays for the next dlerror, where the program would take it for its own. */
+    if (open_library && !open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) && last_error) last_error();
+}
+
+const struct gputile_driver *gputile_driver(void) {
+    static struct gputile_driver driver;
+    static int loaded;
+    if (__atomic_load_n(&loaded, __ATOMIC_ACQUIRE) || !gputile_driver_is_loaded()) return &driver;
+    /* Two threads may both come here: they write the same. */
+#define X(field, symbol, parameters) __atomic_store_n((void **)&driver.field, gputile_driver_symbol(symbol), __ATOMIC_RELAXED);
+    GPUTILE_DRIVER_FUNCTIONS(X)
+#undef X
+    __atomic_store_n(&loaded, 1, __ATOMIC_RELEASE);
+    return &driver;
+}

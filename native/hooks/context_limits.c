@@ -1,0 +1,61 @@
+/* The limits of a context, of which some set memory aside: cuCtxSetLimit. */
+#define _GNU_SOURCE
+#include <pthread.h>
+
+#include "accounting/allocation_table.h"
+#include "accounting/pools.h"
+#include "base/driver.h"
+#include "base/fork_handlers.h"
+#include "hooks/current_card.h"
+#include "hooks/hook_table.h"
+
+/* Recursive, since the driver is called with it held: a profiler's callback may come back here in the same thread. */
+static pthread_mutex_t limit_mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+/* What a limit of a context lets kernels take later, without a call that could be counted. */
+static uint64_t set_aside(int limit, size_t value, CUdevice device) {
+    enum { DEFAULT_STACK = 1024 };
+    int processors = 0, threads = 0;
+    uint64_t bytes;
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value;
+    if (limit != CU_LIMIT_STACK_SIZE || value <= DEFAULT_STACK) return 0;
+    gputile_driver()->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    gputile_driver()->cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
+    return __builtin_mul_overflow(value - DEFAULT_STACK, (uint64_t)processors * (uint64_t)threads, &bytes) ? UINT64_MAX : bytes;
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value);
+
+/* Only the difference is reserved or given back: a new size takes the place of the old one. */
+static CUresult resize(int limit, size_t value, int card, uint64_t bytes, uint64_t context) {
+    struct gputile_allocation held = {.bytes = 0};
+    const uint64_t key = context + (uint64_t)limit;
+    bool had = gputile_allocation_find(GPUTILE_HEAP, key, &held);
+    uint64_t more = bytes > held.bytes ? bytes - held.bytes : 0;
+    CUresult result = more ? gputile_reserve_or_trim(card, more) : CUDA_SUCCESS;
+    if (result != CUDA_SUCCESS) return result;
+    result = CALL_REAL(cuCtxSetLimit, cuCtxSetLimit, limit, value);
+    if (result != CUDA_SUCCESS) return gputile_give_back(card, more), result;
+    if (had && !gputile_allocation_take(GPUTILE_HEAP, key, &held)) return gputile_give_back(card, more), result; /* the context is gone */
+    if (held.bytes > bytes) gputile_give_back(card, held.bytes - bytes);
+    if (bytes) gputile_allocation_add((struct gputile_allocation){GPUTILE_HEAP, key, card, bytes, context, 1});
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
+    uint64_t context;
+    CUdevice device;
+    int card;
+    CUresult result = gputile_current_card_and_owner(&card, &context);
+    if (result == CUDA_SUCCESS) result = gputile_driver()->cuCtxGetDevice(&device);
+    if (result != CUDA_SUCCESS) return result;
+    pthread_mutex_lock(&limit_mutex);
+    result = resize(limit, value, card, set_aside(limit, value, device), context);
+    pthread_mutex_unlock(&limit_mutex);
+    return result;
+}
+
+static void in_child(void) { limit_mutex = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; }
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_CONTEXT_LIMITS, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

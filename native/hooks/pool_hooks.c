@@ -1,0 +1,126 @@
+/* Stream-ordered memory and its pools: an allocation makes room in its pool before the driver is asked. */
+#include <stddef.h>
+
+#include "accounting/memory_location.h"
+#include "accounting/pools.h"
+#include "base/driver.h"
+#include "hooks/hook_table.h"
+#include "hooks/init.h"
+
+CUresult cuMemPoolDestroy(CUmemoryPool handle);
+
+GPUTILE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *props) {
+    CUdevice device;
+    int card;
+    if (!props) return CUDA_ERROR_INVALID_VALUE;
+    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
+    if (!gputile_pools_place(&props->location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
+    gputile_pools_lock();
+    CUresult result = CALL_REAL(cuMemPoolCreate, cuMemPoolCreate, made, props);
+    if (result == CUDA_SUCCESS && !gputile_pools_add(*made, device, card)) {
+        CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, *made);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    gputile_pools_unlock();
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool handle) {
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
+    gputile_pools_lock();
+    CUresult result = gputile_pools_destroy(handle);
+    gputile_pools_unlock();
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
+    CUresult result = CALL_REAL(cuMemPoolTrimTo, cuMemPoolTrimTo, pool, keep);
+    gputile_pools_settle();
+    return result;
+}
+
+static bool is_capturing(CUstream stream, bool per_thread) {
+    int status = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (per_thread && !stream) stream = CU_STREAM_PER_THREAD;
+    return gputile_driver()->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+/* Find the pool and make room in it. `need->pool` is NULL where there is nothing to count: what is captured becomes a
+ * graph's node. The pools are locked if this succeeds with a pool, until the allocation has ended. */
+static CUresult begin_allocation(CUmemoryPool handle, CUstream stream, bool per_thread, struct gputile_need *need) {
+    CUdevice device = -1;
+    need->pool = NULL;
+    if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
+    if (!gputile_driver()->cuCtxGetDevice) return CUDA_ERROR_NOT_INITIALIZED;
+    if (is_capturing(stream, per_thread)) return CUDA_SUCCESS;
+    CUresult result = handle ? CUDA_SUCCESS : gputile_device_of_stream(stream, &device);
+    if (result != CUDA_SUCCESS) return result;
+    gputile_pools_lock();
+    result = gputile_pools_find(handle, device, &need->pool);
+    if (result == CUDA_SUCCESS && !gputile_pools_make_room(need)) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) gputile_pools_unlock();
+    return result;
+}
+
+/* The pool grew over the limit, by more than its grain: the caller gets no memory, the pool gives up what it can. */
+static CUresult undo(CUdeviceptr pointer, CUstream stream) {
+    gputile_driver()->cuMemFreeAsync(pointer, stream);
+    gputile_driver()->cuStreamSynchronize(stream);
+    gputile_pools_trim();
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult end_allocation(CUresult result, const struct gputile_need *need, const CUdeviceptr *pointer, CUstream stream) {
+    bool within = !need->pool || gputile_pools_leave(need, 1);
+    return !within && result == CUDA_SUCCESS ? undo(*pointer, stream) : result;
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    struct gputile_need need = {.bytes = bytes};
+    CUresult result = begin_allocation(NULL, stream, false, &need);
+    if (result != CUDA_SUCCESS) return result;
+    return end_allocation(CALL_REAL(cuMemAllocAsync, cuMemAllocAsync, pointer, bytes, stream), &need, pointer, stream);
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream) {
+    struct gputile_need need = {.bytes = bytes};
+    CUresult result = begin_allocation(NULL, stream, true, &need);
+    if (result != CUDA_SUCCESS) return result;
+    return end_allocation(CALL_REAL(cuMemAllocAsync, cuMemAllocAsync_ptsz, pointer, bytes, stream), &need, pointer, stream);
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    struct gputile_need need = {.bytes = bytes};
+    CUresult result = begin_allocation(pool, stream, false, &need);
+    if (result != CUDA_SUCCESS) return result;
+    result = CALL_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, pointer, bytes, pool, stream);
+    return end_allocation(result, &need, pointer, stream);
+}
+
+GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    struct gputile_need need = {.bytes = bytes};
+    CUresult result = begin_allocation(pool, stream, true, &need);
+    if (result != CUDA_SUCCESS) return result;
+    result = CALL_REAL(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync_ptsz, pointer, bytes, pool, stream);
+    return end_allocation(result, &need, pointer, stream);
+}
+
+/* Pools return memory to the card when the host waits for the device. */
+static CUresult settled(CUresult result) {
+    gputile_pools_settle();
+    return result;
+}
+
+GPUTILE_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
+    return settled(CALL_REAL(cuStreamSynchronize, cuStreamSynchronize, stream));
+}
+
+GPUTILE_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    return settled(CALL_REAL(cuStreamSynchronize, cuStreamSynchronize_ptsz, stream));
+}
+
+GPUTILE_EXPORT CUresult cuCtxSynchronize(void) { return settled(CALL_REAL(cuCtxSynchronize, cuCtxSynchronize, )); }
+
+GPUTILE_EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
+    return settled(CALL_REAL(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, device));
+}

@@ -1,0 +1,46 @@
+/* The cards of this process, and the gate of each. */
+#define _GNU_SOURCE
+#include "timeslice/card.h"
+
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/fork_handlers.h"
+
+struct timeslice_process timeslice_process = {.wake = GPUTILE_GUARDED_FD_NONE, .woken = GPUTILE_GUARDED_FD_NONE};
+
+uint64_t timeslice_now(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+uint64_t timeslice_quantum(void) { return __atomic_load_n(&timeslice_process.quantum, __ATOMIC_RELAXED); }
+
+void timeslice_wake_keeper(void) {
+    if (gputile_guarded_fd_is_ours(&timeslice_process.wake) && send(timeslice_process.wake.fd, "", 1, MSG_NOSIGNAL) < 0) return; /* full: it is awake */
+}
+
+void timeslice_set_gate(struct timeslice_card *card, enum timeslice_gate gate, uint64_t end) {
+    pthread_mutex_lock(&card->mutex);
+    __atomic_store_n(&card->end, end, __ATOMIC_RELAXED);
+    __atomic_store_n(&card->gate, (int)gate, __ATOMIC_SEQ_CST);
+    pthread_cond_broadcast(&card->changed);
+    pthread_mutex_unlock(&card->mutex);
+}
+
+bool timeslice_drained(struct timeslice_card *card) {
+    uint64_t passes = __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST);
+    return !TIMESLICE_INSIDE(passes) && TIMESLICE_FINISHED(passes) == __atomic_load_n(&card->drained, __ATOMIC_ACQUIRE);
+}
+
+static void in_child(void) {
+    /* The descriptors are the parent's: its end must be seen even while this process lives. */
+    gputile_guarded_fd_close(&timeslice_process.wake);
+    gputile_guarded_fd_close(&timeslice_process.woken);
+    timeslice_process.count = 0; /* the cards' locks may be those of threads that are not here */
+    timeslice_process.ended = timeslice_process.running = timeslice_process.threadless = false;
+}
+
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_TIMESLICE_CARDS, .in_child = in_child};
+static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;
