@@ -8,7 +8,7 @@ PARTS ?= stateful
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e docs soak bench cluster policies lock clean
+.PHONY: help demo test quick lint types imports unit e2e docs soak bench cluster policies layouts lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -63,6 +63,10 @@ cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
 
 policies: $(STAMP) ## write the lists of the policies in CEL from the constants of the rules in Python
 	@$(BIN)/python -m tests.chart.cel_lists
+
+layouts: $(STAMP) ## write the C headers of what C and Python have in common, and the include graph
+	@$(BIN)/python native/layouts.py
+	@$(BIN)/python -m tests.native.includes
 
 lock: $(STAMP) ## re-resolve requirements/*.txt (versions and hashes, no addresses)
 	@$(BIN)/uv pip compile -q --upgrade --generate-hashes --python-version 3.11 --no-header requirements/uv.in -o requirements/uv.txt

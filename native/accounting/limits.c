@@ -60,7 +60,8 @@ static const char *take(int count, char *word[MOST_WORDS], struct gputile_limits
         return NULL;
     }
     if (count == 2 && !strcmp(word[0], "turn")) {
-        if (strlen(word[1]) >= sizeof limits->timeslice_socket || word[1][0] != '/') return "the socket's path is not absolute or too long";
+        if (strlen(word[1]) >= sizeof limits->timeslice_socket || word[1][0] != '/')
+            return "the socket's path is not absolute or too long";
         strcpy(limits->timeslice_socket, word[1]);
         return NULL;
     }
@@ -81,7 +82,7 @@ const char *gputile_limits_parse(const char *text, size_t length, struct gputile
         at += size + 1;
         if (line == 0) {
             if (count != 2 || strcmp(word[0], "gputile")) return "it is not a limits file";
-            if (strcmp(word[1], "1")) return "its version is not 1";
+            if (strcmp(word[1], GPUTILE_LIMITS_VERSION)) return "its version is not " GPUTILE_LIMITS_VERSION;
         } else if (count == 1 && !strcmp(word[0], "end")) {
             if (at != length) return "it goes on after its end";
             return limits->count ? NULL : "it names no card";

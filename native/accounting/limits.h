@@ -14,7 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GPUTILE_MOST_CARDS = 16, GPUTILE_UUID_SIZE = 64, GPUTILE_LIMITS_MOST_BYTES = 8192, GPUTILE_DEFAULT_OVERHEAD_MIB = 1024 };
+#include "base/layouts.h"
+
+enum { GPUTILE_DEFAULT_OVERHEAD_MIB = 1024 };
 
 struct gputile_card {
     char uuid[GPUTILE_UUID_SIZE];
@@ -26,7 +28,7 @@ struct gputile_limits {
     unsigned count;
     struct gputile_card card[GPUTILE_MOST_CARDS];
     uint64_t overhead_bytes;
-    char timeslice_socket[108]; /* sizeof sockaddr_un.sun_path; "" for none */
+    char timeslice_socket[GPUTILE_SOCKET_PATH_SIZE]; /* "" for none */
 };
 
 /* Parse a file's content; return NULL, or what is wrong with it. */

@@ -12,35 +12,20 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "accounting/limits.h"
 #include "base/fork_handlers.h"
 #include "base/guarded_fd.h"
+#include "base/layouts.h"
 
 #ifndef F_OFD_GETLK
 enum { F_OFD_GETLK = 36, F_OFD_SETLK = 37, F_OFD_SETLKW = 38 };
 #endif
 
-enum { MAGIC = 0x65747067, VERSION = 1, NO_SLOT = -1 };
-/* Bytes behind the file's end that are only ever locked: one for all slots, then one for each. */
-enum { LOCK_ALL = GPUTILE_USAGE_BYTES, LOCK_SLOTS };
-
-struct slot {
-    int32_t pid; /* 0: free. In the namespace of the container, where all of its processes see each other. */
-    uint32_t unused;
-    uint64_t started; /* clock ticks after boot, /proc/<pid>/stat */
-};
-
-struct usage {
-    uint32_t magic, version, top, unused; /* top: slots from here on were never taken */
-    struct slot slot[GPUTILE_USAGE_SLOTS];
-    uint64_t used[GPUTILE_MOST_CARDS][GPUTILE_USAGE_SLOTS]; /* bytes */
-    uint64_t word[GPUTILE_MOST_CARDS];
-};
-_Static_assert(sizeof(struct usage) <= GPUTILE_USAGE_BYTES, "the table does not fit into its file");
+enum { NO_SLOT = -1 };
+_Static_assert(sizeof(struct gputile_usage) <= GPUTILE_USAGE_BYTES, "the table does not fit into its file");
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* a file's lock does not keep threads apart */
 static int cancelling; /* of the thread that has the mutex */
-static struct usage *usage;
+static struct gputile_usage *usage;
 static char usage_path[256];
 /* Two descriptions of the same file. With one it is locked for a moment. The other is what the table is mapped
  * from and what the slot is locked with: a program that closes the number does not lose that lock. A child made by
@@ -85,13 +70,13 @@ static void end_alone(void) {
 
 static bool enter(void) {
     begin_alone();
-    if (usage && still_open() && file_lock(&lock_file, F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return true;
+    if (usage && still_open() && file_lock(&lock_file, F_OFD_SETLKW, GPUTILE_USAGE_LOCK_ALL, F_WRLCK)) return true;
     end_alone();
     return false;
 }
 
 static void leave(void) {
-    file_lock(&lock_file, F_OFD_SETLK, LOCK_ALL, F_UNLCK);
+    file_lock(&lock_file, F_OFD_SETLK, GPUTILE_USAGE_LOCK_ALL, F_UNLCK);
     end_alone();
 }
 
@@ -130,9 +115,9 @@ static bool runs_a_program(int pid) {
 /* Dead: no process has its lock any more, and it has ended, or become another program by exec. The lock alone would
  * mislead: of what an ending process has, it may go before the driver's memory does. */
 static bool is_dead(int index) {
-    const struct slot *slot = &usage->slot[index];
+    const struct gputile_usage_slot *slot = &usage->slot[index];
     bool ended;
-    if (!slot->pid || index == own_slot || file_lock(&lock_file, F_OFD_GETLK, LOCK_SLOTS + index, F_WRLCK)) return false;
+    if (!slot->pid || index == own_slot || file_lock(&lock_file, F_OFD_GETLK, GPUTILE_USAGE_LOCK_SLOTS + index, F_WRLCK)) return false;
     if (slot->pid == getpid()) return true; /* what this process was before exec */
     if (kill(slot->pid, 0) == -1 && errno == ESRCH) return true;
     uint64_t started = start_of(slot->pid, &ended);
@@ -158,7 +143,7 @@ static const char *take_slot(void) {
     bool ended;
     for (int round = 0; round < 2; round++, reap())
         for (int i = 0; i < GPUTILE_USAGE_SLOTS; i++) {
-            if (usage->slot[i].pid || !file_lock(&slot_file, F_OFD_SETLK, LOCK_SLOTS + i, F_WRLCK)) continue;
+            if (usage->slot[i].pid || !file_lock(&slot_file, F_OFD_SETLK, GPUTILE_USAGE_LOCK_SLOTS + i, F_WRLCK)) continue;
             for (unsigned card = 0; card < GPUTILE_MOST_CARDS; card++) usage->used[card][i] = 0;
             usage->slot[i].started = start_of(getpid(), &ended);
             usage->slot[i].pid = getpid();
@@ -186,7 +171,7 @@ static const char *map(const char *path) {
     if (!open_file(&slot_file, path) || !open_file(&lock_file, path))
         return errno == ENOENT ? "it does not exist" : strerror(errno);
     if (lseek(lock_file.fd, 0, SEEK_END) < GPUTILE_USAGE_BYTES) return "it is too short";
-    void *mapped = mmap(NULL, sizeof(struct usage), PROT_READ | PROT_WRITE, MAP_SHARED, slot_file.fd, 0);
+    void *mapped = mmap(NULL, sizeof(struct gputile_usage), PROT_READ | PROT_WRITE, MAP_SHARED, slot_file.fd, 0);
     if (mapped == MAP_FAILED) return strerror(errno);
     usage = mapped;
     snprintf(usage_path, sizeof usage_path, "%s", path);
@@ -194,10 +179,10 @@ static const char *map(const char *path) {
 }
 
 static const char *begin(void) {
-    if (!file_lock(&lock_file, F_OFD_SETLKW, LOCK_ALL, F_WRLCK)) return strerror(errno);
-    if (!usage->magic && !usage->version) usage->version = VERSION, usage->magic = MAGIC;
-    const char *wrong = usage->magic == MAGIC && usage->version == VERSION ? take_slot() : "it is damaged";
-    file_lock(&lock_file, F_OFD_SETLK, LOCK_ALL, F_UNLCK);
+    if (!file_lock(&lock_file, F_OFD_SETLKW, GPUTILE_USAGE_LOCK_ALL, F_WRLCK)) return strerror(errno);
+    if (!usage->magic && !usage->version) usage->version = GPUTILE_USAGE_VERSION, usage->magic = GPUTILE_USAGE_MAGIC;
+    const char *wrong = usage->magic == GPUTILE_USAGE_MAGIC && usage->version == GPUTILE_USAGE_VERSION ? take_slot() : "it is damaged";
+    file_lock(&lock_file, F_OFD_SETLK, GPUTILE_USAGE_LOCK_ALL, F_UNLCK);
     return wrong;
 }
 

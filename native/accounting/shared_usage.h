@@ -13,8 +13,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { GPUTILE_USAGE_SLOTS = 512, GPUTILE_USAGE_BYTES = 1 << 18 };
-
 /* Open the file and take a slot; return NULL, or what is wrong. Called again it does nothing. */
 const char *gputile_shared_usage_open(const char *path);
 

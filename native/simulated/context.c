@@ -10,7 +10,7 @@ enum { MOST_DEPTH = 16 };
 #define MOST_HEAP (768 * SIMULATED_MIB) /* a larger heap is refused */
 static _Thread_local struct context *stack[MOST_DEPTH];
 static _Thread_local int depth;
-static struct { struct context context; int retained; } primary[MOST_CARDS];
+static struct { struct context context; int retained; } primary[SIMULATED_MOST_CARDS];
 
 static struct context *spare; /* destroyed ones */
 
@@ -22,7 +22,7 @@ int current_device(void) { return current_context() ? current_context()->device 
 EXPORT CUresult cuInit(unsigned flags) { return flags ? CUDA_ERROR_INVALID_VALUE : simulated_open(); }
 
 EXPORT CUresult cuDriverGetVersion(int *version) {
-    *version = machine ? (int)machine->driver_version : 13000;
+    *version = machine ? (int)machine->header.driver_version : 13000;
     return CUDA_SUCCESS;
 }
 

@@ -7,7 +7,7 @@ struct node { int type; uint64_t ns; CUDA_MEM_ALLOC_NODE_PARAMS alloc; struct gr
 struct graph { size_t count; struct node *node[256]; };
 struct exec { struct graph *graph; };
 
-static struct { size_t reserved, used; } pools[MOST_CARDS];
+static struct { size_t reserved, used; } pools[SIMULATED_MOST_CARDS];
 static uint64_t next_address = 0x600000000000;
 
 void graphs_in_child(void) { memset(pools, 0, sizeof pools); }
@@ -83,7 +83,7 @@ EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, C
 EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t n) { return (void)error, (void)log, (void)n, instantiate(exec, graph); }
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) { return free(exec), CUDA_SUCCESS; }
 
-struct sums { size_t allocated[MOST_CARDS], freed[MOST_CARDS]; uint64_t ns; };
+struct sums { size_t allocated[SIMULATED_MOST_CARDS], freed[SIMULATED_MOST_CARDS]; uint64_t ns; };
 static void sum(struct graph *graph, struct sums *sums) {
     for (size_t i = 0; i < graph->count; i++) {
         struct node *node = graph->node[i];
@@ -105,11 +105,11 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
     sum(((struct exec *)exec)->graph, &sums);
     pthread_mutex_lock(&simulated_mutex);
-    for (int i = 0; i < MOST_CARDS && !result; i++) {
+    for (int i = 0; i < SIMULATED_MOST_CARDS && !result; i++) {
         size_t need = pools[i].used + sums.allocated[i];
         if (need > pools[i].reserved && !(result = take(i, need - pools[i].reserved))) pools[i].reserved = need;
     }
-    for (int i = 0; i < MOST_CARDS && !result; i++) pools[i].used += sums.allocated[i] - sums.freed[i];
+    for (int i = 0; i < SIMULATED_MOST_CARDS && !result; i++) pools[i].used += sums.allocated[i] - sums.freed[i];
     pthread_mutex_unlock(&simulated_mutex);
     if (!result) submit(stream, sums.ns, true);
     return result;

@@ -10,10 +10,10 @@
 
 enum { MEMORY_LOCK = 1 << 20, SLOT_LOCKS = (1 << 20) + 1 }; /* bytes far beyond the file, locked only */
 
-struct machine *machine;
+struct simulated_machine *machine;
 pthread_mutex_t simulated_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t memory_mutex = PTHREAD_MUTEX_INITIALIZER;
-static int machine_fd = -1, slot_fd = -1, own_slot = -1, visible[MOST_CARDS], visible_cards;
+static int machine_fd = -1, slot_fd = -1, own_slot = -1, visible[SIMULATED_MOST_CARDS], visible_cards;
 
 static int lock_with(int fd, int command, off_t start, short type) {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
@@ -41,10 +41,10 @@ static void unlock_memory(void) {
 
 /* Give back what dead processes held. The memory lock is held. */
 static void reap(void) {
-    for (int i = 0; i < MOST_PROCESSES; i++) {
-        struct process *p = &machine->process[i];
+    for (int i = 0; i < SIMULATED_MOST_PROCESSES; i++) {
+        struct simulated_process *p = &machine->process[i];
         if (!p->pid || i == own_slot || lock(F_OFD_GETLK, SLOT_LOCKS + i, F_WRLCK)) continue;
-        for (unsigned c = 0; c < machine->cards; c++) machine->card[c].used -= p->used[c], p->used[c] = 0;
+        for (unsigned c = 0; c < machine->header.cards; c++) machine->card[c].used -= p->used[c], p->used[c] = 0;
         p->pid = 0;
     }
 }
@@ -52,13 +52,13 @@ static void reap(void) {
 static void see(const char *list) {
     char copy[512], *rest, *word;
     if (!list) {
-        for (unsigned i = 0; i < machine->cards; i++) visible[visible_cards++] = (int)i;
+        for (unsigned i = 0; i < machine->header.cards; i++) visible[visible_cards++] = (int)i;
         return;
     }
     snprintf(copy, sizeof copy, "%s", list);
     for (word = strtok_r(copy, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
         int found = -1;
-        for (unsigned i = 0; i < machine->cards; i++) {
+        for (unsigned i = 0; i < machine->header.cards; i++) {
             const unsigned char *u = machine->card[i].uuid;
             char name[48];
             snprintf(name, sizeof name, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
@@ -91,12 +91,12 @@ CUresult simulated_open(void) {
     if (!machine && path && (machine_fd = open(path, O_RDWR | O_CLOEXEC)) >= 0) {
         void *map = mmap(NULL, sizeof *machine, PROT_READ | PROT_WRITE, MAP_SHARED, machine_fd, 0);
         slot_fd = open(path, O_RDWR | O_CLOEXEC);
-        if (map != MAP_FAILED && ((struct machine *)map)->magic == MAGIC) {
+        if (map != MAP_FAILED && ((struct simulated_machine *)map)->header.magic == SIMULATED_MAGIC) {
             machine = map;
             see(getenv("CUDA_VISIBLE_DEVICES"));
             lock_memory();
             reap();
-            for (int i = 0; i < MOST_PROCESSES && own_slot < 0; i++)
+            for (int i = 0; i < SIMULATED_MOST_PROCESSES && own_slot < 0; i++)
                 if (!machine->process[i].pid) {
                     lock_with(slot_fd, F_OFD_SETLK, SLOT_LOCKS + i, F_WRLCK);
                     memset(&machine->process[i], 0, sizeof machine->process[i]);
@@ -113,12 +113,12 @@ CUresult simulated_open(void) {
 
 int visible_count(void) { return visible_cards; }
 
-struct card *card_of(int device) {
+struct simulated_card *card_of(int device) {
     return machine && device >= 0 && device < visible_cards ? &machine->card[visible[device]] : NULL;
 }
 
 CUresult take(int device, size_t bytes) {
-    struct card *card = card_of(device);
+    struct simulated_card *card = card_of(device);
     CUresult result = CUDA_SUCCESS;
     if (!card) return CUDA_ERROR_INVALID_DEVICE;
     lock_memory();
@@ -134,7 +134,7 @@ CUresult take(int device, size_t bytes) {
 }
 
 void give(int device, size_t bytes) {
-    struct card *card = card_of(device);
+    struct simulated_card *card = card_of(device);
     if (!card) return;
     lock_memory();
     card->used -= bytes;
@@ -151,8 +151,8 @@ size_t used_on(int device) {
 }
 
 void account_work(int device, uint64_t ns, bool kernel) {
-    struct card *card = card_of(device);
-    struct process *own = &machine->process[own_slot];
+    struct simulated_card *card = card_of(device);
+    struct simulated_process *own = &machine->process[own_slot];
     __atomic_fetch_add(&card->busy_ns, ns, __ATOMIC_RELAXED);
     __atomic_fetch_add(&own->busy_ns[visible[device]], ns, __ATOMIC_RELAXED);
     __atomic_fetch_add(&card->launches, kernel, __ATOMIC_RELAXED);

@@ -18,7 +18,7 @@ struct mapping { CUdeviceptr start; size_t bytes; struct block *block; struct ma
 enum { BUCKETS = 1024 };
 static struct block *blocks[BUCKETS];
 static struct mapping *mappings;
-static struct pool defaults[MOST_CARDS], *chosen[MOST_CARDS];
+static struct pool defaults[SIMULATED_MOST_CARDS], *chosen[SIMULATED_MOST_CARDS];
 static uint64_t next_address = 0x700000000000;
 
 void memory_in_child(void) {

@@ -10,7 +10,7 @@ enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6 };
 struct memory { unsigned long long total, free, used; };
 struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
 
-static const struct machine *shared;
+static const struct simulated_machine *shared;
 
 EXPORT int nvmlInit_v2(void) {
     const char *path = getenv("GPUTILE_FAKE_CUDA");
@@ -21,34 +21,34 @@ EXPORT int nvmlInit_v2(void) {
     return OK;
 }
 EXPORT int nvmlInitWithFlags(unsigned flags) { return (void)flags, nvmlInit_v2(); }
-EXPORT int nvmlSystemGetCudaDriverVersion(int *version) { return *version = (int)shared->driver_version, OK; }
+EXPORT int nvmlSystemGetCudaDriverVersion(int *version) { return *version = (int)shared->header.driver_version, OK; }
 EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDriverVersion(version); }
 EXPORT int nvmlShutdown(void) { return OK; }
 EXPORT const char *nvmlErrorString(int error) { return error == OK ? "Success" : "Error"; }
-EXPORT int nvmlDeviceGetCount_v2(unsigned *count) { return *count = shared->cards, OK; }
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count) { return *count = shared->header.cards, OK; }
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     *device = (void *)&shared->card[index];
-    return index < shared->cards ? OK : INVALID_ARGUMENT;
+    return index < shared->header.cards ? OK : INVALID_ARGUMENT;
 }
 EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
-    const unsigned char *u = ((struct card *)device)->uuid;
+    const unsigned char *u = ((struct simulated_card *)device)->uuid;
     snprintf(text, length, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
              u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     return OK;
 }
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
     char text[64];
-    for (unsigned i = 0; i < shared->cards; i++)
+    for (unsigned i = 0; i < shared->header.cards; i++)
         if (nvmlDeviceGetUUID((void *)&shared->card[i], text, sizeof text) == OK && !strcmp(text, uuid)) return *device = (void *)&shared->card[i], OK;
     return NOT_FOUND;
 }
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
-    const struct card *card = device;
+    const struct simulated_card *card = device;
     *memory = (struct memory){card->total, card->total - card->used, card->used};
     return OK;
 }
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory) {
-    const struct card *card = device;
+    const struct simulated_card *card = device;
     *memory = (struct memory_v2){memory->version, card->total, 0, card->total - card->used, card->used};
     return OK;
 }

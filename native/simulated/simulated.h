@@ -1,6 +1,6 @@
 /* A libcuda.so.1 without a GPU: memory is counted and cards take their time, for all processes of a machine together.
  *
- * The environment variable GPUTILE_FAKE_CUDA names the machine's file (tests/fakes/cuda.py makes it), which every
+ * The environment variable GPUTILE_FAKE_CUDA names the machine's file (simulated_gpus.py makes it), which every
  * process maps. What a process held is given back when it dies, as the kernel driver would.
  */
 #ifndef GPUTILE_SIMULATED_H
@@ -10,39 +10,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "base/cuda_types.h"
+#include "simulated/layouts.h"
 
-enum { MOST_CARDS = 8, MOST_PROCESSES = 256, MAGIC = 0x64756366 };
 enum { CUDA_ERROR_INVALID_CONTEXT = 201, CUDA_ERROR_INVALID_HANDLE = 400, CUDA_ERROR_NO_BINARY = 209 };
 #define SIMULATED_MIB ((size_t)1 << 20)
 #define POOL_CHUNK (32 * SIMULATED_MIB)
 #define EXPORT __attribute__((visibility("default")))
-
-/* cuda.py reads and writes these by offset: 128 bytes a card, 144 a process. All times in nanoseconds. */
-struct card {
-    unsigned char uuid[16];
-    uint64_t total, used, peak;          /* bytes; peak: the most that was ever in use */
-    uint64_t context_bytes, module_bytes; /* what a context and a loaded module take */
-    uint64_t free_at_ns;                 /* CLOCK_MONOTONIC: when the card has done all that was submitted */
-    uint64_t busy_ns, launches;
-    uint64_t bytes_per_us;               /* of memory copies; 0: they take no time */
-    uint64_t reserved[5];
-};
-struct process {
-    int32_t pid, unused;
-    uint64_t used[MOST_CARDS], busy_ns[MOST_CARDS], launches;
-};
-struct machine {
-    uint32_t magic, cards, driver_version, unused;
-    struct card card[MOST_CARDS];
-    struct process process[MOST_PROCESSES];
-};
 
 CUresult cuInit(unsigned flags);
 
 struct context { int device, users; bool primary, gone; size_t extra; struct context *spare; };
 struct stream { struct context *context; bool per_thread; uint64_t done_at_ns; int capturing; struct graph *graph; };
 
-extern struct machine *machine;
+extern struct simulated_machine *machine;
 extern pthread_mutex_t simulated_mutex; /* guards this process's tables */
 /* A child made by fork has nothing of what its parent had. */
 void memory_in_child(void);
@@ -53,7 +33,7 @@ void work_in_child(void);
 /* machine.c */
 CUresult simulated_open(void);
 int visible_count(void);
-struct card *card_of(int device);
+struct simulated_card *card_of(int device);
 CUresult take(int device, size_t bytes);
 void give(int device, size_t bytes);
 size_t used_on(int device);

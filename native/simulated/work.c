@@ -10,7 +10,7 @@
 #include "simulated/simulated.h"
 
 struct event { uint64_t at_ns; bool recorded; };
-static struct { uint64_t all_ns, legacy_ns; } done[MOST_CARDS];
+static struct { uint64_t all_ns, legacy_ns; } done[SIMULATED_MOST_CARDS];
 static _Thread_local struct stream own_stream = {.per_thread = true};
 static pthread_mutex_t work_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -39,7 +39,7 @@ int device_of(struct stream *stream) {
 void submit(CUstream handle, uint64_t ns, bool kernel) {
     struct stream *stream = stream_of(handle);
     int device = device_of(stream);
-    struct card *card = card_of(device);
+    struct simulated_card *card = card_of(device);
     if (!card) return;
     if (stream && stream->capturing) return capture_work(stream, ns);
     pthread_mutex_lock(&work_mutex);
@@ -99,7 +99,7 @@ EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context) {
     return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 EXPORT CUresult cuStreamGetDevice(CUstream handle, CUdevice *device) {
-    if (machine->driver_version < 12080) return CUDA_ERROR_NOT_SUPPORTED;
+    if (machine->header.driver_version < 12080) return CUDA_ERROR_NOT_SUPPORTED;
     *device = device_of(stream_of(handle));
     return *device >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }

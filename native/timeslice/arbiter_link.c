@@ -11,24 +11,24 @@
 
 #include "timeslice/card.h"
 
-enum { VERSION = 1, SIZE = 32 };
-
 static void put(unsigned char *to, const struct arbiter_message *message) {
     uint16_t card = htole16(message->card);
     uint32_t turn = htole32(message->turn);
     uint64_t fields[3] = {htole64(message->a), htole64(message->b), 0};
-    to[0] = message->kind, to[1] = message->version;
-    memcpy(to + 2, &card, sizeof card);
-    memcpy(to + 4, &turn, sizeof turn);
-    memcpy(to + 8, fields, sizeof fields);
+    to[offsetof(struct arbiter_message, kind)] = message->kind;
+    to[offsetof(struct arbiter_message, version)] = message->version;
+    memcpy(to + offsetof(struct arbiter_message, card), &card, sizeof card);
+    memcpy(to + offsetof(struct arbiter_message, turn), &turn, sizeof turn);
+    memcpy(to + offsetof(struct arbiter_message, a), fields, sizeof fields);
 }
 
 static void get(const unsigned char *from, struct arbiter_message *message) {
     uint64_t fields[3];
-    message->kind = from[0], message->version = from[1];
-    memcpy(&message->card, from + 2, sizeof message->card);
-    memcpy(&message->turn, from + 4, sizeof message->turn);
-    memcpy(fields, from + 8, sizeof fields);
+    message->kind = from[offsetof(struct arbiter_message, kind)];
+    message->version = from[offsetof(struct arbiter_message, version)];
+    memcpy(&message->card, from + offsetof(struct arbiter_message, card), sizeof message->card);
+    memcpy(&message->turn, from + offsetof(struct arbiter_message, turn), sizeof message->turn);
+    memcpy(fields, from + offsetof(struct arbiter_message, a), sizeof fields);
     message->card = le16toh(message->card), message->turn = le32toh(message->turn);
     message->a = le64toh(fields[0]), message->b = le64toh(fields[1]), message->unused = le64toh(fields[2]);
 }
@@ -39,15 +39,15 @@ void arbiter_link_close(struct arbiter_link *link) {
 }
 
 static void send_message(struct arbiter_link *link, const struct arbiter_message *message) {
-    unsigned char bytes[SIZE];
+    unsigned char bytes[ARBITER_MESSAGE_BYTES];
     put(bytes, message);
     /* A message is far smaller than the socket's buffer: one that does not fit means that nobody reads. */
-    if (!gputile_guarded_fd_is_ours(&link->socket) || send(link->socket.fd, bytes, SIZE, MSG_NOSIGNAL | MSG_DONTWAIT) != SIZE) arbiter_link_close(link);
+    if (!gputile_guarded_fd_is_ours(&link->socket) || send(link->socket.fd, bytes, ARBITER_MESSAGE_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != ARBITER_MESSAGE_BYTES) arbiter_link_close(link);
 }
 
 bool arbiter_link_open(struct arbiter_link *link, const char *path) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    struct arbiter_message hello = {.kind = ARBITER_HELLO, .a = VERSION, .b = VERSION};
+    struct arbiter_message hello = {.kind = ARBITER_HELLO, .a = GPUTILE_ARBITER_VERSION, .b = GPUTILE_ARBITER_VERSION};
     strncpy(address.sun_path, path, sizeof address.sun_path - 1);
     gputile_guarded_fd_set(&link->socket, socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     link->agreed = false, link->size = 0, link->since = link->heard = timeslice_now();
@@ -57,8 +57,8 @@ bool arbiter_link_open(struct arbiter_link *link, const char *path) {
     return link->socket.fd >= 0;
 }
 
-void arbiter_link_send(struct arbiter_link *link, enum arbiter_message_kind kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b) {
-    struct arbiter_message message = {.kind = (uint8_t)kind, .version = VERSION, .card = (uint16_t)card, .turn = turn, .a = a, .b = b};
+void arbiter_link_send(struct arbiter_link *link, uint8_t kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b) {
+    struct arbiter_message message = {.kind = kind, .version = GPUTILE_ARBITER_VERSION, .card = (uint16_t)card, .turn = turn, .a = a, .b = b};
     send_message(link, &message);
 }
 
@@ -77,17 +77,17 @@ void arbiter_link_card(struct arbiter_link *link, unsigned card, const char *uui
 bool arbiter_link_receive(struct arbiter_link *link, struct arbiter_message *message) {
     if (link->socket.fd < 0) return false;
     if (!gputile_guarded_fd_is_ours(&link->socket)) return arbiter_link_close(link), false;
-    if (link->size < SIZE) {
+    if (link->size < ARBITER_MESSAGE_BYTES) {
         ssize_t got = recv(link->socket.fd, link->buffer + link->size, sizeof link->buffer - link->size, MSG_DONTWAIT);
         if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return arbiter_link_close(link), false;
         if (got > 0) link->size += (unsigned)got;
     }
-    if (link->size < SIZE) return false;
+    if (link->size < ARBITER_MESSAGE_BYTES) return false;
     get(link->buffer, message);
-    link->size -= SIZE;
-    memmove(link->buffer, link->buffer + SIZE, link->size);
+    link->size -= ARBITER_MESSAGE_BYTES;
+    memmove(link->buffer, link->buffer + ARBITER_MESSAGE_BYTES, link->size);
     link->heard = timeslice_now();
-    if (message->version == (message->kind == ARBITER_WELCOME ? 0 : VERSION)) return true;
+    if (message->version == (message->kind == ARBITER_WELCOME ? 0 : GPUTILE_ARBITER_VERSION)) return true;
     arbiter_link_close(link);
     return false;
 }

@@ -6,18 +6,7 @@
 #include <stdint.h>
 
 #include "base/guarded_fd.h"
-
-enum arbiter_message_kind {
-    ARBITER_HELLO = 1, ARBITER_CARD, ARBITER_WANT, ARBITER_BUSY, ARBITER_DONE,
-    ARBITER_WELCOME = 65, ARBITER_TURN, ARBITER_LIMIT, ARBITER_WAIT
-};
-
-struct arbiter_message {
-    uint8_t kind, version;
-    uint16_t card;
-    uint32_t turn;
-    uint64_t a, b, unused;
-};
+#include "base/layouts.h"
 
 struct arbiter_link {
     struct gputile_guarded_fd socket;
@@ -32,7 +21,7 @@ bool arbiter_link_open(struct arbiter_link *link, const char *path);
 void arbiter_link_close(struct arbiter_link *link);
 /* Say which number a card of the limits has here. */
 void arbiter_link_card(struct arbiter_link *link, unsigned card, const char *uuid);
-void arbiter_link_send(struct arbiter_link *link, enum arbiter_message_kind kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b);
+void arbiter_link_send(struct arbiter_link *link, uint8_t kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b);
 /* Take the next message that has come; false if there is none, or the connection has ended (its descriptor is -1 then). */
 bool arbiter_link_receive(struct arbiter_link *link, struct arbiter_message *message);
 

@@ -11,12 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "accounting/limits.h"
 #include "base/guarded_fd.h"
+#include "base/layouts.h"
 
 enum { TIMESLICE_MOST_CONTEXTS = 8 };
 #define TIMESLICE_MS ((uint64_t)1000000)
-#define TIMESLICE_WHOLE ((uint64_t)1000000) /* parts of a card's time */
+#define TIMESLICE_WHOLE ((uint64_t)GPUTILE_SHARE_WHOLE) /* parts of a card's time */
 
 /* WIDE: a turn without end. METERED: until `end`, and not too far ahead of the card. */
 enum timeslice_gate { TIMESLICE_SHUT, TIMESLICE_METERED, TIMESLICE_WIDE };
@@ -61,7 +61,7 @@ struct timeslice_card {
 struct timeslice_process {
     unsigned count;
     const char *const *uuids;
-    char socket_path[108];
+    char socket_path[GPUTILE_SOCKET_PATH_SIZE];
     uint64_t quantum; /* the keeper writes it, atomically */
     struct gputile_guarded_fd wake, woken; /* a pair of sockets, from whoever waits to the keeper */
     bool ended; /* the process ends: nothing waits any more */

@@ -26,7 +26,7 @@ static bool number(const char *text, uint64_t most, uint64_t *value) {
 
 bool timeslice_share_parse(char *text, unsigned count, const char *const *uuids, uint64_t *shares, uint64_t *quantum) {
     char *lines, *words, *line = strtok_r(text, "\n", &lines);
-    if (!line || strcmp(line, "gputile-share 1")) return false;
+    if (!line || strcmp(line, GPUTILE_SHARE_FIRST_LINE)) return false;
     while ((line = strtok_r(NULL, "\n", &lines))) {
         char *word = strtok_r(line, " ", &words), *first = strtok_r(NULL, " ", &words), *second = strtok_r(NULL, " ", &words);
         uint64_t value;

@@ -1,19 +1,19 @@
 """The messages between the arbiter and the library in a container: 32 bytes each, see docs/concepts/arbiter.md."""
 
-import struct
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-VERSION: Final = 1
-SIZE: Final = 32
-MOST_CARDS: Final = 16
+from gputile.node.native_layouts import ARBITER_MESSAGE, ARBITER_VERSION, MOST_CARDS
+
+VERSION: Final = ARBITER_VERSION
+SIZE: Final = ARBITER_MESSAGE.size
 SOCKET: Final = "time.sock"
 """The socket's name in an allocation's directory."""
 SHARE_FILE: Final = "share"
 """The name of the file beside it that counts while no arbiter runs."""
 
-_LAYOUT: Final = struct.Struct("<BBHIQQQ")
+_LAYOUT: Final = ARBITER_MESSAGE.struct
 
 
 class MessageKind(IntEnum):

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gputile.api.gpu_time import GpuTimePolicy
+from gputile.node.native_layouts import SHARE_WHOLE
 
-WHOLE: Final = 1_000_000  # parts of a card's time
+WHOLE: Final = SHARE_WHOLE
 
 
 @dataclass(frozen=True, slots=True)

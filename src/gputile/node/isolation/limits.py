@@ -10,12 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-VERSION: Final = 1
+from gputile.node import native_layouts
+
+VERSION: Final = native_layouts.LIMITS_VERSION
 LIMITS: Final = "limits"
 USAGE: Final = "usage"
-USAGE_BYTES: Final = 1 << 18  # GPUTILE_USAGE_BYTES
-MOST_CARDS: Final = 16  # GPUTILE_MOST_CARDS
-_WORD = re.compile(r"[!-~]{1,63}")
+USAGE_BYTES: Final = native_layouts.USAGE_BYTES
+MOST_CARDS: Final = native_layouts.MOST_CARDS
+_WORD = re.compile(rf"[!-~]{{1,{native_layouts.UUID_SIZE - 1}}}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ other. How long, and what else a call does, say the sources of the library, nati
 """
 
 import os
-import struct
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,17 +12,21 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.isolation.library import LibraryMissing
+from gputile.node.native_layouts import (
+    SIMULATED_CARD,
+    SIMULATED_HEADER,
+    SIMULATED_MACHINE,
+    SIMULATED_MAGIC,
+    SIMULATED_MOST_CARDS,
+    SIMULATED_MOST_PROCESSES,
+    SIMULATED_PROCESS,
+)
 
 STATE_VARIABLE: Final = "GPUTILE_FAKE_CUDA"
 DRIVER: Final = "libcuda.so.1"
 MIB: Final = 1 << 20
 
-# As native/simulated/simulated.h lays them out.
-_MAGIC, _MOST_CARDS, _MOST_PROCESSES = 0x64756366, 8, 256
-_HEADER = struct.Struct("<4I")
-_CARD = struct.Struct("<16s9Q40x")
-_PROCESS = struct.Struct(f"<i4x{2 * _MOST_CARDS + 1}Q")
-_SIZE = _HEADER.size + _MOST_CARDS * _CARD.size + _MOST_PROCESSES * _PROCESS.size
+_HEADER, _CARD, _PROCESS = SIMULATED_HEADER.struct, SIMULATED_CARD.struct, SIMULATED_PROCESS.struct
 
 
 def driver_directory() -> Path:
@@ -80,8 +83,8 @@ class SimulatedGpus:
         cards = b"".join(
             _CARD.pack(uuid.UUID(name[4:]).bytes, size * MIB, *rest) for name, size in zip(self.uuids, mib, strict=True)
         )
-        content = _HEADER.pack(_MAGIC, len(mib), driver_version, 0) + cards
-        self.path.write_bytes(content.ljust(_SIZE, b"\0"))
+        content = _HEADER.pack(SIMULATED_MAGIC, len(mib), driver_version, 0) + cards
+        self.path.write_bytes(content.ljust(SIMULATED_MACHINE.size, b"\0"))
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which another process runs on this machine."""
@@ -103,10 +106,13 @@ class SimulatedGpus:
     def processes(self) -> list[SimulatedProcess]:
         """Return the processes that hold something or did something."""
         content = self.path.read_bytes()
-        start, found = _HEADER.size + _MOST_CARDS * _CARD.size, []
-        for index in range(_MOST_PROCESSES):
+        start, found = _HEADER.size + SIMULATED_MOST_CARDS * _CARD.size, []
+        for index in range(SIMULATED_MOST_PROCESSES):
             pid, *rest = _PROCESS.unpack_from(content, start + index * _PROCESS.size)
-            used, busy = tuple(rest[:_MOST_CARDS]), tuple(rest[_MOST_CARDS : 2 * _MOST_CARDS])
+            used, busy = (
+                tuple(rest[:SIMULATED_MOST_CARDS]),
+                tuple(rest[SIMULATED_MOST_CARDS : 2 * SIMULATED_MOST_CARDS]),
+            )
             if pid:
                 found.append(SimulatedProcess(pid, used, busy, rest[-1]))
         return found

@@ -15,13 +15,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from gputile.node.isolation.limits import USAGE_BYTES
+from gputile.node.native_layouts import USAGE_BYTES, USAGE_LOCK_SLOTS
 from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
 
 CLOSED: Final = 0o700  # what is mounted are the files themselves, so containers need no way through the directories
-_FIRST_SLOT: Final = USAGE_BYTES + 1  # LOCK_SLOTS in native/accounting/shared_usage.c
 _FLOCK: Final = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _OPEN: Final = 0o666  # the container's user can be anybody
 
@@ -106,7 +105,7 @@ class UsageFiles:
         except OSError:
             return False
         try:
-            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _FIRST_SLOT, 0, 0)
+            asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, USAGE_LOCK_SLOTS, 0, 0)
             return bool(_FLOCK.unpack(fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))[0] != fcntl.F_UNLCK)
         except OSError:
             return False

@@ -16,6 +16,7 @@ from gputile.node.agent.allocate.pod_devices import PodDevices, cards_of
 from gputile.node.agent.status.metrics import TimeUsed
 from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
 from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
+from gputile.node.native_layouts import SHARE_FIRST_LINE
 
 TIME_POLICY_REFUSED: Final = "gputile.io/TimePolicyRefused"
 MOST_PRIORITY: Final = 2**31 - 1
@@ -133,4 +134,4 @@ def _priority(pod: KnownPod | None) -> int:
 def _file(shares: Mapping[str, int], quantum_ms: int) -> bytes:
     """Return the content of an allocation's file ``share``, see docs/concepts/arbiter.md."""
     lines = [f"card {uuid} {share}" for uuid, share in shares.items()]
-    return "\n".join(["gputile-share 1", f"quantum {quantum_ms * 1000}", *lines, "end", ""]).encode()
+    return "\n".join([SHARE_FIRST_LINE, f"quantum {quantum_ms * 1000}", *lines, "end", ""]).encode()

@@ -1,0 +1,187 @@
+"""What the C code of native/ and gputile's Python read and write of each other, described once for both.
+
+Python takes its ``struct`` formats and constants from here. `make layouts` writes native/base/layouts.h and the
+simulated driver's header: the same structures in C, each with assertions on its size and on where its fields are, and
+the same constants. All numbers are little-endian, as on every processor that gputile's library is built for.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+MOST_CARDS: Final = 16
+"""How many GPUs an allocation may name."""
+UUID_SIZE: Final = 64
+"""A GPU's UUID with the zero at its end, in bytes."""
+
+LIMITS_VERSION: Final = "1"
+LIMITS_MOST_BYTES: Final = 8192
+SOCKET_PATH_SIZE: Final = 108
+"""``sun_path`` of Linux' ``sockaddr_un`` (unix(7)), in bytes."""
+
+USAGE_VERSION: Final = 1
+USAGE_MAGIC: Final = 0x65747067
+USAGE_SLOTS: Final = 512
+"""How many processes of a container may use GPUs at the same time."""
+USAGE_BYTES: Final = 1 << 18
+"""The size of the file in which they count. Bytes behind its end are only ever locked: one for the whole file, then one
+for each slot."""
+USAGE_LOCK_ALL: Final = USAGE_BYTES
+USAGE_LOCK_SLOTS: Final = USAGE_BYTES + 1
+
+ARBITER_VERSION: Final = 1
+SHARE_FIRST_LINE: Final = "gputile-share 1"
+SHARE_WHOLE: Final = 1_000_000
+"""The parts of a GPU's time in which shares are told."""
+
+SIMULATED_MAGIC: Final = 0x64756366
+SIMULATED_MOST_CARDS: Final = 8
+SIMULATED_MOST_PROCESSES: Final = 256
+
+
+RESERVED: Final = "reserved"
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a structure: ``rows`` of ``count`` values of one type, and what they mean if the name does not say it.
+
+    ``type`` is a letter of ``struct`` for a number, or a structure.
+    """
+
+    name: str
+    type: "str | Layout"
+    count: int = 1
+    meaning: str = ""
+    rows: int = 1
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes."""
+        return (
+            self.rows
+            * self.count
+            * (self.type.size if isinstance(self.type, Layout) else struct.calcsize(f"<{self.type}"))
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A structure that C and Python share. It has no padding but the fields that are there for it."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+    @property
+    def size(self) -> int:
+        """The bytes that it takes."""
+        return sum(field.size for field in self.fields)
+
+    @property
+    def offsets(self) -> dict[str, int]:
+        """Where each field begins, in bytes."""
+        found, at = {}, 0
+        for field in self.fields:
+            found[field.name] = at
+            at += field.size
+        return found
+
+    @property
+    def struct(self) -> struct.Struct:
+        """Its format for Python: bytes are one value, other numbers a value each, what is reserved is none.
+
+        Raises:
+            ValueError: it has structures inside.
+        """
+        letters = []
+        for field in self.fields:
+            if isinstance(field.type, Layout):
+                raise ValueError(f"{self.name} has structures inside")
+            if field.name == RESERVED:
+                letters.append(f"{field.size}x")
+            else:
+                letters.append(f"{field.count}{'s' if field.type == 'B' and field.count > 1 else field.type}")
+        return struct.Struct("<" + "".join(letters))
+
+
+ARBITER_MESSAGE: Final = Layout(
+    "arbiter_message",
+    (
+        Field("kind", "B"),
+        Field("version", "B"),
+        Field("card", "H"),
+        Field("turn", "I"),
+        Field("a", "Q"),
+        Field("b", "Q"),
+        Field("unused", "Q"),
+    ),
+)
+
+USAGE_SLOT: Final = Layout(
+    "gputile_usage_slot",
+    (
+        Field("pid", "i", meaning="0: free. In the container's namespace, where all of its processes see each other"),
+        Field("unused", "I"),
+        Field("started", "Q", meaning="clock ticks after boot, /proc/<pid>/stat"),
+    ),
+)
+USAGE: Final = Layout(
+    "gputile_usage",
+    (
+        Field("magic", "I"),
+        Field("version", "I"),
+        Field("top", "I", meaning="slots from here on were never taken"),
+        Field("unused", "I"),
+        Field("slot", USAGE_SLOT, USAGE_SLOTS),
+        Field("used", "Q", USAGE_SLOTS, "bytes", rows=MOST_CARDS),
+        Field("word", "Q", MOST_CARDS, "the container's account of each card's time"),
+    ),
+)
+
+SIMULATED_HEADER: Final = Layout(
+    "simulated_header", (Field("magic", "I"), Field("cards", "I"), Field("driver_version", "I"), Field("unused", "I"))
+)
+SIMULATED_CARD: Final = Layout(
+    "simulated_card",
+    (
+        Field("uuid", "B", 16),
+        Field("total", "Q", meaning="bytes"),
+        Field("used", "Q"),
+        Field("peak", "Q", meaning="the most that was ever in use"),
+        Field("context_bytes", "Q", meaning="what a context takes"),
+        Field("module_bytes", "Q", meaning="what a loaded module takes"),
+        Field("free_at_ns", "Q", meaning="CLOCK_MONOTONIC: when the card has done all that was submitted"),
+        Field("busy_ns", "Q"),
+        Field("launches", "Q"),
+        Field("bytes_per_us", "Q", meaning="of memory copies; 0: they take no time"),
+        Field(RESERVED, "Q", 5),
+    ),
+)
+SIMULATED_PROCESS: Final = Layout(
+    "simulated_process",
+    (
+        Field("pid", "i"),
+        Field(RESERVED, "I"),
+        Field("used", "Q", SIMULATED_MOST_CARDS, "bytes"),
+        Field("busy_ns", "Q", SIMULATED_MOST_CARDS),
+        Field("launches", "Q"),
+    ),
+)
+SIMULATED_MACHINE: Final = Layout(
+    "simulated_machine",
+    (
+        Field("header", SIMULATED_HEADER),
+        Field("card", SIMULATED_CARD, SIMULATED_MOST_CARDS),
+        Field("process", SIMULATED_PROCESS, SIMULATED_MOST_PROCESSES),
+    ),
+)
+
+LAYOUTS: Final = (
+    ARBITER_MESSAGE,
+    USAGE_SLOT,
+    USAGE,
+    SIMULATED_HEADER,
+    SIMULATED_CARD,
+    SIMULATED_PROCESS,
+    SIMULATED_MACHINE,
+)

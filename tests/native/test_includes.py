@@ -1,0 +1,42 @@
+"""How the C files build upon each other: what a module includes, and that there is no way back from it.
+
+A module is a header and the file of the same name. native/README.md draws the graph; `make layouts` writes it.
+"""
+
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+from hatch_build import LIBRARY_GROUPS, ROOT, SOURCES
+
+from tests.native.includes import drawn, modules
+
+FILES = sorted(path for path in SOURCES.glob("*/*") if path.suffix in (".c", ".h", ".def"))
+
+
+def test_no_module_is_above_itself() -> None:
+    graph = modules()
+    assert len(list(TopologicalSorter(graph).static_order())) == len(graph), "a cycle raises CycleError"
+
+
+def test_groups_build_upon_those_before_them() -> None:
+    for module, included in modules().items():
+        allowed = LIBRARY_GROUPS[: LIBRARY_GROUPS.index(module.partition("/")[0]) + 1]
+        assert all(each.partition("/")[0] in allowed for each in included), (module, included)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCES)))
+def test_a_file_begins_with_what_it_is_for(path: Path) -> None:
+    """Each file begins with a comment of at least a sentence, and includes its own header before others."""
+    text = path.read_text(encoding="utf-8")
+    comment = re.match(r"/\* ?(.*?)\*/", text, re.DOTALL)
+    assert comment, "no comment"
+    assert re.search(r"[.)]\s*$", comment[1].strip()), "no sentence"
+    includes = re.findall(r'#include ["<]([^">]+)', text)
+    if path.suffix == ".c" and path.with_suffix(".h").exists():
+        assert includes[0] == str(path.with_suffix(".h").relative_to(SOURCES))
+
+
+def test_the_graph_is_drawn_as_it_is() -> None:
+    assert drawn() in (ROOT / "native" / "README.md").read_text(encoding="utf-8"), "make layouts"

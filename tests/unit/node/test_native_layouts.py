@@ -1,0 +1,74 @@
+"""What C and Python have in common is what it was: containers that run keep their files over an upgrade."""
+
+import struct
+from pathlib import Path
+
+import pytest
+from native.layouts import headers
+
+from gputile.node.arbiter.protocol import Message, MessageKind
+from gputile.node.isolation.limits import CardLimit, encode_limits
+from gputile.node.native_layouts import (
+    ARBITER_MESSAGE,
+    LAYOUTS,
+    SIMULATED_CARD,
+    SIMULATED_HEADER,
+    SIMULATED_PROCESS,
+    USAGE,
+    USAGE_BYTES,
+    USAGE_LOCK_SLOTS,
+    USAGE_SLOT,
+    Field,
+    Layout,
+)
+
+
+@pytest.mark.parametrize("path", headers(), ids=lambda path: path.parent.name)
+def test_the_headers_are_those_of_the_description(path: Path) -> None:
+    """M4: the C compiler asserts sizes and offsets that come from here."""
+    assert path.read_text(encoding="utf-8") == headers()[path], "make layouts"
+
+
+@pytest.mark.parametrize(
+    ("layout", "form"),
+    [
+        (ARBITER_MESSAGE, "<BBHIQQQ"),
+        (USAGE_SLOT, "<iIQ"),
+        (SIMULATED_HEADER, "<4I"),
+        (SIMULATED_CARD, "<16s9Q40x"),
+        (SIMULATED_PROCESS, "<i4x17Q"),
+    ],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_the_bytes_of_version_1(layout: Layout, form: str) -> None:
+    """Whatever a version wrote, the next one reads: a change of these needs another version of the file or message."""
+    known, now = struct.Struct(form), layout.struct
+    data = bytes(range(1, 1 + known.size % 256)).ljust(known.size, b"\x07")
+    assert now.size == known.size == layout.size
+    assert now.unpack(data) == known.unpack(data)
+
+
+def test_the_usage_file_of_version_1() -> None:
+    assert USAGE.offsets == {
+        "magic": 0, "version": 4, "top": 8, "unused": 12, "slot": 16, "used": 8208, "word": 73744,
+    }  # fmt: skip
+    assert (USAGE.size, USAGE_BYTES, USAGE_LOCK_SLOTS) == (73872, 262144, 262145)
+
+
+def test_a_message_and_limits_of_version_1() -> None:
+    assert Message(MessageKind.WANT, card=3).encode() == b"\x03\x01\x03\0" + bytes(28)
+    assert encode_limits([CardLimit("GPU-0", 1024, 30)]) == b"gputile 1\ncard GPU-0 1024 30\nend\n"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)
+def test_fields_are_aligned(layout: Layout) -> None:
+    """What C puts in between would be padding that this does not know."""
+    offsets = layout.offsets
+    assert all(offsets[field.name] % _alignment(field) == 0 for field in layout.fields)
+    assert layout.size % max(map(_alignment, layout.fields)) == 0
+
+
+def _alignment(field: Field) -> int:
+    if isinstance(field.type, Layout):
+        return max(map(_alignment, field.type.fields))
+    return struct.calcsize(field.type)
