@@ -8,10 +8,10 @@ PARTS ?= stateful
 MINUTES ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e docs soak bench cluster policies layouts lock clean
+.PHONY: help demo test quick lint types imports unit e2e docs soak bench cluster policies layouts lint-c lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 $(STAMP): requirements/uv.txt requirements/dev.txt requirements/docs.txt pyproject.toml hatch_build.py $(wildcard native/*/*)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,15 +25,20 @@ demo: $(STAMP) ## decide which card each pod of examples/ gets, and show the clu
 	@$(BIN)/gputile simulate --cluster examples/cluster.yaml -f examples/workloads.yaml
 
 test: $(STAMP) ## everything: lint, types, imports, unit, stateful, wire and end-to-end tests
-	@$(MAKE) --no-print-directory lint types imports
+	@$(MAKE) --no-print-directory -j2 -O lint types imports
 	@$(BIN)/python -m pytest
 
 quick: $(STAMP) ## lint, types, imports and the unit tests, in under two minutes
-	@$(MAKE) --no-print-directory lint types imports unit
+	@$(MAKE) --no-print-directory -j2 -O lint types imports
+	@$(MAKE) --no-print-directory unit
 
-lint: $(STAMP) ## ruff: lint and formatting
+lint: $(STAMP) ## ruff, and lint-c: lint and formatting
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory lint-c
+
+lint-c: $(STAMP) ## C: clang-format, warnings of gcc and clang, clang-tidy
+	@$(BIN)/python -m native.lint
 
 types: $(STAMP) ## mypy --strict
 	@$(BIN)/mypy

@@ -78,7 +78,8 @@ bool gputile_allocation_take_of_owner(uint64_t owner, struct gputile_allocation 
     pthread_mutex_lock(&mutex);
     for (int i = 0; i < BUCKETS && !any; i++)
         for (struct link **at = &bucket[i]; *at && !any;)
-            if ((*at)->allocation.owner == owner && (*at)->allocation.kind != GPUTILE_MAPPING) remove_link(at, taken), any = true;
+            if ((*at)->allocation.owner == owner && (*at)->allocation.kind != GPUTILE_MAPPING)
+                remove_link(at, taken), any = true;
             else at = &(*at)->next;
     pthread_mutex_unlock(&mutex);
     return any;

@@ -8,15 +8,15 @@
 #include "base/cuda_types.h"
 
 enum gputile_allocation_kind {
-    GPUTILE_LINEAR,   /* a device pointer; gone with its context */
-    GPUTILE_ARRAY,    /* an array or mipmapped array; gone with its context */
+    GPUTILE_LINEAR, /* a device pointer; gone with its context */
+    GPUTILE_ARRAY, /* an array or mipmapped array; gone with its context */
     GPUTILE_EXTERNAL, /* imported memory; gone with its context */
     GPUTILE_PHYSICAL, /* a handle of cuMemCreate, referred to by handles and mappings */
-    GPUTILE_MAPPING,  /* the start of a mapping; its owner is the handle */
-    GPUTILE_CONTEXT,  /* a context: what making it took, often nothing; referred to by who is attached */
-    GPUTILE_HEAP,     /* what one of its limits sets aside: the owner + CUlimit */
-    GPUTILE_MODULE,   /* a module or library; gone with its context */
-    GPUTILE_EXEC      /* an executable graph: what its allocation nodes ask; nothing is held for it */
+    GPUTILE_MAPPING, /* the start of a mapping; its owner is the handle */
+    GPUTILE_CONTEXT, /* a context: what making it took, often nothing; referred to by who is attached */
+    GPUTILE_HEAP, /* what one of its limits sets aside: the owner + CUlimit */
+    GPUTILE_MODULE, /* a module or library; gone with its context */
+    GPUTILE_EXEC /* an executable graph: what its allocation nodes ask; nothing is held for it */
 };
 
 struct gputile_allocation {

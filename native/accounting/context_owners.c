@@ -8,7 +8,8 @@ uint64_t gputile_context_key(CUcontext context) { return (uint64_t)(uintptr_t)co
 
 uint64_t gputile_context_owner(CUcontext context) {
     struct gputile_allocation held;
-    return gputile_allocation_find(GPUTILE_CONTEXT, gputile_context_key(context), &held) ? held.owner : gputile_context_key(context);
+    return gputile_allocation_find(GPUTILE_CONTEXT, gputile_context_key(context), &held) ? held.owner
+                                                                                         : gputile_context_key(context);
 }
 
 /* No address has the highest bit; the lowest are the limits'. */
@@ -18,12 +19,14 @@ static uint64_t new_owner(void) {
 }
 
 void gputile_context_add(CUcontext context, int card, uint64_t bytes) {
-    gputile_allocation_add((struct gputile_allocation){GPUTILE_CONTEXT, gputile_context_key(context), card, bytes, new_owner(), 1});
+    gputile_allocation_add(
+        (struct gputile_allocation){GPUTILE_CONTEXT, gputile_context_key(context), card, bytes, new_owner(), 1});
 }
 
 void gputile_release_allocation(const struct gputile_allocation *taken) {
     if (!taken->bytes) return;
-    if (taken->kind == GPUTILE_CONTEXT || taken->kind == GPUTILE_MODULE) gputile_overhead_give_back(taken->card, taken->bytes);
+    if (taken->kind == GPUTILE_CONTEXT || taken->kind == GPUTILE_MODULE)
+        gputile_overhead_give_back(taken->card, taken->bytes);
     else gputile_give_back(taken->card, taken->bytes);
 }
 

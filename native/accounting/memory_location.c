@@ -2,7 +2,7 @@
 #include "accounting/memory_location.h"
 
 #include "base/driver.h"
-#include "accounting/limits.h"
+#include "base/layouts.h"
 
 bool gputile_on_host(const CUmemLocation *location) {
     return location->type == CU_MEM_LOCATION_TYPE_HOST || location->type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||

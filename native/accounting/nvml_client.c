@@ -28,7 +28,8 @@ bool gputile_nvml_free(const char *uuid, uint64_t *bytes) {
     if (!is_ready()) return false;
     int (*by_uuid)(const char *, void **) = gputile_nvml_symbol("nvmlDeviceGetHandleByUUID");
     int (*ask)(void *, struct nvml_memory *) = gputile_nvml_symbol("nvmlDeviceGetMemoryInfo");
-    if (!by_uuid || !ask || by_uuid(uuid, &device) != NVML_SUCCESS || ask(device, &memory) != NVML_SUCCESS) return false;
+    if (!by_uuid || !ask || by_uuid(uuid, &device) != NVML_SUCCESS || ask(device, &memory) != NVML_SUCCESS)
+        return false;
     *bytes = memory.free;
     return true;
 }

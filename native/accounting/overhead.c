@@ -30,7 +30,8 @@ void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device) 
     overhead->card = gputile_card_of_device(device);
     if (overhead->card < 0) return;
     overhead->used_before = gputile_shared_usage_used((unsigned)overhead->card);
-    if (!gputile_limits()->overhead_bytes || !free_now(device, overhead->card, &overhead->free_before)) overhead->card = -1;
+    if (!gputile_limits()->overhead_bytes || !free_now(device, overhead->card, &overhead->free_before))
+        overhead->card = -1;
 }
 
 CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes) {
@@ -44,7 +45,8 @@ CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t 
     do {
         already = __atomic_load_n(&charged[overhead->card], __ATOMIC_RELAXED);
         *bytes = already >= most ? 0 : taken < most - already ? taken : most - already;
-    } while (!__atomic_compare_exchange_n(&charged[overhead->card], &already, already + *bytes, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    } while (!__atomic_compare_exchange_n(&charged[overhead->card], &already, already + *bytes, false, __ATOMIC_RELAXED,
+                                          __ATOMIC_RELAXED));
     CUresult result = gputile_reserve_or_trim(overhead->card, *bytes);
     if (result != CUDA_SUCCESS) __atomic_fetch_sub(&charged[overhead->card], *bytes, __ATOMIC_RELAXED);
     return result;

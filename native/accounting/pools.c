@@ -19,17 +19,19 @@ struct gputile_pool {
     CUdevice device;
     int card; /* -1: of the host's memory */
     uint64_t counted, grain; /* grain: a pool grows by a multiple of it */
-    uint64_t expected;       /* what it holds after the request in progress, if it grows by no more than that */
-    bool made;               /* by this process, which may destroy it */
-    bool destroy_deferred;         /* destroyed by the program, and still in use */
+    uint64_t expected; /* what it holds after the request in progress, if it grows by no more than that */
+    bool made; /* by this process, which may destroy it */
+    bool destroy_deferred; /* destroyed by the program, and still in use */
     struct gputile_pool *next;
 };
 
-/* Stream-ordered pools take 32 MiB at least from the card; a larger step of another driver is learnt when it is seen. */
+/* Stream-ordered pools take 32 MiB at least from the card; a larger step of another driver is learnt when it is seen.
+ */
 enum { STREAM_GRAIN = 32 << 20, GRAPH_GRAIN = 2 << 20, MOST_GRAIN = 1 << 30 };
 
-/* Recursive: while the driver is called with the lock held, a profiler's callback may come back here in the same thread.
- * `depth` says how often this thread is inside. Who comes back takes no pool out of the list that others walk. */
+/* Recursive: while the driver is called with the lock held, a profiler's callback may come back here in the same
+ * thread. `depth` says how often this thread is inside. Who comes back takes no pool out of the list that others walk.
+ */
 static pthread_mutex_t mutex = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static int depth;
 static struct gputile_pool *pools;
@@ -48,10 +50,14 @@ void gputile_pools_unlock(void) {
 static CUresult attribute(const struct gputile_pool *pool, bool reserved, uint64_t *value) {
     *value = 0;
     if (pool->handle)
-        return gputile_driver()->cuMemPoolGetAttribute(
-            pool->handle, reserved ? CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT : CU_MEMPOOL_ATTR_USED_MEM_CURRENT, value);
-    return gputile_driver()->cuDeviceGetGraphMemAttribute(
-        pool->device, reserved ? CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT : CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT, value);
+        return gputile_driver()->cuMemPoolGetAttribute(pool->handle,
+                                                       reserved ? CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT
+                                                                : CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+                                                       value);
+    return gputile_driver()->cuDeviceGetGraphMemAttribute(pool->device,
+                                                          reserved ? CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
+                                                                   : CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
+                                                          value);
 }
 
 static void shrink(const struct gputile_pool *pool) {
@@ -131,7 +137,8 @@ CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Other threads' synchronisations shrink the pool at any time: only what it has grown beyond the request tells its grain. */
+/* Other threads' synchronisations shrink the pool at any time: only what it has grown beyond the request tells its
+ * grain. */
 static void learn_grain(struct gputile_pool *pool, uint64_t reserved) {
     uint64_t beyond = reserved > pool->expected ? gputile_footprint(reserved - pool->expected) : 0;
     if (beyond > pool->grain) pool->grain = beyond < MOST_GRAIN ? beyond : MOST_GRAIN;
@@ -157,7 +164,8 @@ bool gputile_pools_leave(const struct gputile_need *need, int count) {
 
 CUresult gputile_reserve_or_trim(int card, uint64_t bytes) {
     CUresult result = gputile_reserve(card, bytes);
-    if (result == CUDA_SUCCESS || bytes > gputile_limits()->card[card].bytes || !__atomic_load_n(&pools, __ATOMIC_ACQUIRE))
+    if (result == CUDA_SUCCESS || bytes > gputile_limits()->card[card].bytes ||
+        !__atomic_load_n(&pools, __ATOMIC_ACQUIRE))
         return result;
     gputile_pools_lock();
     sweep(card, true);
@@ -216,7 +224,9 @@ bool gputile_pools_place(const CUmemLocation *location, CUdevice *device, int *c
     return gputile_on_host(location) || *card >= 0;
 }
 
-bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int card) { return add(handle, device, card, true) != NULL; }
+bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int card) {
+    return add(handle, device, card, true) != NULL;
+}
 
 /* As the driver does: the pool is the device's current one no more, and keeps no memory for later. */
 static void defer_destroy(struct gputile_pool *pool) {

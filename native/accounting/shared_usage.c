@@ -49,7 +49,8 @@ static bool still_open(void) {
     struct gputile_guarded_fd again;
     gputile_guarded_fd_set(&again, open(usage_path, O_RDWR | O_CLOEXEC));
     if (again.fd < 0) return false;
-    if (again.inode != lock_file.inode || again.device != lock_file.device) return gputile_guarded_fd_close(&again), false;
+    if (again.inode != lock_file.inode || again.device != lock_file.device)
+        return gputile_guarded_fd_close(&again), false;
     lock_file = again;
     return true;
 }
@@ -117,7 +118,9 @@ static bool runs_a_program(int pid) {
 static bool is_dead(int index) {
     const struct gputile_usage_slot *slot = &usage->slot[index];
     bool ended;
-    if (!slot->pid || index == own_slot || file_lock(&lock_file, F_OFD_GETLK, GPUTILE_USAGE_LOCK_SLOTS + index, F_WRLCK)) return false;
+    if (!slot->pid || index == own_slot ||
+        file_lock(&lock_file, F_OFD_GETLK, GPUTILE_USAGE_LOCK_SLOTS + index, F_WRLCK))
+        return false;
     if (slot->pid == getpid()) return true; /* what this process was before exec */
     if (kill(slot->pid, 0) == -1 && errno == ESRCH) return true;
     uint64_t started = start_of(slot->pid, &ended);
@@ -143,7 +146,8 @@ static const char *take_slot(void) {
     bool ended;
     for (int round = 0; round < 2; round++, reap())
         for (int i = 0; i < GPUTILE_USAGE_SLOTS; i++) {
-            if (usage->slot[i].pid || !file_lock(&slot_file, F_OFD_SETLK, GPUTILE_USAGE_LOCK_SLOTS + i, F_WRLCK)) continue;
+            if (usage->slot[i].pid || !file_lock(&slot_file, F_OFD_SETLK, GPUTILE_USAGE_LOCK_SLOTS + i, F_WRLCK))
+                continue;
             for (unsigned card = 0; card < GPUTILE_MOST_CARDS; card++) usage->used[card][i] = 0;
             usage->slot[i].started = start_of(getpid(), &ended);
             usage->slot[i].pid = getpid();
@@ -181,7 +185,8 @@ static const char *map(const char *path) {
 static const char *begin(void) {
     if (!file_lock(&lock_file, F_OFD_SETLKW, GPUTILE_USAGE_LOCK_ALL, F_WRLCK)) return strerror(errno);
     if (!usage->magic && !usage->version) usage->version = GPUTILE_USAGE_VERSION, usage->magic = GPUTILE_USAGE_MAGIC;
-    const char *wrong = usage->magic == GPUTILE_USAGE_MAGIC && usage->version == GPUTILE_USAGE_VERSION ? take_slot() : "it is damaged";
+    const char *wrong =
+        usage->magic == GPUTILE_USAGE_MAGIC && usage->version == GPUTILE_USAGE_VERSION ? take_slot() : "it is damaged";
     file_lock(&lock_file, F_OFD_SETLK, GPUTILE_USAGE_LOCK_ALL, F_UNLCK);
     return wrong;
 }
@@ -233,9 +238,13 @@ uint64_t *gputile_shared_usage_word(unsigned card) { return usage ? &usage->word
 
 static void in_child(void) {
     unmap();
-    slot_file = (struct gputile_guarded_fd)GPUTILE_GUARDED_FD_NONE; /* open until the child ends or becomes another program */
+    slot_file =
+        (struct gputile_guarded_fd)GPUTILE_GUARDED_FD_NONE; /* open until the child ends or becomes another program */
     end_alone(); /* the thread that forked has the mutex, and is the one that goes on here */
 }
 
-static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_SHARED_USAGE, .before = begin_alone, .in_parent = end_alone, .in_child = in_child};
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_SHARED_USAGE,
+                                                      .before = begin_alone,
+                                                      .in_parent = end_alone,
+                                                      .in_child = in_child};
 static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

@@ -4,8 +4,8 @@
  * it holds there. What a card's allocation holds is the sum over the slots, taken under the file's lock. So there is
  * no total that could disagree with its parts: a process killed at any point has either added its bytes or not.
  * A dead process's slot is emptied by whoever needs the room, once no child made by fork is left that has the driver's
- * descriptors of it. The same process after exec is another one, and a child made by fork has no slot until it opens the
- * file itself.
+ * descriptors of it. The same process after exec is another one, and a child made by fork has no slot until it opens
+ * the file itself.
  */
 #ifndef GPUTILE_SHARED_USAGE_H
 #define GPUTILE_SHARED_USAGE_H
@@ -28,7 +28,8 @@ void gputile_shared_usage_return(unsigned card, uint64_t bytes);
 /* What the allocation holds on a card, without the dead. */
 uint64_t gputile_shared_usage_used(unsigned card);
 
-/* A word of the allocation for a card, which all of its processes change atomically (account.c); NULL before the file is open. */
+/* A word of the allocation for a card, which all of its processes change atomically (account.c); NULL before the file
+ * is open. */
 uint64_t *gputile_shared_usage_word(unsigned card);
 
 #endif

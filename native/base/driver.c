@@ -18,7 +18,8 @@ void gputile_pin_driver(void) {
     char *(*last_error)(void) = gputile_libc_symbol("dlerror");
     __atomic_store_n(&pinned, 1, __ATOMIC_RELAXED);
     /* An error stays for the next dlerror, where the program would take it for its own. */
-    if (open_library && !open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) && last_error) last_error();
+    if (open_library && !open_library("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) && last_error)
+        last_error();
 }
 
 const struct gputile_driver *gputile_driver(void) {
@@ -26,7 +27,8 @@ const struct gputile_driver *gputile_driver(void) {
     static int loaded;
     if (__atomic_load_n(&loaded, __ATOMIC_ACQUIRE) || !gputile_driver_is_loaded()) return &driver;
     /* Two threads may both come here: they write the same. */
-#define X(field, symbol, parameters) __atomic_store_n((void **)&driver.field, gputile_driver_symbol(symbol), __ATOMIC_RELAXED);
+#define X(field, symbol, parameters) \
+    __atomic_store_n((void **)&driver.field, gputile_driver_symbol(symbol), __ATOMIC_RELAXED);
     GPUTILE_DRIVER_FUNCTIONS(X)
 #undef X
     __atomic_store_n(&loaded, 1, __ATOMIC_RELEASE);

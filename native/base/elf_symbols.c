@@ -82,7 +82,8 @@ static int look(struct dl_phdr_info *info, size_t size, void *data) {
     if (strncmp(name, search->object, strlen(search->object)) || !read_tables(info, &t)) return 0;
     if (t.gnu_hash) search->found = by_gnu_hash(&t, search->symbol, base);
     else if (t.hash) /* DT_HASH: {buckets, symbols}; looked up seldom, so all are compared */
-        for (ElfW(Word) i = 0; i < t.hash[1] && !search->found; i++) search->found = defined(&t, i, search->symbol, base);
+        for (ElfW(Word) i = 0; i < t.hash[1] && !search->found; i++)
+            search->found = defined(&t, i, search->symbol, base);
     return search->found != NULL;
 }
 

@@ -9,7 +9,8 @@ extern const struct gputile_fork_handlers *const __start_gputile_fork_handlers[]
 extern const struct gputile_fork_handlers *const __stop_gputile_fork_handlers[] __attribute__((visibility("hidden")));
 
 static const struct gputile_fork_handlers *of_order(int order) {
-    for (const struct gputile_fork_handlers *const *at = __start_gputile_fork_handlers; at < __stop_gputile_fork_handlers; at++)
+    for (const struct gputile_fork_handlers *const *at = __start_gputile_fork_handlers;
+         at < __stop_gputile_fork_handlers; at++)
         if ((int)(*at)->order == order) return *at;
     return NULL;
 }

@@ -5,7 +5,8 @@
  *   static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_POOLS, .in_child = in_child};
  *   static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;
  *
- * So all are there before any code runs. A constructor would not do: those of other libraries may call the driver first.
+ * So all are there before any code runs. A constructor would not do: those of other libraries may call the driver
+ * first.
  *
  * Only the shared usage is locked around a fork, and nobody goes through the loaded objects: neither is so while the
  * driver is called, which may fork itself. All other locks may be a thread's that the child does not have: the child
@@ -36,7 +37,7 @@ enum gputile_fork_order {
 
 struct gputile_fork_handlers {
     enum gputile_fork_order order; /* each module has another one */
-    void (*before)(void);          /* NULL: nothing, as for the others */
+    void (*before)(void); /* NULL: nothing, as for the others */
     void (*in_parent)(void);
     void (*in_child)(void);
 };

@@ -22,7 +22,8 @@ void gputile_guarded_fd_set(struct gputile_guarded_fd *guarded, int fd) {
 
 bool gputile_guarded_fd_is_ours(const struct gputile_guarded_fd *guarded) {
     struct gputile_guarded_fd file = GPUTILE_GUARDED_FD_NONE;
-    return guarded->fd >= 0 && file_of(guarded->fd, &file) && file.device == guarded->device && file.inode == guarded->inode;
+    return guarded->fd >= 0 && file_of(guarded->fd, &file) && file.device == guarded->device &&
+           file.inode == guarded->inode;
 }
 
 void gputile_guarded_fd_close(struct gputile_guarded_fd *guarded) {

@@ -1,5 +1,5 @@
-/* Functions of glibc that this library must not be linked with: those that it replaces itself, and those that moved from
- * libdl or libpthread into libc in glibc 2.34. */
+/* Functions of glibc that this library must not be linked with: those that it replaces itself, and those that moved
+ * from libdl or libpthread into libc in glibc 2.34. */
 #ifndef GPUTILE_LIBC_SYMBOLS_H
 #define GPUTILE_LIBC_SYMBOLS_H
 

@@ -1,8 +1,8 @@
 /* Goes through the loaded objects, and keeps forks away meanwhile.
  *
  * dl_iterate_phdr holds a lock of the loader which glibc does not make new in a child (_dl_load_write_lock; it does so
- * with _dl_load_lock). A child of a fork while another thread is inside would wait for that thread, which it does not have,
- * as soon as it goes through the objects itself. So a fork waits until nobody is inside.
+ * with _dl_load_lock). A child of a fork while another thread is inside would wait for that thread, which it does not
+ * have, as soon as it goes through the objects itself. So a fork waits until nobody is inside.
  *
  * Counted, and not locked: a thread may come here with the loader's lock, from a program's own callback. Then those
  * inside wait for it, the fork for them, and it for the fork: nobody waits for long, and all go on.
@@ -53,6 +53,8 @@ static void in_child(void) {
     forks_here = false;
 }
 
-static const struct gputile_fork_handlers handlers = {
-    .order = GPUTILE_FORK_LOADED_OBJECTS, .before = before_fork, .in_parent = in_parent, .in_child = in_child};
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_LOADED_OBJECTS,
+                                                      .before = before_fork,
+                                                      .in_parent = in_parent,
+                                                      .in_child = in_child};
 static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

@@ -14,7 +14,8 @@ static CUresult begun(CUresult result) {
 }
 
 static CUresult ended(CUresult result) {
-    if (result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED || result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
+    if (result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||
+        result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED)
         timeslice_count_capture(-1);
     return result;
 }
@@ -39,16 +40,18 @@ GPUTILE_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) 
     return begun(CALL_REAL(cuStreamBeginCapture, cuStreamBeginCapture_v2_ptsz, stream, mode));
 }
 
-GPUTILE_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after, const void *edges,
-                                                    size_t count, int mode) {
+GPUTILE_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode *after,
+                                                    const void *edges, size_t count, int mode) {
     timeslice_count_capture(1);
-    return begun(CALL_REAL(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode));
+    return begun(
+        CALL_REAL(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, stream, graph, after, edges, count, mode));
 }
 
 GPUTILE_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode *after,
                                                          const void *edges, size_t count, int mode) {
     timeslice_count_capture(1);
-    return begun(CALL_REAL(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges, count, mode));
+    return begun(CALL_REAL(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph_ptsz, stream, graph, after, edges,
+                           count, mode));
 }
 
 GPUTILE_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {

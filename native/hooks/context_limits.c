@@ -21,7 +21,8 @@ static uint64_t set_aside(int limit, size_t value, CUdevice device) {
     if (limit != CU_LIMIT_STACK_SIZE || value <= DEFAULT_STACK) return 0;
     gputile_driver()->cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
     gputile_driver()->cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
-    return __builtin_mul_overflow(value - DEFAULT_STACK, (uint64_t)processors * (uint64_t)threads, &bytes) ? UINT64_MAX : bytes;
+    return __builtin_mul_overflow(value - DEFAULT_STACK, (uint64_t)processors * (uint64_t)threads, &bytes) ? UINT64_MAX
+                                                                                                           : bytes;
 }
 
 CUresult cuCtxSetLimit(int limit, size_t value);
@@ -36,7 +37,8 @@ static CUresult resize(int limit, size_t value, int card, uint64_t bytes, uint64
     if (result != CUDA_SUCCESS) return result;
     result = CALL_REAL(cuCtxSetLimit, cuCtxSetLimit, limit, value);
     if (result != CUDA_SUCCESS) return gputile_give_back(card, more), result;
-    if (had && !gputile_allocation_take(GPUTILE_HEAP, key, &held)) return gputile_give_back(card, more), result; /* the context is gone */
+    if (had && !gputile_allocation_take(GPUTILE_HEAP, key, &held))
+        return gputile_give_back(card, more), result; /* the context is gone */
     if (held.bytes > bytes) gputile_give_back(card, held.bytes - bytes);
     if (bytes) gputile_allocation_add((struct gputile_allocation){GPUTILE_HEAP, key, card, bytes, context, 1});
     return result;

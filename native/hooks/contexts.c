@@ -53,7 +53,8 @@ GPUTILE_EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int c
     struct gputile_overhead overhead;
     CUresult result = begin_create(device, &overhead);
     if (result != CUDA_SUCCESS) return result;
-    return end_create(&overhead, CALL_REAL(cuCtxCreate, cuCtxCreate_v3, context, affinity, count, flags, device), context);
+    return end_create(&overhead, CALL_REAL(cuCtxCreate, cuCtxCreate_v3, context, affinity, count, flags, device),
+                      context);
 }
 
 GPUTILE_EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device) {
@@ -89,7 +90,8 @@ static unsigned retained[MOST_DEVICES]; /* by this process */
 static int is_active(CUdevice device) {
     unsigned flags;
     int active = 1;
-    if (gputile_driver()->cuDevicePrimaryCtxGetState) gputile_driver()->cuDevicePrimaryCtxGetState(device, &flags, &active);
+    if (gputile_driver()->cuDevicePrimaryCtxGetState)
+        gputile_driver()->cuDevicePrimaryCtxGetState(device, &flags, &active);
     return active;
 }
 
@@ -117,7 +119,8 @@ GPUTILE_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice de
     return result;
 }
 
-/* A release of a primary context that is going on. A reset destroys what the context held even while others retain it. */
+/* A release of a primary context that is going on. A reset destroys what the context held even while others retain it.
+ */
 struct release {
     CUdevice device;
     bool reset, seen;
@@ -179,7 +182,8 @@ static CUdevice device_of_primary(CUcontext context, unsigned more) {
 /* Both are of CUDA 3 and still there: a context is destroyed by the last of its users. */
 GPUTILE_EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned flags) {
     CUresult result = CALL_REAL(cuCtxAttach, cuCtxAttach, context, flags);
-    if (result == CUDA_SUCCESS && device_of_primary(*context, 1) < 0) gputile_allocation_add_reference(GPUTILE_CONTEXT, gputile_context_key(*context));
+    if (result == CUDA_SUCCESS && device_of_primary(*context, 1) < 0)
+        gputile_allocation_add_reference(GPUTILE_CONTEXT, gputile_context_key(*context));
     return result;
 }
 

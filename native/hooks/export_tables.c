@@ -1,7 +1,7 @@
 /* The driver's private tables: functions without names, of which nobody outside NVIDIA knows what they do.
  *
- * The CUDA runtime does not work without them, and each release may ask for new ones. So all are handed out, and one that
- * is not publicly known is named: what is allocated through it is not counted.
+ * The CUDA runtime does not work without them, and each release may ask for new ones. So all are handed out, and one
+ * that is not publicly known is named: what is allocated through it is not counted.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -33,7 +33,8 @@ static bool is_first(const char *uuid) {
         if (taken && !strcmp(taken, uuid)) return false;
         if (taken) continue;
         char *copy = strdup(uuid);
-        if (copy && __atomic_compare_exchange_n(&named[i], &none, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return true;
+        if (copy && __atomic_compare_exchange_n(&named[i], &none, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            return true;
         free(copy);
         return copy != NULL;
     }
@@ -44,11 +45,13 @@ static void name_unknown(const CUuuid *id) {
     char text[UUID_TEXT];
     int length = 0;
     for (int i = 0; i < 16; i++)
-        length += snprintf(text + length, sizeof text - (size_t)length, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x",
-                           (unsigned char)id->bytes[i]);
+        length += snprintf(text + length, sizeof text - (size_t)length,
+                           i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)id->bytes[i]);
     if (is_known(text) || !is_first(text)) return;
-    gputile_log("a private table of the driver is used that gputile does not know, %s: GPU memory that is taken through it is "
-                "not counted.", text);
+    gputile_log(
+        "a private table of the driver is used that gputile does not know, %s: GPU memory that is taken through it is "
+        "not counted.",
+        text);
 }
 
 GPUTILE_EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id) {

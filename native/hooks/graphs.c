@@ -3,10 +3,10 @@
 #include <stdlib.h>
 
 #include "accounting/allocation_table.h"
-#include "accounting/limits.h"
 #include "accounting/memory_location.h"
 #include "accounting/pools.h"
 #include "base/driver.h"
+#include "base/layouts.h"
 #include "hooks/current_card.h"
 #include "hooks/hook_table.h"
 #include "hooks/init.h"
@@ -14,12 +14,16 @@
 
 enum { MOST_DEPTH = 16 };
 
-struct sums { uint64_t of[GPUTILE_MOST_CARDS]; }; /* bytes by device */
+/* Bytes by device. */
+struct sums {
+    uint64_t of[GPUTILE_MOST_CARDS];
+};
 
 static bool add_to(struct sums *sums, const CUDA_MEM_ALLOC_NODE_PARAMS *node) {
     CUdevice device = gputile_device_at(&node->poolProps.location);
     if (gputile_on_host(&node->poolProps.location)) return true;
-    return device >= 0 && device < gputile_device_count() && !__builtin_add_overflow(sums->of[device], node->bytesize, &sums->of[device]);
+    return device >= 0 && device < gputile_device_count() &&
+           !__builtin_add_overflow(sums->of[device], node->bytesize, &sums->of[device]);
 }
 
 /* Add what a graph and its children allocate; false if that cannot be told. */
@@ -38,7 +42,8 @@ static bool add_asked(CUgraph graph, int depth, struct sums *sums) {
         else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
             told = driver->cuGraphMemAllocNodeGetParams(nodes[i], &params) == CUDA_SUCCESS && add_to(sums, &params);
         else if (type == CU_GRAPH_NODE_TYPE_GRAPH)
-            told = driver->cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS && add_asked(child, depth + 1, sums);
+            told = driver->cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS &&
+                   add_asked(child, depth + 1, sums);
     }
     free(nodes);
     return told;
@@ -59,7 +64,8 @@ static CUresult remember(CUresult result, const CUgraphExec *exec, CUgraph graph
     const struct sums sums = asked_by(graph);
     for (CUdevice device = 0; device < GPUTILE_MOST_CARDS; device++)
         if (sums.of[device])
-            gputile_allocation_add((struct gputile_allocation){GPUTILE_EXEC, key_of(*exec, device), -1, sums.of[device], 0, 1});
+            gputile_allocation_add(
+                (struct gputile_allocation){GPUTILE_EXEC, key_of(*exec, device), -1, sums.of[device], 0, 1});
     return CUDA_SUCCESS;
 }
 
@@ -87,16 +93,19 @@ static void leave(const struct needs *needs) {
     if (needs->count) gputile_pools_leave(needs->need, needs->count);
 }
 
-GPUTILE_EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size) {
+GPUTILE_EXPORT CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
+                                           size_t size) {
     return remember(CALL_REAL(cuGraphInstantiate, cuGraphInstantiate, exec, graph, error, log, size), exec, graph);
 }
 
-GPUTILE_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size) {
+GPUTILE_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
+                                              size_t size) {
     return remember(CALL_REAL(cuGraphInstantiate, cuGraphInstantiate_v2, exec, graph, error, log, size), exec, graph);
 }
 
 GPUTILE_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
-    return remember(CALL_REAL(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, exec, graph, flags), exec, graph);
+    return remember(CALL_REAL(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, exec, graph, flags), exec,
+                    graph);
 }
 
 /* Instantiating may upload the graph, and uploading takes its memory. */
@@ -107,20 +116,24 @@ static CUresult begin_upload(CUgraph graph, const CUDA_GRAPH_INSTANTIATE_PARAMS 
     return enter(&sums, needs);
 }
 
-GPUTILE_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+GPUTILE_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph,
+                                                     CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
     struct needs needs;
     CUresult result = begin_upload(graph, params, &needs);
     if (result != CUDA_SUCCESS) return result;
-    result = remember(CALL_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, exec, graph, params), exec, graph);
+    result = remember(CALL_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams, exec, graph, params), exec,
+                      graph);
     leave(&needs);
     return result;
 }
 
-GPUTILE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
+GPUTILE_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph,
+                                                          CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
     struct needs needs;
     CUresult result = begin_upload(graph, params, &needs);
     if (result != CUDA_SUCCESS) return result;
-    result = remember(CALL_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz, exec, graph, params), exec, graph);
+    result = remember(CALL_REAL(cuGraphInstantiateWithParams, cuGraphInstantiateWithParams_ptsz, exec, graph, params),
+                      exec, graph);
     leave(&needs);
     return result;
 }

@@ -40,8 +40,7 @@ void *gputile_real(enum gputile_entry entry) {
     void *found = __atomic_load_n(&real[entry], __ATOMIC_RELAXED);
     if (found) return found == &missing ? NULL : found;
     found = gputile_driver_symbol(row[entry].symbol);
-    if (found || gputile_driver_is_loaded())
-        __atomic_store_n(&real[entry], found ? found : &missing, __ATOMIC_RELAXED);
+    if (found || gputile_driver_is_loaded()) __atomic_store_n(&real[entry], found ? found : &missing, __ATOMIC_RELAXED);
     return found;
 }
 
@@ -72,10 +71,13 @@ bool gputile_knows(const char *name) {
     return bsearch(name, known, sizeof known / sizeof *known, sizeof *known, compare) != NULL;
 }
 
-bool gputile_is_driver_name(const char *name) { return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z'; }
+bool gputile_is_driver_name(const char *name) {
+    return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
+}
 
 static bool is_unknown(const char *name) {
-    return gputile_is_driver_name(name) && !gputile_knows(name) && !gputile_hook_of_symbol(name) && gputile_driver_symbol(name);
+    return gputile_is_driver_name(name) && !gputile_knows(name) && !gputile_hook_of_symbol(name) &&
+           gputile_driver_symbol(name);
 }
 
 const char *gputile_unknown_import(void) { return gputile_elf_import(is_unknown); }

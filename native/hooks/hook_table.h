@@ -25,10 +25,10 @@ enum gputile_entry {
 /* The driver's own function, NULL if no driver is loaded or it has none of that name. */
 void *gputile_real(enum gputile_entry entry);
 /* Call it with the arguments of the hook of the same name; CUDA_ERROR_NOT_FOUND where the driver has none. */
-#define CALL_REAL(name, symbol, ...)                                                           \
-    ({                                                                                         \
+#define CALL_REAL(name, symbol, ...)                                                                  \
+    ({                                                                                                \
         __typeof__(&symbol) real_ = (__typeof__(&symbol))gputile_real(GPUTILE_ROW_##name##_##symbol); \
-        real_ ? real_(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND;                                     \
+        real_ ? real_(__VA_ARGS__) : CUDA_ERROR_NOT_FOUND;                                            \
     })
 
 /* The function of this library in place of the driver's symbol; NULL: it stands before none of that name, or the

@@ -16,8 +16,8 @@
 #include "timeslice/timeslice.h"
 
 /* Mounted by the node's agent. A container that has it cannot choose another one: the environment is its own. */
-#define ALLOCATION "/etc/gputile/allocation"
-#define USAGE "/etc/gputile/usage"
+#define ALLOCATION         "/etc/gputile/allocation"
+#define USAGE              "/etc/gputile/usage"
 /* Where there is no allocation, for tests and for `gputile selftest`: a directory with both files. */
 #define DIRECTORY_VARIABLE "GPUTILE_DIRECTORY"
 
@@ -69,8 +69,10 @@ bool gputile_init_checked(void) {
     const char *import = gputile_unknown_import();
     if (!import) return true;
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gputile_log("no GPU for this process: it is linked with %s, and gputile cannot tell whether that takes GPU memory. "
-                    "A newer gputile may know it; `gputile selftest symbols` lists all such functions of a driver.", import);
+        gputile_log(
+            "no GPU for this process: it is linked with %s, and gputile cannot tell whether that takes GPU memory. "
+            "A newer gputile may know it; `gputile selftest symbols` lists all such functions of a driver.",
+            import);
     return false;
 }
 

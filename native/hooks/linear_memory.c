@@ -17,14 +17,17 @@ static CUresult ask(struct request *request, uint64_t bytes) {
     return result == CUDA_SUCCESS ? gputile_reserve_or_trim(request->card, bytes) : result;
 }
 
-static CUresult settle(const struct request *request, CUresult result, enum gputile_allocation_kind kind, uint64_t key) {
+static CUresult settle(const struct request *request, CUresult result, enum gputile_allocation_kind kind,
+                       uint64_t key) {
     if (result != CUDA_SUCCESS) gputile_give_back(request->card, request->bytes);
-    else gputile_allocation_add((struct gputile_allocation){kind, key, request->card, request->bytes, request->context, 1});
+    else
+        gputile_allocation_add(
+            (struct gputile_allocation){kind, key, request->card, request->bytes, request->context, 1});
     return result;
 }
 
-/* Freeing: the table forgets the pointer before the driver can hand out the same address again, the bytes are given back
- * after they are free. */
+/* Freeing: the table forgets the pointer before the driver can hand out the same address again, the bytes are given
+ * back after they are free. */
 struct freeing {
     bool held;
     struct gputile_allocation taken;
@@ -48,16 +51,23 @@ static CUresult too_old(const char *name) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-GPUTILE_EXPORT CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) { return (void)pointer, (void)bytes, too_old("cuMemAlloc"); }
+GPUTILE_EXPORT CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) {
+    return (void)pointer, (void)bytes, too_old("cuMemAlloc");
+}
 
-GPUTILE_EXPORT CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height, unsigned element) {
+GPUTILE_EXPORT CUresult cuMemAllocPitch(unsigned *pointer, unsigned *pitch, unsigned width, unsigned height,
+                                        unsigned element) {
     (void)pointer, (void)pitch, (void)width, (void)height, (void)element;
     return too_old("cuMemAllocPitch");
 }
 
-GPUTILE_EXPORT CUresult cuArrayCreate(CUarray *array, const void *descriptor) { return (void)array, (void)descriptor, too_old("cuArrayCreate"); }
+GPUTILE_EXPORT CUresult cuArrayCreate(CUarray *array, const void *descriptor) {
+    return (void)array, (void)descriptor, too_old("cuArrayCreate");
+}
 
-GPUTILE_EXPORT CUresult cuArray3DCreate(CUarray *array, const void *descriptor) { return (void)array, (void)descriptor, too_old("cuArray3DCreate"); }
+GPUTILE_EXPORT CUresult cuArray3DCreate(CUarray *array, const void *descriptor) {
+    return (void)array, (void)descriptor, too_old("cuArray3DCreate");
+}
 
 GPUTILE_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     struct request request;
@@ -78,7 +88,8 @@ GPUTILE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, un
 CUresult cuMemFree_v2(CUdeviceptr pointer);
 
 /* The driver chooses the pitch; rows are aligned to 512 bytes on all cards so far. */
-GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element) {
+GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
+                                           unsigned element) {
     enum { ROW = 512 };
     struct request request;
     uint64_t row = width > SIZE_MAX - ROW ? SIZE_MAX : (width + ROW - 1) / ROW * ROW, bytes;
@@ -86,7 +97,8 @@ GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, 
     CUresult result = ask(&request, gputile_footprint(bytes));
     if (result != CUDA_SUCCESS) return result;
     result = CALL_REAL(cuMemAllocPitch, cuMemAllocPitch_v2, pointer, pitch, width, height, element);
-    if (result != CUDA_SUCCESS || *pitch <= row) return settle(&request, result, GPUTILE_LINEAR, result == CUDA_SUCCESS ? *pointer : 0);
+    if (result != CUDA_SUCCESS || *pitch <= row)
+        return settle(&request, result, GPUTILE_LINEAR, result == CUDA_SUCCESS ? *pointer : 0);
     uint64_t more = gputile_footprint(*pitch * height) - request.bytes;
     if (gputile_reserve_or_trim(request.card, more) == CUDA_SUCCESS) {
         request.bytes += more;
@@ -119,11 +131,13 @@ GPUTILE_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream
 
 /* Bytes of a channel: CUarray_format. Block-compressed and video formats take at most 4 a channel. */
 static uint64_t channel_bytes(int format) {
+    /* clang-format off */
     switch (format) {
     case 0x01: case 0x08: case 0xc0: case 0xc1: case 0xc2: case 0xc6: case 0xc7: case 0xc8: return 1;
     case 0x02: case 0x09: case 0x10: case 0xc3: case 0xc4: case 0xc5: case 0xc9: case 0xca: case 0xcb: return 2;
     default: return 4;
     }
+    /* clang-format on */
 }
 
 static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *d) {
@@ -172,7 +186,8 @@ GPUTILE_EXPORT CUresult cuArrayDestroy(CUarray array) {
     return end_free(&freeing, CALL_REAL(cuArrayDestroy, cuArrayDestroy, array));
 }
 
-GPUTILE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d, unsigned levels) {
+GPUTILE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
+                                               unsigned levels) {
     struct request request;
     if (!d) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = ask(&request, array_bytes(d, levels));

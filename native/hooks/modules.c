@@ -33,7 +33,8 @@ static CUresult charge_load(const struct load *load, const void *loaded) {
     uint64_t bytes;
     CUresult result = gputile_overhead_end(&load->overhead, &bytes);
     if (result == CUDA_SUCCESS && bytes)
-        gputile_allocation_add((struct gputile_allocation){GPUTILE_MODULE, (uintptr_t)loaded, load->overhead.card, bytes, load->context, 1});
+        gputile_allocation_add((struct gputile_allocation){GPUTILE_MODULE, (uintptr_t)loaded, load->overhead.card,
+                                                           bytes, load->context, 1});
     return result;
 }
 
@@ -65,7 +66,8 @@ GPUTILE_EXPORT CUresult cuModuleLoadData(void **module, const void *image) {
     return end_module(&load, CALL_REAL(cuModuleLoadData, cuModuleLoadData, module, image), module);
 }
 
-GPUTILE_EXPORT CUresult cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options, void **values) {
+GPUTILE_EXPORT CUresult cuModuleLoadDataEx(void **module, const void *image, unsigned count, int *options,
+                                           void **values) {
     struct load load;
     CUresult result = begin_load(&load);
     if (result != CUDA_SUCCESS) return result;
@@ -80,22 +82,23 @@ GPUTILE_EXPORT CUresult cuModuleLoadFatBinary(void **module, const void *image) 
     return end_module(&load, CALL_REAL(cuModuleLoadFatBinary, cuModuleLoadFatBinary, module, image), module);
 }
 
-GPUTILE_EXPORT CUresult cuLibraryLoadData(void **library, const void *code, int *jit, void **jit_values, unsigned jit_count,
-                                          int *options, void **values, unsigned count) {
+GPUTILE_EXPORT CUresult cuLibraryLoadData(void **library, const void *code, int *jit, void **jit_values,
+                                          unsigned jit_count, int *options, void **values, unsigned count) {
     struct load load;
     CUresult result = begin_load(&load);
     if (result != CUDA_SUCCESS) return result;
-    result = CALL_REAL(cuLibraryLoadData, cuLibraryLoadData, library, code, jit, jit_values, jit_count, options, values, count);
+    result = CALL_REAL(cuLibraryLoadData, cuLibraryLoadData, library, code, jit, jit_values, jit_count, options, values,
+                       count);
     return end_library(&load, result, library);
 }
 
-GPUTILE_EXPORT CUresult cuLibraryLoadFromFile(void **library, const char *file, int *jit, void **jit_values, unsigned jit_count,
-                                              int *options, void **values, unsigned count) {
+GPUTILE_EXPORT CUresult cuLibraryLoadFromFile(void **library, const char *file, int *jit, void **jit_values,
+                                              unsigned jit_count, int *options, void **values, unsigned count) {
     struct load load;
     CUresult result = begin_load(&load);
     if (result != CUDA_SUCCESS) return result;
-    result = CALL_REAL(cuLibraryLoadFromFile, cuLibraryLoadFromFile, library, file, jit, jit_values, jit_count, options, values,
-                       count);
+    result = CALL_REAL(cuLibraryLoadFromFile, cuLibraryLoadFromFile, library, file, jit, jit_values, jit_count, options,
+                       values, count);
     return end_library(&load, result, library);
 }
 

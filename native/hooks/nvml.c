@@ -54,9 +54,13 @@ GPUTILE_EXPORT int nvmlSystemGetCudaDriverVersion(int *version) { return version
 GPUTILE_EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version) { return version_by(__func__, version); }
 
 void *gputile_nvml_hook(const char *symbol) {
-    if (!strcmp(symbol, "nvmlDeviceGetMemoryInfo")) return gputile_nvml_symbol(symbol) ? (void *)nvmlDeviceGetMemoryInfo : NULL;
-    if (!strcmp(symbol, "nvmlDeviceGetMemoryInfo_v2")) return gputile_nvml_symbol(symbol) ? (void *)nvmlDeviceGetMemoryInfo_v2 : NULL;
-    if (!strcmp(symbol, "nvmlSystemGetCudaDriverVersion")) return gputile_nvml_symbol(symbol) ? (void *)nvmlSystemGetCudaDriverVersion : NULL;
-    if (!strcmp(symbol, "nvmlSystemGetCudaDriverVersion_v2")) return gputile_nvml_symbol(symbol) ? (void *)nvmlSystemGetCudaDriverVersion_v2 : NULL;
+    if (!strcmp(symbol, "nvmlDeviceGetMemoryInfo"))
+        return gputile_nvml_symbol(symbol) ? (void *)nvmlDeviceGetMemoryInfo : NULL;
+    if (!strcmp(symbol, "nvmlDeviceGetMemoryInfo_v2"))
+        return gputile_nvml_symbol(symbol) ? (void *)nvmlDeviceGetMemoryInfo_v2 : NULL;
+    if (!strcmp(symbol, "nvmlSystemGetCudaDriverVersion"))
+        return gputile_nvml_symbol(symbol) ? (void *)nvmlSystemGetCudaDriverVersion : NULL;
+    if (!strcmp(symbol, "nvmlSystemGetCudaDriverVersion_v2"))
+        return gputile_nvml_symbol(symbol) ? (void *)nvmlSystemGetCudaDriverVersion_v2 : NULL;
     return NULL;
 }

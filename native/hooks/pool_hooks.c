@@ -42,7 +42,8 @@ GPUTILE_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
 static bool is_capturing(CUstream stream, bool per_thread) {
     int status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (per_thread && !stream) stream = CU_STREAM_PER_THREAD;
-    return gputile_driver()->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return gputile_driver()->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 /* Find the pool and make room in it. `need->pool` is NULL where there is nothing to count: what is captured becomes a
@@ -70,7 +71,8 @@ static CUresult undo(CUdeviceptr pointer, CUstream stream) {
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult end_allocation(CUresult result, const struct gputile_need *need, const CUdeviceptr *pointer, CUstream stream) {
+static CUresult end_allocation(CUresult result, const struct gputile_need *need, const CUdeviceptr *pointer,
+                               CUstream stream) {
     bool within = !need->pool || gputile_pools_leave(need, 1);
     return !within && result == CUDA_SUCCESS ? undo(*pointer, stream) : result;
 }
@@ -86,10 +88,12 @@ GPUTILE_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes,
     struct gputile_need need = {.bytes = bytes};
     CUresult result = begin_allocation(NULL, stream, true, &need);
     if (result != CUDA_SUCCESS) return result;
-    return end_allocation(CALL_REAL(cuMemAllocAsync, cuMemAllocAsync_ptsz, pointer, bytes, stream), &need, pointer, stream);
+    return end_allocation(CALL_REAL(cuMemAllocAsync, cuMemAllocAsync_ptsz, pointer, bytes, stream), &need, pointer,
+                          stream);
 }
 
-GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
+                                                CUstream stream) {
     struct gputile_need need = {.bytes = bytes};
     CUresult result = begin_allocation(pool, stream, false, &need);
     if (result != CUDA_SUCCESS) return result;
@@ -97,7 +101,8 @@ GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t byt
     return end_allocation(result, &need, pointer, stream);
 }
 
-GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream) {
+GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool,
+                                                     CUstream stream) {
     struct gputile_need need = {.bytes = bytes};
     CUresult result = begin_allocation(pool, stream, true, &need);
     if (result != CUDA_SUCCESS) return result;

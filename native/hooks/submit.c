@@ -27,7 +27,7 @@ static bool is_captured(CUstream stream) {
 
 struct submission {
     CUresult result; /* CUDA_SUCCESS: it may be handed to the driver */
-    int card;        /* -1: it is no work of a card now */
+    int card; /* -1: it is no work of a card now */
     CUstream stream;
 };
 
@@ -46,36 +46,35 @@ static CUresult end(const struct submission *submission) {
     return submission->result;
 }
 
-#define PARAMETERS_1 word a
-#define PARAMETERS_2 PARAMETERS_1, word b
-#define PARAMETERS_3 PARAMETERS_2, word c
-#define PARAMETERS_4 PARAMETERS_3, word d
-#define PARAMETERS_5 PARAMETERS_4, word e
-#define PARAMETERS_6 PARAMETERS_5, word f
-#define PARAMETERS_7 PARAMETERS_6, word g
-#define PARAMETERS_8 PARAMETERS_7, word h
-#define PARAMETERS_9 PARAMETERS_8, word i
+#define PARAMETERS_1  word a
+#define PARAMETERS_2  PARAMETERS_1, word b
+#define PARAMETERS_3  PARAMETERS_2, word c
+#define PARAMETERS_4  PARAMETERS_3, word d
+#define PARAMETERS_5  PARAMETERS_4, word e
+#define PARAMETERS_6  PARAMETERS_5, word f
+#define PARAMETERS_7  PARAMETERS_6, word g
+#define PARAMETERS_8  PARAMETERS_7, word h
+#define PARAMETERS_9  PARAMETERS_8, word i
 #define PARAMETERS_10 PARAMETERS_9, word j
 #define PARAMETERS_11 PARAMETERS_10, word k
-#define ARGUMENTS_1 a
-#define ARGUMENTS_2 ARGUMENTS_1, b
-#define ARGUMENTS_3 ARGUMENTS_2, c
-#define ARGUMENTS_4 ARGUMENTS_3, d
-#define ARGUMENTS_5 ARGUMENTS_4, e
-#define ARGUMENTS_6 ARGUMENTS_5, f
-#define ARGUMENTS_7 ARGUMENTS_6, g
-#define ARGUMENTS_8 ARGUMENTS_7, h
-#define ARGUMENTS_9 ARGUMENTS_8, i
-#define ARGUMENTS_10 ARGUMENTS_9, j
-#define ARGUMENTS_11 ARGUMENTS_10, k
+#define ARGUMENTS_1   a
+#define ARGUMENTS_2   ARGUMENTS_1, b
+#define ARGUMENTS_3   ARGUMENTS_2, c
+#define ARGUMENTS_4   ARGUMENTS_3, d
+#define ARGUMENTS_5   ARGUMENTS_4, e
+#define ARGUMENTS_6   ARGUMENTS_5, f
+#define ARGUMENTS_7   ARGUMENTS_6, g
+#define ARGUMENTS_8   ARGUMENTS_7, h
+#define ARGUMENTS_9   ARGUMENTS_8, i
+#define ARGUMENTS_10  ARGUMENTS_9, j
+#define ARGUMENTS_11  ARGUMENTS_10, k
 
 /* Each row of the table is a function of this library: it passes the gate, calls the driver's, and accounts. */
-#define X(name, symbol, since, per_thread, count, position)                    \
-    GPUTILE_EXPORT CUresult symbol(PARAMETERS_##count) {                       \
-        const word argument[] = {ARGUMENTS_##count};                           \
-        struct submission submission = begin(argument, position, per_thread);  \
-        if (submission.result == CUDA_SUCCESS)                                 \
-            submission.result = CALL_REAL(name, symbol, ARGUMENTS_##count);    \
-        return end(&submission);                                               \
+#define X(name, symbol, since, per_thread, count, position)                                                    \
+    GPUTILE_EXPORT CUresult symbol(PARAMETERS_##count) {                                                       \
+        const word argument[] = {ARGUMENTS_##count};                                                           \
+        struct submission submission = begin(argument, position, per_thread);                                  \
+        if (submission.result == CUDA_SUCCESS) submission.result = CALL_REAL(name, symbol, ARGUMENTS_##count); \
+        return end(&submission);                                                                               \
     }
 #include "hooks/submit.def"

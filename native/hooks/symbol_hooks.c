@@ -18,9 +18,11 @@ static void log_refused(const char *name) {
         if (known && !strcmp(known, name)) return;
         if (known) continue;
         const char *copy = strdup(name);
-        if (!copy || !__atomic_compare_exchange_n(&said[i], &none, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) return;
+        if (!copy || !__atomic_compare_exchange_n(&said[i], &none, copy, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED))
+            return;
         gputile_log("%s is refused: this driver is newer than gputile, which cannot tell whether it takes GPU memory. "
-                    "A newer gputile may know it; `gputile selftest symbols` lists all of them.", name);
+                    "A newer gputile may know it; `gputile selftest symbols` lists all of them.",
+                    name);
         return;
     }
 }
@@ -66,13 +68,13 @@ __attribute__((visibility("hidden"), used)) struct choice gputile_choose(const c
             "  pop %rdi\n  pop %rsi\n  pop %rdx\n"                                          \
             "  test %rax, %rax\n  jz 1f\n  ret\n"                                           \
             "1: jmp *%r11\n.size " #function ", .-" #function "\n");
-#define TRAMPOLINE_AARCH64(function, versioned)                                              \
-    __asm__(".text\n.globl " #function "\n.type " #function ", %function\n" #function ":\n"  \
-            "  stp x29, x30, [sp, -48]!\n  mov x29, sp\n"                                    \
-            "  stp x0, x1, [sp, 16]\n  str x2, [sp, 32]\n"                                   \
-            "  add x0, sp, 24\n  mov w1, " #versioned "\n"                                   \
-            "  bl gputile_choose\n"                                                          \
-            "  mov x16, x1\n  cbnz x0, 1f\n"                                                 \
+#define TRAMPOLINE_AARCH64(function, versioned)                                                \
+    __asm__(".text\n.globl " #function "\n.type " #function ", %function\n" #function ":\n"    \
+            "  stp x29, x30, [sp, -48]!\n  mov x29, sp\n"                                      \
+            "  stp x0, x1, [sp, 16]\n  str x2, [sp, 32]\n"                                     \
+            "  add x0, sp, 24\n  mov w1, " #versioned "\n"                                     \
+            "  bl gputile_choose\n"                                                            \
+            "  mov x16, x1\n  cbnz x0, 1f\n"                                                   \
             "  ldp x0, x1, [sp, 16]\n  ldr x2, [sp, 32]\n  ldp x29, x30, [sp], 48\n  br x16\n" \
             "1: ldp x29, x30, [sp], 48\n  ret\n.size " #function ", .-" #function "\n");
 
@@ -98,7 +100,8 @@ static CUresult refuse(const char *name, void **function, int *status, int why) 
 }
 
 static CUresult take_over(const char *name, void **function, int version, cuuint64_t flags, int *status) {
-    void *hook = gputile_hook_of_answer(name, *function, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
+    void *hook =
+        gputile_hook_of_answer(name, *function, version, flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
     if (hook) *function = hook;
     if (hook || gputile_knows(name)) return CUDA_SUCCESS;
     return refuse(name, function, status, NO_SUCH_SYMBOL);
@@ -146,11 +149,13 @@ GPUTILE_EXPORT CUresult cuGetProcAddress(const char *name, void **function, int 
     return look_up(ask_1, name, function, version, flags, NULL);
 }
 
-GPUTILE_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+GPUTILE_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, cuuint64_t flags,
+                                            int *status) {
     return look_up(ask_2, name, function, version, flags, status);
 }
 
-GPUTILE_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags, int *status) {
+GPUTILE_EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *name, void **function, int version, cuuint64_t flags,
+                                                 int *status) {
     return look_up(ask_2_ptsz, name, function, version, flags | CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, status);
 }
 

@@ -1,6 +1,6 @@
 /* Virtual memory management: physical memory is counted from cuMemCreate until neither a handle nor a mapping refers
- * to it. An imported handle is not counted, since its creator is charged; exporting adds no reference, since nobody tells
- * when imports end. */
+ * to it. An imported handle is not counted, since its creator is charged; exporting adds no reference, since nobody
+ * tells when imports end. */
 #include "accounting/allocation_table.h"
 #include "accounting/cards.h"
 #include "accounting/memory_location.h"
@@ -68,8 +68,9 @@ GPUTILE_EXPORT CUresult cuMemUnmap(CUdeviceptr start, size_t bytes) {
 static CUresult no_part(void) {
     static bool said;
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gputile_log("cuMemMapArrayAsync is refused: memory mapped into a sparse array cannot be counted. Arrays without "
-                    "CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING have their memory from the start.");
+        gputile_log(
+            "cuMemMapArrayAsync is refused: memory mapped into a sparse array cannot be counted. Arrays without "
+            "CUDA_ARRAY3D_SPARSE and CUDA_ARRAY3D_DEFERRED_MAPPING have their memory from the start.");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 

@@ -47,7 +47,8 @@ GPUTILE_EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 GPUTILE_EXPORT CUresult cuMemGetInfo(unsigned *available, unsigned *total) {
     size_t wide_available, wide_total;
     CUresult result = cuMemGetInfo_v2(&wide_available, &wide_total);
-    if (result == CUDA_SUCCESS) *available = (unsigned)least(wide_available, UINT32_MAX), *total = (unsigned)least(wide_total, UINT32_MAX);
+    if (result == CUDA_SUCCESS)
+        *available = (unsigned)least(wide_available, UINT32_MAX), *total = (unsigned)least(wide_total, UINT32_MAX);
     return result;
 }
 

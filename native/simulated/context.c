@@ -1,16 +1,19 @@
 /* Devices, contexts, modules: what takes memory without being asked for any. */
+#include "simulated/simulated.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "simulated/simulated.h"
 
 enum { MOST_DEPTH = 16 };
 #define MOST_HEAP (768 * SIMULATED_MIB) /* a larger heap is refused */
 static _Thread_local struct context *stack[MOST_DEPTH];
 static _Thread_local int depth;
-static struct { struct context context; int retained; } primary[SIMULATED_MOST_CARDS];
+static struct {
+    struct context context;
+    int retained;
+} primary[SIMULATED_MOST_CARDS];
 
 static struct context *spare; /* destroyed ones */
 
@@ -27,7 +30,9 @@ EXPORT CUresult cuDriverGetVersion(int *version) {
 }
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char **name) {
-    *name = error == CUDA_SUCCESS ? "CUDA_SUCCESS" : error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
+    *name = error == CUDA_SUCCESS               ? "CUDA_SUCCESS"
+            : error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY"
+                                                : "CUDA_ERROR";
     return CUDA_SUCCESS;
 }
 
@@ -61,7 +66,7 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT              ? 16
+    *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT             ? 16
              : attribute == CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR ? 2048
                                                                                : 1;
     return CUDA_SUCCESS;
@@ -102,7 +107,9 @@ static CUresult create(CUcontext *made, int device) {
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device) { return (void)flags, create(made, device); }
+EXPORT CUresult cuCtxCreate_v2(CUcontext *made, unsigned flags, CUdevice device) {
+    return (void)flags, create(made, device);
+}
 EXPORT CUresult cuCtxCreate_v3(CUcontext *made, void *affinity, int n, unsigned flags, CUdevice device) {
     return (void)affinity, (void)n, (void)flags, create(made, device);
 }
@@ -151,7 +158,8 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device) {
     if (!primary[device].retained) result = take(device, card_of(device)->context_bytes);
     if (!result) {
         primary[device].retained++;
-        primary[device].context = (struct context){.device = device, .primary = true, .extra = primary[device].context.extra};
+        primary[device].context =
+            (struct context){.device = device, .primary = true, .extra = primary[device].context.extra};
         *made = (CUcontext)&primary[device].context;
     }
     pthread_mutex_unlock(&simulated_mutex);

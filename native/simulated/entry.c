@@ -1,20 +1,31 @@
 /* cuGetProcAddress: names without suffix, by version and by kind of default stream. */
 #define _GNU_SOURCE
+#include "simulated/simulated.h"
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
-#include "simulated/simulated.h"
 
 CUresult cuMemAllocQuantum(CUdeviceptr *pointer, size_t bytes);
 
 /* What has more than one form: {name, since, symbol}; the last row not above the asked version counts. */
-static const struct { const char *name; int since; const char *symbol; } forms[] = {
-    {"cuCtxCreate", 3020, "cuCtxCreate_v2"}, {"cuCtxCreate", 11040, "cuCtxCreate_v3"}, {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
-    {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid"}, {"cuDeviceGetUuid", 11040, "cuDeviceGetUuid_v2"},
-    {"cuDevicePrimaryCtxRelease", 7000, "cuDevicePrimaryCtxRelease"}, {"cuDevicePrimaryCtxRelease", 11000, "cuDevicePrimaryCtxRelease_v2"},
-    {"cuGetProcAddress", 11030, "cuGetProcAddress"}, {"cuGetProcAddress", 12000, "cuGetProcAddress_v2"},
-    {"cuGraphAddNode", 12020, "cuGraphAddNode"}, {"cuGraphAddNode", 12030, "cuGraphAddNode_v2"},
-    {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"}, {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
+static const struct {
+    const char *name;
+    int since;
+    const char *symbol;
+} forms[] = {
+    {"cuCtxCreate", 3020, "cuCtxCreate_v2"},
+    {"cuCtxCreate", 11040, "cuCtxCreate_v3"},
+    {"cuCtxCreate", 12050, "cuCtxCreate_v4"},
+    {"cuDeviceGetUuid", 9020, "cuDeviceGetUuid"},
+    {"cuDeviceGetUuid", 11040, "cuDeviceGetUuid_v2"},
+    {"cuDevicePrimaryCtxRelease", 7000, "cuDevicePrimaryCtxRelease"},
+    {"cuDevicePrimaryCtxRelease", 11000, "cuDevicePrimaryCtxRelease_v2"},
+    {"cuGetProcAddress", 11030, "cuGetProcAddress"},
+    {"cuGetProcAddress", 12000, "cuGetProcAddress_v2"},
+    {"cuGraphAddNode", 12020, "cuGraphAddNode"},
+    {"cuGraphAddNode", 12030, "cuGraphAddNode_v2"},
+    {"cuGraphInstantiate", 11000, "cuGraphInstantiate_v2"},
+    {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
     {"cuMemAlloc", 14000, "cuMemAllocQuantum"},
 };
 

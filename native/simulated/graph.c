@@ -1,13 +1,26 @@
-/* Graphs: kernel, memory and child nodes; a launch takes the time of its kernels and memory from the card's graph pool. */
+/* Graphs: kernel, memory and child nodes; a launch takes the time of its kernels and memory from the card's graph pool.
+ */
+#include "simulated/simulated.h"
 #include <stdlib.h>
 #include <string.h>
-#include "simulated/simulated.h"
 
-struct node { int type; uint64_t ns; CUDA_MEM_ALLOC_NODE_PARAMS alloc; struct graph *child; };
-struct graph { size_t count; struct node *node[256]; };
-struct exec { struct graph *graph; };
+struct node {
+    int type;
+    uint64_t ns;
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+    struct graph *child;
+};
+struct graph {
+    size_t count;
+    struct node *node[256];
+};
+struct exec {
+    struct graph *graph;
+};
 
-static struct { size_t reserved, used; } pools[SIMULATED_MOST_CARDS];
+static struct {
+    size_t reserved, used;
+} pools[SIMULATED_MOST_CARDS];
 static uint64_t next_address = 0x600000000000;
 
 void graphs_in_child(void) { memset(pools, 0, sizeof pools); }
@@ -17,7 +30,9 @@ static struct node *add(struct graph *graph, int type) {
     if (node) node->type = type, graph->node[graph->count++] = node;
     return node;
 }
-static CUdeviceptr address(size_t bytes) { return __atomic_fetch_add(&next_address, (bytes / (2 * SIMULATED_MIB) + 1) * 2 * SIMULATED_MIB, __ATOMIC_RELAXED); }
+static CUdeviceptr address(size_t bytes) {
+    return __atomic_fetch_add(&next_address, (bytes / (2 * SIMULATED_MIB) + 1) * 2 * SIMULATED_MIB, __ATOMIC_RELAXED);
+}
 
 static CUresult add_alloc(CUgraphNode *made, struct graph *graph, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
     struct node *node = add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
@@ -27,7 +42,8 @@ static CUresult add_alloc(CUgraphNode *made, struct graph *graph, CUDA_MEM_ALLOC
     return CUDA_SUCCESS;
 }
 CUdeviceptr capture_alloc(struct stream *stream, int device, size_t bytes) {
-    CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device}, .bytesize = bytes};
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, device},
+                                         .bytesize = bytes};
     add_alloc(NULL, stream->graph, &params);
     return params.dptr;
 }
@@ -36,31 +52,42 @@ void capture_work(struct stream *stream, uint64_t ns) {
     if (node) node->ns = ns;
 }
 
-EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags) { return (void)flags, (*graph = calloc(1, sizeof(struct graph))) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
+EXPORT CUresult cuGraphCreate(CUgraph *graph, unsigned flags) {
+    struct graph *made = calloc(1, sizeof *made);
+    *graph = (CUgraph)made;
+    return (void)flags, made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
 EXPORT CUresult cuGraphDestroy(CUgraph graph) { return (void)graph, CUDA_SUCCESS; }
-EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
+EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *deps, size_t n,
+                                       CUDA_MEM_ALLOC_NODE_PARAMS *params) {
     return (void)deps, (void)n, add_alloc(node, (struct graph *)graph, params);
 }
-EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, size_t n, CUdeviceptr p) {
+EXPORT CUresult cuGraphAddMemFreeNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, size_t n,
+                                      CUdeviceptr p) {
     struct node *node = add((struct graph *)graph, CU_GRAPH_NODE_TYPE_MEM_FREE);
     node->alloc.dptr = p, *made = (CUgraphNode)node;
     return (void)deps, (void)n, CUDA_SUCCESS;
 }
 /* The fake's kernel node takes its time straight from `params`. */
-EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, size_t n, const void *params) {
+EXPORT CUresult cuGraphAddKernelNode_v2(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, size_t n,
+                                        const void *params) {
     struct node *node = add((struct graph *)graph, CU_GRAPH_NODE_TYPE_KERNEL);
     node->ns = *(const uint64_t *)params, *made = (CUgraphNode)node;
     return (void)deps, (void)n, CUDA_SUCCESS;
 }
-EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraph child) {
+EXPORT CUresult cuGraphAddChildGraphNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, size_t n,
+                                         CUgraph child) {
     struct node *node = add((struct graph *)graph, CU_GRAPH_NODE_TYPE_GRAPH);
     node->child = (struct graph *)child, *made = (CUgraphNode)node;
     return (void)deps, (void)n, CUDA_SUCCESS;
 }
-EXPORT CUresult cuGraphAddNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, size_t n, CUgraphNodeParams *params) {
-    return params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? cuGraphAddMemAllocNode(made, graph, deps, n, &params->alloc) : CUDA_ERROR_NOT_SUPPORTED;
+EXPORT CUresult cuGraphAddNode(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, size_t n,
+                               CUgraphNodeParams *params) {
+    return params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? cuGraphAddMemAllocNode(made, graph, deps, n, &params->alloc)
+                                                        : CUDA_ERROR_NOT_SUPPORTED;
 }
-EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, const void *edges, size_t n, CUgraphNodeParams *params) {
+EXPORT CUresult cuGraphAddNode_v2(CUgraphNode *made, CUgraph graph, const CUgraphNode *deps, const void *edges,
+                                  size_t n, CUgraphNodeParams *params) {
     return (void)edges, cuGraphAddNode(made, graph, deps, n, params);
 }
 EXPORT CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *count) {
@@ -69,25 +96,41 @@ EXPORT CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode *nodes, size_t *coun
     *count = graph->count;
     return CUDA_SUCCESS;
 }
-EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type) { return *type = ((struct node *)node)->type, CUDA_SUCCESS; }
-EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params) { return *params = ((struct node *)node)->alloc, CUDA_SUCCESS; }
-EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) { return *graph = (CUgraph)((struct node *)node)->child, CUDA_SUCCESS; }
+EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
+    return *type = ((struct node *)node)->type, CUDA_SUCCESS;
+}
+EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
+    return *params = ((struct node *)node)->alloc, CUDA_SUCCESS;
+}
+EXPORT CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph) {
+    return *graph = (CUgraph)((struct node *)node)->child, CUDA_SUCCESS;
+}
 
 static CUresult instantiate(CUgraphExec *made, CUgraph graph) {
     struct exec *exec = malloc(sizeof *exec);
     exec->graph = (struct graph *)graph, *made = (CUgraphExec)exec;
     return CUDA_SUCCESS;
 }
-EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) { return (void)flags, instantiate(exec, graph); }
-EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *p) { return (void)p, instantiate(exec, graph); }
-EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t n) { return (void)error, (void)log, (void)n, instantiate(exec, graph); }
+EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags) {
+    return (void)flags, instantiate(exec, graph);
+}
+EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *p) {
+    return (void)p, instantiate(exec, graph);
+}
+EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t n) {
+    return (void)error, (void)log, (void)n, instantiate(exec, graph);
+}
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) { return free(exec), CUDA_SUCCESS; }
 
-struct sums { size_t allocated[SIMULATED_MOST_CARDS], freed[SIMULATED_MOST_CARDS]; uint64_t ns; };
+struct sums {
+    size_t allocated[SIMULATED_MOST_CARDS], freed[SIMULATED_MOST_CARDS];
+    uint64_t ns;
+};
 static void sum(struct graph *graph, struct sums *sums) {
     for (size_t i = 0; i < graph->count; i++) {
         struct node *node = graph->node[i];
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) sums->allocated[node->alloc.poolProps.location.id] += node->alloc.bytesize;
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC)
+            sums->allocated[node->alloc.poolProps.location.id] += node->alloc.bytesize;
         else if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) sum(node->child, sums);
         else if (node->type == CU_GRAPH_NODE_TYPE_KERNEL) sums->ns += node->ns;
         else
@@ -114,7 +157,9 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     if (!result) submit(stream, sums.ns, true);
     return result;
 }
-EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return cuGraphLaunch(exec, stream ? stream : CU_STREAM_PER_THREAD); }
+EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) {
+    return cuGraphLaunch(exec, stream ? stream : CU_STREAM_PER_THREAD);
+}
 EXPORT CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) { return (void)exec, (void)stream, CUDA_SUCCESS; }
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
     pthread_mutex_lock(&simulated_mutex);
@@ -124,7 +169,8 @@ EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *value) {
-    *(uint64_t *)value = attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? pools[device].reserved : pools[device].used;
+    *(uint64_t *)value =
+        attribute == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT ? pools[device].reserved : pools[device].used;
     return CUDA_SUCCESS;
 }
 
@@ -143,4 +189,6 @@ EXPORT CUresult cuStreamIsCapturing(CUstream handle, int *status) {
     *status = stream_of(handle) ? stream_of(handle)->capturing : 0;
     return CUDA_SUCCESS;
 }
-EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status) { return cuStreamIsCapturing(stream ? stream : CU_STREAM_PER_THREAD, status); }
+EXPORT CUresult cuStreamIsCapturing_ptsz(CUstream stream, int *status) {
+    return cuStreamIsCapturing(stream ? stream : CU_STREAM_PER_THREAD, status);
+}

@@ -1,12 +1,12 @@
 /* The machine's file: which cards there are, what is in use on them, and by which living process. */
 #define _GNU_SOURCE
+#include "simulated/simulated.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "simulated/simulated.h"
 
 enum { MEMORY_LOCK = 1 << 20, SLOT_LOCKS = (1 << 20) + 1 }; /* bytes far beyond the file, locked only */
 
@@ -61,9 +61,11 @@ static void see(const char *list) {
         for (unsigned i = 0; i < machine->header.cards; i++) {
             const unsigned char *u = machine->card[i].uuid;
             char name[48];
-            snprintf(name, sizeof name, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0],
-                     u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
-            if (!strncmp(word, "GPU-", 4) ? !strncmp(name, word, strlen(word)) : atoi(word) == (int)i) found = (int)i;
+            snprintf(name, sizeof name, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+                     u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
+                     u[15]);
+            if (!strncmp(word, "GPU-", 4) ? !strncmp(name, word, strlen(word)) : strtol(word, NULL, 10) == (long)i)
+                found = (int)i;
         }
         if (found < 0) return; /* as CUDA: those before an invalid one are visible */
         visible[visible_cards++] = found;
@@ -153,6 +155,7 @@ size_t used_on(int device) {
 void account_work(int device, uint64_t ns, bool kernel) {
     struct simulated_card *card = card_of(device);
     struct simulated_process *own = &machine->process[own_slot];
+    if (!card) return;
     __atomic_fetch_add(&card->busy_ns, ns, __ATOMIC_RELAXED);
     __atomic_fetch_add(&own->busy_ns[visible[device]], ns, __ATOMIC_RELAXED);
     __atomic_fetch_add(&card->launches, kernel, __ATOMIC_RELAXED);

@@ -1,10 +1,15 @@
 /* Every way to device memory that the fake knows: linear, pitched, managed, pools, virtual memory, arrays, imports. */
+#include "simulated/simulated.h"
 #include <stdlib.h>
 #include <string.h>
-#include "simulated/simulated.h"
 
 enum kind { LINEAR, PHYSICAL, ARRAY, EXTERNAL, POOLED };
-struct pool { int device; size_t reserved, used; uint64_t threshold; bool destroyed; };
+struct pool {
+    int device;
+    size_t reserved, used;
+    uint64_t threshold;
+    bool destroyed;
+};
 struct block {
     uint64_t key;
     enum kind kind;
@@ -13,7 +18,12 @@ struct block {
     struct pool *pool;
     struct block *next;
 };
-struct mapping { CUdeviceptr start; size_t bytes; struct block *block; struct mapping *next; };
+struct mapping {
+    CUdeviceptr start;
+    size_t bytes;
+    struct block *block;
+    struct mapping *next;
+};
 
 enum { BUCKETS = 1024 };
 static struct block *blocks[BUCKETS];
@@ -83,7 +93,9 @@ static CUresult drop(uint64_t key) {
     return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) { return make((uint64_t *)p, LINEAR, current_device(), bytes); }
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *p, size_t bytes) {
+    return make((uint64_t *)p, LINEAR, current_device(), bytes);
+}
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *p, size_t bytes, unsigned flags) {
     return (void)flags, make((uint64_t *)p, LINEAR, current_device(), bytes);
 }
@@ -97,7 +109,9 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr p) {
 }
 /* An allocating function of a driver that is newer than the library under test. */
 EXPORT CUresult cuMemAllocQuantum(CUdeviceptr *p, size_t bytes) { return cuMemAlloc_v2(p, bytes); }
-EXPORT CUresult cuMemHostAlloc(void **p, size_t bytes, unsigned flags) { return (void)flags, (*p = malloc(bytes)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
+EXPORT CUresult cuMemHostAlloc(void **p, size_t bytes, unsigned flags) {
+    return (void)flags, (*p = malloc(bytes)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
 EXPORT CUresult cuMemFreeHost(void *p) { return free(p), CUDA_SUCCESS; }
 EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr p) {
     struct block *block = *find(p);
@@ -111,7 +125,9 @@ CUmemoryPool default_pool(int device) {
     defaults[device].device = device;
     return (CUmemoryPool)&defaults[device];
 }
-static struct pool *current_pool(int device) { return chosen[device] ? chosen[device] : (struct pool *)default_pool(device); }
+static struct pool *current_pool(int device) {
+    return chosen[device] ? chosen[device] : (struct pool *)default_pool(device);
+}
 
 CUresult pool_take(CUmemoryPool handle, size_t bytes) {
     struct pool *pool = (struct pool *)handle;
@@ -145,8 +161,12 @@ EXPORT CUresult cuMemAllocAsync(CUdeviceptr *p, size_t bytes, CUstream stream) {
     int device = device_of(stream_of(stream));
     return device < 0 ? CUDA_ERROR_INVALID_CONTEXT : from_pool(p, bytes, current_pool(device), stream);
 }
-EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *p, size_t bytes, CUstream stream) { return cuMemAllocAsync(p, bytes, stream ? stream : CU_STREAM_PER_THREAD); }
-EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, CUmemoryPool pool, CUstream stream) { return from_pool(p, bytes, (struct pool *)pool, stream); }
+EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr *p, size_t bytes, CUstream stream) {
+    return cuMemAllocAsync(p, bytes, stream ? stream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr *p, size_t bytes, CUmemoryPool pool, CUstream stream) {
+    return from_pool(p, bytes, (struct pool *)pool, stream);
+}
 EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *p, size_t bytes, CUmemoryPool pool, CUstream stream) {
     return from_pool(p, bytes, (struct pool *)pool, stream ? stream : CU_STREAM_PER_THREAD);
 }
@@ -201,20 +221,24 @@ EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
 }
 
 /* Virtual memory: a handle is a block with a reference for each handle and for each mapping. */
-EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags) {
+EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
+                            unsigned long long flags) {
     if (flags || bytes % (2 * SIMULATED_MIB)) return CUDA_ERROR_INVALID_VALUE;
-    if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return *handle = fresh(bytes), add(*handle, EXTERNAL, -1, 0, NULL), CUDA_SUCCESS;
+    if (prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return *handle = fresh(bytes), add(*handle, EXTERNAL, -1, 0, NULL), CUDA_SUCCESS;
     return make((uint64_t *)handle, PHYSICAL, prop->location.id, bytes);
 }
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) { return drop(handle); }
-EXPORT CUresult cuMemAddressReserve(CUdeviceptr *p, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags) {
+EXPORT CUresult cuMemAddressReserve(CUdeviceptr *p, size_t bytes, size_t alignment, CUdeviceptr wanted,
+                                    unsigned long long flags) {
     pthread_mutex_lock(&simulated_mutex);
     *p = fresh(bytes);
     pthread_mutex_unlock(&simulated_mutex);
     return (void)alignment, (void)wanted, (void)flags, CUDA_SUCCESS;
 }
 EXPORT CUresult cuMemAddressFree(CUdeviceptr p, size_t bytes) { return (void)p, (void)bytes, CUDA_SUCCESS; }
-EXPORT CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+EXPORT CUresult cuMemMap(CUdeviceptr p, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                         unsigned long long flags) {
     pthread_mutex_lock(&simulated_mutex);
     struct block *block = *find(handle);
     if (block) {
@@ -241,9 +265,19 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr p, size_t bytes) {
     pthread_mutex_unlock(&simulated_mutex);
     return CUDA_SUCCESS;
 }
-EXPORT CUresult cuMemSetAccess(CUdeviceptr p, size_t bytes, const void *access, size_t count) { return (void)p, (void)bytes, (void)access, (void)count, CUDA_SUCCESS; }
+EXPORT CUresult cuMemSetAccess(CUdeviceptr p, size_t bytes, const void *access, size_t count) {
+    return (void)p, (void)bytes, (void)access, (void)count, CUDA_SUCCESS;
+}
 /* A mapping into a sparse array holds its memory as long as the process lives: it is never unmapped here. */
-struct array_mapping { int type; uint64_t array; int part; uint64_t where[4]; int operation, kind; uint64_t handle, offset; unsigned rest[4]; };
+struct array_mapping {
+    int type;
+    uint64_t array;
+    int part;
+    uint64_t where[4];
+    int operation, kind;
+    uint64_t handle, offset;
+    unsigned rest[4];
+};
 EXPORT CUresult cuMemMapArrayAsync(struct array_mapping *list, unsigned count, CUstream stream) {
     pthread_mutex_lock(&simulated_mutex);
     for (unsigned i = 0; i < count; i++) {
@@ -253,11 +287,14 @@ EXPORT CUresult cuMemMapArrayAsync(struct array_mapping *list, unsigned count, C
     pthread_mutex_unlock(&simulated_mutex);
     return (void)stream, CUDA_SUCCESS;
 }
-EXPORT CUresult cuMemMapArrayAsync_ptsz(struct array_mapping *list, unsigned count, CUstream stream) { return cuMemMapArrayAsync(list, count, stream); }
+EXPORT CUresult cuMemMapArrayAsync_ptsz(struct array_mapping *list, unsigned count, CUstream stream) {
+    return cuMemMapArrayAsync(list, count, stream);
+}
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     pthread_mutex_lock(&simulated_mutex);
     struct mapping *mapping = mappings;
-    while (mapping && ((uint64_t)address < mapping->start || (uint64_t)address >= mapping->start + mapping->bytes)) mapping = mapping->next;
+    while (mapping && ((uint64_t)address < mapping->start || (uint64_t)address >= mapping->start + mapping->bytes))
+        mapping = mapping->next;
     if (mapping) mapping->block->references++, *handle = mapping->block->key;
     pthread_mutex_unlock(&simulated_mutex);
     return mapping ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -268,14 +305,20 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     pthread_mutex_unlock(&simulated_mutex);
     return (void)os_handle, (void)type, CUDA_SUCCESS;
 }
-EXPORT CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop, int option) { return (void)prop, (void)option, *bytes = 2 * SIMULATED_MIB, CUDA_SUCCESS; }
+EXPORT CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop, int option) {
+    return (void)prop, (void)option, *bytes = 2 * SIMULATED_MIB, CUDA_SUCCESS;
+}
 
-static size_t element(int format) { return format == 0x20 || format == 3 || format == 0x0a ? 4 : format == 2 || format == 9 || format == 0x10 ? 2 : 1; }
+static size_t element(int format) {
+    return format == 0x20 || format == 3 || format == 0x0a ? 4 : format == 2 || format == 9 || format == 0x10 ? 2 : 1;
+}
 static size_t volume(const CUDA_ARRAY3D_DESCRIPTOR *d) {
     if (d->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 1;
     return d->Width * (d->Height ? d->Height : 1) * (d->Depth ? d->Depth : 1) * d->NumChannels * element(d->Format);
 }
-EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) { return make((uint64_t *)array, ARRAY, current_device(), volume(d)); }
+EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *d) {
+    return make((uint64_t *)array, ARRAY, current_device(), volume(d));
+}
 EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *d) {
     CUDA_ARRAY3D_DESCRIPTOR whole = {d->Width, d->Height, 0, d->Format, d->NumChannels, 0};
     return cuArray3DCreate_v2(array, &whole);
@@ -294,7 +337,9 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY
 }
 EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return drop((uint64_t)array); }
 
-EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr p) { return memcpy(handle->reserved, &p, sizeof p), CUDA_SUCCESS; }
+EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr p) {
+    return memcpy(handle->reserved, &p, sizeof p), CUDA_SUCCESS;
+}
 EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle handle, unsigned flags) {
     pthread_mutex_lock(&simulated_mutex);
     *p = fresh(1), add(*p, EXTERNAL, -1, 0, NULL);
@@ -302,5 +347,7 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *p, CUipcMemHandle handle, uns
     return (void)handle, (void)flags, CUDA_SUCCESS;
 }
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr p) { return drop(p); }
-EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *d) { return make((uint64_t *)memory, ARRAY, current_device(), d->size); }
+EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *d) {
+    return make((uint64_t *)memory, ARRAY, current_device(), d->size);
+}
 EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) { return drop((uint64_t)memory); }

@@ -1,14 +1,19 @@
 /* A libnvidia-ml.so.1 that tells the memory of the simulated machine, and no more. */
+#include "simulated/simulated.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "simulated/simulated.h"
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6 };
-struct memory { unsigned long long total, free, used; };
-struct memory_v2 { unsigned version; unsigned long long total, reserved, free, used; };
+struct memory {
+    unsigned long long total, free, used;
+};
+struct memory_v2 {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+};
 
 static const struct simulated_machine *shared;
 
@@ -32,14 +37,15 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
 }
 EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
     const unsigned char *u = ((struct simulated_card *)device)->uuid;
-    snprintf(text, length, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2], u[3],
-             u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+    snprintf(text, length, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2],
+             u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     return OK;
 }
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
     char text[64];
     for (unsigned i = 0; i < shared->header.cards; i++)
-        if (nvmlDeviceGetUUID((void *)&shared->card[i], text, sizeof text) == OK && !strcmp(text, uuid)) return *device = (void *)&shared->card[i], OK;
+        if (nvmlDeviceGetUUID((void *)&shared->card[i], text, sizeof text) == OK && !strcmp(text, uuid))
+            return *device = (void *)&shared->card[i], OK;
     return NOT_FOUND;
 }
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {

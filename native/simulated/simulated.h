@@ -6,21 +6,32 @@
 #ifndef GPUTILE_SIMULATED_H
 #define GPUTILE_SIMULATED_H
 
+#include "base/cuda_types.h"
+#include "simulated/layouts.h"
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include "base/cuda_types.h"
-#include "simulated/layouts.h"
 
 enum { CUDA_ERROR_INVALID_CONTEXT = 201, CUDA_ERROR_INVALID_HANDLE = 400, CUDA_ERROR_NO_BINARY = 209 };
 #define SIMULATED_MIB ((size_t)1 << 20)
-#define POOL_CHUNK (32 * SIMULATED_MIB)
-#define EXPORT __attribute__((visibility("default")))
+#define POOL_CHUNK    (32 * SIMULATED_MIB)
+#define EXPORT        __attribute__((visibility("default")))
 
 CUresult cuInit(unsigned flags);
 
-struct context { int device, users; bool primary, gone; size_t extra; struct context *spare; };
-struct stream { struct context *context; bool per_thread; uint64_t done_at_ns; int capturing; struct graph *graph; };
+struct context {
+    int device, users;
+    bool primary, gone;
+    size_t extra;
+    struct context *spare;
+};
+struct stream {
+    struct context *context;
+    bool per_thread;
+    uint64_t done_at_ns;
+    int capturing;
+    struct graph *graph;
+};
 
 extern struct simulated_machine *machine;
 extern pthread_mutex_t simulated_mutex; /* guards this process's tables */

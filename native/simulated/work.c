@@ -2,15 +2,21 @@
  *
  * No thread runs and no processor is kept busy: a submission moves the moment at which the card is free (an atomic in
  * the machine's file), and who synchronises sleeps until the moment at which his stream is done.
- * A kernel takes *(uint64_t *)kernelParams[0] nanoseconds, or 1000 for each block of the grid where kernelParams is NULL.
+ * A kernel takes *(uint64_t *)kernelParams[0] nanoseconds, or 1000 for each block of the grid where kernelParams is
+ * NULL.
  */
 #define _GNU_SOURCE
+#include "simulated/simulated.h"
 #include <stdlib.h>
 #include <time.h>
-#include "simulated/simulated.h"
 
-struct event { uint64_t at_ns; bool recorded; };
-static struct { uint64_t all_ns, legacy_ns; } done[SIMULATED_MOST_CARDS];
+struct event {
+    uint64_t at_ns;
+    bool recorded;
+};
+static struct {
+    uint64_t all_ns, legacy_ns;
+} done[SIMULATED_MOST_CARDS];
 static _Thread_local struct stream own_stream = {.per_thread = true};
 static pthread_mutex_t work_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -24,7 +30,8 @@ uint64_t now_ns(void) {
 
 static void sleep_until(uint64_t at) {
     struct timespec until = {.tv_sec = (time_t)(at / 1000000000), .tv_nsec = (long)(at % 1000000000)};
-    if (at > now_ns()) while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) continue;
+    if (at > now_ns())
+        while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) continue;
 }
 
 struct stream *stream_of(CUstream stream) {
@@ -82,8 +89,12 @@ EXPORT CUresult cuCtxSynchronize(void) {
     return must_live(current_context(), "cuCtxSynchronize"), result;
 }
 EXPORT CUresult cuStreamSynchronize(CUstream stream) { return synchronize(stream); }
-EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) { return synchronize(stream ? stream : CU_STREAM_PER_THREAD); }
-EXPORT CUresult cuStreamQuery(CUstream stream) { return done_at(stream) <= now_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
+EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
+    return synchronize(stream ? stream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult cuStreamQuery(CUstream stream) {
+    return done_at(stream) <= now_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
 EXPORT CUresult cuStreamCreate(CUstream *made, unsigned flags) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     struct stream *stream = calloc(1, sizeof *stream);
@@ -91,7 +102,9 @@ EXPORT CUresult cuStreamCreate(CUstream *made, unsigned flags) {
     *made = (CUstream)stream;
     return (void)flags, CUDA_SUCCESS;
 }
-EXPORT CUresult cuStreamCreateWithPriority(CUstream *made, unsigned flags, int priority) { return (void)priority, cuStreamCreate(made, flags); }
+EXPORT CUresult cuStreamCreateWithPriority(CUstream *made, unsigned flags, int priority) {
+    return (void)priority, cuStreamCreate(made, flags);
+}
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) { return free(stream), CUDA_SUCCESS; }
 EXPORT CUresult cuStreamGetCtx(CUstream handle, CUcontext *context) {
     struct stream *stream = stream_of(handle);
@@ -110,7 +123,11 @@ EXPORT CUresult cuStreamWaitEvent(CUstream handle, CUevent event, unsigned flags
     return (void)flags, CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) { return (void)flags, (*event = calloc(1, sizeof(struct event))) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
+EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
+    struct event *made = calloc(1, sizeof *made);
+    *event = (CUevent)made;
+    return (void)flags, made ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
 EXPORT CUresult cuEventDestroy_v2(CUevent event) { return free(event), CUDA_SUCCESS; }
 EXPORT CUresult cuEventRecord(CUevent handle, CUstream stream) {
     struct event *event = (struct event *)handle;
@@ -118,8 +135,12 @@ EXPORT CUresult cuEventRecord(CUevent handle, CUstream stream) {
     event->at_ns = at > now ? at : now, event->recorded = true;
     return CUDA_SUCCESS;
 }
-EXPORT CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) { return cuEventRecord(event, stream ? stream : CU_STREAM_PER_THREAD); }
-EXPORT CUresult cuEventQuery(CUevent event) { return ((struct event *)event)->at_ns <= now_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; }
+EXPORT CUresult cuEventRecord_ptsz(CUevent event, CUstream stream) {
+    return cuEventRecord(event, stream ? stream : CU_STREAM_PER_THREAD);
+}
+EXPORT CUresult cuEventQuery(CUevent event) {
+    return ((struct event *)event)->at_ns <= now_ns() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
 EXPORT CUresult cuEventSynchronize(CUevent event) { return sleep_until(((struct event *)event)->at_ns), CUDA_SUCCESS; }
 EXPORT CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
     struct event *a = (struct event *)from, *b = (struct event *)to;
@@ -134,18 +155,25 @@ static CUresult launch(uint64_t blocks, CUstream stream, void **params) {
     submit(stream, params ? *(uint64_t *)params[0] : blocks * 1000, true);
     return CUDA_SUCCESS;
 }
-#define KERNEL_PARAMETERS                                                                                               \
-    void *function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params
+#define KERNEL_PARAMETERS                                                                                       \
+    void *function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz, unsigned shared, \
+        CUstream stream, void **params
 #define IGNORE_KERNEL (void)function, (void)bx, (void)by, (void)bz, (void)shared
-EXPORT CUresult cuLaunchKernel(KERNEL_PARAMETERS, void **extra) { return (void)extra, IGNORE_KERNEL, launch((uint64_t)x * y * z, stream, params); }
+EXPORT CUresult cuLaunchKernel(KERNEL_PARAMETERS, void **extra) {
+    return (void)extra, IGNORE_KERNEL, launch((uint64_t)x * y * z, stream, params);
+}
 EXPORT CUresult cuLaunchKernel_ptsz(KERNEL_PARAMETERS, void **extra) {
     return (void)extra, IGNORE_KERNEL, launch((uint64_t)x * y * z, stream ? stream : CU_STREAM_PER_THREAD, params);
 }
-EXPORT CUresult cuLaunchCooperativeKernel(KERNEL_PARAMETERS) { return IGNORE_KERNEL, launch((uint64_t)x * y * z, stream, params); }
+EXPORT CUresult cuLaunchCooperativeKernel(KERNEL_PARAMETERS) {
+    return IGNORE_KERNEL, launch((uint64_t)x * y * z, stream, params);
+}
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, void *function, void **params, void **extra) {
     return (void)function, (void)extra, launch((uint64_t)c->gridDimX * c->gridDimY * c->gridDimZ, c->hStream, params);
 }
-EXPORT CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) { return finish(stream), function(data), CUDA_SUCCESS; }
+EXPORT CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data) {
+    return finish(stream), function(data), CUDA_SUCCESS;
+}
 
 static CUresult copy(size_t bytes, CUstream stream, bool wait) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
@@ -154,16 +182,42 @@ static CUresult copy(size_t bytes, CUstream stream, bool wait) {
     if (wait) finish(stream);
     return CUDA_SUCCESS;
 }
-EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) { return (void)to, (void)from, copy(n, NULL, true); }
-EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n) { return (void)to, (void)from, copy(n, NULL, true); }
-EXPORT CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t n) { return (void)to, (void)from, copy(n, CU_STREAM_PER_THREAD, true); }
-EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n) { return (void)to, (void)from, copy(n, NULL, true); }
-EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t n) { return (void)to, (void)from, copy(n, NULL, true); }
-EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) { return (void)to, (void)from, copy(n, s, false); }
-EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, CUstream s) { return (void)to, (void)from, copy(n, s, false); }
-EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, CUstream s) { return (void)to, (void)from, copy(n, s, false); }
-EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) { return (void)to, (void)from, copy(n, s, false); }
-EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char v, size_t n) { return (void)to, (void)v, copy(n, NULL, false); }
-EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char v, size_t n, CUstream s) { return (void)to, (void)v, copy(n, s, false); }
-EXPORT CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned v, size_t n) { return (void)to, (void)v, copy(4 * n, NULL, false); }
-EXPORT CUresult cuMemsetD32Async(CUdeviceptr to, unsigned v, size_t n, CUstream s) { return (void)to, (void)v, copy(4 * n, s, false); }
+EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t n) {
+    return (void)to, (void)from, copy(n, NULL, true);
+}
+EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t n) {
+    return (void)to, (void)from, copy(n, NULL, true);
+}
+EXPORT CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr to, const void *from, size_t n) {
+    return (void)to, (void)from, copy(n, CU_STREAM_PER_THREAD, true);
+}
+EXPORT CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t n) {
+    return (void)to, (void)from, copy(n, NULL, true);
+}
+EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t n) {
+    return (void)to, (void)from, copy(n, NULL, true);
+}
+EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) {
+    return (void)to, (void)from, copy(n, s, false);
+}
+EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t n, CUstream s) {
+    return (void)to, (void)from, copy(n, s, false);
+}
+EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t n, CUstream s) {
+    return (void)to, (void)from, copy(n, s, false);
+}
+EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t n, CUstream s) {
+    return (void)to, (void)from, copy(n, s, false);
+}
+EXPORT CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char v, size_t n) {
+    return (void)to, (void)v, copy(n, NULL, false);
+}
+EXPORT CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char v, size_t n, CUstream s) {
+    return (void)to, (void)v, copy(n, s, false);
+}
+EXPORT CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned v, size_t n) {
+    return (void)to, (void)v, copy(4 * n, NULL, false);
+}
+EXPORT CUresult cuMemsetD32Async(CUdeviceptr to, unsigned v, size_t n, CUstream s) {
+    return (void)to, (void)v, copy(4 * n, s, false);
+}

@@ -1,9 +1,9 @@
 /* Keeps the account without a lock, by atomic changes of one word.
  *
- * It is a word in the file that they share: the moment from which on the container may begin its next turn. Who begins one
- * moves it on by what the turn is taken to last, by the container's share of the card, and puts that right at the end. So
- * whatever the number of processes, they have no more than the share together, and one that is killed at any point has paid
- * for what it was about to use. The clock is CLOCK_MONOTONIC, in nanoseconds.
+ * It is a word in the file that they share: the moment from which on the container may begin its next turn. Who begins
+ * one moves it on by what the turn is taken to last, by the container's share of the card, and puts that right at the
+ * end. So whatever the number of processes, they have no more than the share together, and one that is killed at any
+ * point has paid for what it was about to use. The clock is CLOCK_MONOTONIC, in nanoseconds.
  */
 #include "timeslice/account.h"
 
@@ -23,7 +23,8 @@ static uint64_t by_share(const struct timeslice_card *card, uint64_t spent) {
     return (spent < MOST_OWED ? spent : MOST_OWED) * TIMESLICE_WHOLE / __atomic_load_n(&card->share, __ATOMIC_RELAXED);
 }
 
-bool timeslice_account_begin(const struct timeslice_card *card, uint64_t length, uint64_t now, uint64_t *paid, uint64_t *at) {
+bool timeslice_account_begin(const struct timeslice_card *card, uint64_t length, uint64_t now, uint64_t *paid,
+                             uint64_t *at) {
     uint64_t *word = word_of(card), next = __atomic_load_n(word, __ATOMIC_RELAXED);
     *paid = by_share(card, length);
     do {
@@ -40,7 +41,8 @@ void timeslice_account_correct(const struct timeslice_card *card, uint64_t spent
 }
 
 void timeslice_account_note(const struct timeslice_card *card, uint64_t spent, uint64_t now) {
-    uint64_t *word = word_of(card), next = __atomic_load_n(word, __ATOMIC_RELAXED), most = now + by_share(card, timeslice_quantum()), then;
+    uint64_t *word = word_of(card), next = __atomic_load_n(word, __ATOMIC_RELAXED),
+             most = now + by_share(card, timeslice_quantum()), then;
     do {
         if (next >= most) return;
         then = (next > now ? next : now) + by_share(card, spent);

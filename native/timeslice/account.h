@@ -8,7 +8,8 @@
 #include "timeslice/card.h"
 
 /* Begin a turn of `length`: `paid` is what it cost; or false, and it may be tried again `at` a moment. */
-bool timeslice_account_begin(const struct timeslice_card *card, uint64_t length, uint64_t now, uint64_t *paid, uint64_t *at);
+bool timeslice_account_begin(const struct timeslice_card *card, uint64_t length, uint64_t now, uint64_t *paid,
+                             uint64_t *at);
 
 /* Say how long it was, now and again. */
 void timeslice_account_correct(const struct timeslice_card *card, uint64_t spent, uint64_t *paid);

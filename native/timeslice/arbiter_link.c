@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "timeslice/card.h"
 
@@ -42,7 +41,9 @@ static void send_message(struct arbiter_link *link, const struct arbiter_message
     unsigned char bytes[ARBITER_MESSAGE_BYTES];
     put(bytes, message);
     /* A message is far smaller than the socket's buffer: one that does not fit means that nobody reads. */
-    if (!gputile_guarded_fd_is_ours(&link->socket) || send(link->socket.fd, bytes, ARBITER_MESSAGE_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != ARBITER_MESSAGE_BYTES) arbiter_link_close(link);
+    if (!gputile_guarded_fd_is_ours(&link->socket) ||
+        send(link->socket.fd, bytes, ARBITER_MESSAGE_BYTES, MSG_NOSIGNAL | MSG_DONTWAIT) != ARBITER_MESSAGE_BYTES)
+        arbiter_link_close(link);
 }
 
 bool arbiter_link_open(struct arbiter_link *link, const char *path) {
@@ -58,11 +59,17 @@ bool arbiter_link_open(struct arbiter_link *link, const char *path) {
 }
 
 void arbiter_link_send(struct arbiter_link *link, uint8_t kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b) {
-    struct arbiter_message message = {.kind = kind, .version = GPUTILE_ARBITER_VERSION, .card = (uint16_t)card, .turn = turn, .a = a, .b = b};
+    struct arbiter_message message = {
+        .kind = kind, .version = GPUTILE_ARBITER_VERSION, .card = (uint16_t)card, .turn = turn, .a = a, .b = b};
     send_message(link, &message);
 }
 
-static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+static int digit(char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
 
 void arbiter_link_card(struct arbiter_link *link, unsigned card, const char *uuid) {
     unsigned char bytes[16] = {0};

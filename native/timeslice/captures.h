@@ -1,5 +1,5 @@
-/* Waiting for the work of a context, which must not be done while one of its streams captures a graph: the capture would be
- * lost. So captures are counted, and one that begins waits for those who wait. */
+/* Waiting for the work of a context, which must not be done while one of its streams captures a graph: the capture
+ * would be lost. So captures are counted, and one that begins waits for those who wait. */
 #ifndef GPUTILE_TIMESLICE_CAPTURES_H
 #define GPUTILE_TIMESLICE_CAPTURES_H
 

@@ -18,7 +18,8 @@ uint64_t timeslice_now(void) {
 uint64_t timeslice_quantum(void) { return __atomic_load_n(&timeslice_process.quantum, __ATOMIC_RELAXED); }
 
 void timeslice_wake_keeper(void) {
-    if (gputile_guarded_fd_is_ours(&timeslice_process.wake) && send(timeslice_process.wake.fd, "", 1, MSG_NOSIGNAL) < 0) return; /* full: it is awake */
+    if (gputile_guarded_fd_is_ours(&timeslice_process.wake) && send(timeslice_process.wake.fd, "", 1, MSG_NOSIGNAL) < 0)
+        return; /* full: it is awake */
 }
 
 void timeslice_set_gate(struct timeslice_card *card, enum timeslice_gate gate, uint64_t end) {

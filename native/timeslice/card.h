@@ -1,7 +1,7 @@
 /* One card as this process uses it: the gate that submitting threads pass, and how far the card has got.
  *
- * Three kinds of threads meet here. Submitting threads pass the gate (timeslice.h). The keeper, one in the process, opens
- * and shuts gates as the arbiter says (keeper.h). A drainer for each card waits for what was submitted, in turns
+ * Three kinds of threads meet here. Submitting threads pass the gate (timeslice.h). The keeper, one in the process,
+ * opens and shuts gates as the arbiter says (keeper.h). A drainer for each card waits for what was submitted, in turns
  * with an end only (drainer.h).
  */
 #ifndef GPUTILE_TIMESLICE_CARD_H
@@ -15,7 +15,7 @@
 #include "base/layouts.h"
 
 enum { TIMESLICE_MOST_CONTEXTS = 8 };
-#define TIMESLICE_MS ((uint64_t)1000000)
+#define TIMESLICE_MS    ((uint64_t)1000000)
 #define TIMESLICE_WHOLE ((uint64_t)GPUTILE_SHARE_WHOLE) /* parts of a card's time */
 
 /* WIDE: a turn without end. METERED: until `end`, and not too far ahead of the card. */
@@ -25,20 +25,20 @@ enum timeslice_gate { TIMESLICE_SHUT, TIMESLICE_METERED, TIMESLICE_WIDE };
 enum timeslice_state { TIMESLICE_NONE, TIMESLICE_ASKED, TIMESLICE_HELD, TIMESLICE_ENDING, TIMESLICE_PAUSE };
 
 /* In `passes`: the threads that are submitting now, and above them the number of finished submissions. */
-#define TIMESLICE_INSIDE(passes) ((passes) & 0xffff)
+#define TIMESLICE_INSIDE(passes)   ((passes) & 0xffff)
 #define TIMESLICE_FINISHED(passes) ((passes) >> 16)
-#define TIMESLICE_PASS ((uint64_t)1 << 16)
+#define TIMESLICE_PASS             ((uint64_t)1 << 16)
 
 struct timeslice_card {
     /* Any thread, atomically. */
     uint64_t passes;
     int gate;
-    uint64_t end;         /* METERED: no submission from then on */
+    uint64_t end; /* METERED: no submission from then on */
     uint64_t ahead_until; /* METERED: the finished submissions that the card may be behind with */
-    uint64_t drained;     /* the finished submissions that the card has done */
-    uint64_t idle_since;  /* in a turn with an end: since when all was done; 0: not idle */
-    uint64_t idle;        /* for how long it was, before that */
-    uint64_t last_pass;   /* METERED: when a submission finished last */
+    uint64_t drained; /* the finished submissions that the card has done */
+    uint64_t idle_since; /* in a turn with an end: since when all was done; 0: not idle */
+    uint64_t idle; /* for how long it was, before that */
+    uint64_t last_pass; /* METERED: when a submission finished last */
     void *context[TIMESLICE_MOST_CONTEXTS];
     int forgotten[TIMESLICE_MOST_CONTEXTS]; /* a context of this place has gone, and its event with it */
     int waiting; /* threads at the gate */

@@ -13,7 +13,10 @@ enum { FIRST_WINDOW = 8, MOST_WINDOW = 4096, CAPTURE_MODE_RELAXED = 2, MOST_TRIE
 #define REST ((long)TIMESLICE_MS)
 
 /* What a drainer keeps of each context: an event to sleep on, where the driver can record one for a whole context. */
-struct place { CUcontext context; CUevent event; };
+struct place {
+    CUcontext context;
+    CUevent event;
+};
 
 static bool drain_context(struct place *place, CUcontext context) {
     const struct gputile_driver *driver = gputile_driver();
@@ -23,7 +26,8 @@ static bool drain_context(struct place *place, CUcontext context) {
     if (place->context != context) {
         if (place->event) driver->cuEventDestroy(place->event);
         place->context = context, place->event = NULL;
-        if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventSynchronize || !driver->cuEventDestroy ||
+        if (!driver->cuCtxRecordEvent || !driver->cuEventCreate || !driver->cuEventSynchronize ||
+            !driver->cuEventDestroy ||
             driver->cuEventCreate(&place->event, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             place->event = NULL;
     }
@@ -77,7 +81,8 @@ static void *drainer(void *argument) {
     uint64_t window = FIRST_WINDOW;
     int relaxed = CAPTURE_MODE_RELAXED; /* what this thread does breaks nobody's capture */
     memset(places, 0, sizeof places);
-    if (gputile_driver()->cuThreadExchangeStreamCaptureMode) gputile_driver()->cuThreadExchangeStreamCaptureMode(&relaxed);
+    if (gputile_driver()->cuThreadExchangeStreamCaptureMode)
+        gputile_driver()->cuThreadExchangeStreamCaptureMode(&relaxed);
     pthread_mutex_lock(&card->mutex);
     while (!ended()) {
         uint64_t passes = __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST), finished = TIMESLICE_FINISHED(passes);
@@ -112,10 +117,12 @@ static void *drainer(void *argument) {
     return NULL;
 }
 
-/* Wait until the drainer has finished the round that it is in, in which it may use a context that was forgotten since. */
+/* Wait until the drainer has finished the round that it is in, in which it may use a context that was forgotten since.
+ */
 static void outlast_round(struct timeslice_card *card) {
     pthread_mutex_lock(&card->mutex);
-    for (uint64_t round = card->rounds, tries = 0; card->draining && card->rounds == round && tries < MOST_TRIES; tries++) {
+    for (uint64_t round = card->rounds, tries = 0; card->draining && card->rounds == round && tries < MOST_TRIES;
+         tries++) {
         pthread_mutex_unlock(&card->mutex);
         nanosleep(&(struct timespec){.tv_nsec = (long)TIMESLICE_MS / 5}, NULL);
         pthread_mutex_lock(&card->mutex);
@@ -128,9 +135,11 @@ void timeslice_forget_context(void *context) {
         struct timeslice_card *card = &timeslice_process.card[i];
         for (int place = 0; place < TIMESLICE_MOST_CONTEXTS; place++) {
             void *known = context;
-            bool here = __atomic_compare_exchange_n(&card->context[place], &known, NULL, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+            bool here = __atomic_compare_exchange_n(&card->context[place], &known, NULL, false, __ATOMIC_SEQ_CST,
+                                                    __ATOMIC_SEQ_CST);
             /* One that is nowhere any more may have had the last place, which another took. */
-            if (here || place == TIMESLICE_MOST_CONTEXTS - 1) __atomic_store_n(&card->forgotten[place], 1, __ATOMIC_SEQ_CST);
+            if (here || place == TIMESLICE_MOST_CONTEXTS - 1)
+                __atomic_store_n(&card->forgotten[place], 1, __ATOMIC_SEQ_CST);
         }
         outlast_round(card);
     }

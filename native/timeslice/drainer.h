@@ -1,4 +1,5 @@
-/* The drainers: a thread for each card, which waits until the card has done what was submitted, and tells how far it is. */
+/* The drainers: a thread for each card, which waits until the card has done what was submitted, and tells how far it
+ * is. */
 #ifndef GPUTILE_TIMESLICE_DRAINER_H
 #define GPUTILE_TIMESLICE_DRAINER_H
 

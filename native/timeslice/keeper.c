@@ -16,13 +16,13 @@
 #include "timeslice/threadless.h"
 #include "timeslice/threads.h"
 
-#define CONNECT_EVERY (250 * TIMESLICE_MS)
-#define ANSWER_WITHIN (1000 * TIMESLICE_MS) /* an arbiter that says nothing for so long is gone */
-#define ASK_AGAIN (250 * TIMESLICE_MS)
-#define GIVE_BACK_IDLE (1 * TIMESLICE_MS)
-#define LOOK_EVERY (2 * TIMESLICE_MS) /* where the program has closed what wakes the keeper */
+#define CONNECT_EVERY    (250 * TIMESLICE_MS)
+#define ANSWER_WITHIN    (1000 * TIMESLICE_MS) /* an arbiter that says nothing for so long is gone */
+#define ASK_AGAIN        (250 * TIMESLICE_MS)
+#define GIVE_BACK_IDLE   (1 * TIMESLICE_MS)
+#define LOOK_EVERY       (2 * TIMESLICE_MS) /* where the program has closed what wakes the keeper */
 #define GIVE_UP_DRAINING (2000 * TIMESLICE_MS)
-#define NEVER UINT64_MAX
+#define NEVER            UINT64_MAX
 
 static struct arbiter_link arbiter = {.socket = GPUTILE_GUARDED_FD_NONE};
 static uint64_t connect_at;
@@ -129,7 +129,8 @@ static uint64_t step(struct timeslice_card *card, uint64_t now) {
     case TIMESLICE_HELD:
         if (__atomic_load_n(&card->gate, __ATOMIC_RELAXED) == TIMESLICE_WIDE) return NEVER;
         end = __atomic_load_n(&card->end, __ATOMIC_RELAXED);
-        if (now < end && (wanted(card) || idle_for(card, now) < GIVE_BACK_IDLE)) return now + GIVE_BACK_IDLE < end ? now + GIVE_BACK_IDLE : end;
+        if (now < end && (wanted(card) || idle_for(card, now) < GIVE_BACK_IDLE))
+            return now + GIVE_BACK_IDLE < end ? now + GIVE_BACK_IDLE : end;
         shut(card, now);
         return now;
     case TIMESLICE_ENDING:
@@ -146,8 +147,10 @@ static uint64_t step(struct timeslice_card *card, uint64_t now) {
 
 static void read_shares(void) {
     uint64_t shares[GPUTILE_MOST_CARDS], found;
-    timeslice_share_read(timeslice_process.socket_path, timeslice_process.count, timeslice_process.uuids, shares, &found);
-    for (unsigned i = 0; i < timeslice_process.count; i++) __atomic_store_n(&timeslice_process.card[i].share, shares[i], __ATOMIC_RELAXED);
+    timeslice_share_read(timeslice_process.socket_path, timeslice_process.count, timeslice_process.uuids, shares,
+                         &found);
+    for (unsigned i = 0; i < timeslice_process.count; i++)
+        __atomic_store_n(&timeslice_process.card[i].share, shares[i], __ATOMIC_RELAXED);
     __atomic_store_n(&timeslice_process.quantum, found, __ATOMIC_RELAXED);
 }
 
@@ -162,7 +165,8 @@ static void change_rule(uint64_t now) {
             if (!card->local) card->since = now, __atomic_store_n(&card->idle, 0, __ATOMIC_RELAXED);
             card->local = true;
         }
-        if (card->state == TIMESLICE_HELD && wide && (arbiter.agreed || share_of(card) < TIMESLICE_WHOLE)) limit(card, now + (arbiter.agreed ? 0 : timeslice_quantum()));
+        if (card->state == TIMESLICE_HELD && wide && (arbiter.agreed || share_of(card) < TIMESLICE_WHOLE))
+            limit(card, now + (arbiter.agreed ? 0 : timeslice_quantum()));
     }
 }
 
@@ -175,17 +179,20 @@ static void hang_up(uint64_t now) {
 }
 
 static void take(const struct arbiter_message *message, uint64_t now) {
-    struct timeslice_card *card = message->card < timeslice_process.count ? &timeslice_process.card[message->card] : NULL;
+    struct timeslice_card *card =
+        message->card < timeslice_process.count ? &timeslice_process.card[message->card] : NULL;
     if (message->kind == ARBITER_WELCOME && !arbiter.agreed) {
         if (message->a != 1) return hang_up(now);
         arbiter.agreed = true, alone = false;
         if (message->b) __atomic_store_n(&timeslice_process.quantum, message->b, __ATOMIC_RELAXED);
-        for (unsigned i = 0; i < timeslice_process.count; i++) arbiter_link_card(&arbiter, i, timeslice_process.uuids[i]);
+        for (unsigned i = 0; i < timeslice_process.count; i++)
+            arbiter_link_card(&arbiter, i, timeslice_process.uuids[i]);
         change_rule(now);
     } else if (message->kind == ARBITER_TURN && card && card->state == TIMESLICE_ASKED) {
         card->number = message->turn, card->local = false;
         begin(card, message->a, now);
-    } else if (message->kind == ARBITER_LIMIT && card && card->state == TIMESLICE_HELD && !card->local && card->number == message->turn) {
+    } else if (message->kind == ARBITER_LIMIT && card && card->state == TIMESLICE_HELD && !card->local &&
+               card->number == message->turn) {
         limit(card, now + message->a);
     } else if (!arbiter.agreed) {
         hang_up(now);
@@ -201,8 +208,10 @@ static void attend(uint64_t now) {
     }
     bool had = arbiter.socket.fd >= 0;
     while (arbiter_link_receive(&arbiter, &message)) take(&message, now);
-    for (unsigned i = 0; i < timeslice_process.count; i++) asked = asked || timeslice_process.card[i].state == TIMESLICE_ASKED;
-    if (arbiter.socket.fd >= 0 && (asked || !arbiter.agreed) && now > arbiter.heard + ANSWER_WITHIN) arbiter_link_close(&arbiter);
+    for (unsigned i = 0; i < timeslice_process.count; i++)
+        asked = asked || timeslice_process.card[i].state == TIMESLICE_ASKED;
+    if (arbiter.socket.fd >= 0 && (asked || !arbiter.agreed) && now > arbiter.heard + ANSWER_WITHIN)
+        arbiter_link_close(&arbiter);
     if (had && arbiter.socket.fd < 0) hang_up(now);
 }
 
@@ -233,12 +242,15 @@ static void *keeper(void *unused) {
         if (timeslice_process.threadless) return end_without_drainer(), NULL;
         bool wakeable = gputile_guarded_fd_is_ours(&timeslice_process.woken);
         if (!wakeable && now + LOOK_EVERY < next) next = now + LOOK_EVERY;
-        struct pollfd waits[2] = {{.fd = wakeable ? timeslice_process.woken.fd : -1, .events = POLLIN}, {.fd = arbiter.socket.fd, .events = POLLIN}};
+        struct pollfd waits[2] = {{.fd = wakeable ? timeslice_process.woken.fd : -1, .events = POLLIN},
+                                  {.fd = arbiter.socket.fd, .events = POLLIN}};
         now = timeslice_now();
         struct timespec pause = {.tv_nsec = next > now ? (long)((next - now) % 1000000000) : 0};
         pause.tv_sec = next > now ? (time_t)((next - now) / 1000000000) : 0;
         ppoll(waits, 2, &pause, NULL);
-        if (gputile_guarded_fd_is_ours(&timeslice_process.woken) && recv(timeslice_process.woken.fd, woken, sizeof woken, MSG_DONTWAIT) < 0) continue; /* a message, or time */
+        if (gputile_guarded_fd_is_ours(&timeslice_process.woken) &&
+            recv(timeslice_process.woken.fd, woken, sizeof woken, MSG_DONTWAIT) < 0)
+            continue; /* a message, or time */
     }
     return NULL;
 }

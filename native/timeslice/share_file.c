@@ -11,7 +11,7 @@
 #include "timeslice/card.h"
 
 enum { MOST_BYTES = 4096, MOST_QUANTUM_US = 10000000 };
-#define UNKNOWN_SHARE (TIMESLICE_WHOLE / 16)
+#define UNKNOWN_SHARE   (TIMESLICE_WHOLE / 16)
 #define UNKNOWN_QUANTUM (30 * TIMESLICE_MS)
 
 static bool number(const char *text, uint64_t most, uint64_t *value) {
@@ -28,7 +28,8 @@ bool timeslice_share_parse(char *text, unsigned count, const char *const *uuids,
     char *lines, *words, *line = strtok_r(text, "\n", &lines);
     if (!line || strcmp(line, GPUTILE_SHARE_FIRST_LINE)) return false;
     while ((line = strtok_r(NULL, "\n", &lines))) {
-        char *word = strtok_r(line, " ", &words), *first = strtok_r(NULL, " ", &words), *second = strtok_r(NULL, " ", &words);
+        char *word = strtok_r(line, " ", &words), *first = strtok_r(NULL, " ", &words),
+             *second = strtok_r(NULL, " ", &words);
         uint64_t value;
         if (!word) return false;
         if (!strcmp(word, "end")) return !first && !strtok_r(NULL, "\n", &lines);
@@ -46,7 +47,8 @@ bool timeslice_share_parse(char *text, unsigned count, const char *const *uuids,
     return false;
 }
 
-void timeslice_share_read(const char *socket_path, unsigned count, const char *const *uuids, uint64_t *shares, uint64_t *quantum) {
+void timeslice_share_read(const char *socket_path, unsigned count, const char *const *uuids, uint64_t *shares,
+                          uint64_t *quantum) {
     char path[128], text[MOST_BYTES];
     const char *slash = strrchr(socket_path, '/');
     uint64_t found[GPUTILE_MOST_CARDS], found_quantum = UNKNOWN_QUANTUM;

@@ -6,7 +6,8 @@
 #include <stdint.h>
 
 /* The share of a card and the quantum by the file beside the socket; one sixteenth where it cannot be read. */
-void timeslice_share_read(const char *socket_path, unsigned count, const char *const *uuids, uint64_t *shares, uint64_t *quantum);
+void timeslice_share_read(const char *socket_path, unsigned count, const char *const *uuids, uint64_t *shares,
+                          uint64_t *quantum);
 
 /* Parse such a file; return whether it is whole. Cards that it does not name keep their share. */
 bool timeslice_share_parse(char *text, unsigned count, const char *const *uuids, uint64_t *shares, uint64_t *quantum);

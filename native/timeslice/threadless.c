@@ -9,7 +9,7 @@
 #include "timeslice/account.h"
 #include "timeslice/captures.h"
 
-#define TRY_AGAIN (1000 * TIMESLICE_MS)
+#define TRY_AGAIN     (1000 * TIMESLICE_MS)
 #define LONGEST_SLEEP (20 * TIMESLICE_MS)
 
 static uint64_t again_at; /* when threads may be had again */
@@ -21,8 +21,10 @@ void timeslice_threads_failed(void) {
     static bool said;
     __atomic_store_n(&again_at, timeslice_now() + TRY_AGAIN, __ATOMIC_RELEASE);
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gputile_log("this process can start no threads: each piece of its GPU work is waited for, and it keeps to its container's "
-                    "share of the GPU's time. Raise the limit on processes (ulimit -u, pids.max), or allow threads in its seccomp profile.");
+        gputile_log("this process can start no threads: each piece of its GPU work is waited for, and it keeps to its "
+                    "container's "
+                    "share of the GPU's time. Raise the limit on processes (ulimit -u, pids.max), or allow threads in "
+                    "its seccomp profile.");
 }
 
 bool timeslice_threadless_before(struct timeslice_card *card) {

@@ -30,7 +30,8 @@ static bool open_to(struct timeslice_card *card, uint64_t passes) {
     int gate = __atomic_load_n(&card->gate, __ATOMIC_SEQ_CST);
     if (gate != TIMESLICE_METERED) return gate == TIMESLICE_WIDE;
     if (timeslice_now() >= __atomic_load_n(&card->end, __ATOMIC_RELAXED)) return false;
-    return TIMESLICE_FINISHED(passes) + TIMESLICE_INSIDE(passes) <= __atomic_load_n(&card->ahead_until, __ATOMIC_RELAXED);
+    return TIMESLICE_FINISHED(passes) + TIMESLICE_INSIDE(passes) <=
+           __atomic_load_n(&card->ahead_until, __ATOMIC_RELAXED);
 }
 
 static bool enter(struct timeslice_card *card) {
@@ -47,7 +48,7 @@ static void wait_at(struct timeslice_card *card) {
     timeslice_wake_keeper();
     pthread_cond_broadcast(&card->changed); /* a drainer at rest starts again */
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += ONE_WAIT_MS * 1000000;
+    until.tv_nsec += ONE_WAIT_MS * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000, until.tv_nsec %= 1000000000;
     if (!open_to(card, __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST) + 1))
         pthread_cond_timedwait(&card->changed, &card->mutex, &until);
@@ -62,7 +63,9 @@ static void note_context(struct timeslice_card *card) {
     for (int i = 0; i < TIMESLICE_MOST_CONTEXTS; i++) {
         void *known = __atomic_load_n(&card->context[i], __ATOMIC_ACQUIRE);
         if (known == context) return;
-        if (!known && __atomic_compare_exchange_n(&card->context[i], &known, context, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) return;
+        if (!known &&
+            __atomic_compare_exchange_n(&card->context[i], &known, context, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            return;
         if (known == context) return;
     }
     __atomic_store_n(&card->context[TIMESLICE_MOST_CONTEXTS - 1], context, __ATOMIC_RELEASE);
@@ -70,7 +73,8 @@ static void note_context(struct timeslice_card *card) {
 
 static void leave_at_exit(void) {
     __atomic_store_n(&timeslice_process.ended, true, __ATOMIC_SEQ_CST);
-    for (unsigned i = 0; i < timeslice_process.count; i++) timeslice_set_gate(&timeslice_process.card[i], TIMESLICE_WIDE, 0);
+    for (unsigned i = 0; i < timeslice_process.count; i++)
+        timeslice_set_gate(&timeslice_process.card[i], TIMESLICE_WIDE, 0);
     timeslice_drainers_leave();
 }
 
@@ -82,8 +86,10 @@ static bool run(void) {
         /* Sockets: should the number become a file of the program's between look and use, nothing gets into it. */
         int ends[2] = {-1, -1};
         if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) ends[0] = ends[1] = -1;
-        gputile_guarded_fd_close(&timeslice_process.woken), gputile_guarded_fd_close(&timeslice_process.wake); /* of a start that failed */
-        gputile_guarded_fd_set(&timeslice_process.woken, ends[0]), gputile_guarded_fd_set(&timeslice_process.wake, ends[1]);
+        gputile_guarded_fd_close(&timeslice_process.woken),
+            gputile_guarded_fd_close(&timeslice_process.wake); /* of a start that failed */
+        gputile_guarded_fd_set(&timeslice_process.woken, ends[0]),
+            gputile_guarded_fd_set(&timeslice_process.wake, ends[1]);
         /* Registered late, so that it runs before the driver's own end. */
         if (!registered) registered = atexit(leave_at_exit) == 0;
         /* First, for the keeper may end at once. Without sockets it looks every now and then. */
@@ -112,7 +118,8 @@ static void prepare(void) {
 }
 
 int timeslice_start(const char *socket_path, unsigned card_count, const char *const *uuids) {
-    if (!socket_path || strlen(socket_path) >= sizeof timeslice_process.socket_path || card_count > GPUTILE_MOST_CARDS) return -1;
+    if (!socket_path || strlen(socket_path) >= sizeof timeslice_process.socket_path || card_count > GPUTILE_MOST_CARDS)
+        return -1;
     if (!*socket_path) return 0;
     pthread_mutex_lock(&start_mutex);
     if (!started) {
@@ -139,7 +146,8 @@ void timeslice_before(int number, void *stream) {
     if (depth++) return;
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelling);
     passed = NOT;
-    if (!__atomic_load_n(&started, __ATOMIC_ACQUIRE) || number < 0 || (unsigned)number >= timeslice_process.count) return;
+    if (!__atomic_load_n(&started, __ATOMIC_ACQUIRE) || number < 0 || (unsigned)number >= timeslice_process.count)
+        return;
     (void)stream;
     struct timeslice_card *card = &timeslice_process.card[number];
     do

@@ -26,13 +26,29 @@
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 enum { DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15 };
-enum { MOST_CARDS = 64, MOST_LINKS = 36, MOST_INSTANCES = 8, MOST_FAILURES = 32, MOST_XIDS = 512, MOST_HANDLES = 512, WORDS = 12 };
+enum {
+    MOST_CARDS = 64,
+    MOST_LINKS = 36,
+    MOST_INSTANCES = 8,
+    MOST_FAILURES = 32,
+    MOST_XIDS = 512,
+    MOST_HANDLES = 512,
+    WORDS = 12
+};
 
 typedef unsigned int uint;
 typedef unsigned long long ulong64;
 
-typedef struct { uint version, type; char bus[32]; int active; } Link;
-typedef struct { uint gi, ci, gpu_slices, compute_slices; ulong64 memory; char uuid[96], name[96]; } Instance;
+typedef struct {
+    uint version, type;
+    char bus[32];
+    int active;
+} Link;
+typedef struct {
+    uint gi, ci, gpu_slices, compute_slices;
+    ulong64 memory;
+    char uuid[96], name[96];
+} Instance;
 typedef struct {
     char uuid[96], name[96], bus[32];
     ulong64 memory;
@@ -40,8 +56,14 @@ typedef struct {
     Link links[MOST_LINKS];
     Instance instance[MOST_INSTANCES];
 } Card;
-typedef struct { char function[64]; int card, code; } Failure;
-typedef struct { ulong64 sequence, code; int card, gi, ci; } Xid;
+typedef struct {
+    char function[64];
+    int card, code;
+} Failure;
+typedef struct {
+    ulong64 sequence, code;
+    int card, gi, ci;
+} Xid;
 typedef struct {
     char driver[80];
     int cuda, init, cards, failures, xids;
@@ -51,17 +73,36 @@ typedef struct {
     Xid xid[MOST_XIDS];
 } State;
 
-typedef struct { char bus_legacy[16]; uint domain, bus, device, device_id, subsystem_id; char bus_id[32]; } PciInfo;
-typedef struct { ulong64 total, free, used; } Memory;
-typedef struct { uint sm, copy, decoder, encoder, jpeg, ofa, gpu_slices, compute_slices; ulong64 memory_mb; } Attributes;
-typedef struct { void *device; ulong64 type, data; uint gi, ci; } Event;
+typedef struct {
+    char bus_legacy[16];
+    uint domain, bus, device, device_id, subsystem_id;
+    char bus_id[32];
+} PciInfo;
+typedef struct {
+    ulong64 total, free, used;
+} Memory;
+typedef struct {
+    uint sm, copy, decoder, encoder, jpeg, ofa, gpu_slices, compute_slices;
+    ulong64 memory_mb;
+} Attributes;
+typedef struct {
+    void *device;
+    ulong64 type, data;
+    uint gi, ci;
+} Event;
 typedef struct {
     uint field, scope;
     long long timestamp, latency;
     int type, code;
-    union { double d; uint u; ulong64 ull; } value;
+    union {
+        double d;
+        uint u;
+        ulong64 ull;
+    } value;
 } FieldValue;
-typedef struct { ulong64 delivered, types[MOST_HANDLES]; } EventSet;
+typedef struct {
+    ulong64 delivered, types[MOST_HANDLES];
+} EventSet;
 
 static State state;
 static struct stat read_as;
@@ -117,7 +158,8 @@ static void take(char **w, int n) {
         Failure *f = &state.failure[state.failures++];
         copy(f->function, sizeof f->function, w[1]), f->card = atoi(w[2]), f->code = atoi(w[3]);
     } else if (!strcmp(w[0], "xid") && n > 5 && state.xids < MOST_XIDS)
-        state.xid[state.xids++] = (Xid){strtoull(w[1], NULL, 10), strtoull(w[3], NULL, 10), atoi(w[2]), atoi(w[4]), atoi(w[5])};
+        state.xid[state.xids++] =
+            (Xid){strtoull(w[1], NULL, 10), strtoull(w[3], NULL, 10), atoi(w[2]), atoi(w[4]), atoi(w[5])};
 }
 
 /* Read the file again if it changed. Without a file there is no driver. */
@@ -150,7 +192,8 @@ static void refresh(void) {
 
 static int planned(const char *function, int card) {
     for (int i = 0; i < state.failures; i++)
-        if (!strcmp(state.failure[i].function, function) && (state.failure[i].card < 0 || state.failure[i].card == card))
+        if (!strcmp(state.failure[i].function, function) &&
+            (state.failure[i].card < 0 || state.failure[i].card == card))
             return state.failure[i].code;
     return OK;
 }
@@ -201,9 +244,15 @@ static int find(const char *function, void *handle, Card **card, Instance **inst
     return (*card)->error ? (*card)->error : planned(function, i);
 }
 
-#define CARD(handle) Card *c = NULL; int code = find(__func__, handle, &c, NULL); if (code) return leave(code)
-#define CARD_OR_INSTANCE(handle) Card *c = NULL; Instance *m = NULL; \
-    int code = find(__func__, handle, &c, &m); if (code) return leave(code)
+#define CARD(handle)                             \
+    Card *c = NULL;                              \
+    int code = find(__func__, handle, &c, NULL); \
+    if (code) return leave(code)
+#define CARD_OR_INSTANCE(handle)               \
+    Card *c = NULL;                            \
+    Instance *m = NULL;                        \
+    int code = find(__func__, handle, &c, &m); \
+    if (code) return leave(code)
 
 static int text(char *to, uint size, const char *from) {
     if (strlen(from) >= size) return INSUFFICIENT_SIZE;
@@ -224,7 +273,10 @@ int nvmlShutdown(void) {
     initialised--;
     return leave(OK);
 }
-const char *nvmlErrorString(int code) { (void)code; return "an error of the fake NVML"; }
+const char *nvmlErrorString(int code) {
+    (void)code;
+    return "an error of the fake NVML";
+}
 
 int nvmlSystemGetDriverVersion(char *version, uint size) {
     int code = enter(__func__);

@@ -43,7 +43,7 @@ def program(name: str, *flags: str, with_library: bool = False, with_driver: boo
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f"{name}.{os.getpid()}")
         link = ["-Wl,--no-as-needed", str(driver())] if with_driver else []
-        common = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", f"-I{SOURCES}"]
+        common = ["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", f"-I{SOURCES}"]
         subprocess.run(["cc", *common, *flags, "-o", beside, *used, *link, "-lpthread", "-ldl"], check=True)
         beside.replace(path)
     return path

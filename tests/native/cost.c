@@ -1,8 +1,8 @@
 /* What a call costs: nanoseconds of the fastest of many rounds. Run with and without the library. */
-#include <stdio.h>
-#include <stdint.h>
-#include <time.h>
 #include "base/cuda_types.h"
+#include <stdint.h>
+#include <stdio.h>
+#include <time.h>
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
@@ -13,7 +13,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
 CUresult cuStreamCreate(CUstream *, unsigned);
-CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
+                        void **);
 
 enum { ROUNDS = 50, CALLS = 2000 };
 
@@ -23,16 +24,16 @@ static double now(void) {
     return 1e9 * (double)t.tv_sec + (double)t.tv_nsec;
 }
 
-#define MEASURE(name, call)                                           \
-    do {                                                              \
-        double best = 1e18;                                           \
-        for (int round = 0; round < ROUNDS; round++) {                \
-            double start = now();                                     \
-            for (int i = 0; i < CALLS; i++) { call; }                 \
-            double each = (now() - start) / CALLS;                    \
-            if (each < best) best = each;                             \
-        }                                                             \
-        printf("%s %.0f\n", name, best);                              \
+#define MEASURE(name, call)                            \
+    do {                                               \
+        double best = 1e18;                            \
+        for (int round = 0; round < ROUNDS; round++) { \
+            double start = now();                      \
+            for (int i = 0; i < CALLS; i++) { call; }  \
+            double each = (now() - start) / CALLS;     \
+            if (each < best) best = each;              \
+        }                                              \
+        printf("%s %.0f\n", name, best);               \
     } while (0)
 
 int main(void) {

@@ -1,8 +1,9 @@
 /* Forks while its threads are inside the library. Usage: forks <threads> <children> [exec | ask].
  *
- * Each child uses the card itself, or runs another program, or just ends; with "exec" each runs another program, and with
- * "ask" threads and children do nothing but ask for the card. Prints how many children did not do so. */
+ * Each child uses the card itself, or runs another program, or just ends; with "exec" each runs another program, and
+ * with "ask" threads and children do nothing but ask for the card. Prints how many children did not do so. */
 #define _GNU_SOURCE
+#include "base/cuda_types.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -11,7 +12,6 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "base/cuda_types.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
@@ -23,7 +23,8 @@ CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
 CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
 CUresult cuStreamSynchronize(CUstream);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
-CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
+                        void **);
 
 enum { WITHIN_S = 60, KINDS = 3 };
 static int stop, ask;
@@ -39,7 +40,8 @@ static const char *use(void) {
     if (cuMemAllocAsync(&pooled, 1 << 20, NULL)) return "no memory from a pool";
     if (cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, (void **)kernel, NULL)) return "no kernel";
     if (cuMemGetInfo_v2(&available, &total) || available > total) return "wrong figures";
-    if (cuMemFree_v2(linear) || cuMemFreeAsync(pooled, NULL) || cuStreamSynchronize(NULL)) return "memory is not taken back";
+    if (cuMemFree_v2(linear) || cuMemFreeAsync(pooled, NULL) || cuStreamSynchronize(NULL))
+        return "memory is not taken back";
     return cuDevicePrimaryCtxRelease_v2(0) ? "the context is not taken back" : NULL;
 }
 
@@ -72,7 +74,8 @@ int main(int count, char **word) {
     for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, work, NULL);
     for (int i = 0; i < children; i++) {
         pid_t made = child(ask ? 0 : count > 3 ? 1 : i % KINDS);
-        if (made < 0 || waitpid(made, &status, 0) != made || status) failed++, fprintf(stderr, "child %d: %x\n", i, status);
+        if (made < 0 || waitpid(made, &status, 0) != made || status)
+            failed++, fprintf(stderr, "child %d: %x\n", i, status);
     }
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);

@@ -1,7 +1,7 @@
 /* What the library reads that others wrote, byte by byte: for libFuzzer, and for bytes that a test hands over.
  *
- * With -DSTANDALONE it reads inputs from standard input, each after its length (32 bits, little-endian), and ends without
- * a word if none of them does harm. The sanitizers say what harm is.
+ * With -DSTANDALONE it reads inputs from standard input, each after its length (32 bits, little-endian), and ends
+ * without a word if none of them does harm. The sanitizers say what harm is.
  */
 #define _GNU_SOURCE
 #include <endian.h>
@@ -34,7 +34,8 @@ void fuzz_limits(const uint8_t *data, size_t size) {
     char *exact = malloc(size ? size : 1); /* so that a sanitizer sees a read past the end */
     memcpy(exact, data, size);
     if (!gputile_limits_parse(exact, size, &limits)) {
-        must(limits.count > 0 && limits.count <= GPUTILE_MOST_CARDS, "a file that is accepted names a possible number of cards");
+        must(limits.count > 0 && limits.count <= GPUTILE_MOST_CARDS,
+             "a file that is accepted names a possible number of cards");
         for (unsigned i = 0; i < limits.count; i++) {
             must(limits.card[i].percent <= 100, "a percentage is at most 100");
             must(memchr(limits.card[i].uuid, '\0', sizeof limits.card[i].uuid) != NULL, "a UUID ends");

@@ -1,9 +1,9 @@
 /* A program that is linked with libcuda.so.1: what it takes, the dynamic loader binds. Prints CUDA's answers.
  * It also asks RTLD_NEXT for a function that only libc has, as wrappers of malloc do. */
 #define _GNU_SOURCE
+#include "base/cuda_types.h"
 #include <dlfcn.h>
 #include <stdio.h>
-#include "base/cuda_types.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
@@ -23,6 +23,7 @@ int main(void) {
     printf("%d\n", cuMemAlloc_v2(&pointer, 100u << 20));
     printf("%d", cuMemGetInfo_v2(&available, &total));
     printf(" %zu %zu\n", available >> 20, total >> 20);
-    printf("%d %d %d\n", next != NULL, versioned != NULL, dlsym(RTLD_NEXT, "no_such_function") == NULL && dlerror() != NULL);
+    printf("%d %d %d\n", next != NULL, versioned != NULL,
+           dlsym(RTLD_NEXT, "no_such_function") == NULL && dlerror() != NULL);
     return 0;
 }

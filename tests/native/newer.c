@@ -1,6 +1,6 @@
 /* A program or library that is linked with a function which only a newer driver has. */
-#include <stdio.h>
 #include "base/cuda_types.h"
+#include <stdio.h>
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);

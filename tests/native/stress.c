@@ -1,13 +1,13 @@
 /* Takes and gives back memory in every way, at random, in several threads, until it is killed or has done its rounds.
  * Usage: stress <seed> <threads> <rounds>, 0 rounds: for ever. Prints how often memory was refused. */
+#include "base/cuda_types.h"
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
-#include "base/cuda_types.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
@@ -26,10 +26,14 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle);
 CUresult cuArrayCreate_v2(CUarray *, const CUDA_ARRAY_DESCRIPTOR *);
 CUresult cuArrayDestroy(CUarray);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
-CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
+                        void **);
 
 enum { HELD = 6 };
-struct held { int kind; unsigned long long key; };
+struct held {
+    int kind;
+    unsigned long long key;
+};
 static int rounds;
 static unsigned seed;
 static long refused;

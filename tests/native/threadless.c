@@ -1,8 +1,10 @@
 /* Keeps a card busy from one thread, after cuInit without the right to start others.
  *
- * Usage: threadless <how> <seconds>. "free": nothing is forbidden. "seccomp": clone of threads is. "processes" <n>: a user of its
- * own may have so many processes and threads. Kernels of 1 ms, one after another. Prints how many it had. */
+ * Usage: threadless <how> <seconds>. "free": nothing is forbidden. "seccomp": clone of threads is. "processes" <n>: a
+ * user of its own may have so many processes and threads. Kernels of 1 ms, one after another. Prints how many it had.
+ */
 #define _GNU_SOURCE
+#include "base/cuda_types.h"
 #include <errno.h>
 #include <linux/capability.h>
 #include <linux/filter.h>
@@ -18,14 +20,14 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#include "base/cuda_types.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
 CUresult cuCtxSetCurrent(CUcontext);
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuStreamSynchronize(CUstream);
-CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
+                        void **);
 
 static double now(void) {
     struct timespec t;
@@ -64,12 +66,15 @@ int main(int count, char **word) {
     CUdeviceptr some;
     uint64_t ns = 1000000, *kernel[] = {&ns};
     int launched = 0;
-    if (count < 3 || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) || cuMemAlloc_v2(&some, 1)) return 2;
+    if (count < 3 || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) ||
+        cuMemAlloc_v2(&some, 1))
+        return 2;
     if (!strcmp(word[1], "seccomp") && forbid_threads()) return 3;
     if (!strcmp(word[1], "processes") && have_few_processes((rlim_t)atoi(word[3]))) return 3;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (double end = now() + atof(word[2]); now() < end; launched++)
-        if (cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, (void **)kernel, NULL) || cuStreamSynchronize(NULL)) return 4;
+        if (cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, (void **)kernel, NULL) || cuStreamSynchronize(NULL))
+            return 4;
     printf("%d\n", launched);
     return 0;
 }

@@ -3,9 +3,9 @@
  * busy SOCKET SECONDS KERNEL_NS STYLE THREADS [PAUSE_US]: prints "ready", then on its end how long its kernels took.
  * STYLE: "async" submits ahead, "sync" waits for each kernel, "alone" is async without the client. SOCKET "" is none.
  * "joint": each kernel is one over all threads' cards. A part that is submitted keeps its card until all others are.
- * SIGTERM ends it early. At SIGUSR1 it loses all pipes and sockets to the file that the environment variable LOST names.
- * The environment variable USAGE names the file that the container's processes share, if they do.
- * The cards' UUIDs are in the environment variable UUIDS, separated by commas; thread i uses card i modulo their number.
+ * SIGTERM ends it early. At SIGUSR1 it loses all pipes and sockets to the file that the environment variable LOST
+ * names. The environment variable USAGE names the file that the container's processes share, if they do. The cards'
+ * UUIDs are in the environment variable UUIDS, separated by commas; thread i uses card i modulo their number.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -19,13 +19,14 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/driver.h"
 #include "accounting/shared_usage.h"
+#include "base/driver.h"
 #include "timeslice/timeslice.h"
 
 CUresult cuInit(unsigned);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
-CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **);
+CUresult cuLaunchKernel(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **,
+                        void **);
 CUresult cuStreamCreate(CUstream *, unsigned);
 
 enum { AHEAD = 256 };

@@ -32,7 +32,17 @@ def program(sanitizer: str = "") -> Path:
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
             built = Path(scratch, name)
-            flags = ["-O2", "-g", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{NATIVE}"]
+            flags = [
+                "-O2",
+                "-g",
+                "-std=gnu11",
+                "-Wall",
+                "-Wextra",
+                "-Wshadow",
+                "-Wconversion",
+                "-Werror",
+                f"-I{NATIVE}",
+            ]
             flags += [f"-fsanitize={sanitizer}"] if sanitizer else []
             libraries = [f"-L{cuda.library().parent}", f"-l:{cuda.NAME}", "-lpthread", "-ldl"]
             subprocess.run(["cc", *flags, "-o", built, *sources, *libraries], check=True)

@@ -23,9 +23,10 @@ from gputile.node.native_layouts import (
 )
 
 
+@pytest.mark.requirement("M4")
 @pytest.mark.parametrize("path", headers(), ids=lambda path: path.parent.name)
 def test_the_headers_are_those_of_the_description(path: Path) -> None:
-    """M4: the C compiler asserts sizes and offsets that come from here."""
+    """The C compiler asserts sizes and offsets that come from here."""
     assert path.read_text(encoding="utf-8") == headers()[path], "make layouts"
 
 
