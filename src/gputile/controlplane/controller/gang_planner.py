@@ -23,6 +23,7 @@ from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan, candidate, plan_gang
+from gputile.core.scheduling.gang_rules import in_line, no_room_text, together_text, too_few_text
 
 _SECOND = 10**9
 STEPS_A_ROUND = 10_000  # beyond these no further gang is searched places for: news wait while a round goes on
@@ -161,7 +162,7 @@ class GangPlanner:
             return False
         if head is not None:
             yield from self._give_back(gang, result)
-            text = f"{self._intro(gang)} wait behind gang {head.name}, which has waited too long to be passed again"
+            text = f"{_together(gang)} wait behind gang {head.name}, which has waited too long to be passed again"
             self._tell(gang, _BEHIND, text, result)
             return False
         if self._has_to_wait_for_a_search(gang):
@@ -179,8 +180,7 @@ class GangPlanner:
             text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {places}"
             self._tell(gang, "GangPlanned", text, result, warning=False)
             return True
-        text = f"{self._intro(gang)} wait: there is room for {len(plan.places)}; {plan.lacking}"
-        self._tell(gang, _WAITING, text, result)
+        self._tell(gang, _WAITING, no_room_text(_together(gang), plan), result)
         if self._is_overdue(gang):
             yield from self._gather(gang, plan, result)
         else:
@@ -200,8 +200,7 @@ class GangPlanner:
             return True
         if self._view.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
             there = gang.size - gang.needed + len(gang.loose)
-            text = f"gang {gang.name.name}: {there} of the {gang.size} pods that start together exist"
-            self._tell(gang, _INCOMPLETE, text, result, warning=False)
+            self._tell(gang, _INCOMPLETE, too_few_text(gang.name, gang.size, there), result, warning=False)
         return False
 
     def _is_overdue(self, gang: Gang) -> bool:
@@ -263,7 +262,7 @@ class GangPlanner:
         if not self._is_too_large(gang):
             return plan
         text = (
-            f"{self._intro(gang)} can never start here: the empty cluster has room for {len(ever.places)}; "
+            f"{_together(gang)} can never start here: the empty cluster has room for {len(ever.places)}; "
             f"{ever.lacking}; add nodes, or ask for less"
         )
         self._tell(gang, _TOO_LARGE, text, result)
@@ -354,14 +353,14 @@ class GangPlanner:
 
     # -- what is said
 
-    def _intro(self, gang: Gang) -> str:
-        more = f" (beside {gang.running + len(gang.kept)} that have a place)" if gang.running or gang.kept else ""
-        return f"gang {gang.name.name}: {gang.needed} pods that start together{more}"
-
     def _tell(self, gang: Gang, reason: str, message: str, result: Round, *, warning: bool = True) -> None:
         if self._told.get(gang.name) != (reason, message):
             self._told[gang.name] = (reason, message)
             result.notes.append(PodEvent(gang.loose, reason, message, warning))
+
+
+def _together(gang: Gang) -> str:
+    return together_text(gang.name, gang.needed, gang.running + len(gang.kept))
 
 
 def _uids(gang: Gang) -> frozenset[str]:
@@ -372,8 +371,3 @@ def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
     """Return the UID of the pod that the plan begins with: of those that the extender binds, the first in line."""
     with_cards = [pod for pod in pods if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None]
     return min(with_cards, key=in_line).metadata.uid if with_cards else ""
-
-
-def in_line(pod: Pod) -> tuple[int, str, str]:
-    """Return what kube-scheduler orders pods by, about."""
-    return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name

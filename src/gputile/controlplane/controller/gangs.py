@@ -1,16 +1,16 @@
 """What a gang is at a moment: its pods that run, those that have a place kept for them, and those that have none."""
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from gputile.api.core import Pod
-from gputile.api.well_known import GANG_GATE
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.core.devices.gang_membership import GangName, labelled_size
+from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_reservation import lost_place, plan_problem_steps
+from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, waits
 
 # A place that ends within this part of its time is given anew, before others can take it.
 _RENEW_PART = 4
@@ -23,7 +23,7 @@ class Gang:
     """A gang, at a moment.
 
     ``size`` is how many pods start together, 0 where nobody says. ``running`` counts pods that have started (see
-    ``_running``). ``kept`` are unbound pods with a place that they may take; ``loose`` are unbound pods without one.
+    ``gang_rules.started``). ``kept`` are unbound pods with a place that they may take; ``loose`` are those without one.
     ``ending`` are those kept whose place is to be prolonged, or its end to be set right: what has begun is not moved.
     ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
     """
@@ -41,7 +41,7 @@ class Gang:
     @property
     def needed(self) -> int:
         """How many of the loose pods must get a place at once, if any is to get one."""
-        return max(1, self.size - self.running - len(self.kept))
+        return needed_members(self.size, self.running + len(self.kept))
 
     @property
     def short(self) -> bool:
@@ -125,12 +125,12 @@ class Gangs:
 
 
 def _gang(view: ClusterState, name: GangName, pods: Sequence[Pod]) -> Generator[None, None, Gang | None]:
-    waiting = [pod for pod in pods if _waits(pod)]
+    waiting = [pod for pod in pods if waits(pod)]
     if not waiting:
         return None
     yield
-    running = _running(pods)
-    size = _size(view, name, pods)
+    running = started(pods)
+    size = gang_size(name, pods, view.groups or {})
     kept = (yield from _kept(view, waiting, running)) if size else set()
     ending: list[Pod] = []
     for pod in waiting:
@@ -145,33 +145,11 @@ def _gang(view: ClusterState, name: GangName, pods: Sequence[Pod]) -> Generator[
         running=len(running),
         kept=tuple(pod for pod in waiting if pod.metadata.uid in kept),
         loose=tuple(pod for pod in waiting if pod.metadata.uid not in kept),
-        priority=max(pod.spec.priority or 0 for pod in waiting),
+        priority=queue_priority(waiting),
         oldest=min(pod.metadata.creation_timestamp or "" for pod in waiting),
         complete_at=max(created),
         ending=tuple(ending),
     )
-
-
-def _waits(pod: Pod) -> bool:
-    """Return whether the pod could be bound if its gang's gate were gone: somebody else's gate is not ours to judge."""
-    unbound = not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
-    return unbound and all(gate.name == GANG_GATE for gate in pod.spec.scheduling_gates)
-
-
-def _running(pods: Sequence[Pod]) -> list[Pod]:
-    """Return the pods that count as started.
-
-    One that is being deleted makes room for its successor and does not count. One that has succeeded counts while
-    others of the gang run: left over from an earlier run of the same name it must not let a new run start in part.
-    """
-    bound = [pod for pod in pods if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp]
-    return bound + [pod for pod in pods if bound and pod.status.phase == "Succeeded"]
-
-
-def _size(view: ClusterState, name: GangName, pods: Iterable[Pod]) -> int:
-    if name.by_object:
-        return (view.groups or {}).get((name.namespace, name.name), 0)
-    return max(labelled_size(pod) for pod in pods)
 
 
 def _kept(view: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) -> Generator[None, None, set[str]]:

@@ -1,13 +1,12 @@
 """Which pods are decided together, and when a gang may start: the controller's rules, for pods that are all there."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from gputile.api.core import Pod
 from gputile.api.pod_groups import PodGroup
-from gputile.api.well_known import GANG_GATE
-from gputile.core.devices.gang_membership import GangName, gang_of, labelled_size
+from gputile.core.devices.gang_membership import GangName, gang_of
+from gputile.core.scheduling.gang_rules import held_by_others, needed_members, queue_priority, started, too_few_text
 
 
 @dataclass(slots=True)
@@ -56,35 +55,18 @@ def turns(pods: Iterable[Pod], *, gangs: bool) -> list[Turn]:
         key = gang if gang is not None else i
         found.setdefault(key, Turn(gang, [])).pods.append(pod)
         last[key] = i
-    ordered = sorted(found, key=lambda key: (-max(pod.spec.priority or 0 for pod in found[key].pods), last[key]))
+    ordered = sorted(found, key=lambda key: (-queue_priority(found[key].pods), last[key]))
     return [found[key] for key in ordered]
 
 
-def held_by_others(pod: Pod) -> bool:
-    """Return whether a pod has a scheduling gate that is not that of its gang."""
-    return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
-
-
-def started(pods: Iterable[Pod]) -> Counter[GangName]:
-    """Return how many pods of each gang run; those that have succeeded count while others of their gang run."""
-    running: Counter[GangName] = Counter()
-    succeeded: Counter[GangName] = Counter()
+def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
+    """Return how many pods of each gang have started, of those that are bound."""
+    members: dict[GangName, list[Pod]] = {}
     for pod in pods:
         gang = gang_of(pod)
-        if gang is None or not pod.spec.node_name:
-            continue
-        if pod.status.phase == "Succeeded":
-            succeeded[gang] += 1
-        elif not pod.finished and pod.metadata.deletion_timestamp is None:
-            running[gang] += 1
-    return Counter({gang: count + succeeded[gang] for gang, count in running.items()})
-
-
-def size_of(gang: GangName, pods: Sequence[Pod], groups: Groups) -> int:
-    """Return how many pods of a gang start together, 0 where nobody says."""
-    if gang.by_object:
-        return max(0, groups.sizes.get((gang.namespace, gang.name), 0))
-    return max(labelled_size(pod) for pod in pods)
+        if gang is not None:
+            members.setdefault(gang, []).append(pod)
+    return {gang: len(started(bound)) for gang, bound in members.items()}
 
 
 def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: Groups) -> str:
@@ -94,6 +76,6 @@ def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: Gr
     """
     if not size:
         return f"gang {gang.name}: {groups.why_unknown(gang)}"
-    if waiting < max(1, size - running):
-        return f"gang {gang.name}: {running + waiting} of the {size} pods that start together exist"
+    if waiting < needed_members(size, running):
+        return too_few_text(gang, size, running + waiting)
     return ""

@@ -24,9 +24,10 @@ from gputile.core.placement.packing.prices import prices
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_plan import candidate, plan_gang
+from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
 from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
 from gputile.tools.simulator.explanation import waiting_for
-from gputile.tools.simulator.gangs import Groups, incomplete, size_of, started, turns
+from gputile.tools.simulator.gangs import Groups, incomplete, started_by_gang, turns
 from gputile.tools.simulator.scenario import Scenario
 
 # What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.
@@ -77,7 +78,7 @@ class Simulation:
             self._predicates.place(pod, pod.spec.node_name)
         for pod in scenario.waiting:
             self.ledger.apply(PodApplied(pod))
-        yield from self.decide(scenario.pending, clock_ns, started(scenario.bound))
+        yield from self.decide(scenario.pending, clock_ns, started_by_gang(scenario.bound))
 
     def decide(
         self, pods: Iterable[Pod], clock_ns: Callable[[], int], running: Mapping[GangName, int] = _NOBODY
@@ -95,7 +96,7 @@ class Simulation:
 
     def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[Outcome]:
         """Place the pods of a gang that start together, and as many more of it as there is room for; or none."""
-        size = size_of(gang, pods, self._groups)
+        size = gang_size(gang, pods, self._groups.sizes)
         if why := incomplete(gang, size, running, len(pods), self._groups):
             return [Outcome(pod, None, None, why) for pod in pods]
         try:
@@ -104,12 +105,11 @@ class Simulation:
             return [Outcome(pod, None, None, f"gang {gang.name}: {error}") for pod in pods]
         for member in members:
             self._learn(member.pod, member.request)
-        needed = max(1, size - running)
+        needed = needed_members(size, running)
         plan = at_once(plan_gang(members, needed, self.placer, self._predicates, now_ns))
-        together = f"gang {gang.name}: {needed} pods that start together"
+        together = together_text(gang, needed)
         if not plan.fits:
-            why = f"{together} wait: there is room for {len(plan.places)}; {plan.lacking}"
-            return [Outcome(pod, None, None, why) for pod in pods]
+            return [Outcome(pod, None, None, no_room_text(together, plan)) for pod in pods]
         outcomes = []
         for member in members:
             place = plan.places.get(member.pod.metadata.uid)

@@ -1,0 +1,67 @@
+"""The rules of gangs that are the same wherever they are applied: the controller on a cluster, and the simulator."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gputile.api.core import Pod
+from gputile.api.well_known import GANG_GATE
+from gputile.core.devices.gang_membership import GangName, labelled_size
+from gputile.core.scheduling.gang_plan import GangPlan
+
+
+def gang_size(gang: GangName, pods: Iterable[Pod], min_members: Mapping[tuple[str, str], int]) -> int:
+    """Return how many pods of a gang start together, 0 where nobody says; ``min_members`` are those of PodGroups."""
+    if gang.by_object:
+        return max(0, min_members.get((gang.namespace, gang.name), 0))
+    return max(labelled_size(pod) for pod in pods)
+
+
+def held_by_others(pod: Pod) -> bool:
+    """Return whether a pod has a scheduling gate that is not that of its gang: only its owner may judge that one."""
+    return any(gate.name != GANG_GATE for gate in pod.spec.scheduling_gates)
+
+
+def waits(pod: Pod) -> bool:
+    """Return whether the pod could be bound if its gang's gate were gone."""
+    unbound = not pod.spec.node_name and not pod.finished and pod.metadata.deletion_timestamp is None
+    return unbound and not held_by_others(pod)
+
+
+def started(pods: Sequence[Pod]) -> list[Pod]:
+    """Return the pods of one gang that count as started.
+
+    One that is being deleted makes room for its successor and does not count. One that has succeeded counts while
+    others of the gang run: left over from an earlier run of the same name it must not let a new run start in part.
+    """
+    bound = [pod for pod in pods if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp]
+    return bound + [pod for pod in pods if bound and pod.status.phase == "Succeeded"]
+
+
+def needed_members(size: int, placed: int) -> int:
+    """Return how many more pods must get a place at once, if any is to get one, when ``placed`` have theirs."""
+    return max(1, size - placed)
+
+
+def queue_priority(pods: Iterable[Pod]) -> int:
+    """Return the priority by which a gang waits: the highest of its pods'."""
+    return max(pod.spec.priority or 0 for pod in pods)
+
+
+def in_line(pod: Pod) -> tuple[int, str, str]:
+    """Return what kube-scheduler orders pods by, about: priority, age, and then the name."""
+    return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name
+
+
+def too_few_text(gang: GangName, size: int, there: int) -> str:
+    """Return what is said of a gang of which ``there`` pods exist, fewer than start together."""
+    return f"gang {gang.name}: {there} of the {size} pods that start together exist"
+
+
+def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
+    """Return the pods that a gang starts together, as the subject of a sentence; ``placed`` have places already."""
+    more = f" (beside {placed} that have a place)" if placed else ""
+    return f"gang {gang.name}: {needed} pods that start together{more}"
+
+
+def no_room_text(together: str, plan: GangPlan) -> str:
+    """Return why the pods that ``together`` names wait, after a search that found too few places."""
+    return f"{together} wait: there is room for {len(plan.places)}; {plan.lacking}"
