@@ -12,7 +12,7 @@ from gputile.api.core import Container, Node, NodeCondition, ObjectMeta, ObjectR
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit import FitRefusal
+from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.errors import Conflict, ConnectionFailed

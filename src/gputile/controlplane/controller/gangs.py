@@ -9,7 +9,8 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.gang_reservation import lost_place, plan_problem_steps
+from gputile.core.scheduling.gang_refusal import lost_place
+from gputile.core.scheduling.gang_reservation import plan_problem
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, waits
 
 # A place that ends within this part of its time is given anew, before others can take it.
@@ -221,13 +222,13 @@ def _there(view: ClusterState, pod: Pod, hold: Reservation) -> bool:
     booking = view.ledger.booking(pod.metadata.uid)
     if booking is None or not booking.tentative or booking.plan != hold.plan:
         return False
-    return not lost_place(view.ledger, booking)
+    return lost_place(view.ledger, booking) is None
 
 
 def _held_up(view: ClusterState, pod: Pod) -> Steps[bool]:
     """Return, in steps, whether the place is one of a plan that may not start."""
     booking = view.ledger.booking(pod.metadata.uid)
-    return booking is not None and bool((yield from plan_problem_steps(view.ledger, booking)))
+    return booking is not None and (yield from plan_problem(view.ledger, booking)) is not None
 
 
 def _unix(timestamp: str | None) -> float:

@@ -20,7 +20,6 @@ from gputile.core.devices.request import Request
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodApplied, PodDeleted, TimePassed
-from gputile.core.placement.fit import FitRefusal
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_reservation import claim, waits_for
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -114,7 +113,7 @@ class Binder:
                 raise BindError(f"pod {pod.key} has cards of node {held.node} already")
             return None  # bound to this very node already
         decision = claim(self._placer, pod, request, node, self._clock.unix_ns())
-        if isinstance(decision, FitRefusal):
+        if not isinstance(decision, Decision):
             raise BindError(f"node {node}: {decision.text}")
         booking = decision.booking(pod, request.shape.trust_group, self._clock.monotonic())
         if booking is not None:

@@ -94,10 +94,10 @@ class ExtenderHandlers:
         if request is None:
             return FilterResult(node_names=list(names))
         ledger = self._placer.ledger
-        why = place_problem(ledger, pod, self._unix_ns())
-        if why:
+        waits = place_problem(ledger, pod, self._unix_ns())
+        if waits is not None:
             self._refused()
-            return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, why))
+            return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, waits.text))
         place = place_of(pod, ledger, self._unix_ns())
         if place:
             return _only(place, names, f"the pod's gang keeps a place for it on node {place}")

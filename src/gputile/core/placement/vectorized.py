@@ -11,7 +11,7 @@ from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.changes import Rows
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.placement.fit import FitRule
+from gputile.core.placement.fit_refusal import FitRule
 from gputile.core.placement.policies.spread import SCALE
 
 Int64 = npt.NDArray[np.int64]

@@ -23,7 +23,8 @@ from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_cards
-from gputile.core.placement.fit import SUMMARY, UNRESOLVABLE, FitRefusal, FitRule, refusal
+from gputile.core.placement.fit import refusal
+from gputile.core.placement.fit_refusal import SUMMARY, UNRESOLVABLE, FitRefusal, FitRule
 from gputile.core.placement.packing.prices import Prices, prices
 from gputile.core.placement.packing.state import PackingState, build, scores
 from gputile.core.scheduling.decision import Decision
@@ -143,7 +144,7 @@ class PlacementEngine:
         """
         node = self.state(name, without)
         if node is None:
-            return FitRefusal(FitRule.NO_CARDS, "the node is not known to gputile yet")
+            return FitRefusal(FitRule.NO_CARDS, request.shape)
         group = self.ledger.group_number(request.shape.trust_group)
         chosen = choose_cards(node, request.shape, group, self._market.value if self._market else None)
         if chosen is None:
@@ -161,7 +162,7 @@ class PlacementEngine:
         """Return why the request does not fit node ``name``, None where it does."""
         node = self.state(name)
         if node is None:
-            return FitRefusal(FitRule.NO_CARDS, "the node is not known to gputile yet")
+            return FitRefusal(FitRule.NO_CARDS, request.shape)
         return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
 
     def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:

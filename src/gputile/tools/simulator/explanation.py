@@ -14,8 +14,8 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import CardState, NodeState
-from gputile.core.placement.fit import FitRefusal, FitRule
-from gputile.core.placement.shortage import card_lacks
+from gputile.core.placement.fit_refusal import FitRefusal, FitRule
+from gputile.core.placement.shortage import card_shortages
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
 
@@ -115,7 +115,8 @@ class Subject:
         lacks = ""
         if refused is not None and refused.rule >= FitRule.TOO_FEW:
             group = self.ledger.group_number(request.shape.trust_group)
-            lacks = card_lacks(card, request.shape, state.facts, group)
+            shortage = next(card_shortages(card, request.shape, state.facts, group), None)
+            lacks = shortage.text(request.shape, state.facts) if shortage is not None else ""
         found = self.ledger.on_card(state.facts.name, card.card.uuid)
         holders = [
             _holder(booking, card, state.facts.replicas) for booking in sorted(found, key=lambda booking: booking.key)

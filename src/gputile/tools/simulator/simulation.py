@@ -19,7 +19,7 @@ from gputile.core.devices.request import Request, RequestError, parse_request
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit import FitRefusal
+from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.placement.packing.prices import prices
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision

@@ -10,7 +10,8 @@ from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_cards, node_score
-from gputile.core.placement.fit import FitRule, card_fits, fits, refusal
+from gputile.core.placement.fit import card_fits, fits, refusal
+from gputile.core.placement.fit_refusal import FitRule
 from tests.unit.core.placement.strategies import ledgers, requests
 
 

@@ -27,8 +27,9 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit import FitRefusal
+from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.gang_refusal import GangRefusal
 from gputile.core.scheduling.gang_reservation import claim, place_of, place_problem
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
@@ -70,14 +71,20 @@ def ledger_with(*pods: Pod, sizes: Sequence[int] = (GIB15, GIB15)) -> Ledger:
     return ledger
 
 
-def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> Decision | FitRefusal:
+def claimed(ledger: Ledger, asking: Pod, node: str = "n") -> Decision | FitRefusal | GangRefusal:
     return claim(PlacementEngine(ledger), asking, request_of(asking), node, 5)
+
+
+def problem(ledger: Ledger, asking: Pod, now_ns: int) -> str:
+    """Return why a pod must wait, in words, "" where it need not."""
+    why = place_problem(ledger, asking, now_ns)
+    return why.text if why is not None else ""
 
 
 def test_a_pod_of_a_gang_waits_until_a_place_is_kept_for_it() -> None:
     ledger = ledger_with()
-    assert place_problem(ledger, member("a"), 0) == "gang g: no place is kept for the pod yet"
-    assert isinstance(claimed(ledger, member("a")), FitRefusal)
+    assert problem(ledger, member("a"), 0) == "gang g: no place is kept for the pod yet"
+    assert isinstance(claimed(ledger, member("a")), GangRefusal)
     assert isinstance(claimed(ledger, pod("alone", mem=1)), Decision)
 
 
@@ -85,14 +92,14 @@ def test_nobody_starts_before_all_places_of_the_plan_are_kept() -> None:
     """All or nothing, whatever the controller had written when it died."""
     first, second = holding(member("a"), 0), holding(member("b"), 1)
     ledger = ledger_with(first)
-    assert place_problem(ledger, first, 0) == "gang g: 1 of the 2 places of its plan are kept so far"
+    assert problem(ledger, first, 0) == "gang g: 1 of the 2 places of its plan are kept so far"
     ledger.apply(PodApplied(second))
     decision = claimed(ledger, first)
     assert isinstance(decision, Decision)
     assert [each.card.index for each in decision.cards] == [0]
     assert decision.allocation is not None
     assert decision.allocation.assumed_ns == 5
-    assert isinstance(claimed(ledger, second, "other"), FitRefusal)
+    assert isinstance(claimed(ledger, second, "other"), GangRefusal)
 
 
 def test_a_held_card_is_not_given_to_others() -> None:
@@ -115,8 +122,8 @@ def test_a_plan_that_lost_a_card_to_somebody_else_starts_nobody(loser: str) -> N
     ledger = ledger_with(first, second)
     book(ledger, "thief", "n", share(f"GPU-n-{'ab'.index(loser)}", 6 * 1024))
     for each in (first, second):
-        assert "was taken by others" in place_problem(ledger, each, 0)
-        assert isinstance(claimed(ledger, each), FitRefusal)
+        assert "was taken by others" in problem(ledger, each, 0)
+        assert isinstance(claimed(ledger, each), GangRefusal)
 
 
 def test_once_the_first_pod_is_bound_the_others_need_not_wait_for_each_other() -> None:
@@ -127,9 +134,9 @@ def test_once_the_first_pod_is_bound_the_others_need_not_wait_for_each_other() -
     booking = decision.booking(first, "default", 1.0)
     assert booking is not None
     ledger.apply(Assumed(booking))
-    assert place_problem(ledger, second, 0) == "", "it may be offered its node"
+    assert problem(ledger, second, 0) == "", "it may be offered its node"
     refused = claimed(ledger, second)
-    assert isinstance(refused, FitRefusal), "the API server may refuse the first one yet"
+    assert isinstance(refused, GangRefusal), "the API server may refuse the first one yet"
     assert refused.text == "pod default/a of its gang is bound first, and is not yet"
     ledger.apply(Confirmed("a"))
     assert isinstance(claimed(ledger, second), Decision)
@@ -173,7 +180,7 @@ def test_a_hold_counts_only_where_gangs_are_planned() -> None:
     ledger.apply(NodeApplied(gpu_node(mode="cgpu")))
     ledger.apply(PodApplied(holding(member("a"), 0)))
     assert ledger.booking("a") is None
-    assert place_problem(ledger, member("a"), 0) == ""
+    assert problem(ledger, member("a"), 0) == ""
     assert place_of(holding(member("a"), 0), ledger, 0) == ""
 
 
@@ -187,7 +194,7 @@ def test_a_place_is_lost_with_its_node_its_card_its_mode_or_its_unit() -> None:
     ):
         ledger = ledger_of(change, configuration=GANGS)
         ledger.apply(PodApplied(held))
-        assert text in place_problem(ledger, held, 0)
+        assert text in problem(ledger, held, 0)
 
 
 @pytest.mark.requirement("B1")
@@ -214,8 +221,8 @@ def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[s
     lying = msgspec.structs.replace(held, metadata=meta)
     ledger = ledger_with(lying)
     assert ledger.booking("a") is None
-    assert place_problem(ledger, lying, 0) == "gang g: no place is kept for the pod yet"
-    assert isinstance(claimed(ledger, lying), FitRefusal)
+    assert problem(ledger, lying, 0) == "gang g: no place is kept for the pod yet"
+    assert isinstance(claimed(ledger, lying), GangRefusal)
 
 
 def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
@@ -225,8 +232,8 @@ def test_a_place_on_a_node_of_another_device_plugin_is_the_node_alone() -> None:
     held = msgspec.structs.replace(asking, metadata=meta)
     ledger = ledger_with(held)
     assert place_of(held, ledger, 0) == "foreign"
-    assert place_problem(ledger, held, 0) == ""
-    assert place_problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
+    assert problem(ledger, held, 0) == ""
+    assert problem(ledger, held, LATER) == "gang g: no place is kept for the pod yet"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.core.devices.request import Request
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.fit import SUMMARY, FitRefusal, FitRule
+from gputile.core.placement.fit_refusal import SUMMARY, FitRefusal, FitRule
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, PlacementEngine
@@ -71,7 +71,8 @@ def test_few_and_unknown_names_are_answered(names: list[str]) -> None:
     placer, request = PlacementEngine(ledger_of(gpu_node(mode="cgpu"))), request_of(pod(mem=1))
     assert placer.filter(request, names).feasible == [name for name in names if name == "n"]
     assert placer.rank(request, names) == [TOP_SCORE if name == "n" else 0 for name in names]
-    unknown = FitRefusal(FitRule.NO_CARDS, "the node is not known to gputile yet")
+    unknown = FitRefusal(FitRule.NO_CARDS, request.shape)
+    assert unknown.text == "the node is not known to gputile yet"
     assert placer.decide(request, "gone", 0) == placer.refusal(request, "gone") == unknown
 
 

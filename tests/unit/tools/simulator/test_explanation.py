@@ -9,7 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, ObjectMeta, Pod, PodSpec, SchedulingGate
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.core.placement.fit import card_fits, same_unit, serves
-from gputile.core.placement.shortage import card_lacks
+from gputile.core.placement.shortage import card_shortages
 from gputile.core.scheduling.decision import Decision
 from gputile.tools.simulator.explanation import NodeReport, Subject, asks, waiting_for
 from gputile.tools.simulator.remedies import Remedy, remedies
@@ -162,7 +162,9 @@ def test_what_is_said_of_a_card_is_what_decides_of_it_and_each_change_is_enough(
         assert state is not None
         if serves(state.service, shape) and same_unit(state.facts, shape):
             for card in state.cards:
-                assert (card_lacks(card, shape, state.facts, group) == "") == card_fits(card, shape, state.facts, group)
+                lacking = list(card_shortages(card, shape, state.facts, group))
+                assert (not lacking) == card_fits(card, shape, state.facts, group)
+                assert all(shortage.text(shape, state.facts) for shortage in lacking)
     fitting = [report.name for report in reports if report.fits]
     assert sorted(fitting) == [n for n in ("n1", "n2") if n in subject.placer.filter(request, ["n1", "n2"]).feasible]
     assert bool(changes) == (not fitting)

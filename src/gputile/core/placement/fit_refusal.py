@@ -1,0 +1,141 @@
+"""Why a request does not fit a node: the rule and the amounts, which are worded only where somebody reads them."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
+from gputile.core.devices.request import Shape
+from gputile.core.ledger.node_info import NodeInfo
+from gputile.core.ledger.snapshot import CardState
+from gputile.core.placement.shortage import CardShortage, amount, on_cards
+
+
+class FitRule(IntEnum):
+    """The rule that a node breaks for a request; the order is the order of the checks."""
+
+    NO_CARDS = 1
+    BROKEN = 2
+    UNPLACED = 3
+    MODE = 4
+    UNIT = 5
+    TOO_FEW = 6
+    TOO_LARGE = 7
+    CARDS_TAKEN = 8
+
+
+# What is said of a node where there are too many to say it of each: alike for all, so that kube-scheduler counts them.
+SUMMARY = {
+    FitRule.NO_CARDS: "node(s) without usable GPUs",
+    FitRule.BROKEN: "node(s) without usable GPUs",
+    FitRule.UNPLACED: "node(s) with a pod on GPUs that nobody knows",
+    FitRule.MODE: "node(s) whose GPU mode does not serve the pod's GPU resource",
+    FitRule.UNIT: "node(s) whose memory unit is not the pod's",
+    FitRule.TOO_FEW: "node(s) with fewer GPUs than the pod needs",
+    FitRule.TOO_LARGE: "node(s) whose GPUs are smaller than the pod needs",
+    FitRule.CARDS_TAKEN: "node(s) without enough free on their GPUs",
+}
+# Rules that no pod's leaving can mend: preemption is not worth trying.
+UNRESOLVABLE = frozenset(
+    {FitRule.NO_CARDS, FitRule.BROKEN, FitRule.MODE, FitRule.UNIT, FitRule.TOO_FEW, FitRule.TOO_LARGE}
+)
+_SERVES_TEXT = {
+    Mode.EXCLUSIVE: f"whole GPUs ({WHOLE_GPU})",
+    Mode.TOPOLOGY: f"whole GPUs by topology ({TOPOLOGY_GPU})",
+    Mode.CORE_MEM: f"{GPU_MEMORY} together with {GPU_CORE}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FitRefusal:
+    """Why a request does not fit a node: ``used`` of the node's ``capacity`` cards cannot be given by the rule.
+
+    ``card`` is the one that comes closest, and ``shortage`` what it lacks; of cards that are too small it is the
+    largest. ``closed_by`` is the pod that closes the node. ``info`` is None for a node that is not known.
+    """
+
+    rule: FitRule
+    shape: Shape
+    info: NodeInfo | None = None
+    used: int = 0
+    capacity: int = 0
+    card: CardState | None = None
+    shortage: CardShortage | None = None
+    closed_by: str = ""
+
+    @property
+    def requested(self) -> int:
+        """How many cards the request needs."""
+        return self.shape.cards
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it would not fit either if every pod left the node."""
+        return self.rule in UNRESOLVABLE
+
+    @property
+    def text(self) -> str:
+        """The refusal for people, without the node's name."""
+        info, shape, left = self.info, self.shape, self.capacity - self.used
+        if info is None:
+            return "the node is not known to gputile yet"
+        match self.rule:
+            case FitRule.NO_CARDS:
+                return "it has no GPUs that gputile knows; is gputile's agent running there?"
+            case FitRule.BROKEN:
+                return info.problem
+            case FitRule.UNPLACED:
+                remedy = "the node's agent has to report them, or the pod to go"
+                return f"pod {self.closed_by} is on GPUs that nobody knows; {remedy}"
+            case FitRule.MODE:
+                return _mode_text(info, shape)
+            case FitRule.UNIT:
+                return _unit_text(info, shape)
+            case FitRule.TOO_FEW:
+                sick = f", {self.used} of them unhealthy" if self.used else ""
+                return f"it has {_gpus(self.capacity)}{sick}; the pod needs {self.requested}"
+            case FitRule.TOO_LARGE:
+                return self._too_large_text(info)
+        if self.card is None or self.shortage is None:
+            return f"{left} of {_gpus(self.capacity)} {_are(left)} free; the pod needs {self.requested}"
+        text = f"GPU {self.card.card.index} {self.shortage.text(shape, info)}"
+        return text if shape.cards == 1 else f"{text} ({left} of {self.capacity} GPUs could take their part)"
+
+    def _too_large_text(self, info: NodeInfo) -> str:
+        """Name the largest of the cards that are too small, and how many are not."""
+        unit, card, large = info.unit_mib, self.card, self.capacity - self.used
+        units, index = (card.total // unit, card.card.index) if card is not None else (0, 0)
+        need = f"the pod needs {amount(self.shape.mib, unit)} {on_cards(self.shape)}"
+        if not large:
+            return f"its largest GPU has {units} units of {unit} MiB; {need}"
+        enough = f"{large} of its {self.capacity} GPUs {_are(large)} large enough"
+        return f"{enough}, GPU {index} has {units} units of {unit} MiB; {need}"
+
+
+def _mode_text(info: NodeInfo, shape: Shape) -> str:
+    if info.mode is None:
+        return info.problem
+    served = _SERVES_TEXT.get(info.mode, f"{GPU_MEMORY} alone")
+    asked = f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
+    return f"its mode {info.mode.value} serves {served}; the pod asks for {asked}"
+
+
+def _unit_text(info: NodeInfo, shape: Shape) -> str:
+    """Name the one that is behind, and what to do: amounts keep the unit that the pod was created under (U5)."""
+    if shape.unit_mib == info.configured_unit_mib:
+        return (
+            f"its memory unit is still {info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that are "
+            f"configured, which the node's agent has to take over"
+        )
+    units = -(-shape.mib // info.unit_mib) * shape.cards
+    return (
+        f"its memory unit is {info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force when "
+        f"it was created: create it anew, and ask {units} units for its {shape.mib * shape.cards} MiB"
+    )
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU" if number == 1 else f"{number} GPUs"
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
