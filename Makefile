@@ -54,7 +54,7 @@ e2e: $(STAMP) ## the tests on a real control plane
 
 docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links checked, nothing from elsewhere
 	@$(BIN)/python -m docs.generator
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build -q --strict
+	@set -o pipefail; NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict 2>&1 | { grep -v "^INFO" || true; }
 	@echo "docs: .cache/site/index.html"
 
 soak: $(STAMP) ## rounds of tests with other chances each, for MINUTES (60); PARTS says which (stateful, native, system)

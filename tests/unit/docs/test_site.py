@@ -35,17 +35,29 @@ class Loaded(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of the built site; a warning fails the build, wrong links and anchors among them."""
     target = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
-    built = subprocess.run(
-        command,
-        check=False,
-        cwd=DOCS.parent,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-    )
+    built = build(DOCS.parent, target)
     assert built.returncode == 0, built.stderr
     return target
+
+
+def build(root: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site of ``root``; without --quiet, which would hide warnings from --strict."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=root, env=environment, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("link", ["missing.md", "other.md#nowhere", "#nowhere", "../outside.md", "/other.md"])
+def test_a_wrong_link_fails_the_build(tmp_path: Path, link: str) -> None:
+    settings = (DOCS.parent / "mkdocs.yml").read_text(encoding="utf-8").partition("nav:")[0]
+    (tmp_path / "mkdocs.yml").write_text(settings, encoding="utf-8")
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    (tmp_path / "docs" / "pictures" / "favicon.svg").touch()
+    (tmp_path / "docs" / "index.md").write_text(f"# A\n\n[there]({link})\n", encoding="utf-8")
+    (tmp_path / "docs" / "other.md").write_text("# B\n", encoding="utf-8")
+    built = build(tmp_path, tmp_path / "site")
+    assert built.returncode != 0
+    assert link.rsplit("#", maxsplit=1)[-1] in built.stderr
 
 
 def loaded(site: Path) -> Iterator[tuple[str, str]]:
