@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputile.api.config.v1alpha1 import Configuration
-    from gputile.api.core import Node, Pod
+    from gputile.api.core import Pod
+    from gputile.cli.configuration import Given
+    from gputile.cli.live import Live
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Outcome, Simulation
     from gputile.tools.simulator.whatif import Fit
@@ -94,43 +96,18 @@ def simulate(
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
     that cannot be used, 1 when the cluster does not answer.
     """
-    from gputile.tools.simulator.gangs import Groups
-    from gputile.tools.simulator.manifests import ManifestError
-    from gputile.tools.simulator.scenario import load_pods, load_scenario, unit_in_force
     from gputile.tools.simulator.simulation import Simulation
 
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
-    given, unknown = read_given(config), ""
-    nodes: list[Node] = []
-    pods: list[Pod] = []
-    groups, unlisted = Groups(), ""
+    given, live = read_given(config), None
     if from_cluster:
         from gputile.cli.live import read_cluster
 
         live = read_cluster(kubeconfig, context, given, installed_in, groups=True)
-        nodes, pods, given, unknown = live.nodes, live.pods, live.given, live.unknown
-        groups, unlisted = live.groups, live.unlisted
-    try:
-        scenario = load_scenario(
-            cluster or (),
-            files or (),
-            nodes=nodes,
-            groups=groups,
-            configured_mib=given.unit_mib if given is not None else None,
-        )
-        more = load_pods(fit, scenario) if fit else []
-    except ManifestError as error:
-        fail(str(error), BAD_INPUT)
-    for text in scenario.notes:
-        note(text)
-    configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
-    if from_cluster and given is None:
-        configuration = assumed(configuration, unknown)
-    if unlisted and configuration.admission.gangs:
-        note(f"the cluster's PodGroups are not known ({unlisted}). Assumed: there are none but those of -f FILE")
-    scenario.bound += [pod for pod in pods if pod.spec.node_name]
-    scenario.waiting += [pod for pod in pods if not pod.spec.node_name]
+        given = live.given
+    scenario, more = _load(cluster or (), files or (), fit or (), live, given)
+    configuration = _configuration(scenario, live, given)
     configuration = _imagine(scenario, configuration, unit, without_node or (), without_nodes)
     simulation = Simulation(configuration)
     outcomes = _run(simulation, scenario)
@@ -138,6 +115,43 @@ def simulate(
     _print(output, simulation, outcomes, count)
     if any(outcome.node is None for outcome in outcomes) or (count is not None and not count.copies):
         raise typer.Exit(NOT_PLACED)
+
+
+def _load(
+    cluster: "Sequence[str]", files: "Sequence[str]", fit: "Sequence[str]", live: "Live | None", given: "Given | None"
+) -> "tuple[Scenario, list[Pod]]":
+    """Return what the files and the live cluster hold together, and the pods to be counted."""
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.scenario import load_pods, load_scenario
+
+    try:
+        scenario = load_scenario(
+            cluster,
+            files,
+            nodes=live.nodes if live is not None else (),
+            groups=live.groups if live is not None else None,
+            configured_mib=given.unit_mib if given is not None else None,
+        )
+        more = load_pods(fit, scenario) if fit else []
+    except ManifestError as error:
+        fail(str(error), BAD_INPUT)
+    for text in scenario.notes:
+        note(text)
+    for pod in live.pods if live is not None else ():
+        (scenario.bound if pod.spec.node_name else scenario.waiting).append(pod)
+    return scenario, more
+
+
+def _configuration(scenario: "Scenario", live: "Live | None", given: "Given | None") -> "Configuration":
+    """Return the configuration that goes for the scenario; say what is taken for granted of a live cluster."""
+    from gputile.tools.simulator.scenario import unit_in_force
+
+    configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
+    if live is not None and given is None:
+        configuration = assumed(configuration, live.unknown)
+    if live is not None and live.unlisted and configuration.admission.gangs:
+        note(f"the cluster's PodGroups are not known ({live.unlisted}). Assumed: there are none but those of -f FILE")
+    return configuration
 
 
 def _imagine(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node
+from gputile.api.core import Node, ObjectMeta
 from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.well_known import (
     HANDOVER_ANNOTATION,
@@ -105,34 +105,13 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     The mode and the unit that the node's agent has in force go before the label and the configuration: a change
     that is held while GPU pods run (M12) has not happened yet.
     """
-    meta, problem, inventory = node.metadata, "", NO_CARDS
-    text = meta.annotations.get(INVENTORY_ANNOTATION)
-    if text is not None:
-        try:
-            inventory = decode_inventory(text)
-        except InventoryError as error:
-            problem = f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}"
-    label = meta.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
-    in_force = inventory.mode or label
-    mode = Mode(in_force) if in_force in MODES else None
-    if mode is None and inventory.mode:
-        problem = f"its annotation {INVENTORY_ANNOTATION} {unknown_mode(inventory.mode)}"
-    elif mode is None:
-        problem = f"its label {MODE_LABEL} is {label[:63]!r}; valid are {', '.join(MODES)}"
-    placement = meta.labels.get(PLACEMENT_LABEL, configuration.placement)
-    if placement not in PLACEMENTS:
-        placement = configuration.placement
-    if placement == "packing" and configuration.placement != "packing":
-        placement = "binpack"  # what later pods will want is learnt only where the whole cluster goes by it
-    service = ServingMode.NOTHING
+    meta = node.metadata
+    inventory, unreadable = _inventory(meta)
+    mode, unknown = _mode(meta, inventory)
+    problem = unknown or unreadable
     if problem:
         inventory = NO_CARDS
-    elif inventory.cards and mode is not None:
-        service = _SERVICE.get(mode, ServingMode.MEMORY)
-        if service is ServingMode.WHOLE and inventory.replicas:
-            service = ServingMode.SLICED
-    elif text is None and mode is Mode.EXCLUSIVE and _advertises_whole_cards(node):
-        service = ServingMode.FOREIGN
+    service = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
         service, problem = ServingMode.NOTHING, "its agent is being exchanged; it takes GPU pods again in a moment"
     cpu = cpu_allocatable(node)
@@ -144,7 +123,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         address=node.internal_ip,
         mode=mode,
         unit_mib=inventory.unit_mib or configuration.unit_mib,
-        placement=placement,
+        placement=_placement(meta, configuration),
         inventory=inventory,
         service=service,
         slots=slots,
@@ -154,6 +133,47 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         model=model_labels(inventory.cards).get(MODEL_LABEL, ""),
         configured_unit_mib=configuration.unit_mib,
     )
+
+
+def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
+    """Return what the node's agent has reported, and why that cannot be read, "" where it can."""
+    text = meta.annotations.get(INVENTORY_ANNOTATION)
+    try:
+        return (NO_CARDS if text is None else decode_inventory(text)), ""
+    except InventoryError as error:
+        return NO_CARDS, f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}"
+
+
+def _mode(meta: ObjectMeta, inventory: Inventory) -> tuple[Mode | None, str]:
+    """Return the mode in force, or None and why it is none."""
+    label = meta.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
+    in_force = inventory.mode or label
+    if in_force in MODES:
+        return Mode(in_force), ""
+    if inventory.mode:
+        return None, f"its annotation {INVENTORY_ANNOTATION} {unknown_mode(inventory.mode)}"
+    return None, f"its label {MODE_LABEL} is {label[:63]!r}; valid are {', '.join(MODES)}"
+
+
+def _placement(meta: ObjectMeta, configuration: Configuration) -> str:
+    placement = meta.labels.get(PLACEMENT_LABEL, configuration.placement)
+    if placement not in PLACEMENTS:
+        return configuration.placement
+    if placement == "packing" and configuration.placement != "packing":
+        return "binpack"  # what later pods will want is learnt only where the whole cluster goes by it
+    return placement
+
+
+def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> ServingMode:
+    """Return what a node without a problem takes."""
+    if inventory.cards and mode is not None:
+        if mode is Mode.EXCLUSIVE and inventory.replicas:
+            return ServingMode.SLICED
+        return _SERVICE.get(mode, ServingMode.MEMORY)
+    reported = INVENTORY_ANNOTATION in node.metadata.annotations
+    if not reported and mode is Mode.EXCLUSIVE and _advertises_whole_cards(node):
+        return ServingMode.FOREIGN
+    return ServingMode.NOTHING
 
 
 def _advertises_whole_cards(node: Node) -> bool:

@@ -1,11 +1,14 @@
 """The rules of gangs that are the same wherever they are applied: the controller on a cluster, and the simulator."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_GATE
 from gputile.core.devices.gang_membership import GangName, labelled_size
-from gputile.core.scheduling.gang_plan import GangPlan
+
+if TYPE_CHECKING:
+    from gputile.core.scheduling.gang_plan import GangPlan
 
 
 def gang_size(gang: GangName, pods: Iterable[Pod], min_members: Mapping[tuple[str, str], int]) -> int:
@@ -62,6 +65,6 @@ def together_text(gang: GangName, needed: int, placed: int = 0) -> str:
     return f"gang {gang.name}: {needed} pods that start together{more}"
 
 
-def no_room_text(together: str, plan: GangPlan) -> str:
+def no_room_text(together: str, plan: "GangPlan") -> str:
     """Return why the pods that ``together`` names wait, after a search that found too few places."""
     return f"{together} wait: there is room for {len(plan.places)}; {plan.lacking}"

@@ -153,6 +153,20 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
     return result
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """What each node would be like with the pod, shapes [nodes] and, of ``free``, [nodes, cards].
+
+    ``change`` is what its remnants' value changes by, ``card`` the card of a pod with one, ``whole`` the cards nobody
+    uses, and ``free`` the thousandths of each card.
+    """
+
+    change: Float64
+    card: Int64
+    whole: Int64
+    free: Int64
+
+
 def score(
     view: ScoringContext, cpu: Int64, free: Int64, later: Int64, hosts: Bool, ask: PodDemand
 ) -> tuple[Float64, Int64]:
@@ -163,36 +177,36 @@ def score(
     for each scarce need which nodes have a model for it [needs, nodes].
     """
     prices = view.prices
-    lines = np.arange(len(cpu))
     worth = prices.value[free]
-    before = worth.sum(axis=1)
-    whole = (free >= CARD).sum(axis=1)
-    cards = np.zeros(len(cpu), np.int64)
-    left_whole, change, then = whole, np.zeros(len(cpu)), free
-    if ask.gpus == 1:
-        change_of = np.where(later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf)
-        # The best card; of equals the fullest one.
-        cards = (change_of - 1e-8 * free).argmax(axis=1)
-        change = change_of[lines, cards]
-        left_whole = whole - (free[lines, cards] >= CARD)
-        then = free.copy()
-        then[lines, cards] = np.maximum(later[lines, cards], 0)
-    elif ask.gpus > 1:
-        cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
-        taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= ask.gpus)
-        change = np.round((cut * taken).sum(axis=1), 4)
-        left_whole = whole - (taken & (free >= CARD)).sum(axis=1)
-        then = np.where(taken, later, free)
-    after = before + change
-    left = cpu - ask.cpu
+    before, whole = worth.sum(axis=1), (free >= CARD).sum(axis=1)
+    placed = _placed(prices, worth, free, later, whole, ask.gpus)
+    after, left = before + placed.change, cpu - ask.cpu
     other = np.maximum(stranded(view, cpu, before), unused(prices, cpu, free))
-    other -= np.maximum(stranded(view, left, after), unused(prices, left, then))
+    other -= np.maximum(stranded(view, left, after), unused(prices, left, placed.free))
     if view.finish:
         other += view.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
     if view.needs:
-        other += _reserve(view, left, left_whole, after, hosts) - _reserve(view, cpu, whole, before, hosts)
+        other += _reserve(view, left, placed.whole, after, hosts) - _reserve(view, cpu, whole, before, hosts)
     step = GPU_STEP if ask.gpus else CPU_STEP
-    return change + np.floor(other / step + 1e-9) * step, cards
+    return placed.change + np.floor(other / step + 1e-9) * step, placed.card
+
+
+def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: Int64, gpus: int) -> _Placed:
+    """Put a pod with ``gpus`` cards on each node: on its best card, or on the first ones that it can get."""
+    lines, none = np.arange(len(free)), np.zeros(len(free), np.int64)
+    if gpus == 0:
+        return _Placed(np.zeros(len(free)), none, whole, free)
+    if gpus == 1:
+        change_of = np.where(later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf)
+        # The best card; of equals the fullest one.
+        card = (change_of - 1e-8 * free).argmax(axis=1)
+        then = free.copy()
+        then[lines, card] = np.maximum(later[lines, card], 0)
+        return _Placed(change_of[lines, card], card, whole - (free[lines, card] >= CARD), then)
+    cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
+    taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
+    change = np.round((cut * taken).sum(axis=1), 4)
+    return _Placed(change, none, whole - (taken & (free >= CARD)).sum(axis=1), np.where(taken, later, free))
 
 
 def _reserve(view: ScoringContext, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
