@@ -1,4 +1,4 @@
-/* A hash table of allocations under one lock, and the bytes that they reserve in the shared usage. */
+/* Keeps allocations in a hash table under one lock, and reserves their bytes in the shared usage. */
 #include "accounting/allocation_table.h"
 
 #include <pthread.h>

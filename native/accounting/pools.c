@@ -1,4 +1,4 @@
-/* The list of pools that this process uses, and what each of them has taken from its card. */
+/* Keeps a list of the pools that this process uses, and counts what each of them has taken from its card. */
 #define _GNU_SOURCE
 #include "accounting/pools.h"
 
@@ -120,7 +120,7 @@ static bool grow(struct gputile_pool *pool, uint64_t bytes) {
     return true;
 }
 
-bool gputile_pools_make_room(const struct gputile_need *need) {
+static bool make_room(const struct gputile_need *need) {
     struct gputile_pool *pool = need->pool;
     if (pool->card < 0 || grow(pool, need->bytes)) return true;
     sweep(pool->card, true);
@@ -130,7 +130,7 @@ bool gputile_pools_make_room(const struct gputile_need *need) {
 CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
     int made = 0;
     gputile_pools_lock();
-    while (made < count && gputile_pools_make_room(&need[made])) made++;
+    while (made < count && make_room(&need[made])) made++;
     if (made == count) return CUDA_SUCCESS;
     sweep(EVERY_CARD, false); /* those before it grow not either */
     gputile_pools_unlock();
@@ -264,7 +264,8 @@ static CUresult unknown_place(void) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult gputile_pools_find(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool) {
+/* The pool that an allocation comes from: the one of the handle, else the current one of the device. */
+static CUresult find(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool) {
     CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
     int card;
     CUresult result = handle ? CUDA_SUCCESS : gputile_driver()->cuDeviceGetMemPool(&handle, device);
@@ -275,6 +276,17 @@ CUresult gputile_pools_find(CUmemoryPool handle, CUdevice device, struct gputile
     if (!gputile_pools_place(&location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
     *pool = add(handle, device, card, false);
     return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult gputile_pools_begin(CUmemoryPool handle, CUstream stream, struct gputile_need *need) {
+    CUdevice device = -1;
+    CUresult result = handle ? CUDA_SUCCESS : gputile_device_of_stream(stream, &device);
+    if (result != CUDA_SUCCESS) return result;
+    gputile_pools_lock();
+    result = find(handle, device, &need->pool);
+    if (result == CUDA_SUCCESS && !make_room(need)) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) gputile_pools_unlock();
+    return result;
 }
 
 static void in_child(void) {

@@ -27,6 +27,10 @@ struct gputile_need {
 CUresult gputile_pools_enter(const struct gputile_need *need, int count);
 bool gputile_pools_leave(const struct gputile_need *need, int count);
 
+/* The same for an allocation from the pool of the handle, else from the current one of the stream's device; sets
+ * `need->pool`. */
+CUresult gputile_pools_begin(CUmemoryPool handle, CUstream stream, struct gputile_need *need);
+
 /* Reserve as gputile_reserve does; where there is no room, the card's pools give up what they hold unused first. Not
  * between entering pools and leaving them. */
 CUresult gputile_reserve_or_trim(int card, uint64_t bytes);
@@ -43,12 +47,6 @@ void gputile_pools_freed(void);
 /* What follows is called between lock and unlock. */
 void gputile_pools_lock(void);
 void gputile_pools_unlock(void);
-
-/* The pool that an allocation comes from: the one of the handle, else the current one of the device. */
-CUresult gputile_pools_find(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool);
-
-/* Make room for one need; false if there is none. */
-bool gputile_pools_make_room(const struct gputile_need *need);
 
 /* Add a pool that this process has just made. */
 bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int card);

@@ -1,4 +1,4 @@
-/* The file, the locks on it, and which of the processes in it are dead. */
+/* Maps and locks the file, and finds out which of the processes in it are dead. */
 #define _GNU_SOURCE
 #include "accounting/shared_usage.h"
 

@@ -1,4 +1,4 @@
-/* Calls these functions at the addresses that they have in this process. */
+/* Looks each function up when it is called, and calls it. */
 #include "base/pthread_compat.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Captures of graphs, counted: while one goes on nobody may wait for its context (timeslice/captures.h). */
+/* Counts captures of graphs: while one goes on nobody may wait for its context (timeslice/captures.h). */
 #include "hooks/hook_table.h"
 #include "timeslice/captures.h"
 

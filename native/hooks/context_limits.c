@@ -1,4 +1,4 @@
-/* The limits of a context, of which some set memory aside: cuCtxSetLimit. */
+/* Counts the memory that a context sets aside for its limits (cuCtxSetLimit). */
 #define _GNU_SOURCE
 #include <pthread.h>
 

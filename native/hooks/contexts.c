@@ -1,4 +1,4 @@
-/* Contexts: what the driver takes for one is measured and counted, and goes with it. */
+/* Measures and counts what the driver takes for a context, and gives it back with the context. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <string.h>

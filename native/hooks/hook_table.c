@@ -1,4 +1,4 @@
-/* Which function of this library stands before which of the driver's, and the driver's own behind them. */
+/* Tells which function of this library stands before which of the driver's, and finds the driver's own behind it. */
 #include "hooks/hook_table.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Linear memory, arrays and imports: each call reserves what it will take before the driver is asked, and gives it
- * back when the driver refuses. Freeing goes the other way: first the driver, then the count. */
+/* Counts linear memory, arrays and imports: each call reserves what it will take before the driver is asked, and gives
+ * it back when the driver refuses. Freeing goes the other way: first the driver, then the count. */
 #include "accounting/allocation_table.h"
 #include "accounting/pools.h"
 #include "base/log.h"
@@ -28,20 +28,9 @@ static CUresult settle(const struct request *request, CUresult result, enum gput
 
 /* Freeing: the table forgets the pointer before the driver can hand out the same address again, the bytes are given
  * back after they are free. */
-struct freeing {
-    bool held;
-    struct gputile_allocation taken;
-};
-
-static struct freeing begin_free(enum gputile_allocation_kind kind, uint64_t key) {
-    struct freeing freeing;
-    freeing.held = gputile_allocation_take(kind, key, &freeing.taken);
-    return freeing;
-}
-
-static CUresult end_free(const struct freeing *freeing, CUresult result) {
-    if (freeing->held && result != CUDA_SUCCESS) gputile_allocation_add(freeing->taken);
-    else if (freeing->held) gputile_give_back(freeing->taken.card, freeing->taken.bytes);
+static CUresult end_free(bool held, const struct gputile_allocation *taken, CUresult result) {
+    if (held && result != CUDA_SUCCESS) gputile_allocation_add(*taken);
+    else if (held) gputile_give_back(taken->card, taken->bytes);
     return result;
 }
 
@@ -109,22 +98,25 @@ GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, 
 }
 
 GPUTILE_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
-    const struct freeing freeing = begin_free(GPUTILE_LINEAR, pointer);
-    const CUresult result = end_free(&freeing, CALL_REAL(cuMemFree, cuMemFree_v2, pointer));
+    struct gputile_allocation taken;
+    const bool held = gputile_allocation_take(GPUTILE_LINEAR, pointer, &taken);
+    const CUresult result = end_free(held, &taken, CALL_REAL(cuMemFree, cuMemFree_v2, pointer));
     gputile_pools_settle();
     return result;
 }
 
 GPUTILE_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-    const struct freeing freeing = begin_free(GPUTILE_LINEAR, pointer);
-    const CUresult result = end_free(&freeing, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync, pointer, stream));
+    struct gputile_allocation taken;
+    const bool held = gputile_allocation_take(GPUTILE_LINEAR, pointer, &taken);
+    const CUresult result = end_free(held, &taken, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync, pointer, stream));
     gputile_pools_freed();
     return result;
 }
 
 GPUTILE_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-    const struct freeing freeing = begin_free(GPUTILE_LINEAR, pointer);
-    const CUresult result = end_free(&freeing, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync_ptsz, pointer, stream));
+    struct gputile_allocation taken;
+    const bool held = gputile_allocation_take(GPUTILE_LINEAR, pointer, &taken);
+    const CUresult result = end_free(held, &taken, CALL_REAL(cuMemFreeAsync, cuMemFreeAsync_ptsz, pointer, stream));
     gputile_pools_freed();
     return result;
 }
@@ -182,8 +174,9 @@ GPUTILE_EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DE
 }
 
 GPUTILE_EXPORT CUresult cuArrayDestroy(CUarray array) {
-    const struct freeing freeing = begin_free(GPUTILE_ARRAY, (uintptr_t)array);
-    return end_free(&freeing, CALL_REAL(cuArrayDestroy, cuArrayDestroy, array));
+    struct gputile_allocation taken;
+    const bool held = gputile_allocation_take(GPUTILE_ARRAY, (uintptr_t)array, &taken);
+    return end_free(held, &taken, CALL_REAL(cuArrayDestroy, cuArrayDestroy, array));
 }
 
 GPUTILE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *d,
@@ -197,8 +190,9 @@ GPUTILE_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CU
 }
 
 GPUTILE_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-    const struct freeing freeing = begin_free(GPUTILE_ARRAY, (uintptr_t)array);
-    return end_free(&freeing, CALL_REAL(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, array));
+    struct gputile_allocation taken;
+    const bool held = gputile_allocation_take(GPUTILE_ARRAY, (uintptr_t)array, &taken);
+    return end_free(held, &taken, CALL_REAL(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, array));
 }
 
 /* Memory of another API, Vulkan's say, which nobody has counted yet. */
@@ -212,6 +206,7 @@ GPUTILE_EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory, const C
 }
 
 GPUTILE_EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
-    const struct freeing freeing = begin_free(GPUTILE_EXTERNAL, (uintptr_t)memory);
-    return end_free(&freeing, CALL_REAL(cuDestroyExternalMemory, cuDestroyExternalMemory, memory));
+    struct gputile_allocation taken;
+    const bool held = gputile_allocation_take(GPUTILE_EXTERNAL, (uintptr_t)memory, &taken);
+    return end_free(held, &taken, CALL_REAL(cuDestroyExternalMemory, cuDestroyExternalMemory, memory));
 }

@@ -1,4 +1,4 @@
-/* Modules and libraries: what the driver takes for them is measured and counted, until they are unloaded.
+/* Measures and counts what the driver takes for modules and libraries, until they are unloaded.
  *
  * Modules that are loaded lazily take their memory at the first launch, where nothing is measured.
  */

@@ -1,4 +1,4 @@
-/* NVML's memory calls, which nvidia-smi and monitors ask, and its word on the driver's version. */
+/* Answers NVML's questions for memory and for the driver's version, which nvidia-smi and monitors ask. */
 #include "hooks/nvml.h"
 
 #include <string.h>

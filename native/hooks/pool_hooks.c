@@ -1,7 +1,6 @@
-/* Stream-ordered memory and its pools: an allocation makes room in its pool before the driver is asked. */
+/* Counts stream-ordered memory by its pools: an allocation makes room in its pool before the driver is asked. */
 #include <stddef.h>
 
-#include "accounting/memory_location.h"
 #include "accounting/pools.h"
 #include "base/driver.h"
 #include "hooks/hook_table.h"
@@ -49,18 +48,11 @@ static bool is_capturing(CUstream stream, bool per_thread) {
 /* Find the pool and make room in it. `need->pool` is NULL where there is nothing to count: what is captured becomes a
  * graph's node. The pools are locked if this succeeds with a pool, until the allocation has ended. */
 static CUresult begin_allocation(CUmemoryPool handle, CUstream stream, bool per_thread, struct gputile_need *need) {
-    CUdevice device = -1;
     need->pool = NULL;
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
     if (!gputile_driver()->cuCtxGetDevice) return CUDA_ERROR_NOT_INITIALIZED;
     if (is_capturing(stream, per_thread)) return CUDA_SUCCESS;
-    CUresult result = handle ? CUDA_SUCCESS : gputile_device_of_stream(stream, &device);
-    if (result != CUDA_SUCCESS) return result;
-    gputile_pools_lock();
-    result = gputile_pools_find(handle, device, &need->pool);
-    if (result == CUDA_SUCCESS && !gputile_pools_make_room(need)) result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_SUCCESS) gputile_pools_unlock();
-    return result;
+    return gputile_pools_begin(handle, stream, need);
 }
 
 /* The pool grew over the limit, by more than its grain: the caller gets no memory, the pool gives up what it can. */

@@ -1,4 +1,4 @@
-/* Work for a card: kernels, copies, fills. Each waits for its turn, is handed to the driver, and is accounted.
+/* Lets work for a card (kernels, copies, fills) wait for its turn, hands it to the driver, and accounts for it.
  *
  * All of these functions take integers and pointers only, of at most 64 bits, so one form serves all with the same
  * number of parameters: what the caller put into registers and onto the stack is handed on as it came.

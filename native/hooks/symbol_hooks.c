@@ -1,5 +1,5 @@
-/* How programs come by the driver's functions: dlsym and cuGetProcAddress, which answer with this library's functions
- * where it has one, with the driver's where the public API names it, and not at all for what is not known. */
+/* Answers dlsym and cuGetProcAddress, by which programs find the driver's functions: with this library's function where
+ * it has one, with the driver's where the public API names it, and not at all for what is not known. */
 #define _GNU_SOURCE
 #include <string.h>
 

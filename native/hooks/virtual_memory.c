@@ -1,4 +1,4 @@
-/* Virtual memory management: physical memory is counted from cuMemCreate until neither a handle nor a mapping refers
+/* Counts physical memory of the virtual memory management from cuMemCreate until neither a handle nor a mapping refers
  * to it. An imported handle is not counted, since its creator is charged; exporting adds no reference, since nobody
  * tells when imports end. */
 #include "accounting/allocation_table.h"

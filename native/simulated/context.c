@@ -1,4 +1,4 @@
-/* Devices, contexts, modules: what takes memory without being asked for any. */
+/* Simulates devices, contexts and modules, which take memory without being asked for any. */
 #include "simulated/simulated.h"
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* cuGetProcAddress: names without suffix, by version and by kind of default stream. */
+/* Simulates cuGetProcAddress: it finds functions by names without suffix, by version and by kind of default stream. */
 #define _GNU_SOURCE
 #include "simulated/simulated.h"
 #include <dlfcn.h>

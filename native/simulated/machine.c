@@ -1,4 +1,4 @@
-/* The machine's file: which cards there are, what is in use on them, and by which living process. */
+/* Maps the machine's file, which says what cards there are, what is in use on them, and by which living process. */
 #define _GNU_SOURCE
 #include "simulated/simulated.h"
 #include <fcntl.h>

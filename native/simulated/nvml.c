@@ -1,4 +1,4 @@
-/* A libnvidia-ml.so.1 that tells the memory of the simulated machine, and no more. */
+/* Is a libnvidia-ml.so.1 that tells the memory of the simulated machine, and no more. */
 #include "simulated/simulated.h"
 #include <fcntl.h>
 #include <stdio.h>

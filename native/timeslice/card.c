@@ -1,4 +1,4 @@
-/* The cards of this process, and the gate of each. */
+/* Keeps the cards of this process, and opens and shuts the gate of each. */
 #define _GNU_SOURCE
 #include "timeslice/card.h"
 

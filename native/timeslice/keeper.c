@@ -1,4 +1,4 @@
-/* What the keeper does with each card, with the arbiter and without one. It makes no driver calls. */
+/* Decides what is due with each card, with the arbiter and without one, and makes no driver calls. */
 #define _GNU_SOURCE
 #include "timeslice/keeper.h"
 

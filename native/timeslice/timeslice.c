@@ -1,4 +1,4 @@
-/* The gate before the driver's submitting calls: open while it is this container's turn on the card. */
+/* Lets submitting threads pass while it is this container's turn on the card, and waits with them while it is not. */
 #define _GNU_SOURCE
 #include "timeslice/timeslice.h"
 
