@@ -40,7 +40,7 @@ lint: $(STAMP) ## ruff, and lint-c: lint and formatting
 lint-c: $(STAMP) ## C: clang-format, warnings of gcc and clang, clang-tidy
 	@$(BIN)/python -m native.lint
 
-types: $(STAMP) ## mypy --strict
+types: $(STAMP) ## mypy --strict over sources, tests and benchmarks
 	@$(BIN)/mypy
 
 imports: $(STAMP) ## import-linter: imports run one way

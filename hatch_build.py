@@ -79,7 +79,16 @@ def build_simulation(directory: Path, flags: Sequence[str] = ()) -> None:
     }
     for name, files in sources.items():
         beside = directory / f".{name}.{os.getpid()}"
-        link = ["-shared", "-Wl,-Bsymbolic", f"-Wl,-soname,{name}", "-o", beside, *files, "-lpthread", "-ldl"]
+        link: list[str | Path] = [
+            "-shared",
+            "-Wl,-Bsymbolic",
+            f"-Wl,-soname,{name}",
+            "-o",
+            beside,
+            *files,
+            "-lpthread",
+            "-ldl",
+        ]
         subprocess.run([compiler(), *FLAGS, *flags, f"-I{SOURCES}", *link], check=True)
         beside.replace(directory / name)
 

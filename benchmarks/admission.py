@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from tests.e2e.webhook import installed, pod
 from tests.localcluster.controlplane import ControlPlane
@@ -18,7 +19,7 @@ from benchmarks.report import Result
 NAME = "admission"
 PODS, ROUNDS = 500, 2
 TARGET = 10.0  # milliseconds that admission may add
-LIMITS = {"GPU pod": {"aliyun.com/gpu-mem": 1}, "plain pod": {"cpu": "1"}}
+LIMITS: dict[str, dict[str, Any]] = {"GPU pod": {"aliyun.com/gpu-mem": 1}, "plain pod": {"cpu": "1"}}
 
 
 def run() -> Iterator[Result]:
@@ -37,10 +38,10 @@ def run() -> Iterator[Result]:
                         spent += _cpu_seconds(plane) - before if with_it else 0.0
     for what in LIMITS:
         for name, fraction in (("median", 0.5), ("p99", 0.99)):
-            without, with_it = (_at(times[what, each], fraction) for each in (False, True))
-            added, target = with_it - without, TARGET if name == "p99" else None
+            without, beside = (_at(times[what, each], fraction) for each in (False, True))
+            added, target = beside - without, TARGET if name == "p99" else None
             yield Result(NAME, f"{what} without admission, {name}", without, "ms")
-            yield Result(NAME, f"{what}, added by admission, {name}", added, "ms", target, with_it / without, "without")
+            yield Result(NAME, f"{what}, added by admission, {name}", added, "ms", target, beside / without, "without")
     count = ROUNDS * (PODS + PODS // 10)
     yield Result(NAME, "CPU of the webhook for one GPU pod, two reviews", spent / count * 1e3, "ms")
 

@@ -87,7 +87,7 @@ class Relaxation:
 
     def _cut(self, rows: Sequence[int], card: int, pattern: Int64) -> None:
         """Let GPUs be cut into the sizes of ``pattern``."""
-        used = [(rows[i], -float(pattern[i])) for i in np.flatnonzero(pattern)]
+        used = [(rows[i], -float(pattern[i])) for i in np.flatnonzero(pattern).tolist()]
         self._column(0.0, [(card, 1.0), *used])
 
     def _row(self, least: float, most: float) -> int:

@@ -40,7 +40,7 @@ def gpu_pod(number: int, units: int) -> Pod:
     resources = ResourceRequirements(limits={GPU_MEMORY: str(units)})
     return Pod(
         metadata=ObjectMeta(name=name, namespace="bench", uid=f"{number:08x}-0000-4000-8000-000000000000"),
-        spec=PodSpec(containers=[Container(name="main", resources=resources)]),
+        spec=PodSpec(containers=(Container(name="main", resources=resources),)),
     )
 
 

@@ -7,7 +7,7 @@ asking for /healthz, and is the number to compare with.
 import asyncio
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import aiohttp
 import msgspec
@@ -15,6 +15,7 @@ import uvicorn
 
 from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
+from gputile.api.core import Pod
 from gputile.controlplane.extender.app import create_app
 from gputile.controlplane.extender.binder import Binder, Clock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
@@ -31,6 +32,12 @@ class _NoCluster:
         raise AssertionError
 
     async def pod(self, namespace: str, name: str) -> None:
+        raise AssertionError
+
+    async def fence(self, namespace: str, name: str) -> None:
+        raise AssertionError
+
+    async def unbound(self) -> Sequence[Pod]:
         raise AssertionError
 
 

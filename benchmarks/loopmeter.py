@@ -5,9 +5,10 @@ On a quiet machine the two are the same. On a busy one the clock counts other pr
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
 
@@ -43,4 +44,4 @@ class Case:
     """One handler: ``drive`` has it work on an event loop, and lets the meter watch the part that counts."""
 
     what: str
-    drive: Callable[[LoopMeter], Awaitable[None]]
+    drive: Callable[[LoopMeter], Coroutine[Any, Any, None]]

@@ -74,7 +74,7 @@ def pod(
     cards = asked.pop("count", count)
     labels = {GPU_COUNT_LABEL: str(cards)} if cards is not None else {}
     meta = ObjectMeta(name=uid, namespace=namespace, uid=uid, labels=labels, annotations=dict(annotations or {}))
-    spec = PodSpec(containers=list(containers) or [container(asks=asked)], init_containers=list(init), node_name=node)
+    spec = PodSpec(containers=containers or (container(asks=asked),), init_containers=tuple(init), node_name=node)
     return Pod(metadata=meta, spec=spec, status=PodStatus(phase=phase))
 
 

@@ -72,8 +72,8 @@ def test_the_files_of_the_context_make_a_wheel(tmp_path: Path) -> None:
     source.mkdir()
     for entry in context():
         (source / entry).parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "-r", ROOT / entry, source / entry], check=True)
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist"]
+        subprocess.run(["cp", "-r", str(ROOT / entry), str(source / entry)], check=True)
+    command: list[str | Path] = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist"]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     if done.returncode and "No module named hatchling" in done.stderr:
         pytest.skip("missing: hatchling")

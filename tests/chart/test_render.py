@@ -332,7 +332,7 @@ def test_agents_go_wherever_a_kubelet_serves_linux_unless_said_otherwise() -> No
     own = [{"matchExpressions": [{"key": "pool", "operator": "In", "values": ["gpu"]}]}]
     listed = agent_affinity({"agent.nodeSelectorTerms": own})
     assert listed == {"nodeAffinity": {required: {"nodeSelectorTerms": own}}}
-    preferred = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    preferred: dict[str, Any] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     assert agent_affinity({"agent.affinity": preferred}) == preferred
     assert "--no-rest" not in pod_specs(render({}))["gputile-agent"]["containers"][0]["args"]
     assert "--no-rest" in pod_specs(render({"agent.rest": False}))["gputile-agent"]["containers"][0]["args"]

@@ -2,7 +2,7 @@
 
 import gc
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -48,7 +48,7 @@ def reachable(root: object) -> Iterator[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(("placement", "pods"), [("binpack", 20_000), ("packing", 100_000)])
-def test_pods_that_come_and_go_leave_nothing_behind(placement: str, pods: int) -> None:
+def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack", "packing"], pods: int) -> None:
     ledger = Ledger(Configuration(placement=placement))
     for i in range(4):
         ledger.apply(NodeApplied(gpu_node(f"n{i}", cards=8, mode="share" if i % 2 else "cgpu")))

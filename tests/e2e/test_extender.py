@@ -264,7 +264,7 @@ def test_what_if_starts_from_the_live_cluster(cluster: ControlPlane, namespace: 
     body = pod_body("what-if", {GPU_MEMORY: 30}, nodeSelector=on("t4"))
     workload.write_text(yaml.safe_dump(body), encoding="utf-8")
     command = [
-        Path(sys.executable).with_name("gputile"),
+        str(Path(sys.executable).with_name("gputile")),
         "simulate",
         "--from-cluster",
         "-f",

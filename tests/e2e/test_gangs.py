@@ -207,7 +207,7 @@ def test_what_if_knows_the_pod_groups_of_the_cluster(
     write_configuration(tmp_path / "settings.yaml", SETTINGS)
 
     def simulate(user: str) -> subprocess.CompletedProcess[str]:
-        command = [Path(sys.executable).with_name("gputile"), "simulate", "--from-cluster"]
+        command = [str(Path(sys.executable).with_name("gputile")), "simulate", "--from-cluster"]
         options = [f"--filename={tmp_path / 'gang.yaml'}", f"--config={tmp_path / 'settings.yaml'}"]
         access = f"--kubeconfig={plane.kubeconfig(user)}"
         return subprocess.run([*command, *options, access], capture_output=True, text=True, check=False)

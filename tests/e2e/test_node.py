@@ -83,10 +83,17 @@ def test_the_agent_has_the_rights_of_its_example_and_no_others(shared: GpuNode, 
 
 def can(here: GpuNode, verb: str, resource: str) -> bool:
     """Ask the API server with the agent's own token."""
-    kubectl = [here.plane.programs["kubectl"], f"--kubeconfig={here.agent.kubeconfig}", "auth", "can-i", verb]
+    kubectl: list[str | Path] = [
+        here.plane.programs["kubectl"],
+        f"--kubeconfig={here.agent.kubeconfig}",
+        "auth",
+        "can-i",
+        verb,
+    ]
     kind, _, subresource = resource.partition("/")
     question = [*kubectl, kind, "--all-namespaces", *([f"--subresource={subresource}"] if subresource else [])]
-    return subprocess.run(question, capture_output=True, text=True, check=False).stdout.strip() == "yes"
+    answer: str = subprocess.run(question, capture_output=True, text=True, check=False).stdout
+    return answer.strip() == "yes"
 
 
 @pytest.mark.requirement("C1", "C3", "V1", "L1")

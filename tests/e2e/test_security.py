@@ -301,7 +301,9 @@ def privileged_debug_container(s: Scene) -> str:
 
 def namespaces_of_the_node(s: Scene) -> str:
     for field in ("hostPID", "hostIPC"):
-        _by(s.create(pod("x", {MEM: 1}, **{field: True})), "host-namespace")
+        body = pod("x", {MEM: 1})
+        body["spec"][field] = True
+        _by(s.create(body), "host-namespace")
     return REFUSED
 
 

@@ -170,7 +170,7 @@ class FakeCluster:
                 labels={k: v for k, v in labels.items() if v is not None},
                 annotations={k: v for k, v in annotations.items() if v is not None},
             ),
-            list(conditions.values()),
+            tuple(conditions.values()),
         )
 
     def record(
@@ -195,7 +195,7 @@ class FakeCluster:
             self._tell(lambda: self.on_pods(Applied(pod)))
         return pod
 
-    def _put_node(self, meta: ObjectMeta, conditions: list[NodeCondition]) -> None:
+    def _put_node(self, meta: ObjectMeta, conditions: tuple[NodeCondition, ...]) -> None:
         self._version += 1
         meta = msgspec.structs.replace(meta, resource_version=str(self._version))
         status = msgspec.structs.replace(self.node.status, conditions=conditions)

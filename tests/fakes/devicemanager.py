@@ -38,7 +38,7 @@ class Given:
 class Endpoint:
     """A registered plugin."""
 
-    stub: rpc.DevicePluginStub
+    stub: "rpc.DevicePluginAsyncStub"  # a class of the type checker only
     options: pb.DevicePluginOptions
     connected: bool = True
 

@@ -278,7 +278,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
 
     # -- v1beta1.Registration
 
-    async def Register(self, request: pb.RegisterRequest, context: aio.ServicerContext) -> pb.Empty:  # type: ignore[override,type-arg]
+    async def Register(self, request: pb.RegisterRequest, context: aio.ServicerContext) -> pb.Empty:  # type: ignore[type-arg]
         if self.faults.mute:
             await asyncio.sleep(3600)
         if self.faults.register_refused:
@@ -291,7 +291,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         channel = aio.insecure_channel(
             f"unix:{path}", options=(("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1))
         )
-        stub = rpc.DevicePluginStub(channel)
+        stub: rpc.DevicePluginAsyncStub = rpc.DevicePluginStub(channel)
         options = await stub.GetDevicePluginOptions(pb.Empty(), timeout=10.0)
         self._channels.append(channel)
         self.manager.endpoints[resource] = Endpoint(stub, options)
@@ -300,7 +300,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         self._tasks.add(self._streams[resource])
         return pb.Empty()
 
-    async def _listen(self, resource: str, stub: rpc.DevicePluginStub) -> None:
+    async def _listen(self, resource: str, stub: "rpc.DevicePluginAsyncStub") -> None:
         """Follow a plugin. In older kubelets the end of a former one ends the present one (runClient in handler.go)."""
         with contextlib.suppress(aio.AioRpcError):
             async for devices in stub.ListAndWatch(pb.Empty()):
@@ -313,7 +313,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
 
     # -- v1.PodResourcesLister
 
-    async def List(  # type: ignore[override]
+    async def List(
         self,
         request: listed.ListPodResourcesRequest,
         context: aio.ServicerContext,  # type: ignore[type-arg]
@@ -337,3 +337,17 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
                 for resource, given in self.manager.given.get((uid, container.name), {}).items():
                     shown.devices.add(resource_name=resource, device_ids=sorted(given.ids))
         return answer
+
+    async def GetAllocatableResources(
+        self,
+        request: listed.AllocatableResourcesRequest,
+        context: aio.ServicerContext,  # type: ignore[type-arg]
+    ) -> listed.AllocatableResourcesResponse:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nobody asks this kubelet")
+
+    async def Get(
+        self,
+        request: listed.GetPodResourcesRequest,
+        context: aio.ServicerContext,  # type: ignore[type-arg]
+    ) -> listed.GetPodResourcesResponse:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nobody asks this kubelet")

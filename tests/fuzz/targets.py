@@ -138,7 +138,9 @@ def _pod(data: bytes) -> None:
 _JSON = (msgspec.MsgspecError, UnicodeError, RecursionError)
 _REVIEW = msgspec.json.Decoder(AdmissionReview)
 _POLICY = AdmissionPolicy(128, frozenset(("system:serviceaccount:gputile:gputile-agent",)), gangs=True, scheduler="s")
-_LEGACY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}}
+_LEGACY: dict[str, Any] = {
+    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}
+}
 
 
 def _review(data: bytes) -> None:
@@ -264,7 +266,7 @@ def _trace(name: str) -> Target:
 
 
 # -- the node: kubelet, arbiter, containers
-_CARDS = NodeConfig(_INVENTORY, EffectiveMode(Mode.CGPU, 128))
+_SERVED = NodeConfig(_INVENTORY, EffectiveMode(Mode.CGPU, 128))
 _KNOWN = {"u": known_pod(msgspec.convert(_POD, Pod), _CONFIGURATION)}
 _KUBELET = _json(
     {
@@ -368,7 +370,7 @@ TARGETS: Mapping[str, Target] = {
     ),
     "device-id": Target(_text(device_ids.decode), (device_ids.DeviceIdError,), (b"g3-00412",)),
     "checkpoint": Target(decode_checkpoint, (CheckpointError,), (encode_checkpoint(Checkpoint(mode="cgpu")),)),
-    "kubelet-checkpoint": Target(lambda data: kubelet_checkpoint.recover(data, _KNOWN, _CARDS, 1), (), (_KUBELET,)),
+    "kubelet-checkpoint": Target(lambda data: kubelet_checkpoint.recover(data, _KNOWN, _SERVED, 1), (), (_KUBELET,)),
     "cdi": Target(cdi.names, (), (_json({"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-a"}]}),)),
     "mig-minors": Target(_text(cdi.read_capabilities), (), (b"config 1\ngpu0/gi3/ci0/access 5\n",)),
     "driver": Target(_placed("libcuda.so", functions), (NotADriver,), (_elf(),)),

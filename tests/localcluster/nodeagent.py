@@ -116,7 +116,7 @@ def write_token_kubeconfig(path: Path, plane: ControlPlane, namespace: str, acco
         "user": {"token": answer["status"]["token"]},
         "context": {"cluster": "x", "user": "x"},
     }
-    document = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
-    document |= {f"{kind}s": [{"name": "x", kind: part}] for kind, part in parts.items()}  # type: ignore[dict-item]
+    document: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
+    document |= {f"{kind}s": [{"name": "x", kind: part}] for kind, part in parts.items()}
     path.touch(mode=0o600)
     path.write_text(yaml.safe_dump(document), encoding="utf-8")

@@ -71,8 +71,8 @@ class Container:
 
     def start(self, command: Sequence[str | Path], **variables: str) -> subprocess.Popen[str]:
         environment = {**self.environment(), **variables}
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.PIPE}
-        process = subprocess.Popen(command, env=environment, text=True, cwd=ROOT, **pipes)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=environment, text=True, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe)
         self._processes.append(process)
         return process
 

@@ -72,7 +72,7 @@ def keeps_to_a_tenth(container: Container) -> bool:
 
 
 def start(container: Container, number: int, *how: str) -> list[subprocess.Popen[str]]:
-    command = [program("threadless"), how[0] if how else "free", "600", *how[1:]]
+    command: list[str | Path] = [program("threadless"), how[0] if how else "free", "600", *how[1:]]
     return [container.start(command) for _ in range(number)]
 
 

@@ -41,7 +41,7 @@ def _fuzz(target: str, seconds: int) -> int:
         words = _CACHE / f"{target}.dict"
         words.write_text("".join(f'"{_escaped(word)}"\n' for word in WORDS[target]))
         options.append(f"-dict={words}")
-    command = [_build(target), *options, corpus]
+    command: list[str | Path] = [_build(target), *options, corpus]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     executed = re.search(r"number_of_executed_units:\s*(\d+)", done.stderr)
     branches = re.findall(r"cov: (\d+)", done.stderr)
@@ -61,7 +61,7 @@ def _build(target: str) -> Path:
     flags = ["-std=gnu11", "-O1", "-g", _SANITIZERS, "-fno-sanitize-recover=all", "-D__SANITIZE_ADDRESS__=1"]
     harness = ROOT / "tests" / "native" / "fuzz.c"
     link = ["-lpthread", "-ldl"]
-    command = [
+    command: list[str | Path] = [
         "clang",
         *flags,
         f"-DTARGET=fuzz_{target}",

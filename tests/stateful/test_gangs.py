@@ -72,7 +72,7 @@ CONFIGURATION = Configuration(
 LONGEST_SECONDS = HOLD_SECONDS * 5 // 4  # a place that ends later was written while a clock was wrong
 START_NS = 1_000_000_000 * SECOND
 FATES = ("done", "done", "done", "unreachable", "answer lost", "never arrived", "late", "cut off", "deposed", "crash")
-SOME_FATES = st.just([]) | st.lists(st.sampled_from(FATES), max_size=6)
+SOME_FATES: st.SearchStrategy[list[str]] = st.just([]) | st.lists(st.sampled_from(FATES), max_size=6)
 TROUBLE = st.sampled_from(
     ["none", "card", "card", "time", "controller", "extender", "list", "others", "others", "late", "lands", "clock"]
 )

@@ -355,7 +355,7 @@ class Cluster(RuleBasedStateMachine):
         for asks in ASKS:
             for namespace in "ab":
                 shape = request_of(asking_pod("p", asks, namespace=namespace)).shape
-                assert self.placer._scores(shape).tolist() == PlacementEngine(self.ledger)._scores(shape).tolist()
+                assert self.placer.scores(shape).tolist() == PlacementEngine(self.ledger).scores(shape).tolist()
 
     def teardown(self) -> None:
         self.kept_scores_are_those_of_a_new_placer()

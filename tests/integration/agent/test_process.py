@@ -4,6 +4,7 @@ import asyncio
 import random
 import statistics
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,10 @@ def answers(here: ProcessScene) -> int:
     return sum(map(len, here.kubelet.manager.seconds.values()))
 
 
+def answered_since(here: ProcessScene, served: int) -> bool:
+    return answers(here) > served or here.kubelet.idle
+
+
 @pytest.mark.requirement("G1", "B1")
 def test_no_pod_fails_while_agents_die(short: Path) -> None:
     """The gateway stays, so the kubelet's calls wait for the next agent, and no admission fails."""
@@ -56,7 +61,7 @@ def test_no_pod_fails_while_agents_die(short: Path) -> None:
                     # One that was just killed may still be seen for a while.
                     await here.until(lambda: len(pids := here.pids()) == 2 and pids[1] not in killed)
                     if i % 50 == 12:  # calls wait for 25 s in all: every other agent lives to answer one
-                        await here.until(lambda had=served: answers(here) > had or here.kubelet.idle)
+                        await here.until(partial(answered_since, here, served))
                     killed.update(here.pids()[1:])
                     here.kill_agent()
                     served = answers(here)

@@ -2,12 +2,14 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY
 from gputile.node.agent.reconcile import drift_check
+from gputile.node.agent.reconcile.reconciler import Correction, reconcile
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.scene import Scene, scene
@@ -17,10 +19,9 @@ from tests.integration.agent.scene import Scene, scene
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count what was found in each round that went through all pods."""
     found: list[int] = []
-    whole = drift_check.reconcile
 
-    def counted(*arguments, **settings):
-        result = whole(*arguments, **settings)
+    def counted(*arguments: Any, **settings: Any) -> list[Correction]:
+        result = reconcile(*arguments, **settings)
         found.append(len(result))
         return result
 

@@ -59,7 +59,7 @@ def test_it_rests_without_a_gpu_and_starts_with_one(short: Path) -> None:
             await asyncio.sleep(3)
             assert wakeups(pid) - before <= 1, "it looks at the machine twice a minute, and does nothing else"
             assert here.cluster.node.metadata.labels == {MODE_LABEL: "cgpu"}
-            assert here.cluster.node.status.conditions == []
+            assert here.cluster.node.status.conditions == ()
             assert list(here.places.device_plugins.glob("gputile-*")) == []
             with_gpu(here.hardware)
             await here.until_offered(GPU_MEMORY, 15)
@@ -86,7 +86,7 @@ def test_a_node_whose_gpus_are_gone_is_one_without(short: Path) -> None:
             await here.until(lambda: MODEL_LABEL not in here.cluster.node.metadata.labels)
             assert here.cluster.node.metadata.labels == {MODE_LABEL: "cgpu"}
             assert INVENTORY_ANNOTATION not in here.cluster.node.metadata.annotations
-            assert here.cluster.node.status.conditions == []
+            assert here.cluster.node.status.conditions == ()
 
     asyncio.run(main())
 

@@ -72,7 +72,7 @@ class Busy:
         uuids = ",".join(gpus.uuids[card] for card in cards)
         environment = os.environ | gpus.environment() | {"UUIDS": uuids, "CUDA_VISIBLE_DEVICES": uuids}
         how = style if socket is not None else "alone"
-        command = [
+        command: list[str | Path] = [
             *(without_randomization() if sanitizer else ()),
             program(sanitizer),
             str(socket or ""),

@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -122,10 +123,13 @@ def test_a_low_weight_and_a_low_priority_progress(stack: ExitStack, arbiter: Arb
     )
     measure([low, high, light], SECOND)  # who comes first is alone for a while
     begun = [process.busy() for process in (low, high, light)]
+
+    def both_progress(had: tuple[int, int]) -> bool:
+        return low.busy() > had[0] and light.busy() > had[1]
+
     for _ in range(3):
         measure([low, high, light], 3 * SECOND)
-        had = [low.busy(), light.busy()]
-        until(lambda had=had: low.busy() > had[0] and light.busy() > had[1], "somebody starves")
+        until(partial(both_progress, (low.busy(), light.busy())), "somebody starves")
     got = [process.busy() - before for process, before in zip((low, high, light), begun, strict=True)]
     assert got[1] > 4 * (got[0] + got[2])
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -212,10 +213,10 @@ class Run:
         self.say("all pods are over; what is left")
         wanted = {f"gputile_ledger_{name}": 0.0 for name in ("bookings", "unconfirmed", "overallocated_gpus")}
         for name in EXTENDERS:
-            self._settles(f"the ledger of {name} is empty", lambda name=name: _metrics(system, name, wanted))
+            self._settles(f"the ledger of {name} is empty", partial(_metrics, system, name, wanted))
         kept = {"gputile_controller_gangs_waiting": 0.0, "gputile_controller_places_kept": 0.0}
         for name in CONTROLLERS:
-            self._settles(f"{name} keeps nothing", lambda name=name: _metrics(system, name, kept))
+            self._settles(f"{name} keeps nothing", partial(_metrics, system, name, kept))
         judge = NodeJudge(system.real, system.state)
         self._settles("kubelet and agent hold nothing", judge.is_empty)
         self._settles("the agent counts no pods", lambda: _metrics(system, "agent", {"gputile_agent_pods": 0.0}))

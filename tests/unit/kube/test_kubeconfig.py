@@ -87,9 +87,8 @@ def test_files_are_relative_to_the_kubeconfig_and_data_is_taken_as_it_is(tmp_pat
     from_data = credential(load(tmp_path, document(data, **{"certificate-authority-data": ca})))
     for found in (from_files, from_data):
         assert found.tls is not None
-        assert [dict(part[0] for part in ca["subject"])["commonName"] for ca in found.tls.get_ca_certs()] == [
-            "gputile-test-ca"
-        ]
+        certificates: list[dict[str, Any]] = found.tls.get_ca_certs()
+        assert [dict(part[0] for part in each["subject"])["commonName"] for each in certificates] == ["gputile-test-ca"]
 
 
 def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> None:

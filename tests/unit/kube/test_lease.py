@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -32,8 +33,8 @@ class Scene:
         return now
 
     @property
-    def spec(self) -> dict[str, object]:
-        spec: dict[str, object] = self.server.store[LEASES]["active"]["spec"]
+    def spec(self) -> dict[str, Any]:
+        spec: dict[str, Any] = self.server.store[LEASES]["active"]["spec"]
         return spec
 
 

@@ -59,13 +59,13 @@ class Filtered:
 
 
 class PlacementEngine:
-    """Placement on one ledger."""
+    """Placement on one ledger. ``market`` is what packing weighs by, None before the first prices."""
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
         self._scored: OrderedDict[tuple[Shape, int], _Scored] = OrderedDict()
         self._emptier = ledger.configuration.placement == "spread"
-        self._market: PackingState | None = None
+        self.market: PackingState | None = None
         self._prices_later = prices_later
         packing = ledger.configuration.placement == "packing"
         self.demand = DemandTracker(ledger, later=prices_later) if packing else None
@@ -77,7 +77,7 @@ class PlacementEngine:
 
     def go_by(self, market: PackingState) -> None:
         """Weigh by this from now on; what changed since it was opened is weighed as it is."""
-        self._market = market
+        self.market = market
 
     def supply(self) -> tuple[list[str], int]:
         """Return what ``market.opened`` needs beside the columns: the model of each row, and all milli-CPU."""
@@ -92,7 +92,7 @@ class PlacementEngine:
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of ``names`` the request fits."""
         rows, known = self._rows(names)
-        feasible = (self._scores(request.shape, request.cpu)[rows] != vectorized.UNFIT) & known
+        feasible = (self.scores(request.shape, request.cpu)[rows] != vectorized.UNFIT) & known
         if feasible.all():
             return Filtered(list(names))
         result = Filtered(list(compress(names, feasible.tolist())))
@@ -111,7 +111,7 @@ class PlacementEngine:
         if not names:
             return []
         rows, known = self._rows(names)
-        found = np.where(known, self._scores(request.shape, request.cpu)[rows], vectorized.UNFIT)
+        found = np.where(known, self.scores(request.shape, request.cpu)[rows], vectorized.UNFIT)
         # Scores are small integers from -1 (unfit) on: a table from score to rank replaces a sort.
         distinct = np.flatnonzero(np.bincount(found + 1))
         rank_of = np.zeros(int(distinct[-1]) + 1, np.int64)
@@ -130,7 +130,7 @@ class PlacementEngine:
         if not names:
             return []
         rows, known = self._rows(names)
-        found = np.where(known, self._scores(request.shape, request.cpu)[rows], vectorized.UNFIT)
+        found = np.where(known, self.scores(request.shape, request.cpu)[rows], vectorized.UNFIT)
         fitting = np.flatnonzero(found != vectorized.UNFIT)
         order = fitting[np.argsort(-found[fitting], kind="stable")]
         return [names[i] for i in order.tolist()]
@@ -146,7 +146,7 @@ class PlacementEngine:
         if node is None:
             return FitRefusal(FitRule.NO_CARDS, request.shape)
         group = self.ledger.group_number(request.shape.trust_group)
-        chosen = choose_cards(node, request.shape, group, self._market.value if self._market else None)
+        chosen = choose_cards(node, request.shape, group, self.market.value if self.market else None)
         if chosen is None:
             why = refusal(node, request, group)
             assert why is not None, "what does not fit has a reason"  # noqa: S101 - an invariant of fit
@@ -183,14 +183,14 @@ class PlacementEngine:
             rows = np.fromiter((row_of.get(name, -1) for name in names), np.intp, len(names))
             return np.maximum(rows, 0), rows >= 0
 
-    def _scores(self, shape: Shape, cpu: int = 0) -> npt.NDArray[np.int64]:
+    def scores(self, shape: Shape, cpu: int = 0) -> npt.NDArray[np.int64]:
         """Return the scores of all rows, computing again only those that changed.
 
         ``cpu`` is the milli-CPU that the pod asks for; only packing weighs it.
         """
-        if self.demand is not None and self._market is None and not self._prices_later:
+        if self.demand is not None and self.market is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
-        market, key = self._market, (shape, cpu if self.demand is not None else 0)
+        market, key = self.market, (shape, cpu if self.demand is not None else 0)
         ledger, kept = self.ledger, self._scored.get(key)
         position = ledger.changes.position
         if kept is None:

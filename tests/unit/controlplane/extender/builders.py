@@ -23,7 +23,7 @@ def gpu_pod(
     return Pod(
         metadata=ObjectMeta(name=name, namespace=namespace, uid=uid or f"uid-{name}"),
         spec=PodSpec(
-            containers=[Container(name="main", resources=ResourceRequirements(limits={GPU_MEMORY: str(units)}))],
+            containers=(Container(name="main", resources=ResourceRequirements(limits={GPU_MEMORY: str(units)})),),
             priority=priority,
         ),
     )

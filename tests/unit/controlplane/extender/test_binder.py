@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.extender.binder import ANSWER_LOST_FOR_GOOD_S, Binder, BindError, Clock
+from gputile.controlplane.extender.binder import Binder, BindError, Clock
+from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
 from gputile.core.devices.inventory import Card
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.corebuilders import request_of
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -224,7 +226,7 @@ def test_two_binds_of_one_pod_at_once_are_one() -> None:
     async def scenario() -> None:
         bench = Bench(Fate.OK, Fate.OK)
         pod = bench.create("p")
-        assert await asyncio.gather(bench.bind(pod, "a"), bench.bind(pod, "a")) == [True, True]
+        assert [*await asyncio.gather(bench.bind(pod, "a"), bench.bind(pod, "a"))] == [True, True]
         assert bench.used() == {"a": 5, "b": 0}
 
     run(scenario())
@@ -361,8 +363,7 @@ def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
 
         def corrected(pod: Pod) -> None:
             other = (Chosen(Card(1, "GPU-a-1", 15360, "T4"), 15),)
-            request = parse_request(pod, 1024)
-            pod.metadata.annotations |= binding_annotations(allocate(request, other, "share", 1), other)
+            pod.metadata.annotations |= binding_annotations(allocate(request_of(pod), other, "share", 1), other)
             bench.ledger.apply(PodApplied(copy.deepcopy(pod)))
 
         overtaken(bench, corrected)

@@ -81,7 +81,7 @@ def test_a_pod_that_cannot_be_written_to_is_tried_again_until_the_api_server_has
     assert time.now >= ANSWER_LOST_FOR_GOOD_S
 
 
-def test_thousands_that_cannot_be_written_to_hold_nobody_up_for_longer() -> None:
+def test_thousands_that_cannot_be_written_to_hold_nobody_up_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each write takes until it is given up, and no more than some are made at once."""
     cluster, time = ModelCluster(lambda: Fate.OK), Time()
     for i in range(5000):
@@ -91,7 +91,7 @@ def test_thousands_that_cannot_be_written_to_hold_nobody_up_for_longer() -> None
         time.now += 5.0 / AT_ONCE
         raise AnswerLost("timed out")
 
-    cluster.fence = silent  # type: ignore[method-assign]
+    monkeypatch.setattr(cluster, "fence", silent)
     assert fenced(cluster, time) == set()
     assert ANSWER_LOST_FOR_GOOD_S <= time.now <= ANSWER_LOST_FOR_GOOD_S + 10
 

@@ -132,7 +132,7 @@ def test_nobody_follows_a_first_pod_that_was_not_bound(fate: Fate) -> None:
 def test_a_first_pod_that_was_bound_although_the_answer_was_lost_is_followed() -> None:
     async def scenario() -> None:
         bench = Bench(Fate.LOST_EXECUTED)
-        assert await asyncio.gather(bench.bind("p1"), bench.bind("p2")) == ["", ""]
+        assert [*await asyncio.gather(bench.bind("p1"), bench.bind("p2"))] == ["", ""]
 
     asyncio.run(scenario())
 

@@ -14,9 +14,18 @@ from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.packing.prices import Demand, Prices, prices
+from gputile.core.placement.packing.state import PackingState
 from gputile.core.scheduling.demand_tracker import FIRST_DUE, DemandTracker
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import book, gpu_node, pod, share
+
+
+async def market_after(placer: PlacementEngine, before: PackingState | None) -> PackingState:
+    """Wait for what prices that are learnt next make of the supply."""
+    async with asyncio.timeout(120):
+        while placer.market is before or placer.market is None:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        return placer.market
 
 
 def test_prices_follow_the_pods_that_come() -> None:
@@ -28,21 +37,18 @@ def test_prices_follow_the_pods_that_come() -> None:
         assert request is not None
         assert placer.demand is not None
         placer.rank(request, ["n"])
-        before = placer._market
+        before = placer.market
         task = asyncio.create_task(PriceLearning(placer, look_every=0.01).run())
         for i in range(FIRST_DUE):
             asking = pod(f"p{i}", mem=5)
             placer.demand.observe(asking, parse_request(asking, 1024))
-        async with asyncio.timeout(60):
-            while placer._market is before:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.05)
+        learnt = await market_after(placer, before)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        assert placer._market is not None
         assert before is not None
         # thirds are what is asked for now: a third of a card is worth a third
-        assert abs(placer._market.value[334] - 1 / 3) < abs(before.value[334] - 1 / 3)
+        assert abs(learnt.value[334] - 1 / 3) < abs(before.value[334] - 1 / 3)
 
     asyncio.run(main())
 
@@ -73,14 +79,12 @@ def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
             task = asyncio.create_task(pricing.run())
             try:
                 assert await asyncio.to_thread(begun.wait, 60)
-                before = placer._market
+                before = placer.market
                 assert placer.rank(request, ["n"])
                 assert not learnt.is_set()
             finally:
                 learnt.set()
-            async with asyncio.timeout(60):
-                while placer._market is before:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.01)
+            await market_after(placer, before)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -104,15 +108,13 @@ def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule() -> 
         assert request is not None
         names = ["empty", "used"]
         assert placer.rank(request, names) == PlacementEngine(plain).rank(request, names)
-        assert placer._market is None
+        assert placer.market is None
         assert placer.demand is not None
         placer.demand.observe(pod("p", mem=5), request)
         pieces = len(list(DemandTracker(ledger, later=True).catch_up()))
         assert pieces == 3, "500 pods at once"
         task = asyncio.create_task(PriceLearning(placer, look_every=0.01).run())
-        async with asyncio.timeout(120):
-            while placer._market is None:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.05)
+        await market_after(placer, None)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -137,7 +139,7 @@ def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
     for mem in (1, 7, 15, 20):
         request = parse_request(pod("p", mem=mem), 1024)
         assert request is not None
-        assert (here._scores(request.shape) == there._scores(request.shape)).all()
+        assert (here.scores(request.shape) == there.scores(request.shape)).all()
 
 
 def test_nothing_is_learnt_where_nobody_goes_by_prices() -> None:

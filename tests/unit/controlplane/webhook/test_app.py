@@ -56,7 +56,7 @@ class Served:
             sent.append(message)
 
         scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": []}
-        await (app or self.app)(scope, receive, send)  # type: ignore[arg-type]
+        await (app or self.app)(scope, receive, send)
         return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
     def review(self, path: str, body: Any, **changes: Any) -> Json:

@@ -160,5 +160,7 @@ def test_cards_do_not_affect_each_other(history: list[tuple[float, Sign]]) -> No
 
 @given(HISTORIES)
 def test_a_card_never_troubled_never_leaves(history: list[tuple[float, Sign]]) -> None:
-    harmless = [(pause_s, sign) for pause_s, sign in history if isinstance(sign, Examined) and not sign.trouble]
+    harmless: list[tuple[float, Sign]] = [
+        (pause_s, sign) for pause_s, sign in history if isinstance(sign, Examined) and not sign.trouble
+    ]
     assert played(harmless)[0].reasons == {}

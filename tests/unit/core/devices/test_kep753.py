@@ -22,7 +22,7 @@ amounts = st.integers(1, 5)
 
 
 @st.composite
-def parts(draw: st.DrawFn, **fixed: int) -> tuple[ContainerRequest, ...]:
+def parts(draw: st.DrawFn, /, **fixed: int) -> tuple[ContainerRequest, ...]:
     before = draw(st.lists(INIT_PHASES, max_size=4))
     phases = [*before, *[Phase.APP] * draw(st.integers(0 if before else 1, 3))]
     return tuple(

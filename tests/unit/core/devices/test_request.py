@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gputile.api.core import Container, Pod, ResourceRequirements
 from gputile.api.well_known import GPU_MEMORY, LEGACY_GPU, MEMORY_UNIT_ANNOTATION, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.core.devices.request import RequestError, RequestKind, Shape, parse_request
-from tests.corebuilders import container, pod, request_of
+from tests.corebuilders import Amount, container, pod, request_of
 
 
 def shared(cards: int, mib: int, percent: int, unit_mib: int, group: str = "default") -> Shape:
@@ -60,7 +60,7 @@ def test_a_pod_without_gpus_asks_nothing_u4(limits: dict[str, int]) -> None:
     assert parse_request(pod("p", container(asks=limits)), 1024) is None
 
 
-def requesting(requests: dict[str, int | str], limits: dict[str, int | str]) -> Pod:
+def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
     return pod("p", Container(name="main", resources=ResourceRequirements(limits=limits, requests=requests)))
 
 

@@ -1,10 +1,14 @@
 """Predicates that were told of every change answer as new ones would."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputile.api.core import Node
 from gputile.core.kube_predicates import predicates as module
 from gputile.core.kube_predicates.predicates import UNKNOWN_NODE, Predicates
 from gputile.core.placement.steps import at_once
@@ -26,7 +30,7 @@ PODS = [pod(spec, f"p{i}{j}", labels={"app": app}) for i, spec in enumerate(SPEC
 NAMES = ("n0", "n1", "n2")
 
 
-def a_node(name: str, zone: str, cpu: int):  # type: ignore[no-untyped-def]
+def a_node(name: str, zone: str, cpu: int) -> Node:
     return node(name, {"zone": zone}, cpu=cpu, pods=3)
 
 
@@ -41,11 +45,13 @@ moves = st.one_of(
 
 @settings(deadline=None)
 @given(st.lists(moves, max_size=30), st.sampled_from([1, 4096]))
-def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told, kept) -> None:  # type: ignore[no-untyped-def]
+def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told: list[tuple[Any, ...]], kept: int) -> None:
     """Nodes that change, go and come again under their pods; a log of moves that is too short; steps that prepare."""
     kept_before, module._MOVES_KEPT = module._MOVES_KEPT, kept
     try:
-        live, nodes, placed = Predicates(()), {}, {}
+        live = Predicates(())
+        nodes: dict[str, Node] = {}
+        placed: dict[str, Sequence[Any]] = {}
         for what, *about in told:
             if what == "put":
                 nodes[about[0]] = a_node(*about)

@@ -23,6 +23,7 @@ from gputile.api.well_known import (
     MODE_LABEL,
     MODES,
     PLACEMENT_LABEL,
+    PLACEMENTS,
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
@@ -30,7 +31,6 @@ from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.kube_predicates.pod_requests import MOST_CPU
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.node_info import PLACEMENTS
 from gputile.core.placement.packing.prices import prices
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine

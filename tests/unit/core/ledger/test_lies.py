@@ -78,7 +78,8 @@ def state_of(ledger: Ledger, *without: str) -> NodeState:
 
 def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:
     """Place pods on the node until nothing fits, and return what others got of each card: MiB, and whether whole."""
-    placer, got = PlacementEngine(ledger), {}
+    placer = PlacementEngine(ledger)
+    got: dict[str, list[tuple[int, bool]]] = {}
     for number, asks in enumerate(ask for ask in ({"mem": 1}, {"mem": 1, "core": 5}, *ASKS[3:]) for _ in range(25)):
         asking = pod(f"other{number}", asks=asks)
         request = request_of(asking)

@@ -29,7 +29,7 @@ def patterns(sizes: list[int]) -> list[tuple[int, ...]]:
 
 def demand_served_by_brute_force(sizes: list[int], rates: list[float]) -> float:
     """The most of the demand that one card can serve, with every pattern in the program at once."""
-    model = highspy.Highs()
+    model = highspy.Highs()  # type: ignore[no-untyped-call]
     model.setOptionValue("output_flag", False)
     theta = model.addVariable(0, 1e9, obj=-1)
     used = [model.addVariable(0, 1) for _ in patterns(sizes)]

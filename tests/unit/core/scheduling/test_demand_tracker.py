@@ -84,7 +84,7 @@ def test_new_prices_score_all_nodes_anew() -> None:
     placer.reprice(prices(placer.demand.demand()))
     fresh = PlacementEngine(ledger)
     fresh.reprice(prices(placer.demand.demand()))
-    assert placer._scores(request.shape).tolist() == fresh._scores(request.shape).tolist()
+    assert placer.scores(request.shape).tolist() == fresh.scores(request.shape).tolist()
     assert sorted(first) == [9, 10]
 
 

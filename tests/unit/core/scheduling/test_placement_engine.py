@@ -40,7 +40,7 @@ def test_ranks_order_nodes_as_scores_do_and_use_the_whole_range(
 ) -> None:
     placer = PlacementEngine(ledger)
     ranks = dict(zip(names, placer.rank(request, names), strict=True))
-    scores = {name: int(placer._scores(request.shape)[row]) for name, row in ledger.row_of.items()} | {"gone": UNFIT}
+    scores = {name: int(placer.scores(request.shape)[row]) for name, row in ledger.row_of.items()} | {"gone": UNFIT}
     assert all(0 <= rank <= TOP_SCORE for rank in ranks.values())
     fitting = [name for name in names if scores[name] != UNFIT]
     assert all(ranks[name] == 0 for name in names if name not in fitting)

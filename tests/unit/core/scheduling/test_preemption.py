@@ -60,12 +60,12 @@ def test_victims_are_enough_lower_and_none_to_spare_b5(
 def test_a_card_that_others_leave_is_emptied_before_another_b5() -> None:
     """kube-scheduler counts units of the node: what it proposes may be on two cards, and then one more is enough."""
     placer = placer_with([(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)])
-    assert victims(placer, request_of(pod(mem=15)), "n", ["3"], 1) == {"2", "3"}
+    assert victims(placer, request_of(pod(mem=15)), "n", ["3"], 1) == frozenset({"2", "3"})
 
 
 def test_the_lowest_priorities_leave_first() -> None:
     placer = placer_with([(0, 15, 1), (1, 15, 0)])
-    assert victims(placer, request_of(pod(mem=8)), "n", [], 5) == {"1"}
+    assert victims(placer, request_of(pod(mem=8)), "n", [], 5) == frozenset({"1"})
     assert victims(placer, request_of(pod(mem=8)), "n", [], 0) is None
 
 

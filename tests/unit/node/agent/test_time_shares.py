@@ -38,7 +38,9 @@ def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None 
     holdings = DeviceTable()
     configuration = Configuration(gpu_time=time or GpuTime(max_weight=10))
     admission = AllocationState(
-        configuration, NodeConfig(Inventory((CARD,), mode.value, 1024), EffectiveMode(mode, 1024)), holdings
+        configuration,
+        NodeConfig(Inventory((CARD,), mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024)),
+        holdings,
     )
     admission.labels = labels or {}
     for name, mib, percent, annotations in (("a", 4, 30, {TIME_WEIGHT_ANNOTATION: "3"}), ("b", 2, 60, {})):

@@ -17,7 +17,7 @@ def test_all_who_ask_get_their_answer_though_one_closes_the_connection_of_anothe
         for number in range(4):
             socket = tmp_path / f"{number}.sock"
             resources, server = PodResources(socket), grpc.aio.server()
-            method = grpc.unary_unary_rpc_method_handler(_answer)
+            method: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(_answer)
             service = grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": method})
             server.add_generic_rpc_handlers((service,))
             server.add_insecure_port(f"unix:{socket}")

@@ -10,6 +10,7 @@ from gputile.node.gateway.registration import FIRST_PAUSE_S, LONGEST_PAUSE_S, Re
 from gputile.node.gateway.sockets import answers
 
 RESOURCE = "aliyun.com/gpu-mem"
+ALLOCATE = "/v1beta1.DevicePlugin/Allocate"
 
 
 async def _carry(*_: object) -> bytes:
@@ -30,7 +31,8 @@ def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp_path:
         await registrar.look()
         (first,) = sockets()
         channel = grpc.aio.insecure_channel(f"unix:{first}")
-        call = channel.unary_unary("/v1beta1.DevicePlugin/Allocate")(b"")  # so that stopping takes a moment
+        allocate: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(ALLOCATE)
+        call = allocate(b"")  # so that stopping takes a moment
         await asyncio.sleep(0.2)
         first.unlink()  # a kubelet that starts removes all sockets
         looking = asyncio.create_task(registrar.look())

@@ -27,7 +27,8 @@ def made(*pods: tuple[int, float, float]) -> tuple[Workload, Schedule]:
 
 def starts(cards: int, *pods: tuple[int, float, float]) -> list[float]:
     workload, plan = made(*pods)
-    return replay(uniform(1, cards, 10**6), workload, plan, Binpack(), np.array([0])).tolist()
+    begun: list[float] = replay(uniform(1, cards, 10**6), workload, plan, Binpack(), np.array([0])).tolist()
+    return begun
 
 
 def test_a_pod_waits_until_one_leaves() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gputile.api.affinity import NodeSelectorTerm
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import WHOLE_GPU
@@ -26,6 +27,14 @@ def workload(kind: str, spec: str = "", api: str = "apps/v1", name: str = "w") -
 
 def names(expansion: Expansion) -> list[str]:
     return [pod.metadata.name for pod in expansion.pods]
+
+
+def required_terms(pod: Pod) -> tuple[NodeSelectorTerm, ...]:
+    assert pod.spec.affinity is not None
+    affinity = pod.spec.affinity.node_affinity
+    assert affinity is not None
+    assert affinity.required is not None
+    return affinity.required.node_selector_terms
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,7 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path: Path) -> No
     nodes.append(node("d", {"gpu": "yes"}, taints=[{"key": "k"}]))
     text = workload("DaemonSet").replace("spec: {containers", "spec: {nodeSelector: {gpu: 'yes'}, containers")
     pods = expand_text(tmp_path, text, nodes).pods
-    pins = [p.spec.affinity.node_affinity.required.node_selector_terms[0].match_fields[0] for p in pods]
+    pins = [required_terms(p)[0].match_fields[0] for p in pods]
     assert [(pin.key, pin.operator, pin.values) for pin in pins] == [
         ("metadata.name", "In", ("a",)),
         ("metadata.name", "In", ("c",)),
@@ -283,7 +292,7 @@ IN = (
 def test_the_affinity_annotation_becomes_affinity(tmp_path: Path) -> None:
     expansion = expand_text(tmp_path, LEGACY % (IN, ""))
     (pod,) = expansion.pods
-    (term,) = pod.spec.affinity.node_affinity.required.node_selector_terms
+    (term,) = required_terms(pod)
     assert term.match_expressions[0].values == ("Tesla-K80",)
     assert pod.metadata.annotations == {"keep": "me"}
     assert "is read as spec.affinity" in expansion.notes[0]
@@ -291,7 +300,9 @@ def test_the_affinity_annotation_becomes_affinity(tmp_path: Path) -> None:
 
 def test_an_affinity_in_the_spec_goes_before_the_annotation(tmp_path: Path) -> None:
     expansion = expand_text(tmp_path, LEGACY % (IN, "affinity: {}, "))
-    assert expansion.pods[0].spec.affinity.node_affinity is None
+    affinity = expansion.pods[0].spec.affinity
+    assert affinity is not None
+    assert affinity.node_affinity is None
     assert "is left out" in expansion.notes[0]
 
 
@@ -338,7 +349,7 @@ def test_the_jobs_of_the_documents(tmp_path: Path) -> None:
     (wanted,) = expand_text(tmp_path, first).pods
     (unwanted,) = expand_text(tmp_path, second).pods
     assert wanted.spec.node_selector == {"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB"}
-    term = unwanted.spec.affinity.node_affinity.required.node_selector_terms[0]
+    term = required_terms(unwanted)[0]
     assert (term.match_expressions[0].operator, limits(unwanted)) == ("NotIn", [{"nvidia.com/gpu": 1}])
 
 
@@ -348,7 +359,7 @@ def test_the_pods_of_the_documents(tmp_path: Path) -> None:
     assert limits(five) == [{WHOLE_GPU: 2}, {WHOLE_GPU: 3}]
     expansion = expand_text(tmp_path, second)
     (by_model,) = expansion.pods
-    term = by_model.spec.affinity.node_affinity.required.node_selector_terms[0]
+    term = required_terms(by_model)[0]
     assert term.match_expressions[0].values == ("Tesla-K80", "Tesla-P100")
     assert "Pod/(no name): has no metadata.name" in expansion.notes[0]
     (mounts,) = expand_text(tmp_path, third).pods
