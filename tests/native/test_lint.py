@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from hatch_build import ROOT
 
 from native import lint
 
@@ -23,7 +24,7 @@ def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault
     monkeypatch.setattr(lint, "SOURCES", tmp_path)
     path = tmp_path / "fault.c"
     path.write_text(f"/* A fault. */\n{code}")
-    (tmp_path / ".clang-tidy").write_bytes((lint.ROOT / ".clang-tidy").read_bytes())
+    (tmp_path / ".clang-tidy").write_bytes((ROOT / ".clang-tidy").read_bytes())
     assert named in lint.check(path)
     path.write_text("/* Clean. */\nint f(void);\nint f(void) { return 1; }\n")
     assert lint.check(path) == ""
@@ -31,6 +32,6 @@ def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault
 
 def test_form_is_checked(tmp_path: Path) -> None:
     path = tmp_path / "form.c"
-    (tmp_path / ".clang-format").write_bytes((lint.ROOT / ".clang-format").read_bytes())
+    (tmp_path / ".clang-format").write_bytes((ROOT / ".clang-format").read_bytes())
     path.write_text("int f(void){return 1;}\n")
     assert "clang-format-violations" in lint.check_form([path])
