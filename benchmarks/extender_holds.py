@@ -56,7 +56,7 @@ class Bench:
         self.feed = Informer(self.ledger, lambda _: None, budgets)
         server: Any = _Server()
         binder = Binder(self.placer, server, Clock(lambda: 0.0, lambda: 1))
-        self.verbs = ExtenderHandlers(self.placer, binder, server, lambda _: None, lambda: None, budgets=budgets)
+        self.verbs = ExtenderHandlers(self.placer, binder, lambda _: None, lambda: None, budgets=budgets)
         self.names = [node.metadata.name for node in nodes]
 
     async def list(self) -> None:

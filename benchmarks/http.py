@@ -50,7 +50,7 @@ async def _measure() -> list[Result]:
     placer, _ = filled(NODES, PODS)
     cluster = _NoCluster()
     verbs = ExtenderHandlers(
-        placer, Binder(placer, cluster, Clock(time.monotonic, time.time_ns)), cluster, lambda _: None, lambda: None
+        placer, Binder(placer, cluster, Clock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
     )
     app = create_app(verbs, ExtenderMetrics(), admit=_admit, not_ready=lambda: "")
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))

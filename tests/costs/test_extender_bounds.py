@@ -56,7 +56,7 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack"
     budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
     feed = Informer(ledger, lambda _: None, budgets)
     binder = Binder(placer, cluster, Clock(lambda: 0.0, lambda: 1))
-    verbs = ExtenderHandlers(placer, binder, cluster, lambda _: None, lambda: None, budgets=budgets)
+    verbs = ExtenderHandlers(placer, binder, lambda _: None, lambda: None, budgets=budgets)
     names, there = [f"n{i}" for i in range(4)], list[Pod]()
     for i in range(pods):
         # Every pod is unlike all others: its name, namespace, labels, amounts and CPU.

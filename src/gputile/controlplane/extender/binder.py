@@ -19,9 +19,10 @@ from gputile.controlplane.extender.pod_binder import PodBinder
 from gputile.core.devices.request import Request
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed, Confirmed, Forgotten, PodApplied, PodDeleted, TimePassed
+from gputile.core.ledger.events import Confirmed, Forgotten, PodApplied, PodDeleted, TimePassed
+from gputile.core.scheduling.assume import assume
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.gang_reservation import claim, waits_for
+from gputile.core.scheduling.gang_reservation import waits_for
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import ApiError, Conflict, KubeError, NotFound
 
@@ -68,6 +69,20 @@ class Binder:
         self._unsettled: dict[str, _Unconfirmed] = {}
         self._ended = asyncio.Event()  # set, and replaced, whenever a bind has ended
 
+    async def read(self, namespace: str, name: str, uid: str) -> Pod:
+        """Return the pod with this UID as the API server has it.
+
+        Raises:
+            BindError: it cannot be read, or is gone.
+        """
+        try:
+            pod = await self._cluster.pod(namespace, name)
+        except KubeError as error:
+            raise BindError(f"pod {namespace}/{name} cannot be read: {error}") from error
+        if pod is None or pod.metadata.uid != uid:
+            raise BindError(f"pod {namespace}/{name} with UID {uid} is gone")
+        return pod
+
     async def bind(self, pod: Pod, request: Request | None, node: str) -> Decision | None:
         """Bind ``pod`` to ``node``, and return the decision; None where there was nothing to decide.
 
@@ -112,12 +127,9 @@ class Binder:
             if held.node != node:
                 raise BindError(f"pod {pod.key} has cards of node {held.node} already")
             return None  # bound to this very node already
-        decision = claim(self._placer, pod, request, node, self._clock.unix_ns())
+        decision = assume(self._placer, pod, request, node, self._clock.unix_ns(), self._clock.monotonic())
         if not isinstance(decision, Decision):
             raise BindError(f"node {node}: {decision.text}")
-        booking = decision.booking(pod, request.shape.trust_group, self._clock.monotonic())
-        if booking is not None:
-            self._ledger.apply(Assumed(booking))
         await self._send(pod, decision)
         if decision.plan:
             self._ledger.apply(Confirmed(meta.uid))  # those that wait for it need not wait for the watch

@@ -25,13 +25,11 @@ from gputile.api.extender import (
 )
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.budgets import Budgets
-from gputile.controlplane.extender.pod_binder import PodBinder
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import Request, RequestError, parse_request
 from gputile.core.scheduling.gang_reservation import place_of, place_problem
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.preemption import victims
-from gputile.kube.errors import KubeError
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +61,6 @@ class ExtenderHandlers:
         self,
         placer: PlacementEngine,
         binder: Binder,
-        cluster: PodBinder,
         notify: Callable[[PodEvent], None],
         refused: Callable[[], None],
         unix_ns: Callable[[], int] = time.time_ns,
@@ -72,7 +69,6 @@ class ExtenderHandlers:
     ) -> None:
         self._placer = placer
         self._binder = binder
-        self._cluster = cluster
         self._budgets = Budgets(lambda _: False) if budgets is None else budgets
         self._notify = notify
         self._refused = refused
@@ -186,14 +182,9 @@ class ExtenderHandlers:
 
     async def _pod(self, args: ExtenderBindingArgs) -> Pod:
         pod = self._seen.get(args.pod_uid)
-        if pod is None or pod.key != f"{args.pod_namespace}/{args.pod_name}":
-            try:
-                pod = await self._cluster.pod(args.pod_namespace, args.pod_name)
-            except KubeError as error:
-                raise BindError(f"pod {args.pod_namespace}/{args.pod_name} cannot be read: {error}") from error
-        if pod is None or pod.metadata.uid != args.pod_uid:
-            raise BindError(f"pod {args.pod_namespace}/{args.pod_name} with UID {args.pod_uid} is gone")
-        return pod
+        if pod is not None and pod.key == f"{args.pod_namespace}/{args.pod_name}":
+            return pod
+        return await self._binder.read(args.pod_namespace, args.pod_name, args.pod_uid)
 
 
 def _names(args: ExtenderArgs) -> Sequence[str]:

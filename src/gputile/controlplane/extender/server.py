@@ -103,7 +103,7 @@ class Extender:
         self._pricing = PriceLearning(placer)
         self.binder = Binder(placer, self._cluster, Clock(time.monotonic, time.time_ns))
         self.app: Starlette = create_app(
-            ExtenderHandlers(placer, self.binder, self._cluster, self._notify, self._wake.refused, budgets=budgets),
+            ExtenderHandlers(placer, self.binder, self._notify, self._wake.refused, budgets=budgets),
             self.metrics,
             admit=self._admit,
             not_ready=self.not_ready,

@@ -32,7 +32,7 @@ class Served:
         self.notices: list[PodEvent] = []
         placer = PlacementEngine(self.ledger)
         binder = Binder(placer, self.cluster, Clock(lambda: 0.0, lambda: 1))
-        verbs = ExtenderHandlers(placer, binder, self.cluster, self.notices.append, lambda: None)
+        verbs = ExtenderHandlers(placer, binder, self.notices.append, lambda: None)
 
         async def admit() -> None:
             if ready:

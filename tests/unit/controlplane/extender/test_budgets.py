@@ -120,7 +120,6 @@ def test_what_preempt_adds_counts_b5() -> None:
     verbs = ExtenderHandlers(
         placer,
         Binder(placer, cluster, Clock(lambda: 0.0, lambda: 1)),
-        cluster,
         lambda _: None,
         lambda: None,
         budgets=budgets_of(budget(1)),

@@ -43,7 +43,7 @@ def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, str], ho
     cluster.add(asking)
     placer = PlacementEngine(ledger)
     verbs = ExtenderHandlers(
-        placer, Binder(placer, cluster, Clock(lambda: 0.0, lambda: 1)), cluster, lambda _: None, lambda: None
+        placer, Binder(placer, cluster, Clock(lambda: 0.0, lambda: 1)), lambda _: None, lambda: None
     )
 
     found = verbs.filter(ExtenderArgs(pod=asking, node_names=NODES))
