@@ -122,7 +122,7 @@ class World:
                 self.seen[pod.metadata.name] = copy.deepcopy(pod)
                 self.active.ledger.apply(PodApplied(copy.deepcopy(pod)))
             case "settle":
-                await self.active.binder.settle()
+                await self.active.binder.resolve_unconfirmed()
             case "late":
                 self.cluster.execute_late()
             case "touch" if pod is not None:

@@ -1,1 +1,1 @@
-"""The HTTP extender of kube-scheduler: which nodes, how good, which cards, and the Binding."""
+"""The HTTP extender of kube-scheduler: which nodes, how good, which GPUs, and the Binding."""

@@ -1,4 +1,4 @@
-"""The HTTP face of the extender: bytes in, bytes out, and an answer to everything."""
+"""The extender's HTTP application: it decodes requests, encodes answers, and answers every request."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ Handler = Callable[[bytes], Awaitable[Answer]]
 
 
 def create_app(
-    verbs: ExtenderHandlers,
+    handlers: ExtenderHandlers,
     metrics: ExtenderMetrics,
     *,
     admit: Callable[[], Awaitable[None]],
@@ -53,18 +53,18 @@ def create_app(
     """
 
     async def filter_(body: bytes) -> Answer:
-        result = verbs.filter(_args.decode(body))
+        result = handlers.filter(_args.decode(body))
         return result, "fits" if result.node_names else "refused"
 
     async def prioritize(body: bytes) -> Answer:
-        return verbs.prioritize(_args.decode(body)), "scored"
+        return handlers.prioritize(_args.decode(body)), "scored"
 
     async def bind(body: bytes) -> Answer:
-        result = await verbs.bind(_binding_args.decode(body))
+        result = await handlers.bind(_binding_args.decode(body))
         return result, "failed" if result.error else "bound"
 
     async def preempt(body: bytes) -> Answer:
-        return await verbs.preempt(_preemption_args.decode(body)), "answered"
+        return await handlers.preempt(_preemption_args.decode(body)), "answered"
 
     # How each verb says that it could not be answered; prioritize and preempt have no field for it.
     errors: dict[str, Callable[[str], Any]] = {

@@ -1,7 +1,7 @@
-"""The bind verb: choose the cards, take them in the ledger, send the Binding, and never lose track of it.
+"""The bind verb: choose the GPUs, book them in the ledger, send the Binding, and never lose track of it.
 
-Between the choice and the ledger's entry nothing is awaited, so two binds never see the same cards free. A Binding
-whose answer was lost may or may not have been executed: its cards stay taken until that is known. It is for one
+Choice and booking are one step (``assume``), so two binds never see the same GPUs free. A Binding
+whose answer was lost may or may not have been executed: its GPUs stay booked until that is known. It is for one
 resourceVersion of its pod; so one write to the pod that leaves it unbound makes it impossible for good (``fence``),
 and the answer to that write tells which of both it is. Meanwhile the pod is offered its own node only.
 """
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 CONFIRMATION_S = 10.0
 _VERSIONS = 4  # of a pod that others write to all the time a Binding is tried for so many
-# So long a pod waits for the first one of its gang, which kube-scheduler brings soon: it gives up on us after 5 s.
+# How long a pod waits for the first one of its gang: kube-scheduler brings it soon, and gives up on us after 5 s.
 FIRST_POD_S = 2.5
 
 
@@ -59,14 +59,14 @@ class _Unconfirmed:
 class Binder:
     """Sends Bindings, one at a time for each pod, any number at a time for different pods."""
 
-    def __init__(self, placer: PlacementEngine, cluster: PodBinder, clock: Clock) -> None:
-        self._placer = placer
-        self._ledger = placer.ledger
-        self._cluster = cluster
+    def __init__(self, engine: PlacementEngine, pod_binder: PodBinder, clock: Clock) -> None:
+        self._engine = engine
+        self._ledger = engine.ledger
+        self._pod_binder = pod_binder
         self._clock = clock
         self._under_way: dict[str, asyncio.Task[Decision | None]] = {}
-        # By UID. There is at most one for each pod that holds cards here and is not bound yet.
-        self._unsettled: dict[str, _Unconfirmed] = {}
+        # By UID. There is at most one for each pod that has GPUs booked here and is not bound yet.
+        self._unconfirmed: dict[str, _Unconfirmed] = {}
         self._ended = asyncio.Event()  # set, and replaced, whenever a bind has ended
 
     async def read(self, namespace: str, name: str, uid: str) -> Pod:
@@ -76,7 +76,7 @@ class Binder:
             BindError: it cannot be read, or is gone.
         """
         try:
-            pod = await self._cluster.pod(namespace, name)
+            pod = await self._pod_binder.pod(namespace, name)
         except KubeError as error:
             raise BindError(f"pod {namespace}/{name} cannot be read: {error}") from error
         if pod is None or pod.metadata.uid != uid:
@@ -108,26 +108,26 @@ class Binder:
         self._ended = asyncio.Event()
 
     async def conclude(self) -> bool:
-        """Wait for the Bindings that are under way, and settle those without an answer; return whether all are."""
+        """Wait for the Bindings that are under way, and resolve those without an answer; return whether all are."""
         while self._under_way:
             await asyncio.wait(list(self._under_way.values()))
-        await self._settle_all()
-        return not self._unsettled
+        await self._resolve_all()
+        return not self._unconfirmed
 
     async def _bind(self, pod: Pod, request: Request | None, node: str) -> Decision | None:
         meta = pod.metadata
-        if meta.uid in self._unsettled and await self._settle(self._unsettled[meta.uid], node):
+        if meta.uid in self._unconfirmed and await self._resolve(self._unconfirmed[meta.uid], node):
             return None
         if request is None:
             await self._send(pod, Decision(node, (), None))
             return None
-        await self._after_the_first(meta.uid)
-        held = self._ledger.booking(meta.uid)
-        if held is not None and not held.tentative:
-            if held.node != node:
-                raise BindError(f"pod {pod.key} has cards of node {held.node} already")
+        await self._wait_for_first_pod(meta.uid)
+        booking = self._ledger.booking(meta.uid)
+        if booking is not None and not booking.tentative:
+            if booking.node != node:
+                raise BindError(f"pod {pod.key} has cards of node {booking.node} already")
             return None  # bound to this very node already
-        decision = assume(self._placer, pod, request, node, self._clock.unix_ns(), self._clock.monotonic())
+        decision = assume(self._engine, pod, request, node, self._clock.unix_ns(), self._clock.monotonic())
         if not isinstance(decision, Decision):
             raise BindError(f"node {node}: {decision.text}")
         await self._send(pod, decision)
@@ -135,7 +135,7 @@ class Binder:
             self._ledger.apply(Confirmed(meta.uid))  # those that wait for it need not wait for the watch
         return decision
 
-    async def _after_the_first(self, uid: str) -> None:
+    async def _wait_for_first_pod(self, uid: str) -> None:
         """Let the first pod of a gang's plan go first, where it is about to: pods come in any order, and at once."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_POD_S):
@@ -167,7 +167,7 @@ class Binder:
         """Send the Binding for one version of the pod; return the conflict that it met, None where the pod is bound."""
         meta = pod.metadata
         try:
-            await self._cluster.bind(decision.binding(meta.namespace, meta.name, meta.uid, version))
+            await self._pod_binder.bind(decision.binding(meta.namespace, meta.name, meta.uid, version))
         except Conflict as error:
             return error
         except NotFound as error:
@@ -177,10 +177,10 @@ class Binder:
             if not error.may_have_been_executed:
                 self._ledger.apply(Forgotten(meta.uid))
                 raise BindError(f"the Binding of pod {pod.key} was refused: {error}") from error
-            lost = _Unconfirmed(pod, decision, version, self._clock.monotonic())
-            self._unsettled[meta.uid] = lost
+            unconfirmed = _Unconfirmed(pod, decision, version, self._clock.monotonic())
+            self._unconfirmed[meta.uid] = unconfirmed
             log.warning("the answer to a Binding was lost", extra={"pod": pod.key, "node": decision.node})
-            if not await self._settle(lost, decision.node):
+            if not await self._resolve(unconfirmed, decision.node):
                 raise BindError(f"the answer to the Binding of pod {pod.key} was lost: {error}") from error
         return None
 
@@ -192,62 +192,64 @@ class Binder:
         uid = pod.metadata.uid
         before = self._ledger.booking(uid)
         try:
-            found = await self._cluster.pod(pod.metadata.namespace, pod.metadata.name)
+            found = await self._pod_binder.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError as error:
-            self._unsettled[uid] = _Unconfirmed(pod, decision, version, self._clock.monotonic())
+            self._unconfirmed[uid] = _Unconfirmed(pod, decision, version, self._clock.monotonic())
             raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}; then: {error}") from error
         if found is not None and found.metadata.uid == uid and not found.spec.node_name:
-            hold = reservation_of(found) if decision.plan else None
+            reservation = reservation_of(found) if decision.plan else None
             if found.metadata.deletion_timestamp:
                 problem = "is being deleted"
-            elif decision.plan and (hold is None or hold.plan != decision.plan):
+            elif decision.plan and (reservation is None or reservation.plan != decision.plan):
                 problem = f"has no place in plan {decision.plan} of its gang any more"
             else:
                 return found.metadata.resource_version
             self._ledger.apply(Forgotten(uid))
             raise BindError(f"pod {pod.key} {problem}") from why
-        self._tell(uid, found, before)
+        self._apply(uid, found, before)
         if not _bound_as(found, uid, decision):
             raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}") from why
         return None
 
-    async def _settle(self, lost: _Unconfirmed, node: str) -> bool:
-        """Find out what became of a Binding, and make it impossible if nothing did; return if it bound to ``node``.
+    async def _resolve(self, unconfirmed: _Unconfirmed, node: str) -> bool:
+        """Find out what became of a Binding, or make it impossible; return whether it bound the pod to ``node``.
 
         Raises:
             BindError: nobody knows yet; what was assumed stays.
         """
-        meta = lost.pod.metadata
+        meta = unconfirmed.pod.metadata
         before = self._ledger.booking(meta.uid)
         try:
-            found = await self._cluster.fence(meta.namespace, meta.name)
+            found = await self._pod_binder.fence(meta.namespace, meta.name)
         except ApiError as error:
-            found = await self._outwaited(lost, error)
+            found = await self._read_unwritable(unconfirmed, error)
         except KubeError as error:
-            raise BindError(f"whether pod {lost.pod.key} is bound is not known yet: {error}") from error
-        if self._unsettled.get(meta.uid) is not lost:
-            return False  # settled by another call meanwhile: the ledger has it
+            raise BindError(f"whether pod {unconfirmed.pod.key} is bound is not known yet: {error}") from error
+        if self._unconfirmed.get(meta.uid) is not unconfirmed:
+            return False  # another call has resolved it meanwhile: the ledger has it
         if found is not None and found.metadata.uid == meta.uid and not found.spec.node_name:
-            if found.metadata.resource_version == lost.version and not self._long_ago(lost):
-                raise BindError(f"whether pod {lost.pod.key} is bound is not known yet: it cannot be written to")
+            if found.metadata.resource_version == unconfirmed.version and not self._long_ago(unconfirmed):
+                raise BindError(f"whether pod {unconfirmed.pod.key} is bound is not known yet: it cannot be written to")
             self._ledger.apply(Forgotten(meta.uid))
         else:
-            self._tell(meta.uid, found, before)
-        del self._unsettled[meta.uid]
-        return _bound_as(found, meta.uid, lost.decision) and lost.decision.node == node
+            self._apply(meta.uid, found, before)
+        del self._unconfirmed[meta.uid]
+        return _bound_as(found, meta.uid, unconfirmed.decision) and unconfirmed.decision.node == node
 
-    async def _outwaited(self, lost: _Unconfirmed, refused: ApiError) -> Pod | None:
+    async def _read_unwritable(self, unconfirmed: _Unconfirmed, refused: ApiError) -> Pod | None:
         """Return a pod that may not be written to, once its version or the time tells what became of its Binding."""
         try:
-            return await self._cluster.pod(lost.pod.metadata.namespace, lost.pod.metadata.name)
+            return await self._pod_binder.pod(unconfirmed.pod.metadata.namespace, unconfirmed.pod.metadata.name)
         except KubeError as error:
-            raise BindError(f"whether pod {lost.pod.key} is bound is not known yet: {refused}; {error}") from error
+            raise BindError(
+                f"whether pod {unconfirmed.pod.key} is bound is not known yet: {refused}; {error}"
+            ) from error
 
-    def _long_ago(self, lost: _Unconfirmed) -> bool:
-        return self._clock.monotonic() - lost.lost_at >= ANSWER_LOST_FOR_GOOD_S
+    def _long_ago(self, unconfirmed: _Unconfirmed) -> bool:
+        return self._clock.monotonic() - unconfirmed.lost_at >= ANSWER_LOST_FOR_GOOD_S
 
-    def _tell(self, uid: str, found: Pod | None, before: Booking | None) -> None:
-        """Take to the ledger what was read of a pod; ``before`` is what the ledger had of it when the read began.
+    def _apply(self, uid: str, found: Pod | None, before: Booking | None) -> None:
+        """Apply to the ledger what was read of a pod; ``before`` is what the ledger had of it when the reading began.
 
         What the watch has said of the pod meanwhile may be newer than what was read, and is not said again.
         """
@@ -256,29 +258,32 @@ class Binder:
         elif before is not None and self._ledger.booking(uid) is before:
             self._ledger.apply(PodApplied(found))
 
-    async def settle(self) -> None:
-        """End holds, and look after Bindings that no watch has confirmed in time; to be called every few seconds."""
+    async def resolve_unconfirmed(self) -> None:
+        """End reservations that are over, and read back Bindings that no watch has confirmed in time.
+
+        To be called every few seconds.
+        """
         self._ledger.apply(TimePassed(self._clock.unix_ns()))
-        await self._settle_all()
+        await self._resolve_all()
         for booking in self._ledger.overdue(self._clock.monotonic(), CONFIRMATION_S):
-            if booking.uid in self._under_way or booking.uid in self._unsettled:
+            if booking.uid in self._under_way or booking.uid in self._unconfirmed:
                 continue
             try:
-                found = await self._cluster.pod(booking.namespace, booking.name)
+                found = await self._pod_binder.pod(booking.namespace, booking.name)
             except KubeError as error:
                 log.warning("a Binding cannot be confirmed yet", extra={"pod": booking.key, "why": str(error)})
                 continue
             if booking.uid not in self._under_way:
-                self._tell(booking.uid, found, booking)
+                self._apply(booking.uid, found, booking)
 
-    async def _settle_all(self) -> None:
-        for uid, lost in list(self._unsettled.items()):
+    async def _resolve_all(self) -> None:
+        for uid, unconfirmed in list(self._unconfirmed.items()):
             if uid in self._under_way:
                 continue
             try:
-                await self._settle(lost, lost.decision.node)
+                await self._resolve(unconfirmed, unconfirmed.decision.node)
             except BindError as error:
-                log.warning("a Binding cannot be settled yet", extra={"pod": lost.pod.key, "why": str(error)})
+                log.warning("a Binding cannot be resolved yet", extra={"pod": unconfirmed.pod.key, "why": str(error)})
 
 
 def _bound_as(pod: Pod | None, uid: str, decision: Decision) -> bool:

@@ -26,7 +26,7 @@ ANSWER_LOST_FOR_GOOD_S = 75.0
 
 
 async def fence_off(
-    cluster: PodBinder,
+    pod_binder: PodBinder,
     configuration: Configuration,
     monotonic: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -44,10 +44,10 @@ async def fence_off(
     def over() -> bool:
         return monotonic() - begun >= ANSWER_LOST_FOR_GOOD_S
 
-    left = list(_may_be_bound(await cluster.unbound(), configuration))
+    left = list(_may_be_bound(await pod_binder.unbound(), configuration))
     log.info("fencing pods off from earlier Bindings", extra={"pods": len(left)})
     while left:
-        left = await _each(cluster, left, over)
+        left = await _each(pod_binder, left, over)
         if not left:
             return
         if over():
@@ -57,7 +57,7 @@ async def fence_off(
 
 
 def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator[Pod]:
-    """Yield those that the API server would take a Binding for, and that an extender would send one with cards for."""
+    """Yield those that the API server would take a Binding for, and that an extender would send one with GPUs for."""
     for pod in pods:
         if pod.spec.node_name or pod.finished or pod.spec.scheduling_gates or pod.metadata.deletion_timestamp:
             continue
@@ -71,7 +71,7 @@ def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator
             yield pod
 
 
-async def _each(cluster: PodBinder, pods: list[Pod], over: Callable[[], bool]) -> list[Pod]:
+async def _each(pod_binder: PodBinder, pods: list[Pod], over: Callable[[], bool]) -> list[Pod]:
     """Write to each pod, some at a time; return those that could not be written to, or are left."""
     waiting, failed, in_a_row = iter(pods), list[Pod](), 0
 
@@ -82,7 +82,7 @@ async def _each(cluster: PodBinder, pods: list[Pod], over: Callable[[], bool]) -
                 failed.append(pod)
                 continue
             try:
-                await cluster.fence(pod.metadata.namespace, pod.metadata.name)
+                await pod_binder.fence(pod.metadata.namespace, pod.metadata.name)
             except KubeError as error:
                 if not failed:
                     log.warning("a pod cannot be fenced off: %s", error, extra={"pod": pod.key})

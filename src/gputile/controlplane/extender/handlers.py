@@ -1,7 +1,7 @@
-"""The extender's four verbs, from typed arguments to typed answers.
+"""The handlers of the extender's four verbs, from typed arguments to typed answers.
 
-What is wrong with a request is said in the answer, in kube-scheduler's terms: a pod that breaks a rule fits nowhere,
-and why; only what is not the pod's fault (not synced, another replica active) is an error of the call.
+The answer says what is wrong with a request, in kube-scheduler's terms: a pod that breaks a rule fits nowhere, and the
+answer says why. Only what is not the pod's fault (not synced, another replica leads) is an error of the call.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class ExtenderHandlers:
 
     def __init__(
         self,
-        placer: PlacementEngine,
+        engine: PlacementEngine,
         binder: Binder,
         notify: Callable[[PodEvent], None],
         refused: Callable[[], None],
@@ -67,13 +67,13 @@ class ExtenderHandlers:
         *,
         budgets: Budgets | None = None,
     ) -> None:
-        self._placer = placer
+        self._engine = engine
         self._binder = binder
         self._budgets = Budgets(lambda _: False) if budgets is None else budgets
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
-        self._configuration = placer.ledger.configuration
+        self._configuration = engine.ledger.configuration
         self._seen: OrderedDict[str, Pod] = OrderedDict()  # by UID: pods that filter has shown, for bind
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -85,11 +85,11 @@ class ExtenderHandlers:
         except RequestError as error:
             self._notify(PodEvent(pod, True, "InvalidGPURequest", str(error)))
             return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
-        if self._placer.demand is not None:
-            self._placer.demand.observe(pod, request)
+        if self._engine.demand is not None:
+            self._engine.demand.observe(pod, request)
         if request is None:
             return FilterResult(node_names=list(names))
-        ledger = self._placer.ledger
+        ledger = self._engine.ledger
         waits = place_problem(ledger, pod, self._unix_ns())
         if waits is not None:
             self._refused()
@@ -97,10 +97,12 @@ class ExtenderHandlers:
         place = place_of(pod, ledger, self._unix_ns())
         if place:
             return _only(place, names, f"the pod's gang keeps a place for it on node {place}")
-        held = ledger.booking(pod.metadata.uid)
-        if held is not None:
-            return _only(held.node, names, f"an earlier Binding of the pod to node {held.node} is not settled yet")
-        result = self._placer.filter(request, names)
+        booking = ledger.booking(pod.metadata.uid)
+        if booking is not None:
+            return _only(
+                booking.node, names, f"an earlier Binding of the pod to node {booking.node} is not confirmed yet"
+            )
+        result = self._engine.filter(request, names)
         if not result.feasible:
             self._refused()
         if not result.feasible and result.closest:
@@ -119,11 +121,11 @@ class ExtenderHandlers:
             request = self._request(args.pod)
         except RequestError:
             request = None
-        scores = self._placer.rank(request, names) if request is not None else [0] * len(names)
+        scores = self._engine.rank(request, names) if request is not None else [0] * len(names)
         return [HostPriority(host=name, score=score) for name, score in zip(names, scores, strict=True)]
 
     async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:
-        """Choose the pod's cards on the node and bind it there."""
+        """Choose the pod's GPUs on the node and bind it there."""
         try:
             pod = await self._pod(args)
             decision = await self._binder.bind(pod, self._request(pod), args.node)
@@ -136,7 +138,7 @@ class ExtenderHandlers:
         return ExtenderBindingResult()
 
     async def preempt(self, args: ExtenderPreemptionArgs) -> ExtenderPreemptionResult:
-        """Return for each candidate node the pods that have to leave so that the pod fits its cards.
+        """Return for each candidate node the pods that have to leave so that the pod fits its GPUs.
 
         There may be many nodes: other calls get their turn after each.
         """
@@ -161,7 +163,7 @@ class ExtenderHandlers:
         answer: dict[str, MetaVictims] = {}
         for node, candidate in proposed.items():
             first = [victim.uid for victim in candidate.pods or []]
-            leaving = victims(self._placer, request, node, first, priority)
+            leaving = victims(self._engine, request, node, first, priority)
             if leaving:
                 more = sorted(leaving.difference(first))
                 violations = candidate.num_pdb_violations + self._budgets.violations(first, more)

@@ -1,4 +1,4 @@
-"""From the API server's watches to the ledger: each change becomes one of the ledger's events."""
+"""Keeps the ledger informed: each change that the API server's watches deliver becomes an event of the ledger."""
 
 import asyncio
 import gc
@@ -26,7 +26,7 @@ _PIECE = 50  # objects: some milliseconds, of nodes the most
 
 
 class Informer:
-    """Takes to ``ledger`` and ``budgets`` what two reflectors deliver.
+    """Applies to ``ledger`` and ``budgets`` what two reflectors deliver.
 
     ``freed`` is told of nodes that may have more free now.
     """

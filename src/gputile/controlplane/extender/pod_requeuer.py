@@ -1,9 +1,9 @@
-"""Wakes kube-scheduler when cards became free that a pod was refused for.
+"""Has kube-scheduler requeue refused pods when GPUs become free.
 
 kube-scheduler tries a refused pod again when something in the cluster changes. Its watch may be a moment ahead of
 ours: it sees a pod go, asks again at once, and we still see the pod there. It would not ask a third time for
-minutes. So whenever cards become free soon after a refusal, the node's annotation is touched: an event that
-kube-scheduler hears after we have seen the cards free.
+minutes. So whenever GPUs become free soon after a refusal, the node's annotation is touched: an event that
+kube-scheduler hears after we have seen the GPUs free.
 """
 
 import asyncio
@@ -36,11 +36,11 @@ class PodRequeuer:
         self.touched = 0
 
     def refused(self) -> None:
-        """Note that a pod was refused for want of cards."""
+        """Note that a pod was refused for want of GPUs."""
         self._last_refusal = self._monotonic()
 
     def freed(self, node: str) -> None:
-        """Note that cards of ``node`` became free, or that it got others."""
+        """Note that GPUs of ``node`` became free, or that it got others."""
         if self._monotonic() - self._last_refusal < WATCH_LAG_SECONDS:
             self._node = node
             self._wanted.set()

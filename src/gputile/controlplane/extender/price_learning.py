@@ -1,9 +1,9 @@
 """Learns prices anew while pods arrive, in a process of its own: no decision waits for it.
 
-A cutting-stock problem is solved each time (``placement.prices``), and all nodes are weighed by it
-(``placement.market``), which takes longer than a decision may. The process gets a copy of the ledger's arrays. It is
-started when there are nodes. While it is in trouble the prices of before stay; before the first, pods are placed by the
-plain rule.
+Each time a cutting-stock problem is solved (``placement.packing.prices``) and all nodes are weighed by its prices
+(``placement.packing.state``), which takes longer than a decision may. The process gets a copy of the ledger's arrays,
+and is started when there are nodes. While it fails the prices from before hold; before the first ones, pods are placed
+by the plain rule.
 """
 
 import asyncio
@@ -25,39 +25,39 @@ STALE_AFTER_S = 60.0  # what was scarce then may not be any more
 
 
 def priced(demand: Demand, columns: NodeArrays, models: Sequence[str], cpu: int) -> PackingState:
-    """Return the prices of a demand on a cluster as it stood: see ``market.opened``."""
+    """Return the prices of a demand on a cluster as it stood: see ``packing.state.build``."""
     return build(columns, prices(demand), models, cpu)
 
 
 class PriceLearning:
-    """Keeps the prices of one placer up to date."""
+    """Keeps the prices of one placement engine up to date."""
 
-    def __init__(self, placer: PlacementEngine, *, look_every: float = LOOK_EVERY_S) -> None:
-        self._placer = placer
+    def __init__(self, engine: PlacementEngine, *, look_every: float = LOOK_EVERY_S) -> None:
+        self._engine = engine
         self._look_every = look_every
         self._pool: ProcessPoolExecutor | None = None
 
     async def run(self) -> None:
         """Learn whenever enough pods came, until cancelled; return at once where nothing is to be learnt."""
-        demand = self._placer.demand
+        demand = self._engine.demand
         if demand is None:
             return
         loop = asyncio.get_running_loop()
         learnt = float("-inf")
         try:
-            while not self._placer.ledger.row_of:  # noqa: ASYNC110 - the ledger tells nobody
+            while not self._engine.ledger.row_of:  # noqa: ASYNC110 - the ledger tells nobody
                 await asyncio.sleep(self._look_every)
             for _ in demand.catch_up():
                 await asyncio.sleep(0)
             while True:
-                if not self._placer.ledger.row_of or not (demand.due() or loop.time() - learnt > STALE_AFTER_S):
+                if not self._engine.ledger.row_of or not (demand.due() or loop.time() - learnt > STALE_AFTER_S):
                     await asyncio.sleep(self._look_every)
                     continue
                 learnt = loop.time()
-                asked, columns = demand.demand(), self._placer.ledger.columns.copy()
+                asked, columns = demand.demand(), self._engine.ledger.columns.copy()
                 try:
-                    market = await loop.run_in_executor(self._workers(), priced, asked, columns, *self._placer.supply())
-                    self._placer.go_by(market)
+                    state = await loop.run_in_executor(self._workers(), priced, asked, columns, *self._engine.supply())
+                    self._engine.go_by(state)
                 except (BrokenProcessPool, OSError) as error:
                     log.warning("prices are not learnt anew: %s", error)
                     self._close()

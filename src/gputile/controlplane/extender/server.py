@@ -48,7 +48,7 @@ from gputile.support.loop_lag import LoopLag
 
 log = logging.getLogger(__name__)
 
-SETTLE_SECONDS = 5.0
+RESOLVE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +89,21 @@ class Extender:
         self.metrics.registry.register(self._lag.seconds)
         self._settings = settings
         self._events = EventRecorder(connection, settings.identity) if settings.events else None
-        self._wake = PodRequeuer(connection, time.monotonic)
+        self._requeuer = PodRequeuer(connection, time.monotonic)
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
-        feed = Informer(self.ledger, self._wake.freed, budgets)
-        self._pods = Reflector(connection, "/api/v1/pods", Pod, feed.pods, on_list=feed.listed_pods)
-        self._nodes = Reflector(connection, "/api/v1/nodes", Node, feed.nodes, on_list=feed.listed_nodes)
+        informer = Informer(self.ledger, self._requeuer.freed, budgets)
+        self._pods = Reflector(connection, "/api/v1/pods", Pod, informer.pods, on_list=informer.listed_pods)
+        self._nodes = Reflector(connection, "/api/v1/nodes", Node, informer.nodes, on_list=informer.listed_nodes)
         path = "/apis/policy/v1/poddisruptionbudgets"
         self._budgets = Reflector(connection, path, PodDisruptionBudget, budgets.budgets)
         self._election = self._elect(connection)
         self._gate = LeaderGate(self._election, time.monotonic)
-        self._cluster = ApiServerPodBinder(connection, self._election.leads)
-        placer = PlacementEngine(self.ledger, prices_later=True)
-        self._pricing = PriceLearning(placer)
-        self.binder = Binder(placer, self._cluster, Clock(time.monotonic, time.time_ns))
+        self._pod_binder = ApiServerPodBinder(connection, self._election.leads)
+        engine = PlacementEngine(self.ledger, prices_later=True)
+        self._price_learning = PriceLearning(engine)
+        self.binder = Binder(engine, self._pod_binder, Clock(time.monotonic, time.time_ns))
         self.app: Starlette = create_app(
-            ExtenderHandlers(placer, self.binder, self._notify, self._wake.refused, budgets=budgets),
+            ExtenderHandlers(engine, self.binder, self._record, self._requeuer.refused, budgets=budgets),
             self.metrics,
             admit=self._admit,
             not_ready=self.not_ready,
@@ -132,13 +132,13 @@ class Extender:
 
     async def _catch_up(self, fence: bool) -> None:
         if fence:
-            await fence_off(self._cluster, self.ledger.configuration, time.monotonic)
+            await fence_off(self._pod_binder, self.ledger.configuration, time.monotonic)
         await asyncio.gather(self._pods.relist(), self._nodes.relist())
 
-    def _notify(self, notice: PodEvent) -> None:
+    def _record(self, event: PodEvent) -> None:
         if self._events is not None:
-            kind: Literal["Normal", "Warning"] = "Warning" if notice.warning else "Normal"
-            self._events.record(reference_to(notice.pod), notice.reason, notice.message, kind, latest=notice.latest)
+            kind: Literal["Normal", "Warning"] = "Warning" if event.warning else "Normal"
+            self._events.record(reference_to(event.pod), event.reason, event.message, kind, latest=event.latest)
 
     def _describe(self) -> None:
         gauge, ledger = self.metrics.registry.gauge, self.ledger
@@ -163,8 +163,8 @@ class Extender:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Watch the cluster and look after Lease and Bindings for as long as the context lasts."""
-        work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._settle()]
-        work += [self._wake.run(), self._pricing.run(), self._lag.run()]
+        work = [self._pods.run(), self._nodes.run(), self._budgets.run(), self._resolve()]
+        work += [self._requeuer.run(), self._price_learning.run(), self._lag.run()]
         if self._settings.lease_seconds:
             work.append(self._gate.keep(self._settings.lease_seconds / 3))
         if self._events is not None:
@@ -173,16 +173,16 @@ class Extender:
             try:
                 yield
             finally:
-                settled = await self.binder.conclude()
-        await self._election.resign(release=settled)
+                all_confirmed = await self.binder.conclude()
+        await self._election.resign(release=all_confirmed)
 
-    async def _settle(self) -> None:
+    async def _resolve(self) -> None:
         while True:
-            await asyncio.sleep(SETTLE_SECONDS)
+            await asyncio.sleep(RESOLVE_EVERY_S)
             position = self.ledger.changes.position
-            await self.binder.settle()
+            await self.binder.resolve_unconfirmed()
             if self.ledger.changes.position != position and self.ledger.row_of:
-                self._wake.freed(next(iter(self.ledger.row_of)))
+                self._requeuer.freed(next(iter(self.ledger.row_of)))
 
 
 async def serve(access: Access, configuration: Configuration, settings: ExtenderSettings) -> None:
@@ -193,9 +193,9 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
     """
     async with Connection(access) as connection:
         reloader = ConfigReloader(lambda each: Extender(connection, each, settings), configuration, settings.config)
-        servers = [_verbs(reloader, settings)]
+        servers = [_scheduler_server(reloader, settings)]
         if settings.health_port:
-            servers.append(_health(reloader, settings))
+            servers.append(_health_server(reloader, settings))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, servers[0].stop)
@@ -213,7 +213,7 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
         log.info("extender stops")
 
 
-def _verbs(app: ConfigReloader, settings: ExtenderSettings) -> Server:
+def _scheduler_server(app: ConfigReloader, settings: ExtenderSettings) -> Server:
     tls = settings.tls
     return Server(
         app,
@@ -229,7 +229,7 @@ def _verbs(app: ConfigReloader, settings: ExtenderSettings) -> Server:
     )
 
 
-def _health(app: ConfigReloader, settings: ExtenderSettings) -> Server:
+def _health_server(app: ConfigReloader, settings: ExtenderSettings) -> Server:
     """Return the server of what the kubelet and Prometheus read, on every address of the pod, and of nothing else."""
 
     async def reading_only(scope: Scope, receive: Receive, send: Send) -> None:

@@ -118,12 +118,12 @@ def test_an_unknown_outcome_keeps_the_cards_for_as_long_as_nobody_can_write_to_t
         assert not await bench.bind(bench.create("p"), "a")
         bench.watch()  # shows the pod unbound: that may be old news
         for _ in range(3):
-            await bench.binder.settle()
+            await bench.binder.resolve_unconfirmed()
             assert bench.used() == {"a": 5, "b": 0}
             bench.now += ANSWER_LOST_FOR_GOOD_S + 1
         assert not await bench.binder.conclude()
         bench.cluster.writable = True
-        await bench.binder.settle()
+        await bench.binder.resolve_unconfirmed()
         bench.cluster.execute_late()
         assert bench.used() == {"a": 0, "b": 0}
         assert bench.cluster.pods["default", "p"].spec.node_name == ""
@@ -137,10 +137,10 @@ def test_where_writing_is_forbidden_the_api_server_is_given_its_time() -> None:
         bench = Bench(Fate.LOST_NEVER)
         bench.cluster.forbidden = True
         assert not await bench.bind(bench.create("p"), "a")
-        await bench.binder.settle()
+        await bench.binder.resolve_unconfirmed()
         assert bench.used() == {"a": 5, "b": 0}
         bench.now += ANSWER_LOST_FOR_GOOD_S + 1
-        await bench.binder.settle()
+        await bench.binder.resolve_unconfirmed()
         assert bench.used() == {"a": 0, "b": 0}
 
     run(scenario())
@@ -152,7 +152,7 @@ def test_where_writing_is_forbidden_the_write_of_somebody_else_will_do() -> None
         bench.cluster.forbidden = True
         assert not await bench.bind(bench.create("p"), "a")
         bench.cluster.touch(bench.cluster.pods["default", "p"])  # as kube-scheduler writes why it failed
-        await bench.binder.settle()
+        await bench.binder.resolve_unconfirmed()
         bench.cluster.execute_late()
         assert bench.used() == {"a": 0, "b": 0}
         assert bench.cluster.pods["default", "p"].spec.node_name == ""
@@ -277,7 +277,7 @@ def test_whatever_goes_wrong_the_ledger_ends_equal_to_the_pods(steps: list[tuple
             elif step == "watch":
                 bench.watch()
             elif step == "settle":
-                await bench.binder.settle()
+                await bench.binder.resolve_unconfirmed()
             elif step == "late":
                 bench.cluster.execute_late()
             elif step == "delete" and key in bench.cluster.pods:
@@ -297,7 +297,7 @@ def test_whatever_goes_wrong_the_ledger_ends_equal_to_the_pods(steps: list[tuple
         bench.cluster.execute_late()
         bench.now += ANSWER_LOST_FOR_GOOD_S + 1
         bench.watch()
-        await bench.binder.settle()
+        await bench.binder.resolve_unconfirmed()
         _never_over_allocated(bench)
         assert _holdings(bench.ledger) == _holdings(_rebuilt(bench))
 
@@ -348,7 +348,7 @@ def test_a_pod_that_is_deleted_while_it_is_read_holds_nothing() -> None:
         overtaken(bench, deleted)
         await bench.bind(bench.create("p"), "a")
         bench.now += 1000
-        await bench.binder.settle()
+        await bench.binder.resolve_unconfirmed()
         assert bench.used() == {"a": 0, "b": 0}
 
     run(scenario())
