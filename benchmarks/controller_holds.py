@@ -81,7 +81,7 @@ class Bench:
 class _Server:
     """The API server: it stores everything."""
 
-    async def hold(self, pod: Pod, text: str | None) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None) -> Pod:
         annotations = {key: value for key, value in pod.metadata.annotations.items() if key != HOLD_ANNOTATION}
         annotations |= {HOLD_ANNOTATION: text} if text is not None else {}
         return _newer(pod, annotations=annotations)
@@ -166,8 +166,8 @@ async def _scrape(bench: Bench, meter: LoopMeter) -> None:
     connection: Any = None  # nothing is sent
     settings = ControllerSettings("bench", "bench", "bench")
     controller = Controller(connection, bench.view.ledger.configuration, settings)
-    await sliced(controller.view.node_news(Replaced(bench.nodes)))
-    await sliced(controller.view.pod_news(Replaced(bench.pods)))
+    await sliced(controller.cluster_state.node_news(Replaced(bench.nodes)))
+    await sliced(controller.cluster_state.pod_news(Replaced(bench.pods)))
     transport = httpx.ASGITransport(app=controller.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://controller") as client:
 

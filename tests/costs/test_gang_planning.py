@@ -221,7 +221,7 @@ def test_finished_pods_of_gangs_cost_nothing() -> None:
     for i in range(500):
         bench.view.take_pods(Applied(member("g", i, 500, node="n", phase="Succeeded" if i % 2 else "Failed")))
     assert calls(bench.round) < 100
-    assert len(bench.view.roster) == 0
+    assert len(bench.view.members) == 0
 
 
 def test_pods_that_have_succeeded_count_while_others_of_their_gang_run() -> None:
@@ -234,7 +234,7 @@ def test_pods_that_have_succeeded_count_while_others_of_their_gang_run() -> None
     assert placed(bench.round()) == ["g-2"]
     bench.view.take_pods(Deleted(runs))
     bench.view.take_pods(Deleted(member("g", 2, 3)))
-    assert len(bench.view.roster) == 0
+    assert len(bench.view.members) == 0
 
 
 def entries(root: object) -> int:
@@ -292,15 +292,15 @@ def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
                 yield
 
         taking = asyncio.create_task(intake.run())
-        async with intake.quiet():
+        async with intake.paused():
             intake.put(news("a", 3))
             intake.put(news("b"))
             for _ in range(5):
                 await asyncio.sleep(0)
             seen.append("quiet")
-        await intake.settle()
+        await intake.drained()
         intake.put(news("c"))
-        await intake.settle()
+        await intake.drained()
         taking.cancel()
         return seen
 

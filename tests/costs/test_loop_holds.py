@@ -121,7 +121,7 @@ class Server:
         self.written: Counter[str] = Counter()
         self.most_tasks = 0
 
-    async def hold(self, pod: Pod, text: str | None) -> Pod:
+    async def reserve(self, pod: Pod, text: str | None) -> Pod:
         return await self._store(pod, "hold")
 
     async def ungate(self, pod: Pod) -> Pod:

@@ -26,8 +26,8 @@ class ApiServerWriter:
         """Apply a strategic merge patch to a node's status."""
         await writes.patch_node_status(self._connection, name, patch)
 
-    async def hold(self, pod: Pod, text: str | None) -> Pod:
-        """Write the hold annotation of this very version of the pod, or remove it; return the pod as stored."""
+    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+        """Write the reservation of this very version of the pod, or remove it; return the pod as stored."""
         return await writes.annotate_pod(self._connection, pod, {HOLD_ANNOTATION: text})
 
     async def ungate(self, pod: Pod) -> Pod:

@@ -1,7 +1,7 @@
-"""The controller's view of the cluster: the ledger, what kube-scheduler counts, and the pods of gangs.
+"""The cluster as the controller knows it: the ledger, what kube-scheduler counts, and the pods of gangs.
 
 Watches feed it, and so do the answers to the controller's own writes, so that a round of planning sees what the one
-before it wrote. News of an older version of a pod than the one known is no news.
+before it wrote. An older version of a pod than the one known is ignored.
 """
 
 from collections.abc import Callable
@@ -32,14 +32,14 @@ from gputile.kube.reflector import Applied, Deleted, Replaced, UnreadableObject,
 
 @dataclass(slots=True)
 class PlacementState:
-    """Where pods may be placed: cards, and what kube-scheduler counts."""
+    """Where pods may be placed: GPUs, and what kube-scheduler counts."""
 
-    placer: PlacementEngine
+    engine: PlacementEngine
     predicates: Predicates
 
 
 class ClusterState:
-    """One event loop owns it. ``changed`` is called after everything that may let a gang start or end its wait.
+    """One event loop owns it. It calls ``changed`` after everything that may let a gang start or end its wait.
 
     What it keeps is bounded by what is in the cluster: nodes, PodGroups, the version of each pod, pods that are bound
     and run, and pods of gangs that have not all finished.
@@ -54,39 +54,39 @@ class ClusterState:
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
         self.units = UnitsInForce(configuration)
-        self.roster = GangMembers()
+        self.members = GangMembers()
         self._vacant = Ledger(configuration)  # the same nodes without a pod
         self._changed = changed
-        self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of the roster
+        self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of gangs
         self._versions: dict[str, int] = {}
-        self._held: dict[str, int] = {}  # UID of an unbound pod with a hold -> when that ends, or has ended
+        self._reservation_ends: dict[str, int] = {}  # UID of an unbound pod -> when its reservation ends, or has ended
         self._live = PlacementState(PlacementEngine(self.ledger), Predicates(()))
         self._empty = PlacementState(PlacementEngine(self._vacant), Predicates(()))
 
-    # -- questions
+    # -- what is known
 
     def node(self, name: str) -> Node | None:
         """Return a node."""
         return self.nodes.get(name)
 
-    def ground(self) -> PlacementState:
+    def placement(self) -> PlacementState:
         """Return the cluster as it is."""
         return self._live
 
-    def empty_ground(self) -> PlacementState:
+    def empty_placement(self) -> PlacementState:
         """Return the cluster as if no pod were in it: what does not fit there never will."""
         return self._empty
 
-    def hold(self, pod: Pod) -> Reservation | None:
-        """Return a pod's hold, None where it has none or it has ended."""
-        hold = reservation_of(pod)
-        return hold if hold is not None and hold.expires_ns > self.now_ns else None
+    def reservation(self, pod: Pod) -> Reservation | None:
+        """Return a pod's reservation, None where it has none or it has ended."""
+        reservation = reservation_of(pod)
+        return reservation if reservation is not None and reservation.expires_ns > self.now_ns else None
 
-    def hold_end(self, uid: str) -> int:
-        """Return when the hold of an unbound pod ends or has ended, Unix time in nanoseconds; 0 where it has none."""
-        return self._held.get(uid, 0)
+    def reservation_end(self, uid: str) -> int:
+        """Return when the reservation of an unbound pod ends or has ended, Unix time in ns; 0 where it has none."""
+        return self._reservation_ends.get(uid, 0)
 
-    # -- facts
+    # -- what the watches tell
 
     def take_pods(self, event: WatchEvent[Pod]) -> None:
         """Take an event of the pods' watch."""
@@ -170,16 +170,16 @@ class ClusterState:
         if self.ledger.changes.position != position:
             self.freed += 1
         first, last = min(before, self.now_ns), max(before, self.now_ns)
-        for uid in [uid for uid, ends_ns in self._held.items() if first < ends_ns <= last]:
+        for uid in [uid for uid, ends_ns in self._reservation_ends.items() if first < ends_ns <= last]:
             self._occupy(self._pods[uid])
 
     # -- the controller's own writes
 
-    def expect(self, pod: Pod, hold: Reservation | None) -> Pod:
-        """See a pod as it will be once a write of its hold is executed; return it as it will be."""
+    def expect(self, pod: Pod, reservation: Reservation | None) -> Pod:
+        """See a pod as it will be once a write of its reservation is executed; return it as it will be."""
         annotations = {key: text for key, text in pod.metadata.annotations.items() if key != HOLD_ANNOTATION}
-        if hold is not None:
-            annotations[HOLD_ANNOTATION] = encode_reservation(hold)
+        if reservation is not None:
+            annotations[HOLD_ANNOTATION] = encode_reservation(reservation)
         else:
             self.freed += 1
         expected = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
@@ -210,9 +210,9 @@ class ClusterState:
         uid = pod.metadata.uid
         before = self.ledger.booking(uid)
         old = self._pods.get(uid)
-        for gone in self.roster.put(pod):
+        for gone in self.members.put(pod):
             self._pods.pop(gone, None)
-        if uid in self.roster or (pod.spec.node_name and not pod.finished):
+        if uid in self.members or (pod.spec.node_name and not pod.finished):
             self._pods[uid] = pod
         else:
             self._pods.pop(uid, None)
@@ -229,21 +229,21 @@ class ClusterState:
         if self._pods.pop(uid, None) is None:
             return
         self.freed += 1
-        for gone in self.roster.drop(uid):
+        for gone in self.members.drop(uid):
             self._pods.pop(gone, None)
-        self._held.pop(uid, None)
+        self._reservation_ends.pop(uid, None)
         self._live.predicates.remove(uid)
 
     def _occupy(self, pod: Pod) -> None:
-        """Count the pod where it is, or where a place is kept for it."""
+        """Count the pod where it is, or where GPUs are reserved for it."""
         uid = pod.metadata.uid
-        hold = None if pod.spec.node_name or pod.finished else reservation_of(pod)
+        reservation = None if pod.spec.node_name or pod.finished else reservation_of(pod)
         node = pod.spec.node_name
-        if hold is not None:
-            self._held[uid] = hold.expires_ns
-            node = hold.node if hold.expires_ns > self.now_ns else ""
+        if reservation is not None:
+            self._reservation_ends[uid] = reservation.expires_ns
+            node = reservation.node if reservation.expires_ns > self.now_ns else ""
         else:
-            self._held.pop(uid, None)
+            self._reservation_ends.pop(uid, None)
         self._live.predicates.remove(uid)
         if node:
             self._live.predicates.place(pod, node)
@@ -256,20 +256,20 @@ class ClusterState:
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeApplied(node))
         if before is None or _schedulable(before) != _schedulable(node):
-            for ground in (self._live, self._empty):
-                ground.predicates.put_node(node)
-            self._other_room()
+            for placement in (self._live, self._empty):
+                placement.predicates.put_node(node)
+            self._room_changed()
 
     def _forget_node(self, name: str) -> None:
         self.nodes.pop(name, None)
         self.units.drop(name)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeDeleted(name))
-        for ground in (self._live, self._empty):
-            ground.predicates.drop_node(name)
-        self._other_room()
+        for placement in (self._live, self._empty):
+            placement.predicates.drop_node(name)
+        self._room_changed()
 
-    def _other_room(self) -> None:
+    def _room_changed(self) -> None:
         self.freed += 1
         self.grown += 1
 

@@ -62,17 +62,17 @@ class Controller:
         self._connection = connection
         self._events = EventRecorder(connection, settings.identity)
         writer = ApiServerWriter(connection, self._events)
-        self.view = ClusterState(configuration, self._changed)
-        self.intake = UpdateQueue()
+        self.cluster_state = ClusterState(configuration, self._changed)
+        self.updates = UpdateQueue()
         self._listed: set[str] = set()
         seconds = settings.lease_seconds
         state = LeaseState(settings.identity, seconds, seconds / 3)
         lease = LeaseHolder(connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3))
         self.election = LeaderElection(lease, self._catch_up, self._reconsider_all)
         active = self.election.leads
-        self.nodes = NodeReconciler(writer, configuration, self.view.node, active, time.monotonic)
-        planner = GangPlanner(self.view, lambda: secrets.token_hex(6))
-        self.gangs = GangReconciler(self.view, planner, writer, active, time.time_ns, self.intake)
+        self.nodes = NodeReconciler(writer, configuration, self.cluster_state.node, active, time.monotonic)
+        planner = GangPlanner(self.cluster_state, lambda: secrets.token_hex(6))
+        self.gangs = GangReconciler(self.cluster_state, planner, writer, active, time.time_ns, self.updates)
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
         self._pod_watch = Reflector(connection, "/api/v1/pods", Pod, self._take_pods)
         self._lag = LoopLag("controller")
@@ -91,7 +91,7 @@ class Controller:
         work: list[Coroutine[Any, Any, Any]] = [
             self._lag.run(),
             self._events.run(),
-            self.intake.run(),
+            self.updates.run(),
             self._node_watch.run(),
             self.nodes.queue.run(),
             self.election.run(self._settings.lease_seconds / 3),
@@ -99,7 +99,9 @@ class Controller:
         if self._configuration.admission.gangs:
             work += [
                 self._pod_watch.run(),
-                watch_pod_groups(self._connection, lambda event: self.intake.put(self.view.group_news(event))),
+                watch_pod_groups(
+                    self._connection, lambda event: self.updates.put(self.cluster_state.group_news(event))
+                ),
                 self.gangs.run(),
             ]
         try:
@@ -110,7 +112,7 @@ class Controller:
 
     def _registry(self) -> MetricsRegistry:
         registry = MetricsRegistry()
-        view, gangs, nodes = self.view, self.gangs, self.nodes
+        cluster_state, gangs, nodes = self.cluster_state, self.gangs, self.nodes
         registry.register(self._lag.seconds)
         export_reflectors(registry, "controller", self._watches)
         gauge = registry.gauge
@@ -135,37 +137,39 @@ class Controller:
             lambda: nodes.queue.failures + gangs.failures,
         )
         gauge(
-            "gputile_controller_places_kept", "Pods of gangs that have GPUs reserved and are not bound yet.", self._kept
+            "gputile_controller_places_kept",
+            "Pods of gangs that have GPUs reserved and are not bound yet.",
+            self._reserved,
         )
         gauge("gputile_controller_silent_nodes", "GPU nodes with the condition gputile.io/AgentSilent.", self._silent)
         registry.labelled(
             "gputile_controller_nodes_by_unit",
             "GPU nodes by the memory unit in force, in MiB: how far a new unit has come.",
             "unit_mib",
-            lambda: [(str(unit), number) for unit, number in view.units.counts.items()],
+            lambda: [(str(unit), number) for unit, number in cluster_state.units.counts.items()],
         )
         return registry
 
-    def _kept(self) -> int:
-        return sum(booking.tentative for booking in self.view.ledger.bookings())
+    def _reserved(self) -> int:
+        return sum(booking.tentative for booking in self.cluster_state.ledger.bookings())
 
     def _silent(self) -> int:
-        conditions = (c for node in self.view.nodes.values() for c in node.status.conditions)
+        conditions = (c for node in self.cluster_state.nodes.values() for c in node.status.conditions)
         return sum(c.type == AGENT_SILENT and c.status == "True" for c in conditions)
 
     def _take_pods(self, event: WatchEvent[Pod]) -> None:
-        self.intake.put(self._pod_news(event))
+        self.updates.put(self._pod_news(event))
 
     def _take_nodes(self, event: WatchEvent[Node]) -> None:
-        self.intake.put(self._node_news(event))
+        self.updates.put(self._node_news(event))
 
     def _pod_news(self, event: WatchEvent[Pod]) -> Steps[None]:
-        yield from self.view.pod_news(event)
+        yield from self.cluster_state.pod_news(event)
         if isinstance(event, Replaced):
             self._has_listed("pods")
 
     def _node_news(self, event: WatchEvent[Node]) -> Steps[None]:
-        yield from self.view.node_news(event)
+        yield from self.cluster_state.node_news(event)
         match event:
             case Applied(node) | Deleted(node):
                 self.nodes.queue.add(node.metadata.name)
@@ -176,17 +180,17 @@ class Controller:
                 self._has_listed("nodes")
 
     def _has_listed(self, what: str) -> None:
-        """Note that a whole list is in the view: the garbage collector need not walk it for long, again and again."""
+        """Note that a whole list is known, and spare the garbage collector walking it again and again."""
         self._listed.add(what)
         if not self.not_ready():
             gc.freeze()
 
     async def _catch_up(self, _: bool) -> None:
         await asyncio.gather(*(watch.relist() for watch in self._watches.values()))
-        await self.intake.settle()
+        await self.updates.drained()
 
     def _reconsider_all(self) -> None:
-        for name in self.view.nodes:
+        for name in self.cluster_state.nodes:
             self.nodes.queue.add(name)
         self.gangs.changed()
 

@@ -1,10 +1,10 @@
-"""One round of planning: what to write so that the gangs whose turn it is start. No I/O, no clock.
+"""One round of planning: what to write so that the first gangs of the queue start. No I/O, no clock.
 
-The gangs are taken in turn. One that fits whole gets its places; what it gets is seen by those after it. One that does
-not fit is passed over, so that later ones use what it cannot; but not for ever: after ``gangs.patienceSeconds`` it
-closes the queue behind it, and what becomes free is kept for it until it fits, or
-until it has been kept for long enough (``patience``). Only one gang at a time keeps places that it cannot use yet, so
-no two wait for each other's.
+The gangs are taken in the order of the queue. A gang that fits whole gets its reservations; the gangs after it see
+them. A gang that does not fit is passed over, so that later ones use what it cannot; but not for ever: after
+``gangs.patienceSeconds`` it blocks the queue behind it, and what becomes free is reserved for it until it fits, or
+until that has lasted for long enough (``starvation``). Only one gang at a time has reservations that it cannot use yet,
+so no two gangs wait for each other's.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.api.well_known import HOLD_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState, PlacementState
-from gputile.controlplane.controller.gangs import Gang, Gangs, place_lasts
+from gputile.controlplane.controller.gangs import Gang, Gangs, reservation_lasts
 from gputile.controlplane.controller.starvation import StarvationTimeout
 from gputile.core.devices.gang_membership import GangName, gated
 from gputile.core.devices.request import RequestError
@@ -35,14 +35,14 @@ _INCOMPLETE, _WAITING, _BEHIND, _TOO_LARGE = "GangIncomplete", "GangWaiting", "G
 
 @dataclass(frozen=True, slots=True)
 class ReservationPatch:
-    """A pod whose hold is to be written, and the hold; None removes it."""
+    """A pod whose reservation is to be written, and the reservation; None removes it."""
 
     pod: Pod
-    hold: Reservation | None
+    reservation: Reservation | None
 
 
 @dataclass(frozen=True, slots=True)
-class PodEvent:
+class GangEvent:
     """Something to tell the people who look at a gang's pods."""
 
     pods: tuple[Pod, ...]
@@ -53,14 +53,14 @@ class PodEvent:
 
 @dataclass(slots=True)
 class Round:
-    """What a round decided. ``holds`` come first; ``gates`` are of pods that had their places before it.
+    """What a round decided. ``reservations`` are written first; ``gates`` are of pods that were reserved before it.
 
     ``unfinished`` tells that gangs are left for which there was no time; the next round goes on with them.
     """
 
-    holds: list[list[ReservationPatch]] = field(default_factory=list)
+    reservations: list[list[ReservationPatch]] = field(default_factory=list)
     gates: list[Pod] = field(default_factory=list)
-    notes: list[PodEvent] = field(default_factory=list)
+    events: list[GangEvent] = field(default_factory=list)
     waiting: int = 0
     planned: int = 0
     unfinished: bool = False
@@ -70,7 +70,7 @@ class Round:
 class _Tried:
     """A search that failed: it would fail again while the same pods wait and nothing became free.
 
-    ``turn`` is the turn of all gangs that it was part of. One that gave up is made again from ``again_ns`` on (Unix
+    ``cycle`` is the pass over all gangs that it was part of. One that gave up is made again from ``again_ns`` on (Unix
     time in nanoseconds), since each costs as much as it may; ``failures`` of them came in a row.
     """
 
@@ -78,7 +78,7 @@ class _Tried:
     needed: int
     freed: int
     grown: int
-    turn: int
+    cycle: int
     plan: GangPlan
     again_ns: int = 0
     failures: int = 0
@@ -100,91 +100,91 @@ class GangPlanner:
     What it remembers is of gangs that have unbound pods, and goes with them.
     """
 
-    def __init__(self, view: ClusterState, new_plan: Callable[[], str]) -> None:
-        self._view = view
-        self._configuration = view.ledger.configuration
+    def __init__(self, cluster_state: ClusterState, new_plan: Callable[[], str]) -> None:
+        self._cluster_state = cluster_state
+        self._configuration = cluster_state.ledger.configuration
         self._new_plan = new_plan
-        self._gangs = Gangs(view)
-        self._patience = StarvationTimeout(self._configuration.gangs)
+        self._gangs = Gangs(cluster_state)
+        self._starvation = StarvationTimeout(self._configuration.gangs)
         self._tried: dict[GangName, _Tried] = {}
         self._ever: dict[GangName, _Ever] = {}
-        self._several_begun = False
-        self._told: dict[GangName, tuple[str, str]] = {}
-        self._turn = 0  # counts how often all gangs have had their turn, which may take several rounds
+        self._several_started = False
+        self._reported: dict[GangName, tuple[str, str]] = {}
+        self._cycle = 0  # counts the passes over all gangs; each may take several rounds
         self._steps_left = 0
         self._round = Round()
 
     def next_round(self, now_ns: int) -> Round:
-        """Return what to write now; the view already sees it written. ``now_ns`` is Unix time in nanoseconds."""
+        """Return what to write now; the cluster state already has it. ``now_ns`` is Unix time in nanoseconds."""
         return at_once(self.steps(now_ns))
 
     def steps(self, now_ns: int) -> Steps[Round]:
-        """Return in steps what ``next_round`` returns; the view may not change meanwhile.
+        """Return in steps what ``next_round`` returns; the cluster state may not change meanwhile.
 
         Whoever gives up half-way closes the steps, and calls ``abandon``.
         """
-        view, result = self._view, Round()
+        cluster_state, result = self._cluster_state, Round()
         self._round, self._steps_left = result, STEPS_A_ROUND
-        view.tick(now_ns)
+        cluster_state.tick(now_ns)
         gangs = yield from self._gangs.look()
         names = {gang.name for gang in gangs}
-        for kept in (self._tried, self._ever, self._told):
-            for name in kept.keys() - names:
-                del kept[name]
-        self._patience.begin(names, view.now_ns)
-        self._several_begun = sum(gang.begun for gang in gangs) > 1
+        for remembered in (self._tried, self._ever, self._reported):
+            for name in remembered.keys() - names:
+                del remembered[name]
+        self._starvation.begin(names, cluster_state.now_ns)
+        self._several_started = sum(gang.started for gang in gangs) > 1
         head: Gang | None = None
         for gang in gangs:
             yield
-            yield from self._prolong(gang, result)
-            result.gates += sorted((pod for pod in gang.kept if gated(pod)), key=in_line)
-            if gang.loose and not (yield from self._advance(gang, head, result)):
+            yield from self._extend(gang, result)
+            result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
+            if gang.unreserved and not (yield from self._advance(gang, head, result)):
                 result.waiting += 1
-                if head is None and not result.unfinished and self._is_overdue(gang):
+                if head is None and not result.unfinished and self._is_starved(gang):
                     head = gang
-                    self._patience.keep(gang.name, view.now_ns, certain=self._starts_some_day(gang))
+                    self._starvation.reserve(gang.name, cluster_state.now_ns, certain=self._starts_some_day(gang))
         if head is None and not result.unfinished:
-            self._patience.end()
+            self._starvation.end()
         if not result.unfinished:
-            self._turn += 1
+            self._cycle += 1
         return result
 
     def abandon(self) -> None:
         """Take back what was expected of a round that was given up: nothing of it is written."""
-        for write in [write for gang in self._round.holds for write in gang]:
-            self._view.not_written(write.pod)
+        for write in [write for gang in self._round.reservations for write in gang]:
+            self._cluster_state.not_written(write.pod)
         self._round = Round()
 
     def _advance(self, gang: Gang, head: Gang | None, result: Round) -> Steps[bool]:
-        """Give the loose pods of a gang their places, if it can be; return whether it could."""
+        """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
         if not self._is_complete(gang, result):
-            yield from self._give_back(gang, result)
+            yield from self._remove_reservations(gang, result)
             return False
         if head is not None:
-            yield from self._give_back(gang, result)
+            yield from self._remove_reservations(gang, result)
             text = f"{_together(gang)} wait behind gang {head.name}, which has waited too long to be passed again"
-            self._tell(gang, _BEHIND, text, result)
+            self._report(gang, _BEHIND, text, result)
             return False
         if self._has_to_wait_for_a_search(gang):
             result.unfinished = True
             return False
         plan = yield from self._plan(gang, result)
         if plan is None:
-            yield from self._give_back(gang, result)
+            yield from self._remove_reservations(gang, result)
             return False
         if plan.fits:
-            self._patience.end(gang.name)
+            self._starvation.end(gang.name)
             yield from self._write(gang, plan, len(plan.places), result)
             result.planned += 1
             places = ", ".join(sorted({place.node for place in plan.places.values()})[:_NODES_NAMED])
             text = f"gang {gang.name.name}: {len(plan.places)} pods have their places, on {places}"
-            self._tell(gang, "GangPlanned", text, result, warning=False)
+            self._report(gang, "GangPlanned", text, result, warning=False)
             return True
-        self._tell(gang, _WAITING, no_room_text(_together(gang), plan), result)
-        if self._is_overdue(gang):
-            yield from self._gather(gang, plan, result)
+        self._report(gang, _WAITING, no_room_text(_together(gang), plan), result)
+        if self._is_starved(gang):
+            yield from self._reserve_what_fits(gang, plan, result)
         else:
-            yield from self._give_back(gang, result)
+            yield from self._remove_reservations(gang, result)
         return False
 
     # -- whether a gang may start
@@ -192,24 +192,24 @@ class GangPlanner:
     def _is_complete(self, gang: Gang, result: Round) -> bool:
         if not gang.size:
             what = f"PodGroup {gang.name} does not exist, or its spec.minMember is not 1 or more: create it"
-            if self._view.groups is None:
+            if self._cluster_state.groups is None:
                 what = "the cluster has no PodGroups: install their CRD, or name the gang by labels"
-            self._tell(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", result)
+            self._report(gang, _INCOMPLETE, f"gang {gang.name.name}: {what}", result)
             return False
-        if len(gang.loose) >= gang.needed:
+        if len(gang.unreserved) >= gang.needed:
             return True
-        if self._view.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
-            there = gang.size - gang.needed + len(gang.loose)
-            self._tell(gang, _INCOMPLETE, too_few_text(gang.name, gang.size, there), result, warning=False)
+        if self._cluster_state.now_ns - gang.complete_at * _SECOND > _SETTLING_SECONDS * _SECOND:
+            there = gang.size - gang.needed + len(gang.unreserved)
+            self._report(gang, _INCOMPLETE, too_few_text(gang.name, gang.size, there), result, warning=False)
         return False
 
-    def _is_overdue(self, gang: Gang) -> bool:
-        """Return whether it is time to keep room for the gang: it needs it, has waited, and may fit some day."""
-        complete = gang.size > 0 and len(gang.loose) >= gang.needed
-        # Gangs that lost pods could wait for each other's cards for ever if one of them kept what it cannot use.
-        may_keep = gang.short and not (gang.begun and self._several_begun)
-        waited = self._patience.is_over(gang.name, gang.complete_at, self._view.now_ns)
-        return may_keep and complete and waited and not self._is_too_large(gang)
+    def _is_starved(self, gang: Gang) -> bool:
+        """Return whether room is to be reserved for the gang: it needs it, has waited, and may fit some day."""
+        complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
+        # Gangs that lost pods could wait for each other's GPUs for ever if one of them reserved what it cannot use.
+        may_reserve = gang.below_min_member and not (gang.started and self._several_started)
+        waited = self._starvation.has_passed(gang.name, gang.complete_at, self._cluster_state.now_ns)
+        return may_reserve and complete and waited and not self._is_too_large(gang)
 
     def _is_too_large(self, gang: Gang) -> bool:
         ever = self._ever.get(gang.name)
@@ -223,16 +223,18 @@ class GangPlanner:
 
     def _known(self, gang: Gang) -> GangPlan | None:
         """Return the plan of a search that need not be made again."""
-        tried, view = self._tried.get(gang.name), self._view
+        tried, cluster_state = self._tried.get(gang.name), self._cluster_state
         if tried is None or (tried.pods, tried.needed) != (_uids(gang), gang.needed):
             return None
-        nothing_new = view.freed == tried.freed or tried.turn == self._turn
+        nothing_new = cluster_state.freed == tried.freed or tried.cycle == self._cycle
         # Where the clock was set back, the time is so far ahead that it means nothing.
-        paused = 0 < tried.again_ns - view.now_ns <= _LONGEST_PAUSE and view.grown == tried.grown
+        paused = 0 < tried.again_ns - cluster_state.now_ns <= _LONGEST_PAUSE and cluster_state.grown == tried.grown
         if not nothing_new and not paused:
             return None
-        if self._is_overdue(gang) and sum(place_lasts(view, pod) for pod in gang.loose) != len(tried.plan.places):
-            return None  # what is kept for it was lost, or ends
+        if self._is_starved(gang) and sum(reservation_lasts(cluster_state, pod) for pod in gang.unreserved) != len(
+            tried.plan.places
+        ):
+            return None  # what is reserved for it was lost, or ends
         return tried.plan
 
     def _has_to_wait_for_a_search(self, gang: Gang) -> bool:
@@ -241,19 +243,19 @@ class GangPlanner:
 
     def _plan(self, gang: Gang, result: Round) -> Steps[GangPlan | None]:
         """Return what a search finds now; None where none can ever find anything."""
-        view, known = self._view, self._known(gang)
+        cluster_state, known = self._cluster_state, self._known(gang)
         if known is not None:
             return None if self._is_too_large(gang) else known
         members: list[GangCandidate] = []
         try:
-            for pod in gang.loose:
-                members.append(candidate(pod, view.ledger))
+            for pod in gang.unreserved:
+                members.append(candidate(pod, cluster_state.ledger))
                 yield
         except RequestError as error:
-            self._tell(gang, "InvalidGPURequest", f"gang {gang.name.name}: {error}", result)
+            self._report(gang, "InvalidGPURequest", f"gang {gang.name.name}: {error}", result)
             return None
-        pods, freed = _uids(gang), view.freed
-        plan = yield from self._search(members, gang.needed, view.ground())
+        pods, freed = _uids(gang), cluster_state.freed
+        plan = yield from self._search(members, gang.needed, cluster_state.placement())
         tried = self._tried.pop(gang.name, None)
         if plan.fits:
             return plan
@@ -265,28 +267,28 @@ class GangPlanner:
             f"{_together(gang)} can never start here: the empty cluster has room for {len(ever.places)}; "
             f"{ever.lacking}; add nodes, or ask for less"
         )
-        self._tell(gang, _TOO_LARGE, text, result)
+        self._report(gang, _TOO_LARGE, text, result)
         return None
 
     def _failed(self, gang: Gang, pods: frozenset[str], freed: int, plan: GangPlan, before: _Tried | None) -> _Tried:
         again_ns = failures = 0
         if not plan.certain:
             failures = before.failures + 1 if before is not None and before.pods == pods else 1
-            again_ns = self._view.now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(failures - 1, 10))
-        return _Tried(pods, gang.needed, freed, self._view.grown, self._turn, plan, again_ns, failures)
+            again_ns = self._cluster_state.now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(failures - 1, 10))
+        return _Tried(pods, gang.needed, freed, self._cluster_state.grown, self._cycle, plan, again_ns, failures)
 
     def _in_the_empty_cluster(
         self, gang: Gang, pods: frozenset[str], members: Sequence[GangCandidate]
     ) -> Steps[GangPlan]:
-        known, grown = self._ever.get(gang.name), self._view.grown
+        known, grown = self._ever.get(gang.name), self._cluster_state.grown
         if known is None or (known.pods, known.needed, known.grown) != (pods, gang.needed, grown):
-            plan = yield from self._search(members, gang.needed, self._view.empty_ground())
+            plan = yield from self._search(members, gang.needed, self._cluster_state.empty_placement())
             known = self._ever[gang.name] = _Ever(pods, gang.needed, grown, plan)
         return known.plan
 
-    def _search(self, members: Sequence[GangCandidate], needed: int, ground: PlacementState) -> Steps[GangPlan]:
+    def _search(self, members: Sequence[GangCandidate], needed: int, placement: PlacementState) -> Steps[GangPlan]:
         """Search in steps, and count them."""
-        steps = plan_gang(members, needed, ground.placer, ground.predicates, self._view.now_ns)
+        steps = plan_gang(members, needed, placement.engine, placement.predicates, self._cluster_state.now_ns)
         try:
             while True:
                 try:
@@ -302,15 +304,15 @@ class GangPlanner:
     # -- what is written
 
     def _write(self, gang: Gang, plan: GangPlan, pods: int, result: Round) -> Steps[None]:
-        """Write the places of ``plan`` as those of one plan of ``pods`` pods; others of the gang lose theirs."""
+        """Write the places of ``plan`` as reservations of one plan of ``pods`` pods; others of the gang lose theirs."""
         name = f"{gang.name.name}/{self._new_plan()}"[-253:]
         with_cards = sum(place.allocation is not None for place in plan.places.values())
         # Places of a gang that cannot start yet are less than its plan has: nobody may take one.
         size = with_cards if pods == len(plan.places) else pods
-        expires_ns = self._view.now_ns + self._configuration.gangs.hold_seconds * _SECOND
-        first = _first(gang.loose, plan) if pods == len(plan.places) else ""
+        expires_ns = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
+        first = _first(gang.unreserved, plan) if pods == len(plan.places) else ""
         writes = []
-        for pod in gang.loose:
+        for pod in gang.unreserved:
             place = plan.places.get(pod.metadata.uid)
             if place is not None:
                 begins = pod.metadata.uid == first
@@ -323,48 +325,51 @@ class GangPlanner:
                 writes.append(ReservationPatch(pod, None))
         yield from self._expect(writes, result)
 
-    def _prolong(self, gang: Gang, result: Round) -> Steps[None]:
-        """Let places of a plan that has begun end as late as new ones."""
-        ends = self._view.now_ns + self._configuration.gangs.hold_seconds * _SECOND
-        holds = [(pod, hold) for pod in gang.ending if (hold := reservation_of(pod)) is not None]
-        writes = [ReservationPatch(pod, msgspec.structs.replace(hold, expires_ns=ends)) for pod, hold in holds]
+    def _extend(self, gang: Gang, result: Round) -> Steps[None]:
+        """Let reservations of a started plan end as late as new ones."""
+        ends = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
+        reservations = [(pod, reservation) for pod in gang.ending if (reservation := reservation_of(pod)) is not None]
+        writes = [
+            ReservationPatch(pod, msgspec.structs.replace(reservation, expires_ns=ends))
+            for pod, reservation in reservations
+        ]
         yield from self._expect(writes, result)
 
-    def _gather(self, gang: Gang, plan: GangPlan, result: Round) -> Steps[None]:
-        """Keep what there is for a gang that has waited too long, where that is more than is kept already."""
-        kept = sum(self._view.hold(pod) is not None for pod in gang.loose)
-        lasting = sum(place_lasts(self._view, pod) for pod in gang.loose)
-        if len(plan.places) > lasting or kept > lasting:
+    def _reserve_what_fits(self, gang: Gang, plan: GangPlan, result: Round) -> Steps[None]:
+        """Reserve what there is for a gang that has waited too long, where that is more than it has reserved."""
+        reserved = sum(self._cluster_state.reservation(pod) is not None for pod in gang.unreserved)
+        valid = sum(reservation_lasts(self._cluster_state, pod) for pod in gang.unreserved)
+        if len(plan.places) > valid or reserved > valid:
             yield from self._write(gang, plan, gang.needed, result)
 
-    def _give_back(self, gang: Gang, result: Round) -> Steps[None]:
-        # Places that have ended too: the extender's clock may differ.
-        writes = [ReservationPatch(pod, None) for pod in gang.loose if HOLD_ANNOTATION in pod.metadata.annotations]
+    def _remove_reservations(self, gang: Gang, result: Round) -> Steps[None]:
+        # Also those that have ended: the extender's clock may differ.
+        writes = [ReservationPatch(pod, None) for pod in gang.unreserved if HOLD_ANNOTATION in pod.metadata.annotations]
         yield from self._expect(writes, result)
 
     def _expect(self, writes: Sequence[ReservationPatch], result: Round) -> Steps[None]:
         expected: list[ReservationPatch] = []
         if writes:
-            result.holds.append(expected)
+            result.reservations.append(expected)
         for write in writes:
-            self._view.expect(write.pod, write.hold)
+            self._cluster_state.expect(write.pod, write.reservation)
             expected.append(write)
             yield
 
     # -- what is said
 
-    def _tell(self, gang: Gang, reason: str, message: str, result: Round, *, warning: bool = True) -> None:
-        if self._told.get(gang.name) != (reason, message):
-            self._told[gang.name] = (reason, message)
-            result.notes.append(PodEvent(gang.loose, reason, message, warning))
+    def _report(self, gang: Gang, reason: str, message: str, result: Round, *, warning: bool = True) -> None:
+        if self._reported.get(gang.name) != (reason, message):
+            self._reported[gang.name] = (reason, message)
+            result.events.append(GangEvent(gang.unreserved, reason, message, warning))
 
 
 def _together(gang: Gang) -> str:
-    return together_text(gang.name, gang.needed, gang.running + len(gang.kept))
+    return together_text(gang.name, gang.needed, gang.running + len(gang.reserved))
 
 
 def _uids(gang: Gang) -> frozenset[str]:
-    return frozenset(pod.metadata.uid for pod in gang.loose)
+    return frozenset(pod.metadata.uid for pod in gang.unreserved)
 
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:

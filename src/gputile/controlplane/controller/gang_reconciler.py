@@ -1,9 +1,9 @@
-"""Carries out the rounds: holds first, then the gates of those that have their places, each write for its pod alone.
+"""Carries out the rounds: reservations first, then the gates of reserved pods; each write is for one pod.
 
-A crash in between is no harm. While places of a plan are missing the extender binds none of its pods; whoever plans
-next finds the holds in the API server and completes the plan, or gives the places anew.
+A crash in between does no harm. While reservations of a plan are missing the extender binds none of its pods; whoever
+plans next finds the others in the API server and completes the plan, or makes a new one.
 
-A plan that the extender may begin is not changed under its hands: of a gang's writes, the first pods of the plans that
+A plan that the extender may start is not changed meanwhile: of a gang's writes, the first pods of the plans that
 they end come before all others, then the first pod of the new plan; each is executed only on the version of the pod
 that is known here, and where one is not executed, none of those behind it is sent.
 """
@@ -18,7 +18,7 @@ from typing import NoReturn, Protocol, TypeVar
 
 from gputile.api.core import Pod
 from gputile.controlplane.controller.cluster_state import ClusterState
-from gputile.controlplane.controller.gang_planner import GangPlanner, PodEvent, ReservationPatch, Round
+from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner, ReservationPatch, Round
 from gputile.controlplane.controller.slices import sliced
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.reservation import encode_reservation, reservation_of
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 WRITES_AT_ONCE = 16
 PAUSE_SECONDS = 0.05  # for changes that come together
-LONGEST_PAUSE_SECONDS = 5.0  # holds end and patience does, without any change
+LONGEST_PAUSE_SECONDS = 5.0  # reservations and timeouts end without any change
 
 
 class PodWriter(Protocol):
     """The controller's writes on pods. Errors are those of ``gputile.kube.errors``."""
 
-    async def hold(self, pod: Pod, text: str | None) -> Pod:
-        """Write the hold annotation of this very version of the pod, or remove it; return the pod as stored.
+    async def reserve(self, pod: Pod, text: str | None) -> Pod:
+        """Write the reservation of this very version of the pod, or remove it; return the pod as stored.
 
         Raises:
             Conflict: the pod has changed.
@@ -57,36 +57,36 @@ class PodWriter(Protocol):
 
 
 class GangReconciler:
-    """Runs rounds while this replica is ``active``, after every change of the view."""
+    """Runs rounds while this replica is ``active``, after every change of the cluster state."""
 
     def __init__(
         self,
-        view: ClusterState,
+        cluster_state: ClusterState,
         planner: GangPlanner,
         writer: PodWriter,
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
-        intake: UpdateQueue | None = None,
+        updates: UpdateQueue | None = None,
     ) -> None:
         self.planned = 0
         self.failures = 0
-        self._view = view
+        self._cluster_state = cluster_state
         self._planner = planner
         self._writer = writer
         self._active = active
         self._waiting = 0
         self._unix_ns = unix_ns
-        self._intake = intake or UpdateQueue()
+        self._updates = updates or UpdateQueue()
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
 
     @property
     def waiting(self) -> int:
-        """How many gangs had pods without a place in the last round; 0 where another replica acts and counts."""
+        """How many gangs had pods without a reservation in the last round; 0 where another replica acts and counts."""
         return self._waiting if self._active() else 0
 
     def changed(self) -> None:
-        """Have another round soon."""
+        """Run another round soon."""
         self._changed.set()
 
     async def run(self) -> NoReturn:
@@ -105,7 +105,7 @@ class GangReconciler:
 
     async def run_round(self) -> Round:
         """Plan, and write what was planned; nothing, where this replica stopped being active meanwhile."""
-        async with self._intake.quiet():
+        async with self._updates.paused():
             result = await sliced(self._planner.steps(self._unix_ns()), self._active)
             if result is None:
                 self._planner.abandon()
@@ -113,33 +113,33 @@ class GangReconciler:
         self._waiting, self.planned = result.waiting, self.planned + result.planned
         if result.unfinished:
             self.changed()
-        for note in result.notes:
-            await sliced(self._say(note))
-        await asyncio.gather(_each(self._holds, result.holds), _each(self._ungate, result.gates))
+        for event in result.events:
+            await sliced(self._record(event))
+        await asyncio.gather(_each(self._write_gang, result.reservations), _each(self._ungate, result.gates))
         return result
 
-    async def _holds(self, writes: Sequence[ReservationPatch]) -> None:
-        """Write the holds of one gang."""
+    async def _write_gang(self, writes: Sequence[ReservationPatch]) -> None:
+        """Write the reservations of one gang."""
         stages = groupby(sorted(writes, key=_stage), key=_stage)
         executed = True
         for _, stage in stages:
             if executed:
-                executed = all(await _each(self._hold, stage))
+                executed = all(await _each(self._write_reservation, stage))
             else:
                 for write in stage:
-                    self._view.not_written(write.pod)
+                    self._cluster_state.not_written(write.pod)
 
-    async def _hold(self, write: ReservationPatch) -> bool:
-        """Write a hold, and return whether it is certain that this was executed."""
-        text = encode_reservation(write.hold) if write.hold is not None else None
+    async def _write_reservation(self, write: ReservationPatch) -> bool:
+        """Write a reservation, and return whether it is certain that this was executed."""
+        text = encode_reservation(write.reservation) if write.reservation is not None else None
         async with self._slots:
             if not self._active():
-                self._view.not_written(write.pod)
+                self._cluster_state.not_written(write.pod)
                 return False
             try:
-                self._view.written(await self._writer.hold(write.pod, text))
+                self._cluster_state.written(await self._writer.reserve(write.pod, text))
             except KubeError as error:
-                await self._look(write.pod, error)
+                await self._read_back(write.pod, error)
                 return False
             return True
 
@@ -148,34 +148,34 @@ class GangReconciler:
             if not self._active():
                 return
             try:
-                self._view.written(await self._writer.ungate(pod))
+                self._cluster_state.written(await self._writer.ungate(pod))
             except KubeError as error:
-                await self._look(pod, error)
+                await self._read_back(pod, error)
 
-    async def _look(self, pod: Pod, error: KubeError) -> None:
-        """After a write that failed, or may have: go by what the API server has, or else by what was known before."""
+    async def _read_back(self, pod: Pod, error: KubeError) -> None:
+        """Read a pod back whose write failed, or may have; where it cannot be read, what was known before holds."""
         self.failures += 1
         log.info("a gang's pod was not written", extra={"pod": pod.key, "why": str(error)})
         self.changed()
         if isinstance(error, NotFound):
             # The write was for this pod by name, so nothing has to be read: whoever has the name now is another pod.
-            self._view.take_pods(Deleted(pod))
+            self._cluster_state.take_pods(Deleted(pod))
             return
         try:
             found = await self._writer.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError:
-            self._view.not_written(pod)
+            self._cluster_state.not_written(pod)
             return
         if found is None or found.metadata.uid != pod.metadata.uid:
-            self._view.take_pods(Deleted(pod))
+            self._cluster_state.take_pods(Deleted(pod))
             return
-        self._view.written(found)
-        self._view.not_written(pod)
+        self._cluster_state.written(found)
+        self._cluster_state.not_written(pod)
 
-    def _say(self, note: PodEvent) -> Steps[None]:
-        log.info(note.message, extra={"reason": note.reason, "pods": len(note.pods)})
-        for pod in note.pods:
-            self._writer.record(pod, note.reason, note.message, warning=note.warning)
+    def _record(self, event: GangEvent) -> Steps[None]:
+        log.info(event.message, extra={"reason": event.reason, "pods": len(event.pods)})
+        for pod in event.pods:
+            self._writer.record(pod, event.reason, event.message, warning=event.warning)
             yield
 
 
@@ -202,4 +202,4 @@ def _stage(write: ReservationPatch) -> int:
     before = reservation_of(write.pod)
     if before is not None and before.first:
         return 0
-    return 1 if write.hold is not None and write.hold.first else 2
+    return 1 if write.reservation is not None and write.reservation.first else 2

@@ -1,4 +1,4 @@
-"""What a gang is at a moment: its pods that run, those that have a place kept for them, and those that have none."""
+"""What a gang is at a moment: its running pods, those with reserved GPUs, and those without a reservation."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gputile.core.scheduling.gang_refusal import lost_place
 from gputile.core.scheduling.gang_reservation import plan_problem
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, waits
 
-# A place that ends within this part of its time is given anew, before others can take it.
+# A reservation that ends within this part of its time is renewed, before others can take its GPUs.
 _RENEW_PART = 4
 _SECOND = 10**9
 _NEVER = 1 << 62
@@ -23,17 +23,18 @@ _NEVER = 1 << 62
 class Gang:
     """A gang, at a moment.
 
-    ``size`` is how many pods start together, 0 where nobody says. ``running`` counts pods that have started (see
-    ``gang_rules.started``). ``kept`` are unbound pods with a place that they may take; ``loose`` are those without one.
-    ``ending`` are those kept whose place is to be prolonged, or its end to be set right: what has begun is not moved.
+    ``size`` is how many pods start together, 0 where no label or PodGroup tells. ``running`` counts pods that have
+    started (see ``gang_rules.started``). ``reserved`` are unbound pods with a reservation that they may use;
+    ``unreserved`` are those without one. ``ending`` are reserved pods of a started plan, which is not moved: the end
+    of their reservation is to be put off, or set right.
     ``complete_at`` is when the newest unbound pod was created, Unix time in seconds.
     """
 
     name: GangName
     size: int
     running: int
-    kept: tuple[Pod, ...]
-    loose: tuple[Pod, ...]
+    reserved: tuple[Pod, ...]
+    unreserved: tuple[Pod, ...]
     priority: int
     oldest: str
     complete_at: float
@@ -41,23 +42,23 @@ class Gang:
 
     @property
     def needed(self) -> int:
-        """How many of the loose pods must get a place at once, if any is to get one."""
-        return needed_members(self.size, self.running + len(self.kept))
+        """How many of the unreserved pods must get a reservation at once, if any is to get one."""
+        return needed_members(self.size, self.running + len(self.reserved))
 
     @property
-    def short(self) -> bool:
-        """Whether the gang has not as many pods with a place as it needs; what is beyond that may wait for ever."""
-        return self.running + len(self.kept) < self.size
+    def below_min_member(self) -> bool:
+        """Whether fewer pods than start together run or have a reservation; pods beyond that may wait for ever."""
+        return self.running + len(self.reserved) < self.size
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         """Whether some of the pods that start together have started, and others, lost since, have not."""
-        return self.short and bool(self.running or self.kept)
+        return self.below_min_member and bool(self.running or self.reserved)
 
     @property
-    def turn(self) -> tuple[int, int, str, GangName]:
-        """Whose turn it is first: those that have begun, then by priority and age; last what is beyond the need."""
-        stage = 2 if not self.short else 0 if self.begun else 1
+    def queue_order(self) -> tuple[int, int, str, GangName]:
+        """The place in the queue: started gangs first, then by priority and age; last are pods beyond the need."""
+        stage = 2 if not self.below_min_member else 0 if self.started else 1
         return stage, -self.priority, self.oldest, self.name
 
 
@@ -65,14 +66,15 @@ class Gang:
 class _Seen:
     """A gang as it was found, and what that depended on.
 
-    ``from_ns`` to ``until_ns`` nothing changes by time alone, in nanoseconds. ``holds``: places were looked at.
+    From ``from_ns`` to ``until_ns`` (nanoseconds) nothing changes by time alone. ``has_reservations`` tells whether it
+    depends on reservations.
     """
 
     gang: Gang | None
     revision: int
     groups_read: int
     position: int
-    holds: bool
+    has_reservations: bool
     from_ns: int
     until_ns: int
 
@@ -80,13 +82,13 @@ class _Seen:
 class Gangs:
     """The gangs that have unbound pods; only those are looked at again about which something may have changed."""
 
-    def __init__(self, view: ClusterState) -> None:
-        self._view = view
+    def __init__(self, cluster_state: ClusterState) -> None:
+        self._cluster_state = cluster_state
         self._seen: dict[GangName, _Seen] = {}
 
     def look(self) -> Generator[None, None, list[Gang]]:
-        """Return, in steps, the gangs in the order of their turns."""
-        waiting = self._view.roster.waiting()
+        """Return, in steps, the gangs in the order of the queue."""
+        waiting = self._cluster_state.members.waiting()
         for name in self._seen.keys() - set(waiting):
             del self._seen[name]
         found = []
@@ -97,46 +99,46 @@ class Gangs:
             if seen.gang is not None:
                 found.append(seen.gang)
             yield
-        return sorted(found, key=lambda gang: gang.turn)
+        return sorted(found, key=lambda gang: gang.queue_order)
 
     def _is_stale(self, name: GangName, seen: _Seen) -> bool:
-        view = self._view
-        if (seen.revision, seen.groups_read) != (view.roster.revision(name), view.groups_read):
+        cluster_state = self._cluster_state
+        if (seen.revision, seen.groups_read) != (cluster_state.members.revision(name), cluster_state.groups_read):
             return True
-        # Places are lost by what happens to their nodes and cards, and with time.
-        moved = seen.position != view.ledger.changes.position
-        return seen.holds and (moved or not seen.from_ns <= view.now_ns < seen.until_ns)
+        # Reservations are lost by what happens to their nodes and GPUs, and with time.
+        moved = seen.position != cluster_state.ledger.changes.position
+        return seen.has_reservations and (moved or not seen.from_ns <= cluster_state.now_ns < seen.until_ns)
 
     def _look_at(self, name: GangName) -> Generator[None, None, _Seen]:
-        view, now_ns = self._view, self._view.now_ns
-        pods = view.roster.pods(name)
-        gang = yield from _gang(view, name, pods)
-        whole = view.ledger.configuration.gangs.hold_seconds * _SECOND
-        ends = [end for pod in pods if (end := view.hold_end(pod.metadata.uid))]
-        turns = (end - part for end in ends for part in (0, whole // _RENEW_PART, whole + whole // _RENEW_PART))
+        cluster_state, now_ns = self._cluster_state, self._cluster_state.now_ns
+        pods = cluster_state.members.pods(name)
+        gang = yield from _gang(cluster_state, name, pods)
+        whole = cluster_state.ledger.configuration.gangs.hold_seconds * _SECOND
+        ends = [end for pod in pods if (end := cluster_state.reservation_end(pod.metadata.uid))]
+        times = (end - part for end in ends for part in (0, whole // _RENEW_PART, whole + whole // _RENEW_PART))
         return _Seen(
             gang,
-            view.roster.revision(name),
-            view.groups_read,
-            view.ledger.changes.position,
+            cluster_state.members.revision(name),
+            cluster_state.groups_read,
+            cluster_state.ledger.changes.position,
             bool(ends),
             now_ns,
-            min((turn for turn in turns if turn > now_ns), default=_NEVER),
+            min((queue_order for queue_order in times if queue_order > now_ns), default=_NEVER),
         )
 
 
-def _gang(view: ClusterState, name: GangName, pods: Sequence[Pod]) -> Generator[None, None, Gang | None]:
+def _gang(cluster_state: ClusterState, name: GangName, pods: Sequence[Pod]) -> Generator[None, None, Gang | None]:
     waiting = [pod for pod in pods if waits(pod)]
     if not waiting:
         return None
     yield
     running = started(pods)
-    size = gang_size(name, pods, view.groups or {})
-    kept = (yield from _kept(view, waiting, running)) if size else set()
+    size = gang_size(name, pods, cluster_state.groups or {})
+    reserved = (yield from _reserved(cluster_state, waiting, running)) if size else set()
     ending: list[Pod] = []
     for pod in waiting:
         yield
-        if pod.metadata.uid in kept and _lasting(view, pod) is None:
+        if pod.metadata.uid in reserved and _valid_reservation(cluster_state, pod) is None:
             ending.append(pod)
     created = [_unix(pod.metadata.creation_timestamp) for pod in waiting]
     yield
@@ -144,8 +146,8 @@ def _gang(view: ClusterState, name: GangName, pods: Sequence[Pod]) -> Generator[
         name=name,
         size=size,
         running=len(running),
-        kept=tuple(pod for pod in waiting if pod.metadata.uid in kept),
-        loose=tuple(pod for pod in waiting if pod.metadata.uid not in kept),
+        reserved=tuple(pod for pod in waiting if pod.metadata.uid in reserved),
+        unreserved=tuple(pod for pod in waiting if pod.metadata.uid not in reserved),
         priority=queue_priority(waiting),
         oldest=min(pod.metadata.creation_timestamp or "" for pod in waiting),
         complete_at=max(created),
@@ -153,82 +155,90 @@ def _gang(view: ClusterState, name: GangName, pods: Sequence[Pod]) -> Generator[
     )
 
 
-def _kept(view: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]) -> Generator[None, None, set[str]]:
-    """Return, in steps, the UIDs of the pods that may take the place that is kept for them.
+def _reserved(
+    cluster_state: ClusterState, waiting: Sequence[Pod], running: Sequence[Pod]
+) -> Generator[None, None, set[str]]:
+    """Return, in steps, the UIDs of the pods that may use their reservation.
 
-    That is the rule of the extender (``scheduling.claim``): all places of a plan, or those of one that has begun. The
-    latter are kept to their end while they are sound: with one of them lost, the others could not be given anew.
+    That is the rule of the extender (``gang_reservation.claim``): all reservations of a plan, or those of a started
+    one. The latter stay until they end while they are valid: with one of them lost, the others could not be made anew.
     """
-    begun: set[str] = set()
+    started_plans: set[str] = set()
     for pod in running:
         yield
-        if (hold := reservation_of(pod)) is not None:
-            begun.add(hold.plan)
+        if (reservation := reservation_of(pod)) is not None:
+            started_plans.add(reservation.plan)
     plans: dict[str, list[tuple[Pod, Reservation]]] = {}
     for pod in waiting:
         yield
-        hold = view.hold(pod)
-        if hold is None:
+        reservation = cluster_state.reservation(pod)
+        if reservation is None:
             continue
-        if _lasting(view, pod) or (hold.plan in begun and (yield from _still_fits(view, pod, hold))):
-            plans.setdefault(hold.plan, []).append((pod, hold))
-    kept: set[str] = set()
+        if _valid_reservation(cluster_state, pod) or (
+            reservation.plan in started_plans and (yield from _still_fits(cluster_state, pod, reservation))
+        ):
+            plans.setdefault(reservation.plan, []).append((pod, reservation))
+    reserved: set[str] = set()
     for plan, places in plans.items():
         sound: list[str] = []
-        held_up: bool | None = None
-        for pod, hold in places:
+        plan_waits: bool | None = None
+        for pod, reservation in places:
             yield
-            if not _there(view, pod, hold):
+            if not _there(cluster_state, pod, reservation):
                 continue
-            if hold.allocation is not None:
-                if held_up is None:  # it is the same for all pods of the plan whose own place is there
-                    held_up = yield from _held_up(view, pod)
-                if held_up:
+            if reservation.allocation is not None:
+                if plan_waits is None:  # it is the same for all pods of the plan whose own place is there
+                    plan_waits = yield from _plan_waits(cluster_state, pod)
+                if plan_waits:
                     continue
             sound.append(pod.metadata.uid)
-        if plan in begun or (len(sound) == len(places) >= max(hold.pods for _, hold in places)):
-            kept.update(sound)
-    return kept
+        if plan in started_plans or (len(sound) == len(places) >= max(reservation.pods for _, reservation in places)):
+            reserved.update(sound)
+    return reserved
 
 
-def place_lasts(view: ClusterState, pod: Pod) -> bool:
-    """Return whether the place that is kept for a pod is still its own, and does not end soon, nor far too late."""
-    hold = _lasting(view, pod)
-    return hold is not None and _there(view, pod, hold)
+def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
+    """Return whether a pod's reservation is still its own, and ends neither soon nor far too late."""
+    reservation = _valid_reservation(cluster_state, pod)
+    return reservation is not None and _there(cluster_state, pod, reservation)
 
 
-def _lasting(view: ClusterState, pod: Pod) -> Reservation | None:
-    whole = view.ledger.configuration.gangs.hold_seconds * 10**9
+def _valid_reservation(cluster_state: ClusterState, pod: Pod) -> Reservation | None:
+    whole = cluster_state.ledger.configuration.gangs.hold_seconds * 10**9
     margin = whole // _RENEW_PART
-    hold = view.hold(pod)
+    reservation = cluster_state.reservation(pod)
     # One that ends later than any should was written while a clock was wrong.
-    return hold if hold is not None and margin < hold.expires_ns - view.now_ns <= whole + margin else None
+    return (
+        reservation
+        if reservation is not None and margin < reservation.expires_ns - cluster_state.now_ns <= whole + margin
+        else None
+    )
 
 
-def _still_fits(view: ClusterState, pod: Pod, hold: Reservation) -> Steps[bool]:
-    """Return, in steps, whether kube-scheduler's own checks let the pod go where its place is."""
-    predicates = view.ground().predicates
+def _still_fits(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> Steps[bool]:
+    """Return, in steps, whether kube-scheduler's own checks let the pod go where its reservation is."""
+    predicates = cluster_state.placement().predicates
     counted = predicates.remove(pod.metadata.uid)
     try:
-        return (yield from predicates.reason(pod, hold.node)) is None
+        return (yield from predicates.reason(pod, reservation.node)) is None
     finally:
         if counted:
             predicates.place(pod, counted)
 
 
-def _there(view: ClusterState, pod: Pod, hold: Reservation) -> bool:
-    if hold.allocation is None:
-        return hold.node in view.nodes
-    booking = view.ledger.booking(pod.metadata.uid)
-    if booking is None or not booking.tentative or booking.plan != hold.plan:
+def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
+    if reservation.allocation is None:
+        return reservation.node in cluster_state.nodes
+    booking = cluster_state.ledger.booking(pod.metadata.uid)
+    if booking is None or not booking.tentative or booking.plan != reservation.plan:
         return False
-    return lost_place(view.ledger, booking) is None
+    return lost_place(cluster_state.ledger, booking) is None
 
 
-def _held_up(view: ClusterState, pod: Pod) -> Steps[bool]:
-    """Return, in steps, whether the place is one of a plan that may not start."""
-    booking = view.ledger.booking(pod.metadata.uid)
-    return booking is not None and (yield from plan_problem(view.ledger, booking)) is not None
+def _plan_waits(cluster_state: ClusterState, pod: Pod) -> Steps[bool]:
+    """Return, in steps, whether the reservation belongs to a plan that may not start."""
+    booking = cluster_state.ledger.booking(pod.metadata.uid)
+    return booking is not None and (yield from plan_problem(cluster_state.ledger, booking)) is not None
 
 
 def _unix(timestamp: str | None) -> float:

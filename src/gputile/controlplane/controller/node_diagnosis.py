@@ -1,6 +1,6 @@
 """What is wrong with a GPU node that its own agent cannot tell, because it is not there, or is not heard.
 
-The agent itself says what it holds back or refuses (modes, units, cards, drivers). Where it is silent nobody speaks:
+The agent itself says what it holds back or refuses (modes, units, GPUs, drivers). Where it is silent nobody speaks:
 its inventory stays on the node, while the kubelet, which noticed that the device plugin is gone, offers nothing.
 That is seen from the Node object alone, without any clock of the agent's.
 """
@@ -48,7 +48,7 @@ def diagnose(node: Node, configuration: Configuration) -> NodeDiagnosis | None:
 
 
 def _has_spoken(node: Node) -> bool:
-    """Return whether an agent tells the node's conditions: it leaves out the inventory where others hand out cards."""
+    """Return whether an agent tells the node's conditions: it leaves out the inventory where others hand out GPUs."""
     return any(c.type.startswith(CONDITION_PREFIX) and c.type != AGENT_SILENT for c in node.status.conditions)
 
 

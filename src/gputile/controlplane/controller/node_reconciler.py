@@ -26,7 +26,7 @@ class NodeWriter(Protocol):
 
 
 class NodeReconciler:
-    """Works on nodes one at a time; ``nodes`` is the current view, ``active`` whether this replica may write."""
+    """Reconciles nodes; ``node`` returns one as it is known, ``active`` whether this replica may write."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class NodeReconciler:
         self._active = active
         self._monotonic = monotonic
         self._now = now
-        self._since: dict[str, float] = {}  # node -> when something that may pass was found first
+        self._since: dict[str, float] = {}  # node -> when a diagnosis that may pass was made first
 
     async def work(self, name: str) -> None:
         """Bring one node in order.
@@ -61,7 +61,7 @@ class NodeReconciler:
             return
         try:
             await self._taint(node)
-            await self._tell(node)
+            await self._write_condition(node)
         except NotFound:
             return  # gone meanwhile: the watch will tell
 
@@ -77,9 +77,9 @@ class NodeReconciler:
             return
         self.tainted += 1
 
-    async def _tell(self, node: Node) -> None:
+    async def _write_condition(self, node: Node) -> None:
         name = node.metadata.name
-        found = self._lasting(name, diagnose(node, self._configuration))
+        found = self._persistent(name, diagnose(node, self._configuration))
         patch = condition_patch(node, found, self._now())
         if patch is None:
             return
@@ -87,14 +87,14 @@ class NodeReconciler:
         if found is not None:
             self._writer.record(node, found.reason, found.message, warning=True)
 
-    def _lasting(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
-        """Return a finding once it has lasted: while an agent starts or a mode changes, nothing is offered either."""
+    def _persistent(self, name: str, found: NodeDiagnosis | None) -> NodeDiagnosis | None:
+        """Return a diagnosis once it persists: while an agent starts or a mode changes, nothing is offered either."""
         if found is None or found.at_once:
             self._since.pop(name, None)
             return found
-        patience = self._configuration.controller.agent_silent_seconds
+        timeout = self._configuration.controller.agent_silent_seconds
         since = self._since.setdefault(name, self._monotonic())
-        left = since + patience - self._monotonic()
+        left = since + timeout - self._monotonic()
         if left <= 0:
             return found
         self.queue.add_later(name, left + 0.1)

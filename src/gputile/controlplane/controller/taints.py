@@ -28,7 +28,7 @@ JsonPatch = list[dict[str, Any]]
 def is_gpu_node(node: Node) -> bool:
     """Return whether gputile serves GPUs on the node, now or as soon as something there is mended.
 
-    A node whose whole cards another device plugin offers is not gputile's to taint.
+    A node whose whole GPUs another device plugin offers is not gputile's to taint.
     """
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     if text is not None:

@@ -1,6 +1,6 @@
-"""News of the cluster on their way to the view: in the order in which they came, and never while somebody looks at it.
+"""Updates of the cluster state, applied in the order in which they came, and never while somebody looks at it.
 
-A round of planning takes many slices of the event loop, and a list of the whole cluster does too. News that come
+A round of planning takes many slices of the event loop, and a list of the whole cluster does too. Updates that come
 meanwhile wait: as many as the watches deliver in that time.
 """
 
@@ -15,7 +15,7 @@ from gputile.core.placement.steps import Steps
 
 
 class UpdateQueue:
-    """Takes one piece of news after the other; each is the steps that tell it to the view."""
+    """Applies one update after the other; each is a generator of the steps that apply it."""
 
     def __init__(self) -> None:
         self._waiting: deque[Steps[None]] = deque()
@@ -27,14 +27,14 @@ class UpdateQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, news: Steps[None]) -> None:
-        """Have news taken soon."""
-        self._waiting.append(news)
+    def put(self, update: Steps[None]) -> None:
+        """Have an update applied soon."""
+        self._waiting.append(update)
         self._empty.clear()
         self._filled.set()
 
     async def run(self) -> NoReturn:
-        """Take news until cancelled."""
+        """Apply updates until cancelled."""
         while True:
             await self._filled.wait()
             async with self._busy:
@@ -42,13 +42,13 @@ class UpdateQueue:
             self._filled.clear()
             self._empty.set()
 
-    async def settle(self) -> None:
-        """Wait until all news that have come are taken."""
+    async def drained(self) -> None:
+        """Wait until all updates that have come are applied."""
         await self._empty.wait()
 
     @asynccontextmanager
-    async def quiet(self) -> AsyncIterator[None]:
-        """Keep news waiting for as long as the context lasts."""
+    async def paused(self) -> AsyncIterator[None]:
+        """Keep updates waiting for as long as the context lasts."""
         async with self._busy:
             yield
 

@@ -69,11 +69,11 @@ class Bench:
 
 
 def placed(result: Round) -> list[str]:
-    return sorted(w.pod.metadata.name for gang in result.holds for w in gang if w.hold is not None)
+    return sorted(w.pod.metadata.name for gang in result.reservations for w in gang if w.reservation is not None)
 
 
 def said(result: Round) -> dict[str, str]:
-    return {note.pods[0].metadata.labels.get(GANG_NAME_LABEL, "?"): note.reason for note in result.notes}
+    return {note.pods[0].metadata.labels.get(GANG_NAME_LABEL, "?"): note.reason for note in result.events}
 
 
 def test_gates_go_only_after_all_places_are_written() -> None:
@@ -83,7 +83,7 @@ def test_gates_go_only_after_all_places_are_written() -> None:
     assert placed(first) == ["g-0", "g-1"]
     assert not first.gates
     second = bench.round()
-    assert not second.holds
+    assert not second.reservations
     assert sorted(each.metadata.name for each in second.gates) == ["g-0", "g-1"]
 
 
@@ -122,7 +122,7 @@ def test_a_gang_that_can_never_fit_closes_nothing() -> None:
     result = bench.round(9999)
     assert placed(result) == ["small-0"]
     assert said(result) == {"huge": "GangTooLarge", "small": "GangPlanned"}
-    assert "the empty cluster has room for 4" in next(n.message for n in result.notes if n.reason == "GangTooLarge")
+    assert "the empty cluster has room for 4" in next(n.message for n in result.events if n.reason == "GangTooLarge")
     bench.view.take_nodes(Applied(node("more")))
     assert len(placed(bench.round(9999))) == 5, "a node came"
 
@@ -131,7 +131,7 @@ def test_what_was_said_is_not_said_again() -> None:
     bench = Bench(cards=1)
     bench.gang("g", 2)
     assert said(bench.round()) == {"g": "GangTooLarge"}
-    assert not bench.round().notes
+    assert not bench.round().events
 
 
 def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
@@ -139,7 +139,7 @@ def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
     bench.gang("g", 2)
     bench.view.take_pods(Applied(member("g", 1, 2, version="2", gates=("other.example.com/gate",))))
     result = bench.round(6)
-    assert not result.holds
+    assert not result.reservations
     assert said(result) == {"g": "GangIncomplete"}
 
 
@@ -149,7 +149,7 @@ def test_pods_that_are_going_do_not_stand_in_for_their_successors() -> None:
     for i in range(2):
         bench.view.take_pods(Applied(member("old", i, 2, node="elsewhere", deleted=BORN, labels=_labels("g", 2))))
     bench.view.take_pods(Applied(member("new", 0, 2, labels=_labels("g", 2))))
-    assert not bench.round().holds
+    assert not bench.round().reservations
     bench.view.take_pods(Applied(member("new", 1, 2, labels=_labels("g", 2))))
     assert placed(bench.round()) == ["new-0", "new-1"]
 
@@ -160,15 +160,15 @@ def test_pods_of_an_earlier_run_that_succeeded_do_not_count() -> None:
         done = member("old", i, 2, node="n", phase="Succeeded", labels=_labels("g", 2))
         bench.view.take_pods(Applied(done))
     bench.view.take_pods(Applied(member("new", 0, 2, labels=_labels("g", 2))))
-    assert not bench.round().holds
+    assert not bench.round().reservations
 
 
 def test_a_pod_group_says_the_size() -> None:
     bench, labels = Bench(), {POD_GROUP_LABEL: "job"}
     bench.gang("job", 2, labels=labels)
-    assert "the cluster has no PodGroups" in bench.round().notes[0].message
+    assert "the cluster has no PodGroups" in bench.round().events[0].message
     bench.view.take_groups(Replaced([]))
-    assert "PodGroup default/job does not exist" in bench.round().notes[0].message
+    assert "PodGroup default/job does not exist" in bench.round().events[0].message
     group = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(2))
     bench.view.take_groups(Applied(group))
     assert placed(bench.round()) == ["job-0", "job-1"]
@@ -183,8 +183,8 @@ def test_a_pod_group_without_a_valid_size_starts_nothing(least: int) -> None:
     bench.gang("job", 2, labels={POD_GROUP_LABEL: "job"})
     bench.view.take_groups(Applied(PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(least))))
     found = bench.round()
-    assert not found.holds
-    assert "its spec.minMember is not 1 or more" in found.notes[0].message
+    assert not found.reservations
+    assert "its spec.minMember is not 1 or more" in found.events[0].message
 
 
 def test_old_news_of_a_pod_is_no_news() -> None:
