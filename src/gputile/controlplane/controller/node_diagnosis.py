@@ -20,7 +20,7 @@ from gputile.core.devices.inventory import Inventory, InventoryError, decode_inv
 
 @dataclass(frozen=True, slots=True)
 class NodeDiagnosis:
-    """What is wrong: a reason in CamelCase, and a sentence. ``at_once`` is it that no patience would mend."""
+    """What is wrong: a reason in CamelCase, and a sentence. ``at_once``: report now; waiting cannot clear it."""
 
     reason: str
     message: str

@@ -91,7 +91,7 @@ class Relay:
             return
         if pending.tries == MOST_TRIES:
             log.error("%s of %s is given up: no agent has survived it", pending.call.method, pending.call.resource)
-            error = RefusedError(grpc.StatusCode.UNAVAILABLE, "the agent of this node dies of this call")
+            error = RefusedError(grpc.StatusCode.UNAVAILABLE, "this call crashes the node's agent")
             pending.answer.set_exception(error)
             return
         pending.tries += 1

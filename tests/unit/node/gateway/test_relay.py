@@ -117,7 +117,7 @@ def test_a_call_that_agents_die_of_is_given_up() -> None:
             await agents.hear(await agents.next())
             agents.relay.disconnect()
         await agents.next()
-        with pytest.raises(RefusedError, match="dies of this call"):
+        with pytest.raises(RefusedError, match="this call crashes the node's agent"):
             await asked
 
     with_agents(work)

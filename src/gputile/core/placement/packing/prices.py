@@ -22,8 +22,7 @@ Float64 = npt.NDArray[np.float64]
 CARD = 1000
 """Shares and remnants are in thousandths of a card."""
 SELECTIVE = 2.5
-"""How many times the CPU it has a node is taken to have: it may choose among the pods that come, and take those that
-need less."""
+"""Assumed CPU overcommit factor: a node may choose among the pods that come, and take those that need less."""
 _QUANTILE = 0.1
 _USED_WELL = 0.5
 CPU_GRAIN = 100

@@ -382,9 +382,9 @@ class AllocationState:
         return holding if len(kept) == len(holding.parts) else msgspec.structs.replace(holding, parts=kept)
 
     def _in_use(self, ids: Iterable[str], resource: str, uid: str, candidate: ContainerCandidate | None) -> set[str]:
-        """Return those of ``ids``, and others, that are no free ones to a container, whatever the kubelet believes.
+        """Return IDs that this container may not use, even if the kubelet calls them free; others may be among them.
 
-        An init container may have what others of its pod have: they take it over, or it does not run again.
+        An init container may use IDs of its pod's other containers: they take them over, or it does not run again.
         """
         own = candidate.container if candidate else ""
         apart = not _is_init(candidate)

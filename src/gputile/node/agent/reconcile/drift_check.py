@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
 LIST_WITHIN_S = 2.0
 SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
-LASTS_S = 5.0  # what is complained of has been so for as long: the list and the pods are not of one moment
+LASTS_S = 5.0  # report only differences that persist this long: list and pods are read at different moments
 
 
 class DriftCheck:
