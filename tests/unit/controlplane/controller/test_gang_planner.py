@@ -176,9 +176,10 @@ def test_a_pod_group_says_the_size() -> None:
     assert not bench.round().gates, "a gang of unknown size goes no further"
 
 
+@pytest.mark.requirement("M13")
 @pytest.mark.parametrize("least", [0, -1])
 def test_a_pod_group_without_a_valid_size_starts_nothing(least: int) -> None:
-    """The simulator says the same: what is not 1 or more is no size (M13)."""
+    """The simulator says the same: what is not 1 or more is no size."""
     bench = Bench()
     bench.gang("job", 2, labels={POD_GROUP_LABEL: "job"})
     bench.view.take_groups(Applied(PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(least))))

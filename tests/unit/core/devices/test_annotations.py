@@ -254,8 +254,9 @@ def test_whole_cards_carry_the_ledgers_entry_alone() -> None:
     assert list(annotations) == ["gputile.io/allocation"]
 
 
+@pytest.mark.requirement("B1")
 def test_the_texts_of_annotations_are_those_of_version_1_byte_by_byte() -> None:
-    """Clusters carry such texts: a node or pod that was written to by an older gputile reads the same (B1)."""
+    """Clusters carry such texts: a node or pod that was written to by an older gputile reads the same."""
     shares = (CardShare("GPU-a", 0, 1024, 5), CardShare("GPU-b", 3, 2048))
     allocation = Allocation(shares, {"main": shares[:1]}, 1024, mode="core_mem", assumed_ns=7)
     allocation_text = (
