@@ -35,9 +35,9 @@ CONNECTIONS = 48
 # Sends parts of messages too: what does not fit into the kernel is cut anywhere.
 FLOOD = """
 import select, socket, sys
-from gputile.node.arbiter.protocol import Kind, Message
+from gputile.node.arbiter.protocol import MessageKind, Message
 path, number, start = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
-data = Message(Kind.BUSY, turn=1).encode() * 6000
+data = Message(MessageKind.BUSY, turn=1).encode() * 6000
 left = {}
 for _ in range(number):
     peer = socket.socket(socket.AF_UNIX)
