@@ -35,6 +35,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(secrets.randbits(64))
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run tests that are coroutines, marked ``anyio``, on asyncio: an event loop of its own for each test."""
+    return "asyncio"
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Say how chance chose, where something failed: the same seed chooses the same again."""
     if terminalreporter.stats.get("failed"):

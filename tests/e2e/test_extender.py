@@ -1,6 +1,5 @@
 """The extender on a real kube-scheduler: cards, reasons, models."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -281,35 +280,33 @@ def test_what_if_starts_from_the_live_cluster(cluster: ControlPlane, namespace: 
     assert set(bound(pods_in(cluster, namespace))) == {"there"}
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("B1")
-def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlPlane, namespace: str) -> None:
+async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlPlane, namespace: str) -> None:
     """However late the API server comes to it; with no more rights than the extender has."""
     body = pod_body("late", {GPU_MEMORY: 1}, schedulerName="nobody")
     created = cluster.api.post(f"/api/v1/namespaces/{namespace}/pods", body)
     first, uid = created["metadata"]["resourceVersion"], created["metadata"]["uid"]
     access = load_access(cluster.kubeconfig(SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS))
 
-    async def work() -> None:
-        async with Connection(access) as connection:
-            real = ApiServerPodBinder(connection, lambda: True)
-            decision = Decision("t4", (), None)
-            late = decision.binding(namespace, "late", uid, first)
-            fenced = await real.fence(namespace, "late")
-            assert fenced is not None
-            assert fenced.metadata.resource_version != first
-            with pytest.raises(Conflict):
-                await real.bind(late)
-            found = await real.pod(namespace, "late")
-            assert found is not None
-            assert found.spec.node_name == ""
-            assert "late" in [pod.metadata.name for pod in await real.unbound()]
-            await real.bind(decision.binding(namespace, "late", uid, found.metadata.resource_version))
-            bound_since = await real.fence(namespace, "late")
-            assert bound_since is not None
-            assert bound_since.spec.node_name == "t4"
-            assert "late" not in [pod.metadata.name for pod in await real.unbound()]
-
-    asyncio.run(work())
+    async with Connection(access) as connection:
+        real = ApiServerPodBinder(connection, lambda: True)
+        decision = Decision("t4", (), None)
+        late = decision.binding(namespace, "late", uid, first)
+        fenced = await real.fence(namespace, "late")
+        assert fenced is not None
+        assert fenced.metadata.resource_version != first
+        with pytest.raises(Conflict):
+            await real.bind(late)
+        found = await real.pod(namespace, "late")
+        assert found is not None
+        assert found.spec.node_name == ""
+        assert "late" in [pod.metadata.name for pod in await real.unbound()]
+        await real.bind(decision.binding(namespace, "late", uid, found.metadata.resource_version))
+        bound_since = await real.fence(namespace, "late")
+        assert bound_since is not None
+        assert bound_since.spec.node_name == "t4"
+        assert "late" not in [pod.metadata.name for pod in await real.unbound()]
 
 
 def test_sigterm_ends_the_extender_in_order(cluster: ControlPlane) -> None:

@@ -46,56 +46,53 @@ class Incumbent:
         self.story.append(f"{self.unit} ends")
 
 
-def test_the_next_begins_when_the_last_answer_of_the_one_before_is_given() -> None:
+@pytest.mark.anyio
+async def test_the_next_begins_when_the_last_answer_of_the_one_before_is_given() -> None:
     """No Binding is under way while the next lists the cluster: it would not see it."""
     story = list[str]()
 
-    async def scenario() -> None:
-        answering = asyncio.Event()
-        reloader = ConfigReloader(lambda each: Incumbent(each, story, answering), LARGE)
-        work = asyncio.create_task(reloader.run())
-        transport = httpx.ASGITransport(app=reloader)
-        async with httpx.AsyncClient(transport=transport, base_url="http://extender") as client:
-            await until(lambda: story == ["1GiB begins"])
-            slow = asyncio.create_task(client.get("/"))
-            await until(lambda: "1GiB asked" in story)
-            reloader.take(SMALL)
-            await asyncio.sleep(0)
-            refused = await client.get("/")
-            assert (refused.status_code, refused.text) == (503, "one configuration follows another")
-            assert (await client.get("/readyz")).status_code == 503
-            assert (await client.get("/healthz")).status_code == 200, "it lives, and is not to be started anew"
-            answering.set()
-            assert (await slow).text == "1GiB"
-            await until(lambda: story[-1] == "128MiB begins")
-            assert (await client.get("/")).text == "128MiB"
-            reloader.stop()
-            await work
-
-    asyncio.run(scenario())
+    answering = asyncio.Event()
+    reloader = ConfigReloader(lambda each: Incumbent(each, story, answering), LARGE)
+    work = asyncio.create_task(reloader.run())
+    transport = httpx.ASGITransport(app=reloader)
+    async with httpx.AsyncClient(transport=transport, base_url="http://extender") as client:
+        await until(lambda: story == ["1GiB begins"])
+        slow = asyncio.create_task(client.get("/"))
+        await until(lambda: "1GiB asked" in story)
+        reloader.take(SMALL)
+        await asyncio.sleep(0)
+        refused = await client.get("/")
+        assert (refused.status_code, refused.text) == (503, "one configuration follows another")
+        assert (await client.get("/readyz")).status_code == 503
+        assert (await client.get("/healthz")).status_code == 200, "it lives, and is not to be started anew"
+        answering.set()
+        assert (await slow).text == "1GiB"
+        await until(lambda: story[-1] == "128MiB begins")
+        assert (await client.get("/")).text == "128MiB"
+        reloader.stop()
+        await work
     assert story == [
         *("1GiB begins", "1GiB asked", "1GiB answers", "1GiB ends"),
         *("128MiB begins", "128MiB asked", "128MiB answers", "128MiB ends"),
     ]
 
 
-def test_what_changes_while_one_follows_another_is_not_lost() -> None:
+@pytest.mark.anyio
+async def test_what_changes_while_one_follows_another_is_not_lost() -> None:
     story = list[str]()
 
-    async def scenario() -> None:
-        reloader = ConfigReloader(lambda each: Incumbent(each, story, asyncio.Event()), LARGE)
-        work = asyncio.create_task(reloader.run())
-        await until(lambda: story == ["1GiB begins"])
-        for configuration in (SMALL, Configuration(gpu_memory_unit="256MiB")):
-            reloader.take(configuration)
-        await until(lambda: story[-1] == "256MiB begins")
-        reloader.stop()
-        await work
-
-    asyncio.run(scenario())
+    reloader = ConfigReloader(lambda each: Incumbent(each, story, asyncio.Event()), LARGE)
+    work = asyncio.create_task(reloader.run())
+    await until(lambda: story == ["1GiB begins"])
+    for configuration in (SMALL, Configuration(gpu_memory_unit="256MiB")):
+        reloader.take(configuration)
+    await until(lambda: story[-1] == "256MiB begins")
+    reloader.stop()
+    await work
 
 
-def test_what_the_one_before_has_seen_is_not_kept() -> None:
+@pytest.mark.anyio
+async def test_what_the_one_before_has_seen_is_not_kept() -> None:
     """Although a whole list was taken out of garbage collection, and an extender's parts refer to each other."""
     earlier: list[weakref.ref[Incumbent]] = []
 
@@ -116,27 +113,25 @@ def test_what_the_one_before_has_seen_is_not_kept() -> None:
         await work
 
     try:
-        asyncio.run(scenario())
+        await scenario()
     finally:
         gc.unfreeze()
 
 
-def test_who_never_reads_the_metrics_holds_up_no_change() -> None:
+@pytest.mark.anyio
+async def test_who_never_reads_the_metrics_holds_up_no_change() -> None:
     """Any pod that reaches the health port may ask, and then take nothing of the answer."""
     story = list[str]()
 
-    async def scenario() -> None:
-        reloader = ConfigReloader(lambda each: Incumbent(each, story, asyncio.Event(), "/metrics"), LARGE)
-        work = asyncio.create_task(reloader.run())
-        transport = httpx.ASGITransport(app=reloader)
-        async with httpx.AsyncClient(transport=transport, base_url="http://extender") as client:
-            await until(lambda: story == ["1GiB begins"])
-            slow = asyncio.create_task(client.get("/metrics"))
-            await until(lambda: "1GiB asked" in story)
-            reloader.take(SMALL)
-            await until(lambda: story[-1] == "128MiB begins", 60)
-            slow.cancel()
-            reloader.stop()
-            await work
-
-    asyncio.run(scenario())
+    reloader = ConfigReloader(lambda each: Incumbent(each, story, asyncio.Event(), "/metrics"), LARGE)
+    work = asyncio.create_task(reloader.run())
+    transport = httpx.ASGITransport(app=reloader)
+    async with httpx.AsyncClient(transport=transport, base_url="http://extender") as client:
+        await until(lambda: story == ["1GiB begins"])
+        slow = asyncio.create_task(client.get("/metrics"))
+        await until(lambda: "1GiB asked" in story)
+        reloader.take(SMALL)
+        await until(lambda: story[-1] == "128MiB begins", 60)
+        slow.cancel()
+        reloader.stop()
+        await work

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -38,18 +39,17 @@ class Scene:
         self.story.append("lists")
 
 
-def on_stage(work: Callable[[Scene], Awaitable[None]]) -> None:
-    async def main() -> None:
-        server = FakeApiServer()
-        server.put(LEASES, LEASE)
-        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
-            await work(Scene(server, connection))
-
-    asyncio.run(main())
+@asynccontextmanager
+async def on_stage() -> AsyncIterator[Scene]:
+    server = FakeApiServer()
+    server.put(LEASES, LEASE)
+    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+        yield Scene(server, connection)
 
 
-def test_after_a_lapse_everything_is_looked_at_again_without_a_new_list() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_after_a_lapse_everything_is_looked_at_again_without_a_new_list() -> None:
+    async with on_stage() as scene:
         await scene.election.lead()
         await scene.election.lead()
         assert scene.story == ["lists", "leads"]
@@ -63,13 +63,12 @@ def test_after_a_lapse_everything_is_looked_at_again_without_a_new_list() -> Non
         assert scene.election.leads()
         assert scene.story == ["lists", "leads", "leads"]
 
-    on_stage(work)
 
-
-def test_a_lease_that_was_deleted_and_made_anew_is_another_one() -> None:
+@pytest.mark.anyio
+async def test_a_lease_that_was_deleted_and_made_anew_is_another_one() -> None:
     """Its count of holders begins anew, and may come to the same number: another replica may have acted meanwhile."""
 
-    async def work(scene: Scene) -> None:
+    async with on_stage() as scene:
         await scene.election.lead()
         before = scene.lease.term
         scene.time += LEASE_S
@@ -80,14 +79,14 @@ def test_a_lease_that_was_deleted_and_made_anew_is_another_one() -> None:
         assert scene.lease.term[1] == before[1], "the same number of another Lease"
         assert scene.story == ["lists", "leads", "lists", "leads"]
 
-    on_stage(work)
 
-
-def test_the_lease_is_renewed_while_the_cluster_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_the_lease_is_renewed_while_the_cluster_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of a large cluster may take longer than the Lease lasts."""
     monkeypatch.setattr(leader_election, "RENEW_EVERY_S", 0.001)
 
-    async def work(scene: Scene) -> None:
+    async with on_stage() as scene:
+
         async def list_for_long() -> None:
             for _ in range(3):
                 scene.time += LEASE_S - MARGIN_S - 1
@@ -100,11 +99,10 @@ def test_the_lease_is_renewed_while_the_cluster_is_listed(monkeypatch: pytest.Mo
         await scene.election.lead()
         assert scene.election.leads()
 
-    on_stage(work)
 
-
-def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pytest.LogCaptureFixture) -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pytest.LogCaptureFixture) -> None:
+    async with on_stage() as scene:
         held = {"holderIdentity": "b", "leaseDurationSeconds": LEASE_S, "leaseTransitions": 1}
         scene.server.put(LEASES, {**LEASE, "spec": held})
         with pytest.raises(NotReady, match="b is the active one"):
@@ -119,6 +117,4 @@ def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pytest.Log
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
-
-    on_stage(work)
     assert caplog.text.count("leads no more") == 1, "a standby says nothing"

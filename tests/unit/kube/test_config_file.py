@@ -23,46 +23,45 @@ def write(path: Path, text: str) -> None:
     os.replace(beside, path)
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("U9")
-def test_a_change_is_taken_in_once_and_an_invalid_one_never(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_change_is_taken_in_once_and_an_invalid_one_never(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A new unit arrives without a restart; what is not valid leaves the old one in force and says why."""
     path, taken = tmp_path / "configuration.yaml", list[Configuration]()
 
-    async def scenario() -> None:
-        write(path, "gpuMemoryUnit: 1GiB")
-        task = asyncio.create_task(ConfigFile(path, read(path), taken.append).run(0.001))
-        await asyncio.sleep(0.02)
-        assert taken == []
-        write(path, "gpuMemoryUnit: 1MiB")
-        await until(lambda: "the smallest valid unit is 64MiB" in caplog.text)
-        write(path, "gpuMemoryUnit: [")
-        await until(lambda: "not YAML" in caplog.text)
-        path.unlink()
-        await until(lambda: "No such file" in caplog.text)
-        write(path, "gpuMemoryUnit: 128MiB")
-        await until(lambda: len(taken) == 1)
-        write(path, "# the same in other words\ngpuMemoryUnit: 128MiB")
-        await asyncio.sleep(0.02)
-        task.cancel()
-
-    asyncio.run(scenario())
+    write(path, "gpuMemoryUnit: 1GiB")
+    task = asyncio.create_task(ConfigFile(path, read(path), taken.append).run(0.001))
+    await asyncio.sleep(0.02)
+    assert taken == []
+    write(path, "gpuMemoryUnit: 1MiB")
+    await until(lambda: "the smallest valid unit is 64MiB" in caplog.text)
+    write(path, "gpuMemoryUnit: [")
+    await until(lambda: "not YAML" in caplog.text)
+    path.unlink()
+    await until(lambda: "No such file" in caplog.text)
+    write(path, "gpuMemoryUnit: 128MiB")
+    await until(lambda: len(taken) == 1)
+    write(path, "# the same in other words\ngpuMemoryUnit: 128MiB")
+    await asyncio.sleep(0.02)
+    task.cancel()
     assert [each.unit_mib for each in taken] == [128]
     assert caplog.text.count("smallest valid unit") == 1, "a complaint is logged once"
 
 
-def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Path) -> None:
     path, taken = tmp_path / "configuration.yaml", list[Configuration]()
     write(path, "gpuMemoryUnit: 128MiB")
 
-    async def scenario() -> None:
-        task = asyncio.create_task(ConfigFile(path, Configuration(), taken.append).run(0.001))
-        await until(lambda: len(taken) == 1)
-        task.cancel()
-
-    asyncio.run(scenario())
+    task = asyncio.create_task(ConfigFile(path, Configuration(), taken.append).run(0.001))
+    await until(lambda: len(taken) == 1)
+    task.cancel()
     assert taken[0].unit_mib == 128
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("U9")
 @pytest.mark.parametrize(
     ("text", "why"),
@@ -80,25 +79,22 @@ def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Path) -> 
     ],
     ids=range(10),
 )
-def test_whatever_the_file_says_it_is_followed_on(
+async def test_whatever_the_file_says_it_is_followed_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, why: str
 ) -> None:
     """Nothing that a ConfigMap can hold ends the follower; the error is logged once, and the next change counts."""
     path, taken = tmp_path / "configuration.yaml", list[Configuration]()
 
-    async def scenario() -> None:
-        write(path, "gpuMemoryUnit: 1GiB")
-        task = asyncio.create_task(ConfigFile(path, read(path), taken.append).run(0.001))
-        write(path, text)
-        await until(lambda: why in caplog.text or task.done())
-        await asyncio.sleep(0.02)
-        assert not task.done()
-        assert taken == []
-        write(path, "gpuMemoryUnit: 256MiB")
-        await until(lambda: len(taken) == 1)
-        task.cancel()
-
-    asyncio.run(scenario())
+    write(path, "gpuMemoryUnit: 1GiB")
+    task = asyncio.create_task(ConfigFile(path, read(path), taken.append).run(0.001))
+    write(path, text)
+    await until(lambda: why in caplog.text or task.done())
+    await asyncio.sleep(0.02)
+    assert not task.done()
+    assert taken == []
+    write(path, "gpuMemoryUnit: 256MiB")
+    await until(lambda: len(taken) == 1)
+    task.cancel()
     assert taken[0].unit_mib == 256
     assert caplog.text.count("is not taken in") == 1
 
@@ -123,8 +119,9 @@ def test_any_file_is_a_configuration_or_an_error_of_it(
         read(path)
 
 
-def test_no_file_is_followed_where_none_is_given() -> None:
-    asyncio.run(ConfigFile(None, Configuration(), lambda _: pytest.fail("nothing changed")).run())
+@pytest.mark.anyio
+async def test_no_file_is_followed_where_none_is_given() -> None:
+    await ConfigFile(None, Configuration(), lambda _: pytest.fail("nothing changed")).run()
 
 
 def test_a_file_that_is_missing_is_an_error_of_the_configuration(tmp_path: Path) -> None:

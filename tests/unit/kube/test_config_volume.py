@@ -1,6 +1,5 @@
 """A new memory unit takes effect without a restart, as a ConfigMap volume brings it."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -27,14 +26,16 @@ def opened(file: Path) -> ConfigFile:
     return ConfigFile(file, read(file))
 
 
-def test_a_swapped_volume_is_read_again(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_a_swapped_volume_is_read_again(tmp_path: Path) -> None:
     live = opened(swap(tmp_path, "gpuMemoryUnit: 1GiB"))
     assert live.current.unit_mib == 1024
     swap(tmp_path, "gpuMemoryUnit: 128MiB")
-    asyncio.run(live.look())
+    await live.look()
     assert live.current.unit_mib == 128
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     "text",
     [
@@ -47,33 +48,35 @@ def test_a_swapped_volume_is_read_again(tmp_path: Path) -> None:
     ],
     ids=range(6),
 )
-def test_a_mistake_leaves_the_one_before_in_force_and_is_shown(tmp_path: Path, text: str) -> None:
+async def test_a_mistake_leaves_the_one_before_in_force_and_is_shown(tmp_path: Path, text: str) -> None:
     live = opened(swap(tmp_path, "gpuMemoryUnit: 1GiB"))
     swap(tmp_path, text)
-    asyncio.run(live.look())
+    await live.look()
     assert live.current.unit_mib == 1024
     assert "stays in force" in live.problem
     swap(tmp_path, "gpuMemoryUnit: 128MiB")
-    asyncio.run(live.look())
+    await live.look()
     assert (live.current.unit_mib, live.problem) == (128, "")
 
 
-def test_a_file_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_a_file_that_is_gone_for_a_moment_changes_nothing(tmp_path: Path) -> None:
     file = swap(tmp_path, "gpuMemoryUnit: 128MiB")
     live = opened(file)
     file.unlink()
-    asyncio.run(live.look())
+    await live.look()
     assert live.current.unit_mib == 128
     assert live.problem
 
 
-def test_a_file_that_was_gone_for_a_moment_is_in_force_again(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_a_file_that_was_gone_for_a_moment_is_in_force_again(tmp_path: Path) -> None:
     file = swap(tmp_path, "gpuMemoryUnit: 128MiB")
     live = opened(file)
-    asyncio.run(live.look())
+    await live.look()
     file.unlink()
-    asyncio.run(live.look())
+    await live.look()
     assert "No such file" in live.problem
     file.symlink_to("..data/gputile.yaml")
-    asyncio.run(live.look())
+    await live.look()
     assert (live.current.unit_mib, live.problem) == (128, "")

@@ -1,6 +1,6 @@
-import asyncio
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,19 +16,18 @@ from tests.unit.kube.views import PODS, QUICK, pod
 BINDING = "/api/v1/namespaces/ns/pods/p/binding"
 
 
-def with_server(work: Callable[[FakeApiServer, Connection], Awaitable[None]], attempts: int = 4) -> None:
-    async def main() -> None:
-        server = FakeApiServer()
-        server.put(PODS, pod("p"))
-        async with (
-            server.running(),
-            Connection(server.access(), retry=QUICK, within=2.0, attempts=attempts) as connection,
-        ):
-            await work(server, connection)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def served(attempts: int = 4) -> AsyncIterator[tuple[FakeApiServer, Connection]]:
+    server = FakeApiServer()
+    server.put(PODS, pod("p"))
+    async with (
+        server.running(),
+        Connection(server.access(), retry=QUICK, within=2.0, attempts=attempts) as connection,
+    ):
+        yield server, connection
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("status", "kind", "executed"),
     [
@@ -45,10 +44,10 @@ def with_server(work: Callable[[FakeApiServer, Connection], Awaitable[None]], at
         (504, errors.ServerError, True),
     ],
 )
-def test_a_refusal_says_what_it_means_and_is_not_sent_again(
+async def test_a_refusal_says_what_it_means_and_is_not_sent_again(
     status: int, kind: type[errors.ApiError], executed: bool
 ) -> None:
-    async def work(server: FakeApiServer, connection: Connection) -> None:
+    async with served() as (server, connection):
         server.fault("post", "answer", status=status)
         with pytest.raises(kind) as raised:
             await connection.post(BINDING, b"{}")
@@ -59,12 +58,11 @@ def test_a_refusal_says_what_it_means_and_is_not_sent_again(
         assert f"POST {BINDING}" in str(raised.value)
         assert len(server.requests) == 1
 
-    with_server(work)
 
-
+@pytest.mark.anyio
 @pytest.mark.parametrize("what", ["hang", "reset", "lose", "cut"])
-def test_a_lost_answer_may_have_been_executed(what: str) -> None:
-    async def work(server: FakeApiServer, connection: Connection) -> None:
+async def test_a_lost_answer_may_have_been_executed(what: str) -> None:
+    async with served() as (server, connection):
         server.fault("post", what)
         with pytest.raises(errors.AnswerLost) as raised:
             await connection.post(PODS, b'{"metadata": {"name": "q"}}')
@@ -72,60 +70,54 @@ def test_a_lost_answer_may_have_been_executed(what: str) -> None:
         assert server.count("post") == 1
         assert ("q" in server.store[PODS]) is (what in ("lose", "cut"))
 
-    with_server(work)
+
+@pytest.mark.anyio
+async def test_a_refused_connection_has_executed_nothing() -> None:
+    server = FakeApiServer()
+    async with server.running():
+        access = server.access()
+    async with Connection(access, retry=QUICK, attempts=2) as connection:
+        with pytest.raises(errors.ConnectionFailed) as raised:
+            await connection.post(BINDING, b"{}")
+        assert not raised.value.may_have_been_executed
+        address = access.server.removeprefix("http://")
+        with pytest.raises(
+            errors.ConnectionFailed, match=f"^GET {PODS}: no connection to {address}: Connection refused$"
+        ):
+            await connection.get(PODS)
 
 
-def test_a_refused_connection_has_executed_nothing() -> None:
-    async def main() -> None:
-        server = FakeApiServer()
-        async with server.running():
-            access = server.access()
-        async with Connection(access, retry=QUICK, attempts=2) as connection:
-            with pytest.raises(errors.ConnectionFailed) as raised:
-                await connection.post(BINDING, b"{}")
-            assert not raised.value.may_have_been_executed
-            address = access.server.removeprefix("http://")
-            with pytest.raises(
-                errors.ConnectionFailed, match=f"^GET {PODS}: no connection to {address}: Connection refused$"
-            ):
-                await connection.get(PODS)
-
-    asyncio.run(main())
-
-
-def test_a_get_is_tried_again_and_waits_as_long_as_it_is_asked() -> None:
+@pytest.mark.anyio
+async def test_a_get_is_tried_again_and_waits_as_long_as_it_is_asked() -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    async def main() -> None:
-        server = FakeApiServer()
-        server.put(PODS, pod("p"))
-        async with server.running(), Connection(server.access(), retry=QUICK, within=10.0, sleep=sleep) as connection:
-            server.fault("get", "answer", status=429, headers={"Retry-After": "7"})
-            server.fault("get", "answer", status=503, body=b"<html>bad gateway</html>")
-            server.fault("get", "reset")
-            assert b"uid-p" in await connection.get(f"{PODS}/p")
-
-    asyncio.run(main())
+    server = FakeApiServer()
+    server.put(PODS, pod("p"))
+    async with server.running(), Connection(server.access(), retry=QUICK, within=10.0, sleep=sleep) as connection:
+        server.fault("get", "answer", status=429, headers={"Retry-After": "7"})
+        server.fault("get", "answer", status=503, body=b"<html>bad gateway</html>")
+        server.fault("get", "reset")
+        assert b"uid-p" in await connection.get(f"{PODS}/p")
     assert waits[0] == 7.0
     assert all(0 < wait <= 0.004 for wait in waits[1:])
 
 
-def test_a_get_gives_up_after_its_attempts() -> None:
-    async def work(server: FakeApiServer, connection: Connection) -> None:
+@pytest.mark.anyio
+async def test_a_get_gives_up_after_its_attempts() -> None:
+    async with served(attempts=3) as (server, connection):
         for _ in range(5):
             server.fault("get", "answer", status=500)
         with pytest.raises(errors.ServerError):
             await connection.get(PODS)
         assert server.count("get") == 3
 
-    with_server(work, attempts=3)
 
-
-def test_a_missing_permission_is_named() -> None:
-    async def work(server: FakeApiServer, connection: Connection) -> None:
+@pytest.mark.anyio
+async def test_a_missing_permission_is_named() -> None:
+    async with served() as (server, connection):
         server.fault("post", "answer", status=403)
         with pytest.raises(errors.Forbidden, match='verb "create" on resource "pods/binding" of API group ""'):
             await connection.post(BINDING, b"{}")
@@ -134,42 +126,38 @@ def test_a_missing_permission_is_named() -> None:
             async with connection.stream(PODS, {"watch": "1"}, within=1.0):
                 pass
 
-    with_server(work)
 
-
-def test_objects_are_patched_and_deleted() -> None:
-    async def work(server: FakeApiServer, connection: Connection) -> None:
+@pytest.mark.anyio
+async def test_objects_are_patched_and_deleted() -> None:
+    async with served() as (server, connection):
         await connection.patch(f"{PODS}/p", b'{"metadata": {"labels": {"a": "b"}}}')
         assert server.store[PODS]["p"]["metadata"]["labels"] == {"a": "b"}
         assert server.requests[-1].headers["content-type"] == "application/merge-patch+json"
         await connection.delete(f"{PODS}/p", b'{"preconditions": {"uid": "uid-p"}}')
         assert server.store[PODS] == {}
 
-    with_server(work)
 
-
-def test_a_rotated_token_is_read_again_after_a_refusal(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_a_rotated_token_is_read_again_after_a_refusal(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("old\n")
 
-    async def main() -> None:
-        server = FakeApiServer()
-        async with server.running():
-            access = Access(server.url, TokenFileCredentials(token, None))
-            async with Connection(access) as connection:
-                server.token = "old"
-                await connection.post(PODS, b'{"metadata": {"name": "a"}}')
-                server.token = "new"
-                with pytest.raises(errors.Unauthorized):
-                    await connection.post(PODS, b'{"metadata": {"name": "b"}}')
-                token.write_text("new\n")
+    server = FakeApiServer()
+    async with server.running():
+        access = Access(server.url, TokenFileCredentials(token, None))
+        async with Connection(access) as connection:
+            server.token = "old"
+            await connection.post(PODS, b'{"metadata": {"name": "a"}}')
+            server.token = "new"
+            with pytest.raises(errors.Unauthorized):
                 await connection.post(PODS, b'{"metadata": {"name": "b"}}')
-        assert set(server.store[PODS]) == {"a", "b"}
+            token.write_text("new\n")
+            await connection.post(PODS, b'{"metadata": {"name": "b"}}')
+    assert set(server.store[PODS]) == {"a", "b"}
 
-    asyncio.run(main())
 
-
-def test_the_server_and_the_client_show_certificates(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_the_server_and_the_client_show_certificates(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     serving = authority.server("server", ["127.0.0.1"])
     client = authority.client("client", "gputile")
@@ -179,21 +167,19 @@ def test_the_server_and_the_client_show_certificates(tmp_path: Path) -> None:
     client_tls = ssl.create_default_context(cafile=authority.certificate)
     client_tls.load_cert_chain(client.certificate, client.key)
 
-    async def main() -> None:
-        server = FakeApiServer()
-        server.put(PODS, pod("p"))
-        async with server.running(server_tls):
-            async with Connection(Access(server.url, FixedCredentials(None, client_tls))) as connection:
-                assert b"uid-p" in await connection.get(PODS)
-            strangers = Access(server.url, FixedCredentials(None, ssl.create_default_context()))
-            async with Connection(strangers, attempts=1) as connection:
-                with pytest.raises(errors.ConnectionFailed, match="certificate"):
-                    await connection.get(PODS)
-
-    asyncio.run(main())
+    server = FakeApiServer()
+    server.put(PODS, pod("p"))
+    async with server.running(server_tls):
+        async with Connection(Access(server.url, FixedCredentials(None, client_tls))) as connection:
+            assert b"uid-p" in await connection.get(PODS)
+        strangers = Access(server.url, FixedCredentials(None, ssl.create_default_context()))
+        async with Connection(strangers, attempts=1) as connection:
+            with pytest.raises(errors.ConnectionFailed, match="certificate"):
+                await connection.get(PODS)
 
 
-def test_a_connection_is_for_its_context_only() -> None:
+@pytest.mark.anyio
+async def test_a_connection_is_for_its_context_only() -> None:
     connection = Connection(Access("http://127.0.0.1:1", FixedCredentials(None, None)))
     with pytest.raises(RuntimeError, match="async with"):
-        asyncio.run(connection.get(PODS))
+        await connection.get(PODS)

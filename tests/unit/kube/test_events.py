@@ -1,7 +1,9 @@
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,33 +35,32 @@ class Desk:
         return list(self.server.store.get(collection, {}).values())
 
 
-def recording(work: Callable[[Desk, EventRecorder], Awaitable[None]], capacity: int = 4096) -> None:
-    async def main() -> None:
-        server = FakeApiServer()
-        async with server.running(), Connection(server.access(), retry=QUICK, within=10.0) as connection:
-            desk = Desk(server)
-            recorder = EventRecorder(
-                connection,
-                "gputile-0",
-                capacity=capacity,
-                burst=5,
-                backoff=QUICK,
-                now=lambda: START + timedelta(seconds=desk.time),
-                monotonic=lambda: desk.time,
-                sleep=desk.sleep,
-            )
-            task = asyncio.create_task(recorder.run())
-            try:
-                await work(desk, recorder)
-            finally:
-                task.cancel()
-                await asyncio.wait([task])
-
-    asyncio.run(main())
+@asynccontextmanager
+async def recording(capacity: int = 4096) -> AsyncIterator[tuple[Desk, EventRecorder]]:
+    server = FakeApiServer()
+    async with server.running(), Connection(server.access(), retry=QUICK, within=10.0) as connection:
+        desk = Desk(server)
+        recorder = EventRecorder(
+            connection,
+            "gputile-0",
+            capacity=capacity,
+            burst=5,
+            backoff=QUICK,
+            now=lambda: START + timedelta(seconds=desk.time),
+            monotonic=lambda: desk.time,
+            sleep=desk.sleep,
+        )
+        task = asyncio.create_task(recorder.run())
+        try:
+            yield desk, recorder
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
 
 
-def test_an_event_says_about_whom_what_and_when() -> None:
-    async def work(desk: Desk, recorder: EventRecorder) -> None:
+@pytest.mark.anyio
+async def test_an_event_says_about_whom_what_and_when() -> None:
+    async with recording() as (desk, recorder):
         recorder.record(POD, "Shared", "on card 3")
         recorder.record(NODE, "Sick", "card 1 is gone", "Warning")
         await until(lambda: len(desk.server.requests) == 2)
@@ -74,11 +75,10 @@ def test_an_event_says_about_whom_what_and_when() -> None:
         assert about_node["type"] == "Warning"
         assert about_node["metadata"]["namespace"] == "default"
 
-    recording(work)
 
-
-def test_the_same_again_counts_up_for_ten_minutes() -> None:
-    async def work(desk: Desk, recorder: EventRecorder) -> None:
+@pytest.mark.anyio
+async def test_the_same_again_counts_up_for_ten_minutes() -> None:
+    async with recording() as (desk, recorder):
         for _ in range(3):
             recorder.record(POD, "Shared", "on card 3")
         await until(lambda: desk.server.count("post") == 1 and not recorder.waiting)
@@ -93,11 +93,10 @@ def test_the_same_again_counts_up_for_ten_minutes() -> None:
         recorder.record(POD, "Shared", "on card 3")
         await until(lambda: len(desk.events()) == 2)
 
-    recording(work)
 
-
-def test_an_event_that_the_cluster_forgot_is_made_anew() -> None:
-    async def work(desk: Desk, recorder: EventRecorder) -> None:
+@pytest.mark.anyio
+async def test_an_event_that_the_cluster_forgot_is_made_anew() -> None:
+    async with recording() as (desk, recorder):
         recorder.record(POD, "Shared", "on card 3")
         await until(lambda: len(desk.events()) == 1)
         desk.server.store[EVENTS].clear()
@@ -106,32 +105,29 @@ def test_an_event_that_the_cluster_forgot_is_made_anew() -> None:
         await until(lambda: len(desk.events()) == 1)
         assert desk.events()[0]["count"] == 2
 
-    recording(work)
 
-
-def test_the_oldest_is_dropped_when_too_many_wait() -> None:
-    async def work(desk: Desk, recorder: EventRecorder) -> None:
+@pytest.mark.anyio
+async def test_the_oldest_is_dropped_when_too_many_wait() -> None:
+    async with recording(capacity=4) as (desk, recorder):
         for i in range(7):
             recorder.record(POD, "Shared", f"on card {i}")
         assert (recorder.waiting, recorder.dropped) == (4, 3)
         await until(lambda: len(desk.events()) == 4)
         assert [event["message"] for event in desk.events()] == [f"on card {i}" for i in (3, 4, 5, 6)]
 
-    recording(work, capacity=4)
 
-
-def test_events_are_sent_at_a_limited_rate() -> None:
-    async def work(desk: Desk, recorder: EventRecorder) -> None:
+@pytest.mark.anyio
+async def test_events_are_sent_at_a_limited_rate() -> None:
+    async with recording() as (desk, recorder):
         for i in range(25):
             recorder.record(POD, "Shared", f"on card {i}")
         await until(lambda: len(desk.events()) == 25)
         assert 1.99 < desk.time < 2.01
 
-    recording(work)
 
-
-def test_a_shedding_server_is_asked_again_and_a_refusing_one_is_not() -> None:
-    async def work(desk: Desk, recorder: EventRecorder) -> None:
+@pytest.mark.anyio
+async def test_a_shedding_server_is_asked_again_and_a_refusing_one_is_not() -> None:
+    async with recording() as (desk, recorder):
         desk.server.fault("post", "answer", status=429, headers={"Retry-After": "9"})
         recorder.record(POD, "Shared", "first")
         await until(lambda: len(desk.events()) == 1)
@@ -142,11 +138,10 @@ def test_a_shedding_server_is_asked_again_and_a_refusing_one_is_not() -> None:
         await until(lambda: len(desk.events()) == 2)
         assert recorder.failed == 1
 
-    recording(work)
 
-
-def test_long_names_are_cut_to_what_a_name_may_be() -> None:
-    async def work(desk: Desk, recorder: EventRecorder) -> None:
+@pytest.mark.anyio
+async def test_long_names_are_cut_to_what_a_name_may_be() -> None:
+    async with recording() as (desk, recorder):
         long = ObjectReference(api_version="v1", kind="Pod", namespace="ns", name="p" * 235 + ".-" + "q" * 16)
         recorder.record(long, "Shared", "x")
         await until(lambda: len(desk.events()) == 1)
@@ -154,8 +149,6 @@ def test_long_names_are_cut_to_what_a_name_may_be() -> None:
         assert len(name) <= 253
         assert name.startswith("p" * 235 + ".")
         assert desk.events()[0]["involvedObject"]["name"] == long.name
-
-    recording(work)
 
 
 @given(st.text(st.characters(codec=None), min_size=300, max_size=1200))
@@ -165,8 +158,9 @@ def test_messages_are_valid_and_fit(message: str) -> None:
     assert short.endswith("…") or short == message.encode(errors="replace").decode()
 
 
-def test_with_amounts_that_change_it_is_one_event_that_says_the_latest() -> None:
-    async def work(desk: Desk, recorder: EventRecorder) -> None:
+@pytest.mark.anyio
+async def test_with_amounts_that_change_it_is_one_event_that_says_the_latest() -> None:
+    async with recording() as (desk, recorder):
         for left in (3, 2):
             recorder.record(POD, "NoGPUFits", f"{left} units are free", "Warning", latest=True)
         await until(lambda: len(desk.events()) == 1)
@@ -177,5 +171,3 @@ def test_with_amounts_that_change_it_is_one_event_that_says_the_latest() -> None
         assert event["message"] == "1 unit is free"
         recorder.record(POD, "Other", "1 unit is free", "Warning", latest=True)
         await until(lambda: len(desk.events()) == 2)
-
-    recording(work)

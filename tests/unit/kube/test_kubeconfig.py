@@ -1,4 +1,3 @@
-import asyncio
 import base64
 import contextlib
 import json
@@ -42,14 +41,11 @@ def load(directory: Path, content: dict[str, Any], context: str | None = None) -
     return load_access(path, context, environ={})
 
 
-def credential(access: Access) -> Credential:
-    return asyncio.run(_current(access))
-
-
-async def _current(access: Access) -> Credential:
+async def credential(access: Access) -> Credential:
     return await access.credentials.current()
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("user", "authorization"),
     [
@@ -58,50 +54,54 @@ async def _current(access: Access) -> Credential:
         ({"username": "a", "password": "b"}, "Basic " + base64.b64encode(b"a:b").decode()),
     ],
 )
-def test_plain_credentials(tmp_path: Path, user: dict[str, Any], authorization: str | None) -> None:
+async def test_plain_credentials(tmp_path: Path, user: dict[str, Any], authorization: str | None) -> None:
     access = load(tmp_path, document(user, **{"tls-server-name": "api", "proxy-url": "http://proxy:3128"}))
     assert (access.server, access.namespace) == ("https://10.0.0.1:6443", "team")
     assert (access.tls_server_name, access.proxy) == ("api", "http://proxy:3128")
-    assert credential(access).authorization == authorization
-    assert credential(access).tls is not None
+    assert (await credential(access)).authorization == authorization
+    assert (await credential(access)).tls is not None
 
 
-def test_another_context_may_be_asked_for(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_another_context_may_be_asked_for(tmp_path: Path) -> None:
     access = load(tmp_path, document({}), "there")
     assert (access.server, access.namespace) == ("http://10.0.0.2:8080", "default")
-    assert credential(access).tls is None
+    assert (await credential(access)).tls is None
     with pytest.raises(ConfigError, match="nowhere"):
         load(tmp_path, document({}), "nowhere")
 
 
-def test_files_are_relative_to_the_kubeconfig_and_data_is_taken_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_files_are_relative_to_the_kubeconfig_and_data_is_taken_as_it_is(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     pair = authority.client("client", "gputile")
     (tmp_path / "token").write_text("rotated")
     files = {"client-certificate": "client.crt", "client-key": "client.key", "tokenFile": "token"}
-    from_files = credential(load(tmp_path, document(files, **{"certificate-authority": "ca.crt"})))
+    from_files = await credential(load(tmp_path, document(files, **{"certificate-authority": "ca.crt"})))
     assert from_files.authorization == "Bearer rotated"
     encoded = [base64.b64encode(path.read_bytes()).decode() for path in (pair.certificate, pair.key)]
     data = {"client-certificate-data": encoded[0], "client-key-data": encoded[1]}
     ca = base64.b64encode(authority.certificate.read_bytes()).decode()
-    from_data = credential(load(tmp_path, document(data, **{"certificate-authority-data": ca})))
+    from_data = await credential(load(tmp_path, document(data, **{"certificate-authority-data": ca})))
     for found in (from_files, from_data):
         assert found.tls is not None
         certificates: list[dict[str, Any]] = found.tls.get_ca_certs()
         assert [dict(part[0] for part in each["subject"])["commonName"] for each in certificates] == ["gputile-test-ca"]
 
 
-def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_several_files_are_merged_and_the_first_wins(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.write_text(yaml.safe_dump({"current-context": "there", "users": [{"name": "u", "user": {"token": "1"}}]}))
     second.write_text(yaml.safe_dump(document({"token": "2"})))
     environ = {"KUBECONFIG": f"{tmp_path / 'absent'}:{first}:{second}"}
     access = load_access(environ=environ)
     assert access.server == "http://10.0.0.2:8080"
-    assert credential(access).authorization == "Bearer 1"
+    assert (await credential(access)).authorization == "Bearer 1"
 
 
-def test_the_service_account_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_the_service_account_is_the_last_resort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Authority(tmp_path)
     (tmp_path / "token").write_text("pod-token")
     (tmp_path / "namespace").write_text("kube-system")
@@ -110,7 +110,7 @@ def test_the_service_account_is_the_last_resort(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv(name, value)
     access = load_access(environ=environ, service_account=tmp_path)
     assert (access.server, access.namespace) == ("https://[fd00::1]:443", "kube-system")
-    assert credential(access).authorization == "Bearer pod-token"
+    assert (await credential(access)).authorization == "Bearer pod-token"
     with pytest.raises(ConfigError, match="service account"):
         load_access(environ=environ, service_account=tmp_path / "absent")
 
@@ -168,10 +168,11 @@ def test_what_is_wrong_with_an_entry_is_said(tmp_path: Path, cluster: Any, user:
     assert load(tmp_path, document({}), "there"), "an entry that is not asked for may be wrong"
 
 
-def test_a_user_without_anything_is_one(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_a_user_without_anything_is_one(tmp_path: Path) -> None:
     content = document({})
     content["users"][0]["user"] = None
-    assert credential(load(tmp_path, content)).authorization is None
+    assert (await credential(load(tmp_path, content))).authorization is None
 
 
 VALUES = st.recursive(
@@ -241,19 +242,17 @@ def answer(**status: Any) -> dict[str, Any]:
     return {"apiVersion": V1, "kind": "ExecCredential", "status": status}
 
 
-def test_an_exec_plugin_gives_a_token_that_is_kept_until_it_expires_or_is_refused(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_an_exec_plugin_gives_a_token_that_is_kept_until_it_expires_or_is_refused(tmp_path: Path) -> None:
     Authority(tmp_path)
     section = plugin(tmp_path, answer(token="t", expirationTimestamp="2099-01-01T00:00:00Z"))
     access = load(tmp_path, document({"exec": section}, **{"certificate-authority": "ca.crt"}))
 
-    async def main() -> None:
-        first = await access.credentials.current()
-        assert first.authorization == "Bearer t"
-        assert await access.credentials.current() is first
-        assert access.credentials.refused(first)
-        assert await access.credentials.current() is not first
-
-    asyncio.run(main())
+    first = await access.credentials.current()
+    assert first.authorization == "Bearer t"
+    assert await access.credentials.current() is first
+    assert access.credentials.refused(first)
+    assert await access.credentials.current() is not first
     runs = (tmp_path / "told").read_text().splitlines()
     assert len(runs) == 2
     info, extra = runs[0].rsplit("} ", 1)
@@ -266,27 +265,27 @@ def test_an_exec_plugin_gives_a_token_that_is_kept_until_it_expires_or_is_refuse
     assert base64.b64decode(told["spec"]["cluster"]["certificate-authority-data"]) == authority
 
 
-def test_an_expired_exec_credential_is_fetched_again(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_an_expired_exec_credential_is_fetched_again(tmp_path: Path) -> None:
     past = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     access = load(tmp_path, document({"exec": plugin(tmp_path, answer(token="t", expirationTimestamp=past))}))
 
-    async def main() -> None:
-        await access.credentials.current()
-        await access.credentials.current()
-
-    asyncio.run(main())
+    await access.credentials.current()
+    await access.credentials.current()
     assert len((tmp_path / "told").read_text().splitlines()) == 2
 
 
-def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
     pair = Authority(tmp_path).client("client", "gputile")
     certificate, key = pair.certificate.read_text(), pair.key.read_text()
     section = plugin(tmp_path, answer(clientCertificateData=certificate, clientKeyData=key))
-    found = credential(load(tmp_path, document({"exec": section})))
+    found = await credential(load(tmp_path, document({"exec": section})))
     assert found.authorization is None
     assert found.tls is not None
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("change", "given", "code", "why"),
     [
@@ -299,9 +298,9 @@ def test_an_exec_plugin_may_give_a_certificate(tmp_path: Path) -> None:
         ({}, {"token": "t"}, 0, "no ExecCredential"),
     ],
 )
-def test_what_is_wrong_with_an_exec_plugin_is_said(
+async def test_what_is_wrong_with_an_exec_plugin_is_said(
     tmp_path: Path, change: dict[str, Any], given: dict[str, Any], code: int, why: str
 ) -> None:
     section = {**plugin(tmp_path, given, code), **change}
     with pytest.raises(ConfigError, match=why):
-        credential(load(tmp_path, document({"exec": section})))
+        await credential(load(tmp_path, document({"exec": section})))

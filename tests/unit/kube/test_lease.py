@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -38,21 +39,19 @@ class Scene:
         return spec
 
 
-def on_stage(work: Callable[[Scene], Awaitable[None]], *, there: bool = True) -> None:
+@asynccontextmanager
+async def on_stage(*, there: bool = True) -> AsyncIterator[Scene]:
     """Play ``work``; ``there``: with a Lease that nobody has held yet."""
-
-    async def main() -> None:
-        server = FakeApiServer()
-        if there:
-            server.put(LEASES, {"metadata": {"name": "active"}, "spec": {}})
-        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
-            await work(Scene(server, connection))
-
-    asyncio.run(main())
+    server = FakeApiServer()
+    if there:
+        server.put(LEASES, {"metadata": {"name": "active"}, "spec": {}})
+    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+        yield Scene(server, connection)
 
 
-def test_a_lease_is_taken_renewed_released_and_taken_by_another() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_lease_is_taken_renewed_released_and_taken_by_another() -> None:
+    async with on_stage() as scene:
         first, second = scene.replica("first"), scene.replica("second")
         assert not first.valid()
         assert await first.acquire()
@@ -72,11 +71,10 @@ def test_a_lease_is_taken_renewed_released_and_taken_by_another() -> None:
         assert second.vacated
         assert not await first.renew()
 
-    on_stage(work)
 
-
-def test_a_silent_holder_loses_its_lease_and_a_restarted_one_resumes_it() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_silent_holder_loses_its_lease_and_a_restarted_one_resumes_it() -> None:
+    async with on_stage() as scene:
         assert await scene.replica("first").acquire()
         scene.time = 1.0
         assert await scene.replica("first").acquire()
@@ -87,11 +85,10 @@ def test_a_silent_holder_loses_its_lease_and_a_restarted_one_resumes_it() -> Non
         scene.time = 16.0
         assert await second.acquire()
 
-    on_stage(work)
 
-
-def test_a_renewal_whose_answer_is_lost_is_found_again() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_renewal_whose_answer_is_lost_is_found_again() -> None:
+    async with on_stage() as scene:
         first = scene.replica("first")
         assert await first.acquire()
         scene.time = 5.0
@@ -103,11 +100,10 @@ def test_a_renewal_whose_answer_is_lost_is_found_again() -> None:
         assert await first.renew()
         assert scene.end_of(first) == 18.0
 
-    on_stage(work)
 
-
-def test_a_release_whose_answer_is_lost_ends_the_claim() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_release_whose_answer_is_lost_ends_the_claim() -> None:
+    async with on_stage() as scene:
         first = scene.replica("first")
         assert await first.acquire()
         scene.server.fault("patch", "lose")
@@ -116,11 +112,10 @@ def test_a_release_whose_answer_is_lost_ends_the_claim() -> None:
         assert not first.valid()
         assert scene.spec["holderIdentity"] == ""
 
-    on_stage(work)
 
-
-def test_a_lease_lost_to_another_is_not_renewed_and_not_released() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_lease_lost_to_another_is_not_renewed_and_not_released() -> None:
+    async with on_stage() as scene:
         first, second = scene.replica("first"), scene.replica("second")
         assert await first.acquire()
         await second.observe()
@@ -132,13 +127,12 @@ def test_a_lease_lost_to_another_is_not_renewed_and_not_released() -> None:
         assert not await first.renew()
         assert first.holder == "second"
 
-    on_stage(work)
 
-
-def test_a_lease_that_is_not_there_is_created_for_nobody_and_taken_when_its_time_is_over() -> None:
+@pytest.mark.anyio
+async def test_a_lease_that_is_not_there_is_created_for_nobody_and_taken_when_its_time_is_over() -> None:
     """It may have been deleted: its holder does not know that for as long as what it had lasts."""
 
-    async def work(scene: Scene) -> None:
+    async with on_stage(there=False) as scene:
         first = scene.replica("first")
         assert not await first.acquire()
         assert scene.spec["leaseDurationSeconds"] == 15
@@ -149,11 +143,10 @@ def test_a_lease_that_is_not_there_is_created_for_nobody_and_taken_when_its_time
         assert await first.acquire()
         assert not first.vacated
 
-    on_stage(work, there=False)
 
-
-def test_a_deleted_lease_is_not_renewed_and_its_successor_is_another_term() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_deleted_lease_is_not_renewed_and_its_successor_is_another_term() -> None:
+    async with on_stage() as scene:
         first = scene.replica("first")
         assert await first.acquire()
         term = first.term
@@ -166,27 +159,23 @@ def test_a_deleted_lease_is_not_renewed_and_its_successor_is_another_term() -> N
         assert first.term[0] != term[0]
         assert first.term[1] == term[1]
 
-    on_stage(work)
 
-
-def test_two_that_create_at_once_agree_on_one() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_two_that_create_at_once_agree_on_one() -> None:
+    async with on_stage(there=False) as scene:
         replicas = [scene.replica(f"r{i}") for i in range(4)]
         for _ in range(2):
             held = await asyncio.gather(*(replica.acquire() for replica in replicas))
             assert sum(held) == (scene.time > 0)
             scene.time += 15
 
-    on_stage(work, there=False)
 
-
-def test_refusals_and_nonsense_are_raised() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_refusals_and_nonsense_are_raised() -> None:
+    async with on_stage(there=False) as scene:
         scene.server.fault("post", "answer", status=403)
         with pytest.raises(Forbidden, match='verb "create" on resource "leases"'):
             await scene.replica("first").acquire()
         scene.server.fault("get", "answer", status=200, body=b"[]")
         with pytest.raises(BadAnswer):
             await scene.replica("first").observe()
-
-    on_stage(work, there=False)

@@ -1,6 +1,6 @@
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,20 +34,19 @@ class World:
             await asyncio.wait([task])
 
 
-def in_world(work: Callable[[World], Awaitable[None]], pods: int = 3) -> None:
-    async def main() -> None:
-        server = FakeApiServer()
-        server.store[PODS] = {}
-        for i in range(pods):
-            server.put(PODS, pod(f"p{i}"))
-        async with server.running(), Connection(server.access(), retry=QUICK, within=10.0) as connection:
-            await work(World(server, connection))
-
-    asyncio.run(main())
+@asynccontextmanager
+async def in_world(pods: int = 3) -> AsyncIterator[World]:
+    server = FakeApiServer()
+    server.store[PODS] = {}
+    for i in range(pods):
+        server.put(PODS, pod(f"p{i}"))
+    async with server.running(), Connection(server.access(), retry=QUICK, within=10.0) as connection:
+        yield World(server, connection)
 
 
-def test_pages_are_one_list_and_the_watch_goes_on_from_its_version() -> None:
-    async def work(world: World) -> None:
+@pytest.mark.anyio
+async def test_pages_are_one_list_and_the_watch_goes_on_from_its_version() -> None:
+    async with in_world(pods=5) as world:
         world.server.fault("watch", "end", after=3)
         async with world.reflecting(page_size=2, query={"fieldSelector": "spec.nodeName=n"}) as reflector:
             (event,) = world.view.events
@@ -70,11 +69,10 @@ def test_pages_are_one_list_and_the_watch_goes_on_from_its_version() -> None:
             assert reflector.counts.bookmarks == 1
             assert reflector.counts.lists == 1
 
-    in_world(work, pods=5)
 
-
-def test_an_expired_page_makes_one_unlimited_list() -> None:
-    async def work(world: World) -> None:
+@pytest.mark.anyio
+async def test_an_expired_page_makes_one_unlimited_list() -> None:
+    async with in_world(pods=5) as world:
         world.server.fault("page", "answer", status=410)
         async with world.reflecting(page_size=2):
             (event,) = world.view.events
@@ -82,12 +80,11 @@ def test_an_expired_page_makes_one_unlimited_list() -> None:
             assert len(event.objects) == 5
             assert [r.query.get("limit") for r in world.server.requests[:3]] == ["2", "2", None]
 
-    in_world(work, pods=5)
 
-
+@pytest.mark.anyio
 @pytest.mark.parametrize("as_event", [False, True])
-def test_an_expired_version_is_never_used_again(as_event: bool) -> None:
-    async def work(world: World) -> None:
+async def test_an_expired_version_is_never_used_again(as_event: bool) -> None:
+    async with in_world() as world:
         world.server.gone_as_event = as_event
         async with world.reflecting() as reflector:
             await until(lambda: world.server.count("watch") == 1)
@@ -100,11 +97,10 @@ def test_an_expired_version_is_never_used_again(as_event: bool) -> None:
             assert reflector.counts.expired == 1
             assert reflector.counts.lists == 2
 
-    in_world(work)
 
-
-def test_a_cut_watch_goes_on_where_it_was_without_a_list() -> None:
-    async def work(world: World) -> None:
+@pytest.mark.anyio
+async def test_a_cut_watch_goes_on_where_it_was_without_a_list() -> None:
+    async with in_world() as world:
         world.server.fault("watch", "cut", after=1)
         async with world.reflecting() as reflector:
             for name in "abc":
@@ -114,11 +110,10 @@ def test_a_cut_watch_goes_on_where_it_was_without_a_list() -> None:
             assert reflector.counts.lists == 1
             assert reflector.counts.failures == 1
 
-    in_world(work)
 
-
-def test_a_watch_that_falls_silent_is_given_up() -> None:
-    async def work(world: World) -> None:
+@pytest.mark.anyio
+async def test_a_watch_that_falls_silent_is_given_up() -> None:
+    async with in_world() as world:
         world.server.fault("watch", "silent")
         async with world.reflecting(watch_seconds=(1, 1), margin=-0.95) as reflector:
             world.server.put(PODS, pod("a"))
@@ -126,12 +121,11 @@ def test_a_watch_that_falls_silent_is_given_up() -> None:
             assert reflector.counts.lists == 1
             assert reflector.counts.watches >= 2
 
-    in_world(work)
 
-
+@pytest.mark.anyio
 @pytest.mark.parametrize(("what", "lists"), [("duplicate", 1), ("backwards", 2), ("garbage", 2)])
-def test_a_watch_that_cannot_be_trusted_makes_a_list(what: str, lists: int) -> None:
-    async def work(world: World) -> None:
+async def test_a_watch_that_cannot_be_trusted_makes_a_list(what: str, lists: int) -> None:
+    async with in_world() as world:
         world.server.fault("watch", what, after=2)
         async with world.reflecting() as reflector:
             for name in "abc":
@@ -140,48 +134,45 @@ def test_a_watch_that_cannot_be_trusted_makes_a_list(what: str, lists: int) -> N
             assert reflector.counts.lists == lists
             assert reflector.counts.duplicates == (what == "duplicate")
 
-    in_world(work)
 
-
-def test_a_version_from_the_future_makes_a_list() -> None:
-    async def work(world: World) -> None:
+@pytest.mark.anyio
+async def test_a_version_from_the_future_makes_a_list() -> None:
+    async with in_world() as world:
         world.server.fault("watch", "answer", status=504)
         async with world.reflecting() as reflector:
             await until(lambda: reflector.counts.lists == 2)
 
-    in_world(work)
 
-
-def test_one_bad_object_does_not_stop_the_rest(caplog: pytest.LogCaptureFixture) -> None:
-    async def work(world: World) -> None:
-        world.server.put(PODS, unreadable_pod("bad"))
-        async with world.reflecting() as reflector:
-            assert len(world.view.versions) == 3
-            assert world.view.unreadable == {"bad"}
-            event = world.view.events[0]
-            assert isinstance(event, Replaced)
-            assert event.unreadable[0] == UnreadableObject(
-                "ns", "bad", "uid-bad", "Expected `array`, got `int` - at `$.spec.containers`"
-            )
-            await reflector.relist()
-            world.server.put(PODS, unreadable_pod("p0"))
-            world.server.put(PODS, pod("after"))
-            await until(lambda: "after" in world.view.versions)
-            assert world.view.unreadable == {"bad", "p0"}
-            world.server.delete(PODS, "bad")
-            await until(lambda: world.view.unreadable == {"p0"})
-            deleted = world.view.events[-1]
-            assert isinstance(deleted, Deleted)
-            assert deleted.object.metadata.uid == "uid-bad"
-            assert reflector.counts.unreadable == 3
-
+@pytest.mark.anyio
+async def test_one_bad_object_does_not_stop_the_rest(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "gputile.kube.reflector"):
-        in_world(work)
+        async with in_world() as world:
+            world.server.put(PODS, unreadable_pod("bad"))
+            async with world.reflecting() as reflector:
+                assert len(world.view.versions) == 3
+                assert world.view.unreadable == {"bad"}
+                event = world.view.events[0]
+                assert isinstance(event, Replaced)
+                assert event.unreadable[0] == UnreadableObject(
+                    "ns", "bad", "uid-bad", "Expected `array`, got `int` - at `$.spec.containers`"
+                )
+                await reflector.relist()
+                world.server.put(PODS, unreadable_pod("p0"))
+                world.server.put(PODS, pod("after"))
+                await until(lambda: "after" in world.view.versions)
+                assert world.view.unreadable == {"bad", "p0"}
+                world.server.delete(PODS, "bad")
+                await until(lambda: world.view.unreadable == {"p0"})
+                deleted = world.view.events[-1]
+                assert isinstance(deleted, Deleted)
+                assert deleted.object.metadata.uid == "uid-bad"
+                assert reflector.counts.unreadable == 3
     assert sum("ns/bad" in record.message for record in caplog.records) == 1
 
 
-def test_an_object_of_no_shape_at_all_is_unreadable_too() -> None:
-    async def work(world: World) -> None:
+@pytest.mark.anyio
+async def test_an_object_of_no_shape_at_all_is_unreadable_too() -> None:
+    async with in_world() as world:
         world.server.store[PODS]["odd"] = {"metadata": {"name": 7, "uid": "u"}}
         world.server.store[PODS]["odder"] = {"metadata": []}
         async with world.reflecting():
@@ -190,11 +181,10 @@ def test_an_object_of_no_shape_at_all_is_unreadable_too() -> None:
             assert [(each.name, each.uid) for each in event.unreadable] == [("", "u"), ("", "")]
             assert len(event.objects) == 3
 
-    in_world(work)
 
-
-def test_relist_starts_after_the_call_and_interrupts_watch_and_pause() -> None:
-    async def work(world: World) -> None:
+@pytest.mark.anyio
+async def test_relist_starts_after_the_call_and_interrupts_watch_and_pause() -> None:
+    async with in_world() as world:
         async with world.reflecting() as reflector:
             await until(lambda: world.server.count("watch") == 1)
             await asyncio.gather(reflector.relist(), reflector.relist())
@@ -206,24 +196,21 @@ def test_relist_starts_after_the_call_and_interrupts_watch_and_pause() -> None:
             await reflector.relist()
             assert "a" in world.view.versions
 
-    in_world(work)
+
+@pytest.mark.anyio
+async def test_a_failing_relist_waits_between_attempts() -> None:
+    async with in_world() as world, world.reflecting() as reflector:
+        await until(lambda: world.server.count("watch") == 1)
+        for _ in range(8):
+            world.server.fault("get", "answer", status=500)
+        await reflector.relist()
+        assert reflector.counts.failures == 2
+        assert reflector.counts.lists == 2
 
 
-def test_a_failing_relist_waits_between_attempts() -> None:
-    async def work(world: World) -> None:
-        async with world.reflecting() as reflector:
-            await until(lambda: world.server.count("watch") == 1)
-            for _ in range(8):
-                world.server.fault("get", "answer", status=500)
-            await reflector.relist()
-            assert reflector.counts.failures == 2
-            assert reflector.counts.lists == 2
-
-    in_world(work)
-
-
-def test_whoever_waits_for_a_relist_learns_that_the_reflector_stopped() -> None:
-    async def work(world: World) -> None:
+@pytest.mark.anyio
+async def test_whoever_waits_for_a_relist_learns_that_the_reflector_stopped() -> None:
+    async with in_world() as world:
         async with world.reflecting() as reflector:
             world.server.fault("get", "hang")
             waiting = asyncio.create_task(reflector.relist())
@@ -231,18 +218,15 @@ def test_whoever_waits_for_a_relist_learns_that_the_reflector_stopped() -> None:
         with pytest.raises(RuntimeError, match="stopped"):
             await waiting
 
-    in_world(work)
 
-
-def test_what_the_consumer_raises_ends_the_reflector() -> None:
+@pytest.mark.anyio
+async def test_what_the_consumer_raises_ends_the_reflector() -> None:
     class Broken(Exception):
         pass
 
     def on_event(event: WatchEvent[Pod]) -> None:
         raise Broken
 
-    async def work(world: World) -> None:
+    async with in_world() as world:
         with pytest.raises(Broken):
             await Reflector(world.connection, PODS, Pod, on_event).run()
-
-    in_world(work)

@@ -1,8 +1,8 @@
 """Writes on pods and nodes: what they change, and on which condition."""
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -30,23 +30,22 @@ GATED = {
 }
 
 
-def on(work: Callable[[FakeApiServer, Connection], Awaitable[None]]) -> None:
-    async def main() -> None:
-        server = FakeApiServer()
-        server.put(PODS, GATED)
-        server.put(NODES, {"metadata": {"name": "n"}})
-        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
-            await work(server, connection)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def stored_objects() -> AsyncIterator[tuple[FakeApiServer, Connection]]:
+    server = FakeApiServer()
+    server.put(PODS, GATED)
+    server.put(NODES, {"metadata": {"name": "n"}})
+    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+        yield server, connection
 
 
 def stored(server: FakeApiServer) -> Pod:
     return msgspec.convert(server.store[PODS]["p"], Pod)
 
 
-def test_annotations_are_written_to_the_version_that_was_decided_about() -> None:
-    async def work(server: FakeApiServer, connection: Connection) -> None:
+@pytest.mark.anyio
+async def test_annotations_are_written_to_the_version_that_was_decided_about() -> None:
+    async with stored_objects() as (server, connection):
         decided = stored(server)
         written = await annotate_pod(connection, decided, {"a": "1", "b": None})
         assert written.metadata.annotations == {"a": "1"}
@@ -61,11 +60,10 @@ def test_annotations_are_written_to_the_version_that_was_decided_about() -> None
             await annotate_pod(connection, decided, {"a": "2"})
         assert stored(server).metadata.annotations == {"a": "1"}
 
-    on(work)
 
-
-def test_a_gate_is_removed_of_this_pod_and_where_it_was_seen() -> None:
-    async def work(server: FakeApiServer, connection: Connection) -> None:
+@pytest.mark.anyio
+async def test_a_gate_is_removed_of_this_pod_and_where_it_was_seen() -> None:
+    async with stored_objects() as (server, connection):
         server.fault("patch", "answer", status=200, body=json.dumps(GATED).encode())
         await remove_scheduling_gate(connection, stored(server), "ours")
         request = server.requests[-1]
@@ -76,11 +74,10 @@ def test_a_gate_is_removed_of_this_pod_and_where_it_was_seen() -> None:
             {"op": "remove", "path": "/spec/schedulingGates/1"},
         ]
 
-    on(work)
 
-
-def test_a_pod_that_is_gone_is_none_and_an_answer_that_is_no_pod_an_error() -> None:
-    async def work(server: FakeApiServer, connection: Connection) -> None:
+@pytest.mark.anyio
+async def test_a_pod_that_is_gone_is_none_and_an_answer_that_is_no_pod_an_error() -> None:
+    async with stored_objects() as (server, connection):
         assert await read_pod(connection, "ns", "q") is None
         assert await annotate_pod_status(connection, "ns", "q", {"a": "1"}, within=60.0) is None
         found = await read_pod(connection, "ns", "p")
@@ -90,11 +87,10 @@ def test_a_pod_that_is_gone_is_none_and_an_answer_that_is_no_pod_an_error() -> N
         with pytest.raises(BadAnswer):
             await read_pod(connection, "ns", "p")
 
-    on(work)
 
-
-def test_nodes_are_patched_as_each_kind_of_patch_wants_it() -> None:
-    async def work(server: FakeApiServer, connection: Connection) -> None:
+@pytest.mark.anyio
+async def test_nodes_are_patched_as_each_kind_of_patch_wants_it() -> None:
+    async with stored_objects() as (server, connection):
         await annotate_node(connection, "n", {"a": "1"})
         assert server.store[NODES]["n"]["metadata"]["annotations"] == {"a": "1"}
         for kind, write, path in (
@@ -105,8 +101,6 @@ def test_nodes_are_patched_as_each_kind_of_patch_wants_it() -> None:
             await write
             assert server.requests[-1].path == f"{NODES}{path}"
             assert server.requests[-1].headers["content-type"] == f"application/{kind}+json"
-
-    on(work)
 
 
 def test_events_name_what_they_are_about() -> None:

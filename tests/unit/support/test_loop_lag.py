@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import time
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gputile.support.loop_lag import LoopLag
 
 
-def test_a_handler_that_holds_the_loop_is_seen() -> None:
+@pytest.mark.anyio
+async def test_a_handler_that_holds_the_loop_is_seen() -> None:
     lag, registry = LoopLag("x", look_every=0.01), CollectorRegistry()
     registry.register(lag.seconds)
 
@@ -18,17 +20,14 @@ def test_a_handler_that_holds_the_loop_is_seen() -> None:
         assert found is not None
         return found
 
-    async def main() -> None:
-        task = asyncio.create_task(lag.run())
-        while value("count") < 3:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
-        before = value("sum")
-        time.sleep(0.5)  # noqa: ASYNC251 - what a handler must not do
-        await asyncio.sleep(0.05)
-        assert value("sum") - before >= 0.45
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    task = asyncio.create_task(lag.run())
+    while value("count") < 3:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(0.01)
+    before = value("sum")
+    time.sleep(0.5)  # noqa: ASYNC251 - what a handler must not do
+    await asyncio.sleep(0.05)
+    assert value("sum") - before >= 0.45
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
     assert b"gputile_x_event_loop_lag_seconds_bucket" in generate_latest(registry)

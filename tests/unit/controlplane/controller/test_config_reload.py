@@ -21,28 +21,26 @@ def _states() -> int:
     return sum(isinstance(each, ClusterState) for each in gc.get_objects())
 
 
-def test_the_cluster_that_the_one_before_has_seen_is_not_kept() -> None:
+@pytest.mark.anyio
+async def test_the_cluster_that_the_one_before_has_seen_is_not_kept() -> None:
     """Although what a whole list brought was taken out of garbage collection (which ``get_objects`` does not list)."""
-
-    async def scene() -> None:
-        async with Connection(Access("http://127.0.0.1:1", FixedCredentials(None, None))) as connection:
-            built: list[Configuration] = []
-
-            def build(configuration: Configuration) -> Controller:
-                built.append(configuration)
-                gc.freeze()
-                return Controller(connection, configuration, ControllerSettings("default", "controller", "me"))
-
-            reloader = ConfigReloader(build, Configuration())
-            work = asyncio.create_task(reloader.run())
-            for number in range(1, 5):
-                await until(lambda: len(built) == number, 60)  # noqa: B023 - awaited here
-                reloader.take(Configuration())
-            reloader.stop()
-            await work
 
     gc.collect()
     before = _states()
-    asyncio.run(scene())
+    async with Connection(Access("http://127.0.0.1:1", FixedCredentials(None, None))) as connection:
+        built: list[Configuration] = []
+
+        def build(configuration: Configuration) -> Controller:
+            built.append(configuration)
+            gc.freeze()
+            return Controller(connection, configuration, ControllerSettings("default", "controller", "me"))
+
+        reloader = ConfigReloader(build, Configuration())
+        work = asyncio.create_task(reloader.run())
+        for number in range(1, 5):
+            await until(lambda: len(built) == number, 60)  # noqa: B023 - awaited here
+            reloader.take(Configuration())
+        reloader.stop()
+        await work
     gc.unfreeze()
     assert _states() == before

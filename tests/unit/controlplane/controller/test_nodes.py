@@ -214,8 +214,9 @@ FAILURES = [
 ]
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
-def test_a_write_that_failed_is_tried_again(failure: Exception) -> None:
+async def test_a_write_that_failed_is_tried_again(failure: Exception) -> None:
     async def scenario() -> Writer:
         writer, node = Writer(failure), gpu_node(allocatable={WHOLE_GPU: "4"})
         keeper = NodeReconciler(writer, Configuration(), {"n": node}.get, lambda: True, lambda: 0.0)
@@ -226,51 +227,49 @@ def test_a_write_that_failed_is_tried_again(failure: Exception) -> None:
         task.cancel()
         return writer
 
-    assert len(asyncio.run(scenario()).patches) == 1
+    assert len((await scenario()).patches) == 1
 
 
-def test_a_silent_agent_is_told_of_when_it_lasts_and_only_by_the_active_replica() -> None:
-    async def scenario() -> None:
-        now, active, nodes = [0.0], [False], {"n": silent()}
-        configuration = Configuration(controller=Controller(taint_nodes=False, agent_silent_seconds=30))
-        writer = Writer()
-        keeper = NodeReconciler(writer, configuration, nodes.get, lambda: active[0], lambda: now[0])
+@pytest.mark.anyio
+async def test_a_silent_agent_is_told_of_when_it_lasts_and_only_by_the_active_replica() -> None:
+    now, active, nodes = [0.0], [False], {"n": silent()}
+    configuration = Configuration(controller=Controller(taint_nodes=False, agent_silent_seconds=30))
+    writer = Writer()
+    keeper = NodeReconciler(writer, configuration, nodes.get, lambda: active[0], lambda: now[0])
+    await keeper.work("n")
+    active[0] = True
+    await keeper.work("n")
+    now[0] = 29.0
+    await keeper.work("n")
+    assert not writer.patches
+    now[0] = 31.0
+    await keeper.work("n")
+    assert writer.said == ["NothingOffered"]
+    nodes["n"] = silent(**{GPU_MEMORY: "60"})
+    await keeper.work("n")
+    nodes["n"] = silent()
+    await keeper.work("n")
+    assert len(writer.patches) == 1, "the patience begins anew"
+    writer.failures.append(NotFound(404, "NotFound", "no such node"))
+    now[0] = 99.0
+    await keeper.work("n")
+    await keeper.work("gone")
+
+
+@pytest.mark.anyio
+async def test_a_node_has_one_timer_however_often_it_changes_while_its_agent_is_silent() -> None:
+    now, configuration = [0.0], Configuration(controller=Controller(taint_nodes=False, agent_silent_seconds=30))
+    before = asyncio.all_tasks()
+    keeper = NodeReconciler(Writer(), configuration, {"n": silent()}.get, lambda: True, lambda: now[0])
+    for i in range(1000):
+        now[0] = i / 100
         await keeper.work("n")
-        active[0] = True
-        await keeper.work("n")
-        now[0] = 29.0
-        await keeper.work("n")
-        assert not writer.patches
-        now[0] = 31.0
-        await keeper.work("n")
-        assert writer.said == ["NothingOffered"]
-        nodes["n"] = silent(**{GPU_MEMORY: "60"})
-        await keeper.work("n")
-        nodes["n"] = silent()
-        await keeper.work("n")
-        assert len(writer.patches) == 1, "the patience begins anew"
-        writer.failures.append(NotFound(404, "NotFound", "no such node"))
-        now[0] = 99.0
-        await keeper.work("n")
-        await keeper.work("gone")
-
-    asyncio.run(scenario())
+    assert keeper.queue.timers == 1
+    assert asyncio.all_tasks() == before
 
 
-def test_a_node_has_one_timer_however_often_it_changes_while_its_agent_is_silent() -> None:
-    async def scenario() -> None:
-        now, configuration = [0.0], Configuration(controller=Controller(taint_nodes=False, agent_silent_seconds=30))
-        keeper = NodeReconciler(Writer(), configuration, {"n": silent()}.get, lambda: True, lambda: now[0])
-        for i in range(1000):
-            now[0] = i / 100
-            await keeper.work("n")
-        assert keeper.queue.timers == 1
-        assert len(asyncio.all_tasks()) == 1
-
-    asyncio.run(scenario())
-
-
-def test_the_earlier_of_two_times_counts_and_the_timer_goes() -> None:
+@pytest.mark.anyio
+async def test_the_earlier_of_two_times_counts_and_the_timer_goes() -> None:
     async def scenario() -> list[str]:
         worked: list[str] = []
         done = asyncio.Event()
@@ -290,4 +289,4 @@ def test_the_earlier_of_two_times_counts_and_the_timer_goes() -> None:
         running.cancel()
         return worked
 
-    assert asyncio.run(scenario()) == ["a"]
+    assert await scenario() == ["a"]

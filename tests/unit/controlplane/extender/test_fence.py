@@ -1,6 +1,5 @@
 """Whoever may have a predecessor writes to every pod that a Binding of it may be for, before it decides."""
 
-import asyncio
 import copy
 from dataclasses import dataclass
 
@@ -26,10 +25,10 @@ class Time:
         self.now += seconds
 
 
-def fenced(cluster: ModelCluster, time: Time) -> set[str]:
+async def fenced(cluster: ModelCluster, time: Time) -> set[str]:
     """Return the names of the pods that got another version."""
     before = {pod.metadata.name: pod.metadata.resource_version for pod in cluster.pods.values()}
-    asyncio.run(fence_off(cluster, Configuration(), lambda: time.now, time.sleep))
+    await fence_off(cluster, Configuration(), lambda: time.now, time.sleep)
     return {name for (_, name), pod in cluster.pods.items() if pod.metadata.resource_version != before[name]}
 
 
@@ -48,21 +47,26 @@ def pods() -> dict[str, Pod]:
     return found
 
 
-def test_the_pods_that_a_binding_may_be_under_way_for() -> None:
+@pytest.mark.anyio
+async def test_the_pods_that_a_binding_may_be_under_way_for() -> None:
     cluster = ModelCluster(lambda: Fate.OK)
     for pod in pods().values():
         cluster.add(pod)
-    assert fenced(cluster, Time()) == {"waits", "invalid", "other-unit"}, "by another configuration it was no nonsense"
+    assert await fenced(cluster, Time()) == {"waits", "invalid", "other-unit"}, (
+        "by another configuration it was no nonsense"
+    )
 
 
-def test_more_pods_than_are_written_to_at_once() -> None:
+@pytest.mark.anyio
+async def test_more_pods_than_are_written_to_at_once() -> None:
     cluster = ModelCluster(lambda: Fate.OK)
     for i in range(100):
         cluster.add(gpu_pod(f"p{i}"))
-    assert len(fenced(cluster, Time())) == 100
+    assert len(await fenced(cluster, Time())) == 100
 
 
-def test_a_pod_that_cannot_be_written_to_is_tried_again_until_the_api_server_has_had_its_time() -> None:
+@pytest.mark.anyio
+async def test_a_pod_that_cannot_be_written_to_is_tried_again_until_the_api_server_has_had_its_time() -> None:
     cluster, time = ModelCluster(lambda: Fate.OK), Time()
     for name in ("p", "q"):
         cluster.add(gpu_pod(name))
@@ -75,13 +79,14 @@ def test_a_pod_that_cannot_be_written_to_is_tried_again_until_the_api_server_has
         return await fence(namespace, name)
 
     cluster.fence = refuses_p  # type: ignore[method-assign]
-    assert fenced(cluster, time) == {"q"}
+    assert await fenced(cluster, time) == {"q"}
     assert [when for name, when in calls if name == "q"] == [0.0]
     assert [when for name, when in calls if name == "p"][:2] == [0.0, PAUSE_S]
     assert time.now >= ANSWER_LOST_FOR_GOOD_S
 
 
-def test_thousands_that_cannot_be_written_to_hold_nobody_up_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_thousands_that_cannot_be_written_to_hold_nobody_up_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each write takes until it is given up, and no more than some are made at once."""
     cluster, time = ModelCluster(lambda: Fate.OK), Time()
     for i in range(5000):
@@ -92,11 +97,12 @@ def test_thousands_that_cannot_be_written_to_hold_nobody_up_for_longer(monkeypat
         raise AnswerLost("timed out")
 
     monkeypatch.setattr(cluster, "fence", silent)
-    assert fenced(cluster, time) == set()
+    assert await fenced(cluster, time) == set()
     assert ANSWER_LOST_FOR_GOOD_S <= time.now <= ANSWER_LOST_FOR_GOOD_S + 10
 
 
-def test_an_api_server_that_is_slow_is_waited_for() -> None:
+@pytest.mark.anyio
+async def test_an_api_server_that_is_slow_is_waited_for() -> None:
     cluster, time = ModelCluster(lambda: Fate.OK), Time()
     for i in range(1000):
         cluster.add(gpu_pod(f"p{i}"))
@@ -111,12 +117,13 @@ def test_an_api_server_that_is_slow_is_waited_for() -> None:
         raise AnswerLost("timed out")
 
     cluster.fence = slow  # type: ignore[method-assign]
-    assert len(fenced(cluster, time)) == 1000 - 1000 // AT_ONCE, "only what was tried and failed is left"
+    assert len(await fenced(cluster, time)) == 1000 - 1000 // AT_ONCE, "only what was tried and failed is left"
 
 
-def test_nothing_to_do() -> None:
+@pytest.mark.anyio
+async def test_nothing_to_do() -> None:
     cluster = ModelCluster(lambda: Fate.OK)
     cluster.add(copy.deepcopy(pods()["plain"]))
     time = Time()
-    assert fenced(cluster, time) == set()
+    assert await fenced(cluster, time) == set()
     assert time.now == 0.0

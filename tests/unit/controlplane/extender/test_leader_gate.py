@@ -1,7 +1,8 @@
 """One replica decides at a time, and only after it has seen all that was decided before."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -54,18 +55,17 @@ class Scene:
         self.time = 0.0
 
 
-def on_stage(work: Callable[[Scene], Awaitable[None]]) -> None:
-    async def main() -> None:
-        server = FakeApiServer()
-        server.put(LEASES, {"metadata": {"name": "extender"}, "spec": {}})  # one that nobody holds
-        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
-            await work(Scene(server, connection))
-
-    asyncio.run(main())
+@asynccontextmanager
+async def on_stage() -> AsyncIterator[Scene]:
+    server = FakeApiServer()
+    server.put(LEASES, {"metadata": {"name": "extender"}, "spec": {}})  # one that nobody holds
+    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+        yield Scene(server, connection)
 
 
-def test_the_first_to_be_asked_acts_and_the_other_does_not() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_the_first_to_be_asked_acts_and_the_other_does_not() -> None:
+    async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert not first.election.leads()
         assert await first.admitted()
@@ -75,11 +75,10 @@ def test_the_first_to_be_asked_acts_and_the_other_does_not() -> None:
             await second.gate.admit()
         assert second.listed == 0
 
-    on_stage(work)
 
-
-def test_who_takes_over_lists_first_and_the_old_one_stops_before() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_who_takes_over_lists_first_and_the_old_one_stops_before() -> None:
+    async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
         assert not await second.admitted()  # sees the lease for the first time
@@ -91,11 +90,10 @@ def test_who_takes_over_lists_first_and_the_old_one_stops_before() -> None:
         assert second.listed == 1
         assert not await first.admitted()
 
-    on_stage(work)
 
-
-def test_a_lease_that_only_lapsed_needs_no_new_list() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_lease_that_only_lapsed_needs_no_new_list() -> None:
+    async with on_stage() as scene:
         only = Replica(scene, "only")
         assert await only.admitted()
         scene.time += 10 * LEASE_S
@@ -103,11 +101,10 @@ def test_a_lease_that_only_lapsed_needs_no_new_list() -> None:
         assert await only.admitted()
         assert only.listed == 1, "nobody else can have decided anything"
 
-    on_stage(work)
 
-
-def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
+    async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
 
         async def slow_list(_: bool) -> None:
@@ -123,11 +120,10 @@ def test_a_list_that_was_begun_before_another_decided_is_not_enough() -> None:
         assert await first.admitted()
         assert first.listed == 1, "and that one was begun after the other's last decision"
 
-    on_stage(work)
 
-
-def test_who_gets_it_back_lists_what_the_other_did() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_who_gets_it_back_lists_what_the_other_did() -> None:
+    async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
         await first.election.resign(release=True)
@@ -136,22 +132,20 @@ def test_who_gets_it_back_lists_what_the_other_did() -> None:
         assert await first.admitted()
         assert (first.listed, second.listed) == (2, 1)
 
-    on_stage(work)
 
-
-def test_a_restarted_replica_of_the_same_name_resumes_at_once_and_lists() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_restarted_replica_of_the_same_name_resumes_at_once_and_lists() -> None:
+    async with on_stage() as scene:
         assert await Replica(scene, "pod-0").admitted()
         restarted = Replica(scene, "pod-0")
         assert await restarted.admitted()
         assert restarted.listed == 1
         assert restarted.fenced == [True], "the one before may have left a Binding under way"
 
-    on_stage(work)
 
-
-def test_who_takes_over_from_one_that_died_fences_and_after_one_that_released_does_not() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_who_takes_over_from_one_that_died_fences_and_after_one_that_released_does_not() -> None:
+    async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
         assert first.fenced == [False], "nobody had held the Lease"
@@ -163,11 +157,10 @@ def test_who_takes_over_from_one_that_died_fences_and_after_one_that_released_do
         assert await first.admitted()
         assert first.fenced == [False, True]
 
-    on_stage(work)
 
-
-def test_who_has_a_binding_without_an_answer_does_not_release() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_who_has_a_binding_without_an_answer_does_not_release() -> None:
+    async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
         await first.election.resign(release=False)
@@ -177,13 +170,12 @@ def test_who_has_a_binding_without_an_answer_does_not_release() -> None:
         assert await second.admitted()
         assert second.fenced == [True]
 
-    on_stage(work)
 
-
-def test_a_deleted_lease_never_makes_two_replicas_active() -> None:
+@pytest.mark.anyio
+async def test_a_deleted_lease_never_makes_two_replicas_active() -> None:
     """The holder does not know yet that its Lease is gone: it may act until the end of what it had."""
 
-    async def work(scene: Scene) -> None:
+    async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
         scene.server.delete(LEASES, "extender")
@@ -196,13 +188,12 @@ def test_a_deleted_lease_never_makes_two_replicas_active() -> None:
         assert await second.admitted()
         assert second.fenced == [True]
 
-    on_stage(work)
 
-
-def test_a_lease_of_the_same_name_is_another_one() -> None:
+@pytest.mark.anyio
+async def test_a_lease_of_the_same_name_is_another_one() -> None:
     """Its count of holders begins anew, and comes to what a replica had seen of the one before."""
 
-    async def work(scene: Scene) -> None:
+    async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
         scene.server.delete(LEASES, "extender")
@@ -214,37 +205,32 @@ def test_a_lease_of_the_same_name_is_another_one() -> None:
         assert await first.admitted()
         assert first.listed == 2, "the second has decided meanwhile"
 
-    on_stage(work)
+
+@pytest.mark.anyio
+async def test_without_a_lease_the_first_call_fences_and_lists() -> None:
+    fenced = list[bool]()
+
+    async def refresh(fence: bool) -> None:
+        fenced.append(fence)
+        await asyncio.sleep(0)
+        if len(fenced) == 1:
+            raise AnswerLost("timed out")
+
+    election = SoleReplica(refresh)
+    gate = LeaderGate(election, lambda: 0.0)
+    with pytest.raises(NotReady, match="timed out"):
+        await gate.admit()
+    assert not election.leads()
+    await asyncio.gather(*(gate.admit() for _ in range(5)))
+    assert fenced == [True, True]
+    assert election.leads()
+    await election.resign(release=True)
+    assert not election.leads()
 
 
-def test_without_a_lease_the_first_call_fences_and_lists() -> None:
-    async def scenario() -> None:
-        fenced = list[bool]()
-
-        async def refresh(fence: bool) -> None:
-            fenced.append(fence)
-            await asyncio.sleep(0)
-            if len(fenced) == 1:
-                raise AnswerLost("timed out")
-
-        election = SoleReplica(refresh)
-        gate = LeaderGate(election, lambda: 0.0)
-        with pytest.raises(NotReady, match="timed out"):
-            await gate.admit()
-        assert not election.leads()
-        await asyncio.gather(*(gate.admit() for _ in range(5)))
-        assert fenced == [True, True]
-        assert election.leads()
-        await election.resign(release=True)
-        assert not election.leads()
-
-    asyncio.run(scenario())
-
-
-def test_calls_at_the_same_time_take_it_once() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_calls_at_the_same_time_take_it_once() -> None:
+    async with on_stage() as scene:
         only = Replica(scene, "only")
         assert await asyncio.gather(*(only.admitted() for _ in range(20))) == [True] * 20
         assert only.listed == 1
-
-    on_stage(work)

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2 as httpx
@@ -68,29 +69,28 @@ class Scene:
         return {name for name, pod in self.server.store[PODS].items() if pod["spec"].get("nodeName")}
 
 
-def on_stage(work: Callable[[Scene], Awaitable[None]], lease_seconds: float = 0) -> None:
-    async def main() -> None:
-        server = FakeApiServer()
-        server.put(NODES, json.loads(msgspec.json.encode(gpu_node("n", cards=1))))
-        for name in ("p", "q"):
-            server.put(PODS, pod_body(name, 15))
-        server.store[BUDGETS] = {}
-        server.put(LEASES, {"metadata": {"name": EXTENDER_LEASE}, "spec": {}})
-        async with server.running(), Connection(server.access(), retry=QUICK, within=5.0) as connection:
-            scene = Scene(server, connection, lease_seconds)
-            running = asyncio.create_task(scene.reloader.run())
-            async with asyncio.timeout(120):
-                await work(scene)
-            scene.reloader.stop()
-            await running
-            await scene.client.aclose()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def on_stage(lease_seconds: float = 0) -> AsyncIterator[Scene]:
+    server = FakeApiServer()
+    server.put(NODES, json.loads(msgspec.json.encode(gpu_node("n", cards=1))))
+    for name in ("p", "q"):
+        server.put(PODS, pod_body(name, 15))
+    server.store[BUDGETS] = {}
+    server.put(LEASES, {"metadata": {"name": EXTENDER_LEASE}, "spec": {}})
+    async with server.running(), Connection(server.access(), retry=QUICK, within=5.0) as connection:
+        scene = Scene(server, connection, lease_seconds)
+        running = asyncio.create_task(scene.reloader.run())
+        async with asyncio.timeout(120):
+            yield scene
+        scene.reloader.stop()
+        await running
+        await scene.client.aclose()
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("lease_seconds", [0, 15])
-def test_a_pod_is_bound_and_the_next_one_refused(lease_seconds: float) -> None:
-    async def work(scene: Scene) -> None:
+async def test_a_pod_is_bound_and_the_next_one_refused(lease_seconds: float) -> None:
+    async with on_stage(lease_seconds) as scene:
         assert await scene.bind("p") == ""
         assert "free" in await scene.bind("q")
         assert scene.bound() == {"p"}
@@ -100,14 +100,13 @@ def test_a_pod_is_bound_and_the_next_one_refused(lease_seconds: float) -> None:
         for resource in ("pods", "nodes", "poddisruptionbudgets"):
             assert f'gputile_extender_reflector_lists_total{{resource="{resource}"}} ' in metrics
 
-    on_stage(work, lease_seconds)
 
-
+@pytest.mark.anyio
 @pytest.mark.parametrize("lease_seconds", [0, 15])
-def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(lease_seconds: float) -> None:
+async def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(lease_seconds: float) -> None:
     """The answer is lost, nobody can write to the pod, the configuration changes; then the API server executes it."""
 
-    async def work(scene: Scene) -> None:
+    async with on_stage(lease_seconds) as scene:
         server, writing = scene.server, "/api/v1/namespaces/default/pods/p/status"
         await scene.fits("p")
         version = server.store[PODS]["p"]["metadata"]["resourceVersion"]
@@ -129,5 +128,3 @@ def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(lease_s
             server._execute(late)
         assert scene.bound() == {"r"}
         assert FENCE_ANNOTATION in server.store[PODS]["p"]["metadata"]["annotations"]
-
-    on_stage(work, lease_seconds)

@@ -36,11 +36,13 @@ class Served:
     def _policy(self, unsafe: bool) -> AdmissionPolicy:
         return AdmissionPolicy(POLICY.unit_mib, POLICY.trusted, False, unsafe)
 
-    def call(self, path: str, body: bytes = b"", method: str = "POST", app: ASGIApp | None = None) -> tuple[int, bytes]:
+    async def call(
+        self, path: str, body: bytes = b"", method: str = "POST", app: ASGIApp | None = None
+    ) -> tuple[int, bytes]:
         async def whole() -> AsyncIterator[bytes]:
             yield body
 
-        return asyncio.run(self.exchange(path, whole(), method, app))
+        return await self.exchange(path, whole(), method, app)
 
     async def exchange(
         self, path: str, parts: AsyncIterator[bytes], method: str = "POST", app: ASGIApp | None = None
@@ -59,8 +61,8 @@ class Served:
         await (app or self.app)(scope, receive, send)
         return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
 
-    def review(self, path: str, body: Any, **changes: Any) -> Json:
-        status, answer = self.call(path, json.dumps(question(body, **changes)).encode())
+    async def review(self, path: str, body: Any, **changes: Any) -> Json:
+        status, answer = await self.call(path, json.dumps(question(body, **changes)).encode())
         assert status == 200, answer
         found: Json = json.loads(answer)
         assert (found["apiVersion"], found["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
@@ -92,23 +94,26 @@ def question(body: Any, **changes: Any) -> Json:
     }
 
 
-def test_a_gpu_pod_is_changed() -> None:
-    response = Served().review("/mutate", pod(GPU))
+@pytest.mark.anyio
+async def test_a_gpu_pod_is_changed() -> None:
+    response = await Served().review("/mutate", pod(GPU))
     assert response["allowed"] is True
     assert response["patchType"] == "JSONPatch"
     (change,) = json.loads(base64.b64decode(response["patch"]))
     assert change["path"] == "/spec/tolerations"
 
 
-def test_a_pod_that_needs_nothing_is_let_through_without_a_patch() -> None:
-    response = Served().review("/mutate", pod())
+@pytest.mark.anyio
+async def test_a_pod_that_needs_nothing_is_let_through_without_a_patch() -> None:
+    response = await Served().review("/mutate", pod())
     assert response == {"uid": "the-uid", "allowed": True}
 
 
-def test_a_refusal_says_everything_and_changes_nothing() -> None:
+@pytest.mark.anyio
+async def test_a_refusal_says_everything_and_changes_nothing() -> None:
     body = pod({"nvidia.com/gpu": "0.5"}, hostIPC=True)
     for path in ("/mutate", "/validate"):
-        response = Served().review(path, body)
+        response = await Served().review(path, body)
         assert response["allowed"] is False
         assert "patch" not in response
         assert response["status"]["code"] == 422
@@ -116,23 +121,27 @@ def test_a_refusal_says_everything_and_changes_nothing() -> None:
         assert "[host-namespace]" in response["status"]["message"]
 
 
-def test_a_namespace_that_is_open_has_its_own_path() -> None:
+@pytest.mark.anyio
+async def test_a_namespace_that_is_open_has_its_own_path() -> None:
     for path in ("/mutate", "/validate"):
-        assert Served().review(path, pod(GPU, hostIPC=True))["allowed"] is False
-        assert Served().review(f"{path}/unsafe-access", pod(GPU, hostIPC=True))["allowed"] is True
+        assert (await Served().review(path, pod(GPU, hostIPC=True)))["allowed"] is False
+        assert (await Served().review(f"{path}/unsafe-access", pod(GPU, hostIPC=True)))["allowed"] is True
 
 
-def test_warnings_reach_the_user() -> None:
-    response = Served().review("/mutate", pod({"alpha.kubernetes.io/nvidia-gpu": "1"}))
+@pytest.mark.anyio
+async def test_warnings_reach_the_user() -> None:
+    response = await Served().review("/mutate", pod({"alpha.kubernetes.io/nvidia-gpu": "1"}))
     assert "the old name of nvidia.com/gpu" in response["warnings"][0]
 
 
-def test_what_is_no_pod_is_refused_with_the_field() -> None:
-    response = Served().review("/mutate", {"spec": {"containers": [{"name": 5}]}})
+@pytest.mark.anyio
+async def test_what_is_no_pod_is_refused_with_the_field() -> None:
+    response = await Served().review("/mutate", {"spec": {"containers": [{"name": 5}]}})
     assert response["allowed"] is False
     assert "$.spec.containers[0].name" in response["status"]["message"]
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     "body",
     [
@@ -148,65 +157,67 @@ def test_what_is_no_pod_is_refused_with_the_field() -> None:
         b"[" * 100_000,
     ],
 )
-def test_what_is_no_review_is_a_bad_request(body: bytes) -> None:
+async def test_what_is_no_review_is_a_bad_request(body: bytes) -> None:
     served = Served()
-    status, text = served.call("/mutate", body)
+    status, text = await served.call("/mutate", body)
     assert status == 400
     assert text.startswith(b"this is no AdmissionReview")
     assert len(text) < 300
 
 
-def test_an_error_of_our_own_tells_the_client_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_an_error_of_our_own_tells_the_client_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("secret detail")
 
     monkeypatch.setattr(app_module, "mutate", fails)
-    status, text = Served().call("/mutate", json.dumps(question(pod(GPU))).encode())
+    status, text = await Served().call("/mutate", json.dumps(question(pod(GPU))).encode())
     assert (status, text) == (500, b"internal error; see the webhook's log")
 
 
-def test_a_body_that_is_too_large_is_not_read_on() -> None:
+@pytest.mark.anyio
+async def test_a_body_that_is_too_large_is_not_read_on() -> None:
     served = Served(largest=1000)
-    assert served.call("/mutate", b"x" * 1001)[0] == 413
+    assert (await served.call("/mutate", b"x" * 1001))[0] == 413
     assert served.intake.held == 0
 
 
-def test_slow_bodies_end_and_give_their_bytes_back() -> None:
+@pytest.mark.anyio
+async def test_slow_bodies_end_and_give_their_bytes_back() -> None:
     """Nobody holds a place for ever, and all together no more than the limit."""
 
     async def slow(stop: asyncio.Event) -> AsyncIterator[bytes]:
         yield b"x" * 600
         await stop.wait()
 
-    async def main() -> None:
-        served, stop = Served(largest=1000, most=1000, seconds=2.0), asyncio.Event()
-        first = asyncio.create_task(served.exchange("/mutate", slow(stop)))
-        await until(lambda: served.intake.held == 600)
-        assert (await served.exchange("/mutate", slow(stop)))[0] == 503
-        assert (await first)[0] == 408
-        assert served.intake.held == 0
-        stop.set()
-
-    asyncio.run(main())
+    served, stop = Served(largest=1000, most=1000, seconds=2.0), asyncio.Event()
+    first = asyncio.create_task(served.exchange("/mutate", slow(stop)))
+    await until(lambda: served.intake.held == 600)
+    assert (await served.exchange("/mutate", slow(stop)))[0] == 503
+    assert (await first)[0] == 408
+    assert served.intake.held == 0
+    stop.set()
 
 
-def test_other_paths_and_methods_are_not_served() -> None:
+@pytest.mark.anyio
+async def test_other_paths_and_methods_are_not_served() -> None:
     served = Served()
-    assert served.call("/mutate", method="GET")[0] == 405
-    assert served.call("/metrics", method="GET")[0] == 404, "only reviews are served to the API server"
-    assert served.call("/mutate", app=served.health)[0] == 404
+    assert (await served.call("/mutate", method="GET"))[0] == 405
+    assert (await served.call("/metrics", method="GET"))[0] == 404, "only reviews are served to the API server"
+    assert (await served.call("/mutate", app=served.health))[0] == 404
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("B7")
-def test_the_probes_and_the_metrics() -> None:
+async def test_the_probes_and_the_metrics() -> None:
     served = Served()
-    served.review("/mutate", pod(GPU))
-    served.review("/validate", pod(GPU, hostIPC=True))
-    assert served.call("/healthz", method="GET", app=served.health) == (200, b"ok")
-    assert served.call("/readyz", method="GET", app=served.health) == (200, b"ok")
+    await served.review("/mutate", pod(GPU))
+    await served.review("/validate", pod(GPU, hostIPC=True))
+    assert await served.call("/healthz", method="GET", app=served.health) == (200, b"ok")
+    assert await served.call("/readyz", method="GET", app=served.health) == (200, b"ok")
     served.why = "no certificate"
-    assert served.call("/readyz", method="GET", app=served.health) == (503, b"no certificate")
-    lines = served.call("/metrics", method="GET", app=served.health)[1].decode().splitlines()
+    assert await served.call("/readyz", method="GET", app=served.health) == (503, b"no certificate")
+    lines = (await served.call("/metrics", method="GET", app=served.health))[1].decode().splitlines()
     assert 'gputile_webhook_reviews_total{outcome="changed",webhook="mutate"} 1.0' in lines
     assert 'gputile_webhook_refusals_total{rule="host-namespace"} 1.0' in lines
 
@@ -219,16 +230,18 @@ JSON = st.recursive(
 FIELDS = st.sampled_from(["uid", "kind", "resource", "operation", "userInfo", "object", "oldObject", "subResource"])
 
 
+@pytest.mark.anyio
 @settings(max_examples=200, deadline=None)
 @given(FIELDS, JSON, st.sampled_from(["/mutate", "/validate"]))
-def test_every_question_gets_an_answer(field: str, value: Any, path: str) -> None:
-    status, body = Served().call(path, json.dumps(question(pod(GPU), **{field: value})).encode())
+async def test_every_question_gets_an_answer(field: str, value: Any, path: str) -> None:
+    status, body = await Served().call(path, json.dumps(question(pod(GPU), **{field: value})).encode())
     assert status in (200, 400)
     if status == 200:
         assert json.loads(body)["response"]["allowed"] in (True, False)
 
 
+@pytest.mark.anyio
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["/mutate", "/validate"]))
-def test_any_bytes_get_an_answer(body: bytes, path: str) -> None:
-    assert Served().call(path, body)[0] in (200, 400)
+async def test_any_bytes_get_an_answer(body: bytes, path: str) -> None:
+    assert (await Served().call(path, body))[0] in (200, 400)

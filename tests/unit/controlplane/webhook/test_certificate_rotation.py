@@ -3,7 +3,8 @@
 import asyncio
 import base64
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -57,15 +58,13 @@ class Scene:
         ]
 
 
-def on_stage(work: Callable[[Scene], Awaitable[None]]) -> None:
-    async def main() -> None:
-        server = FakeApiServer()
-        async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
-            scene = Scene(server, connection)
-            scene.register()
-            await work(scene)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def on_stage() -> AsyncIterator[Scene]:
+    server = FakeApiServer()
+    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+        scene = Scene(server, connection)
+        scene.register()
+        yield scene
 
 
 def shake_hands(context: ssl.SSLContext, bundle: bytes) -> bytes:
@@ -90,8 +89,9 @@ def served(rotation: CertificateRotation, scene: Scene) -> bytes:
     return shake_hands(rotation.context, scene.bundles()[0])
 
 
-def test_a_first_replica_makes_everything_and_a_second_takes_it_over() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_first_replica_makes_everything_and_a_second_takes_it_over() -> None:
+    async with on_stage() as scene:
         first, second = scene.replica(), scene.replica()
         await first.once()
         await second.once()
@@ -102,11 +102,10 @@ def test_a_first_replica_makes_everything_and_a_second_takes_it_over() -> None:
         await first.once()
         assert scene.server.count("patch") + scene.server.count("post") == written, "nothing is due"
 
-    on_stage(work)
 
-
-def test_replicas_that_start_together_agree() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_replicas_that_start_together_agree() -> None:
+    async with on_stage() as scene:
         replicas = [scene.replica() for _ in range(5)]
         await asyncio.gather(*(replica.once() for replica in replicas), return_exceptions=True)
         for replica in replicas:  # who lost the race for a configuration's caBundle comes back
@@ -114,13 +113,12 @@ def test_replicas_that_start_together_agree() -> None:
         assert len({served(replica, scene) for replica in replicas}) == 1
         assert set(scene.bundles()) == {scene.data["ca.crt"]}
 
-    on_stage(work)
 
-
-def test_a_renewal_needs_no_restart_and_no_moment_without_trust() -> None:
+@pytest.mark.anyio
+async def test_a_renewal_needs_no_restart_and_no_moment_without_trust() -> None:
     """The API server trusts what each replica serves, at every step, whichever replica is first."""
 
-    async def work(scene: Scene) -> None:
+    async with on_stage() as scene:
         first, second = scene.replica(), scene.replica()
         await first.once()
         await second.once()
@@ -136,11 +134,10 @@ def test_a_renewal_needs_no_restart_and_no_moment_without_trust() -> None:
         await second.once()
         assert served(second, scene) == after
 
-    on_stage(work)
 
-
-def test_a_deleted_or_damaged_secret_comes_back_as_it_was() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_deleted_or_damaged_secret_comes_back_as_it_was() -> None:
+    async with on_stage() as scene:
         rotation = scene.replica()
         await rotation.once()
         before, data = served(rotation, scene), scene.data
@@ -153,24 +150,22 @@ def test_a_deleted_or_damaged_secret_comes_back_as_it_was() -> None:
         assert served(rotation, scene) == before
         assert scene.data.items() >= data.items()
 
-    on_stage(work)
 
-
-def test_a_secret_that_nobody_can_use_is_replaced() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_secret_that_nobody_can_use_is_replaced() -> None:
+    async with on_stage() as scene:
         scene.server.put(SECRETS, {"metadata": {"name": "certificates"}, "data": {"tls.crt": "AAAA", "tls.key": ""}})
         rotation = scene.replica()
         await rotation.once()
         assert set(scene.bundles()) == {scene.data["ca.crt"]}
         assert served(rotation, scene)
 
-    on_stage(work)
 
-
-def test_a_bundle_that_somebody_removes_is_put_back() -> None:
+@pytest.mark.anyio
+async def test_a_bundle_that_somebody_removes_is_put_back() -> None:
     """As an upgrade may do that writes the configurations anew."""
 
-    async def work(scene: Scene) -> None:
+    async with on_stage() as scene:
         rotation = scene.replica()
         await rotation.once()
         scene.register()
@@ -178,14 +173,13 @@ def test_a_bundle_that_somebody_removes_is_put_back() -> None:
         await rotation.once()
         assert set(scene.bundles()) == {scene.data["ca.crt"]}
 
-    on_stage(work)
 
-
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("status", "kind"), [(403, Forbidden), (404, NotFound)], ids=["no permission", "no configuration"]
 )
-def test_what_keeps_it_from_being_trusted_is_said(status: int, kind: type[KubeError]) -> None:
-    async def work(scene: Scene) -> None:
+async def test_what_keeps_it_from_being_trusted_is_said(status: int, kind: type[KubeError]) -> None:
+    async with on_stage() as scene:
         rotation = scene.replica()
         await rotation.once()
         for each in KINDS:
@@ -195,20 +189,18 @@ def test_what_keeps_it_from_being_trusted_is_said(status: int, kind: type[KubeEr
         with pytest.raises(kind):
             await rotation.once()
 
-    on_stage(work)
 
-
-def test_a_secret_that_is_no_secret_is_an_error_of_the_api_server() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_a_secret_that_is_no_secret_is_an_error_of_the_api_server() -> None:
+    async with on_stage() as scene:
         scene.server.fault("get", "answer", status=200, body=b"<html>")
         with pytest.raises(BadAnswer, match="this is no Secret"):
             await scene.replica().once()
 
-    on_stage(work)
 
-
-def test_it_goes_on_after_any_failure_and_says_what_it_is() -> None:
-    async def work(scene: Scene) -> None:
+@pytest.mark.anyio
+async def test_it_goes_on_after_any_failure_and_says_what_it_is() -> None:
+    async with on_stage() as scene:
         waits: list[float] = []
 
         async def sleep(seconds: float) -> None:
@@ -225,13 +217,12 @@ def test_it_goes_on_after_any_failure_and_says_what_it_is() -> None:
         assert rotation.problem == ""
         assert rotation.served.is_set()
 
-    on_stage(work)
 
-
-def test_lost_answers_and_conflicts_end_in_agreement() -> None:
+@pytest.mark.anyio
+async def test_lost_answers_and_conflicts_end_in_agreement() -> None:
     """An answer that gets lost after the write: the next look finds what was stored."""
 
-    async def work(scene: Scene) -> None:
+    async with on_stage() as scene:
         rotation = scene.replica()
         scene.server.fault("post", "lose")
         with pytest.raises(KubeError):
@@ -239,5 +230,3 @@ def test_lost_answers_and_conflicts_end_in_agreement() -> None:
         await rotation.once()
         assert rotation.material is not None
         assert rotation.material.bundle == scene.data["ca.crt"]
-
-    on_stage(work)

@@ -41,43 +41,41 @@ def test_the_certificate_has_the_names_of_the_service_and_those_asked_for() -> N
     assert service_names(settings) == ("w.gputile.svc", "w.gputile.svc.cluster.local", "w.gputile", "192.0.2.1")
 
 
-def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) -> None:
     """The whole process on an API server over a socket: not ready before it is trusted, not ready while it ends."""
 
-    async def main() -> None:
-        port, health_port = free_ports(2)
-        settings = WebhookSettings(
-            "gputile", "w", "s", "gputile", "127.0.0.1", port, health_port, names=("127.0.0.1",), drain_seconds=4.0
-        )
-        server = FakeApiServer()
-        async with (
-            server.running(),
-            Connection(server.access()) as connection,
-            httpx.AsyncClient(trust_env=False) as client,
-        ):
-            webhook = Webhook(connection, ConfigFile(None, Configuration()), settings)
-            webhook.rotation._sleep = lambda _: asyncio.sleep(0.01)
-            running = asyncio.create_task(webhook.run(settings))
-            health = f"http://127.0.0.1:{health_port}"
-            await until(lambda: "NotFound" in webhook.not_ready(), 60)
-            answer = await client.get(f"{health}/readyz")
-            assert answer.status_code == 503
-            for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
-                entry = {"name": "a", "clientConfig": {}}
-                server.put(f"{REGISTRATION}/{kind}", {"metadata": {"name": "gputile"}, "webhooks": [entry]})
-            await until(lambda: not webhook.not_ready(), 60)
-            assert (await client.get(f"{health}/readyz")).status_code == 200
-            assert webhook.rotation.material is not None
-            trust = ssl.create_default_context(cadata=webhook.rotation.material.bundle.decode())
-            async with httpx.AsyncClient(verify=trust, trust_env=False) as api_server:
-                assert (await api_server.post(f"https://127.0.0.1:{port}/mutate", content=b"{}")).status_code == 400
-            metrics = (await client.get(f"{health}/metrics")).text
-            assert "gputile_webhook_ready 1.0" in metrics
-            assert "gputile_webhook_memory_unit_mib 1024.0" in metrics
-            os.kill(os.getpid(), signal.SIGTERM)
-            await until(lambda: webhook.draining, 60)
-            assert (await client.get(f"{health}/readyz")).status_code == 503
-            async with asyncio.timeout(60):
-                await running
-
-    asyncio.run(main())
+    port, health_port = free_ports(2)
+    settings = WebhookSettings(
+        "gputile", "w", "s", "gputile", "127.0.0.1", port, health_port, names=("127.0.0.1",), drain_seconds=4.0
+    )
+    server = FakeApiServer()
+    async with (
+        server.running(),
+        Connection(server.access()) as connection,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        webhook = Webhook(connection, ConfigFile(None, Configuration()), settings)
+        webhook.rotation._sleep = lambda _: asyncio.sleep(0.01)
+        running = asyncio.create_task(webhook.run(settings))
+        health = f"http://127.0.0.1:{health_port}"
+        await until(lambda: "NotFound" in webhook.not_ready(), 60)
+        answer = await client.get(f"{health}/readyz")
+        assert answer.status_code == 503
+        for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+            entry = {"name": "a", "clientConfig": {}}
+            server.put(f"{REGISTRATION}/{kind}", {"metadata": {"name": "gputile"}, "webhooks": [entry]})
+        await until(lambda: not webhook.not_ready(), 60)
+        assert (await client.get(f"{health}/readyz")).status_code == 200
+        assert webhook.rotation.material is not None
+        trust = ssl.create_default_context(cadata=webhook.rotation.material.bundle.decode())
+        async with httpx.AsyncClient(verify=trust, trust_env=False) as api_server:
+            assert (await api_server.post(f"https://127.0.0.1:{port}/mutate", content=b"{}")).status_code == 400
+        metrics = (await client.get(f"{health}/metrics")).text
+        assert "gputile_webhook_ready 1.0" in metrics
+        assert "gputile_webhook_memory_unit_mib 1024.0" in metrics
+        os.kill(os.getpid(), signal.SIGTERM)
+        await until(lambda: webhook.draining, 60)
+        assert (await client.get(f"{health}/readyz")).status_code == 503
+        async with asyncio.timeout(60):
+            await running

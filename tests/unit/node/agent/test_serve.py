@@ -7,8 +7,9 @@ import pytest
 from gputile.node.agent.serve import _together
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_all_have_cleaned_up_when_it_has_ended(position: int) -> None:
+async def test_all_have_cleaned_up_when_it_has_ended(position: int) -> None:
     """However long one of them takes for it, and though it is told twice."""
     said: list[str] = []
 
@@ -19,28 +20,23 @@ def test_all_have_cleaned_up_when_it_has_ended(position: int) -> None:
             await asyncio.sleep(0.05)
             said.append("cleaned up")
 
-    async def main() -> None:
-        parts = [asyncio.sleep(3600), asyncio.sleep(3600)]
-        parts.insert(position, careful())
-        work = asyncio.create_task(_together(*parts))
-        await asyncio.sleep(0.01)
-        work.cancel()
-        await asyncio.sleep(0.01)
-        work.cancel()
-        await asyncio.wait([work])
-        assert work.cancelled()
-        assert said == ["cleaned up"]
-
-    asyncio.run(main())
+    parts = [asyncio.sleep(3600), asyncio.sleep(3600)]
+    parts.insert(position, careful())
+    work = asyncio.create_task(_together(*parts))
+    await asyncio.sleep(0.01)
+    work.cancel()
+    await asyncio.sleep(0.01)
+    work.cancel()
+    await asyncio.wait([work])
+    assert work.cancelled()
+    assert said == ["cleaned up"]
 
 
-def test_a_part_that_fails_ends_the_others_and_is_told_of() -> None:
+@pytest.mark.anyio
+async def test_a_part_that_fails_ends_the_others_and_is_told_of() -> None:
     async def fails() -> None:
         raise OSError("gone")
 
-    async def main() -> None:
-        with pytest.raises(ExceptionGroup) as caught:
-            await _together(asyncio.sleep(3600), fails())
-        assert caught.group_contains(OSError, match="gone")
-
-    asyncio.run(main())
+    with pytest.raises(ExceptionGroup) as caught:
+        await _together(asyncio.sleep(3600), fails())
+    assert caught.group_contains(OSError, match="gone")

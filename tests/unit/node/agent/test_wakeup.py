@@ -7,30 +7,27 @@ import pytest
 from gputile.node.agent.wakeup import Wakeup
 
 
-def test_wishes_add_up_to_one() -> None:
-    async def main() -> None:
-        wakeup = Wakeup()
-        wakeup.wish()
-        wakeup.wish()
-        async with asyncio.timeout(10.0):
+@pytest.mark.anyio
+async def test_wishes_add_up_to_one() -> None:
+    wakeup = Wakeup()
+    wakeup.wish()
+    wakeup.wish()
+    async with asyncio.timeout(10.0):
+        await wakeup.wait(60.0)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
             await wakeup.wait(60.0)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.05):
-                await wakeup.wait(60.0)
-
-    asyncio.run(main())
 
 
-def test_without_a_wish_waiting_ends_in_time() -> None:
-    async def main() -> None:
-        async with asyncio.timeout(10.0):
-            await Wakeup().wait(0.01)
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_without_a_wish_waiting_ends_in_time() -> None:
+    async with asyncio.timeout(10.0):
+        await Wakeup().wait(0.01)
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("turns", range(5))
-def test_a_loop_that_is_told_to_end_ends_though_it_is_woken_in_that_moment(turns: int) -> None:
+async def test_a_loop_that_is_told_to_end_ends_though_it_is_woken_in_that_moment(turns: int) -> None:
     async def loop(wakeup: Wakeup) -> None:
         while True:
             await wakeup.wait(60.0)
@@ -48,4 +45,4 @@ def test_a_loop_that_is_told_to_end_ends_though_it_is_woken_in_that_moment(turns
         task.cancel()
         return bool(done)
 
-    assert asyncio.run(main())
+    assert await main()

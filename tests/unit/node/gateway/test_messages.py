@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,25 +43,23 @@ from_gateway = st.one_of(
 )
 
 
-def linked(work: Callable[[MessageChannel[FromAgent], MessageChannel[FromGateway]], Awaitable[None]]) -> None:
+@asynccontextmanager
+async def linked() -> AsyncIterator[tuple[MessageChannel[FromAgent], MessageChannel[FromGateway]]]:
     """Do ``work`` with the gateway's end and the agent's end of a connection."""
-
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        gateway = to_agent(*await asyncio.open_connection(sock=ours))
-        agent = to_gateway(*await asyncio.open_connection(sock=theirs))
-        try:
-            await work(gateway, agent)
-        finally:
-            gateway.close()
-            agent.close()
-
-    asyncio.run(main())
+    ours, theirs = socket.socketpair()
+    gateway = to_agent(*await asyncio.open_connection(sock=ours))
+    agent = to_gateway(*await asyncio.open_connection(sock=theirs))
+    try:
+        yield gateway, agent
+    finally:
+        gateway.close()
+        agent.close()
 
 
+@pytest.mark.anyio
 @given(st.lists(from_agent, max_size=5), st.lists(from_gateway, max_size=5))
-def test_what_is_sent_arrives_in_order(up: list[FromAgent], down: list[FromGateway]) -> None:
-    async def work(gateway: MessageChannel[FromAgent], agent: MessageChannel[FromGateway]) -> None:
+async def test_what_is_sent_arrives_in_order(up: list[FromAgent], down: list[FromGateway]) -> None:
+    async with linked() as (gateway, agent):
         for message in up:
             agent.send(message)
         for answer in down:
@@ -69,44 +69,37 @@ def test_what_is_sent_arrives_in_order(up: list[FromAgent], down: list[FromGatew
             assert [await anext(heard) for _ in up] == up
             assert [await anext(told) for _ in down] == down
 
-    linked(work)
 
-
+@pytest.mark.anyio
 @given(st.binary(max_size=200))
-def test_what_is_no_message_is_refused_and_never_hangs(junk: bytes) -> None:
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        gateway = to_agent(*await asyncio.open_connection(sock=ours))
-        with theirs:
-            theirs.sendall(len(junk).to_bytes(4, "big") + junk)
-        try:
-            async with asyncio.timeout(5):
-                with contextlib.suppress(msgspec.MsgspecError):
-                    heard = [message async for message in gateway.messages()]
-                    assert all(isinstance(message, msgspec.Struct) for message in heard)
-        finally:
-            gateway.close()
-
-    asyncio.run(main())
-
-
-def test_half_a_message_is_the_end() -> None:
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        gateway = to_agent(*await asyncio.open_connection(sock=ours))
-        with theirs:
-            theirs.sendall((100).to_bytes(4, "big") + b"only so much")
+async def test_what_is_no_message_is_refused_and_never_hangs(junk: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    gateway = to_agent(*await asyncio.open_connection(sock=ours))
+    with theirs:
+        theirs.sendall(len(junk).to_bytes(4, "big") + junk)
+    try:
         async with asyncio.timeout(5):
-            assert [message async for message in gateway.messages()] == []
+            with contextlib.suppress(msgspec.MsgspecError):
+                heard = [message async for message in gateway.messages()]
+                assert all(isinstance(message, msgspec.Struct) for message in heard)
+    finally:
         gateway.close()
 
-    asyncio.run(main())
+
+@pytest.mark.anyio
+async def test_half_a_message_is_the_end() -> None:
+    ours, theirs = socket.socketpair()
+    gateway = to_agent(*await asyncio.open_connection(sock=ours))
+    with theirs:
+        theirs.sendall((100).to_bytes(4, "big") + b"only so much")
+    async with asyncio.timeout(5):
+        assert [message async for message in gateway.messages()] == []
+    gateway.close()
 
 
-def test_nobody_is_told_anything_after_the_end() -> None:
-    async def work(gateway: MessageChannel[FromAgent], agent: MessageChannel[FromGateway]) -> None:
+@pytest.mark.anyio
+async def test_nobody_is_told_anything_after_the_end() -> None:
+    async with linked() as (gateway, agent):
         agent.close()
         gateway.close()
         gateway.send(State())
-
-    linked(work)

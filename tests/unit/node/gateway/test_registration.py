@@ -18,34 +18,32 @@ async def _carry(*_: object) -> bytes:
     return b""
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("G1")
-def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp_path: Path) -> None:
+async def test_what_is_offered_no_more_while_it_is_served_anew_is_not_served(tmp_path: Path) -> None:
     """A socket that answers without an owner would pass for another gateway's for ever."""
 
     def sockets() -> list[Path]:
         return list(tmp_path.glob("gputile-*"))
 
-    async def main() -> None:
-        registrar = Registrar(tmp_path, _carry)
-        await registrar.offer([RESOURCE], {RESOURCE: b""})
-        await registrar.look()
-        (first,) = sockets()
-        channel = grpc.aio.insecure_channel(f"unix:{first}")
-        allocate: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(ALLOCATE)
-        call = allocate(b"")  # so that stopping takes a moment
-        await asyncio.sleep(0.2)
-        first.unlink()  # a kubelet that starts removes all sockets
-        looking = asyncio.create_task(registrar.look())
-        await asyncio.sleep(0.1)
-        await registrar.offer([], {})
-        await looking
-        assert not any(answers(path) for path in sockets())
-        assert not registrar.others()
-        call.cancel()
-        await channel.close()
-        await registrar.let_go()
-
-    asyncio.run(main())
+    registrar = Registrar(tmp_path, _carry)
+    await registrar.offer([RESOURCE], {RESOURCE: b""})
+    await registrar.look()
+    (first,) = sockets()
+    channel = grpc.aio.insecure_channel(f"unix:{first}")
+    allocate: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(ALLOCATE)
+    call = allocate(b"")  # so that stopping takes a moment
+    await asyncio.sleep(0.2)
+    first.unlink()  # a kubelet that starts removes all sockets
+    looking = asyncio.create_task(registrar.look())
+    await asyncio.sleep(0.1)
+    await registrar.offer([], {})
+    await looking
+    assert not any(answers(path) for path in sockets())
+    assert not registrar.others()
+    call.cancel()
+    await channel.close()
+    await registrar.let_go()
 
 
 def test_the_pause_after_days_of_failures_is_the_longest() -> None:

@@ -37,7 +37,8 @@ def test_those_that_have_ended_are_reaped_and_the_others_left_alone() -> None:
     subprocess.run([sys.executable, "-c", ORPHANS], check=True, timeout=30)
 
 
-def test_a_gateway_that_cannot_start_its_agent_says_so(
+@pytest.mark.anyio
+async def test_a_gateway_that_cannot_start_its_agent_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where no more processes are allowed, say: status 0 would pass for an end that was asked for."""
@@ -49,12 +50,13 @@ def test_a_gateway_that_cannot_start_its_agent_says_so(
     arguments = argparse.Namespace(
         device_plugin_dir=tmp_path, pod_resources_socket=tmp_path / "s", claim_file=tmp_path / "c", command=["agent"]
     )
-    assert asyncio.run(serve(arguments)) == 1
+    assert await serve(arguments) == 1
     assert "no agent can be run" in caplog.text
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("G1")
-def test_an_agent_that_cannot_be_started_for_a_moment_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_agent_that_cannot_be_started_for_a_moment_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kubelet's calls wait for the next one, and the gateway that keeps them stays."""
 
     class Serving:
@@ -74,5 +76,5 @@ def test_an_agent_that_cannot_be_started_for_a_moment_is_started_later(monkeypat
         return await start(*command, **options)
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refused_once)
-    assert asyncio.run(keep_agent([sys.executable, "-c", ""], Serving())) == 0  # type: ignore[arg-type]
+    assert await keep_agent([sys.executable, "-c", ""], Serving()) == 0  # type: ignore[arg-type]
     assert tries == 2
