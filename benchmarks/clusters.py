@@ -51,17 +51,17 @@ def request_for(units: int) -> Request:
     return request
 
 
-def booking_for(placer: PlacementEngine, number: int, units: int, node: str) -> Booking | None:
+def booking_for(engine: PlacementEngine, number: int, units: int, node: str) -> Booking | None:
     """Return what a pod gets on a node, None where it does not fit."""
     pod = gpu_pod(number, units)
-    decision = placer.decide(request_for(units), node, number)
+    decision = engine.decide(request_for(units), node, number)
     return decision.booking(pod, "bench", 0.0) if isinstance(decision, Decision) else None
 
 
 def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack") -> tuple[PlacementEngine, list[str]]:
     """Return a placer on a cluster with that many nodes and pods, and the nodes' names."""
     ledger = Ledger(Configuration(placement=placement))
-    placer = PlacementEngine(ledger)
+    engine = PlacementEngine(ledger)
     names = [node_name(i) for i in range(nodes)]
     for i in range(nodes):
         ledger.apply(NodeApplied(gpu_node(i, placement)))
@@ -69,9 +69,9 @@ def filled(nodes: int, pods: int, seed: int = 1, placement: Placement = "binpack
     placed = 0
     for node in cycle(names):
         if placed == pods:
-            return placer, names
-        booking = booking_for(placer, placed, random_.randint(1, 6), node)
+            return engine, names
+        booking = booking_for(engine, placed, random_.randint(1, 6), node)
         if booking is not None:
             ledger.apply(Assumed(booking))
             placed += 1
-    return placer, names
+    return engine, names

@@ -235,8 +235,8 @@ def _node(number: int) -> Node:
 
 
 def _bound_pods() -> Iterator[Pod]:
-    placer, _ = filled(NODES, PODS)
-    for number, booking in enumerate(placer.ledger.bookings()):
+    engine, _ = filled(NODES, PODS)
+    for number, booking in enumerate(engine.ledger.bookings()):
         if booking.allocation is None:
             continue
         pod = gpu_pod(number, booking.asked_mib // 1024)

@@ -23,23 +23,23 @@ NAME = "core"
 def run() -> Iterator[Result]:
     """Yield the results, one after another."""
     before = resident_mib()
-    placer, names = filled(NODES, PODS)
+    engine, names = filled(NODES, PODS)
     memory = resident_mib() - before
     body = json.dumps(names)
     parse = cpu_times(lambda _: json.loads(body), 100)
-    scan = _plain_scan(placer, names)
+    scan = _plain_scan(engine, names)
     yield Result(NAME, f"plain Python scan of {NODES} nodes", scan.median * 1e3, "ms")
     yield Result(NAME, f"json.loads of {NODES} names", parse.median * 1e3, "ms")
 
-    steady = _filter_and_rank(placer, names)
+    steady = _filter_and_rank(engine, names)
     for what, seconds, target in (("median", steady.median, 1.0), ("p99", steady.at(0.99), 3.0)):
         yield _against_scan(f"filter + rank, {NODES} nodes, {PODS} pods: {what}", seconds, scan, target)
-    first = _first_of_a_shape(placer, names)
+    first = _first_of_a_shape(engine, names)
     yield _against_scan("filter + rank, a shape never asked for: median", first.median, scan, 3.0)
-    refused = cpu_times(lambda _: placer.filter(request_for(16), names), 100)
+    refused = cpu_times(lambda _: engine.filter(request_for(16), names), 100)
     yield _against_scan("filter where no node fits, with reasons: median", refused.median, scan, 3.0)
 
-    for what, times in _book_and_release(placer, names):
+    for what, times in _book_and_release(engine, names):
         micro = times.median * 1e6
         yield Result(NAME, f"{what}: median", micro, "us", 20.0, times.median / parse.median, "json.loads of the names")
     yield Result(NAME, f"memory, {NODES} nodes, {PODS} pods", memory, "MiB", 400.0, memory * 2**20 / PODS, "byte a pod")
@@ -53,7 +53,7 @@ def run() -> Iterator[Result]:
         yield Result(NAME, text, seconds * 1e3, "ms", target, seconds / usual, "binpack")
 
     smallest: float | None = None
-    for size, median in growth(lambda size: (placer, names) if size == NODES else filled(size, 10 * size)):
+    for size, median in growth(lambda size: (engine, names) if size == NODES else filled(size, 10 * size)):
         smallest = smallest or median
         what = f"filter + rank, {size} nodes, {10 * size} pods: median"
         yield Result(NAME, what, median * 1e3, "ms", None, median / smallest, f"that of {SIZES[0]} nodes")
@@ -74,14 +74,14 @@ def _against_scan(what: str, seconds: float, scan: Times, target: float) -> Resu
     return Result(NAME, what, seconds * 1e3, "ms", target, seconds / scan.median, "the plain scan")
 
 
-def _filter_and_rank(placer: PlacementEngine, names: list[str]) -> Times:
+def _filter_and_rank(engine: PlacementEngine, names: list[str]) -> Times:
     """Ask for one pod after another, each booked before the next is asked for, as a scheduler does."""
     requests = [request_for(units) for units in (1, 2, 3)]
     booked = []
 
     def one(i: int) -> None:
         request = requests[i % 3]
-        placer.rank(request, placer.filter(request, names).feasible)
+        engine.rank(request, engine.filter(request, names).feasible)
 
     seconds = []
     with without_collector():
@@ -89,38 +89,38 @@ def _filter_and_rank(placer: PlacementEngine, names: list[str]) -> Times:
             started = time.process_time_ns()
             one(i)
             seconds.append((time.process_time_ns() - started) / 1e9)
-            booking = booking_for(placer, 10**7 + i, 1 + i % 3, names[i * 7919 % len(names)])
+            booking = booking_for(engine, 10**7 + i, 1 + i % 3, names[i * 7919 % len(names)])
             if booking is not None:
-                placer.ledger.apply(Assumed(booking))
+                engine.ledger.apply(Assumed(booking))
                 booked.append(booking.uid)
     for uid in booked:
-        placer.ledger.apply(PodDeleted(uid))
+        engine.ledger.apply(PodDeleted(uid))
     return Times(tuple(seconds[3:]))
 
 
-def _first_of_a_shape(placer: PlacementEngine, names: list[str]) -> Times:
+def _first_of_a_shape(engine: PlacementEngine, names: list[str]) -> Times:
     def one(_: int) -> None:
         request = request_for(2)
-        fresh = PlacementEngine(placer.ledger)
+        fresh = PlacementEngine(engine.ledger)
         fresh.rank(request, fresh.filter(request, names).feasible)
 
     return cpu_times(one, 100)
 
 
-def _book_and_release(placer: PlacementEngine, names: list[str]) -> Iterator[tuple[str, Times]]:
+def _book_and_release(engine: PlacementEngine, names: list[str]) -> Iterator[tuple[str, Times]]:
     bookings = []
     for i in range(2_000):
-        booking = booking_for(placer, 2 * 10**7 + i, 1, names[i * 7919 % len(names)])
+        booking = booking_for(engine, 2 * 10**7 + i, 1, names[i * 7919 % len(names)])
         if booking is not None:
             bookings.append(booking)
-    yield "book", cpu_times(lambda i: placer.ledger.apply(Assumed(bookings[i])), len(bookings), warm_up=0)
-    yield "release", cpu_times(lambda i: placer.ledger.apply(PodDeleted(bookings[i].uid)), len(bookings), warm_up=0)
+    yield "book", cpu_times(lambda i: engine.ledger.apply(Assumed(bookings[i])), len(bookings), warm_up=0)
+    yield "release", cpu_times(lambda i: engine.ledger.apply(PodDeleted(bookings[i].uid)), len(bookings), warm_up=0)
 
 
-def _plain_scan(placer: PlacementEngine, names: list[str]) -> Times:
+def _plain_scan(engine: PlacementEngine, names: list[str]) -> Times:
     """Score the same cluster as one would without arrays: free memory by node and card, a loop over all."""
-    columns, ledger = placer.ledger.columns, placer.ledger
-    free = {name: (columns.total[row] - columns.used[row]).tolist()[:CARDS] for name, row in ledger.row_of.items()}
+    arrays, ledger = engine.ledger.node_arrays, engine.ledger
+    free = {name: (arrays.total[row] - arrays.used[row]).tolist()[:CARDS] for name, row in ledger.row_of.items()}
     need = request_for(2).shape.mib
 
     def one(_: int) -> dict[str, int]:

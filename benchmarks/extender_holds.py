@@ -51,12 +51,12 @@ class Bench:
     def __init__(self, nodes: list[Node], pods: list[Pod], placement: str) -> None:
         self.nodes, self.pods = nodes, pods
         self.ledger = Ledger(Configuration(placement=placement))  # type: ignore[arg-type]
-        self.placer = PlacementEngine(self.ledger, prices_later=True)
+        self.engine = PlacementEngine(self.ledger, prices_later=True)
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
         self.feed = Informer(self.ledger, lambda _: None, budgets)
         server: Any = _Server()
-        binder = Binder(self.placer, server, Clock(lambda: 0.0, lambda: 1))
-        self.verbs = ExtenderHandlers(self.placer, binder, lambda _: None, lambda: None, budgets=budgets)
+        binder = Binder(self.engine, server, Clock(lambda: 0.0, lambda: 1))
+        self.verbs = ExtenderHandlers(self.engine, binder, lambda _: None, lambda: None, budgets=budgets)
         self.names = [node.metadata.name for node in nodes]
 
     async def list(self) -> None:
@@ -71,10 +71,10 @@ class _Server:
 
 
 def _bound_pods() -> Iterator[Pod]:
-    placer, names = filled(NODES, 0)
+    engine, names = filled(NODES, 0)
     for number in range(PODS):
         node, units = names[number % NODES], 1 + number % 2
-        booking = booking_for(placer, number, units, node)
+        booking = booking_for(engine, number, units, node)
         assert booking is not None
         assert booking.allocation is not None
         pod = gpu_pod(number, units)
@@ -129,7 +129,7 @@ async def _preempting(bench: Bench, meter: LoopMeter, cards: int) -> None:
     await bench.feed.listed_nodes(Replaced(nodes))
     for number in range(100 * CARDS * _UNITS):
         node = nodes[number % 100]
-        booking = booking_for(bench.placer, number, 1, node.metadata.name)
+        booking = booking_for(bench.engine, number, 1, node.metadata.name)
         assert booking is not None
         assert booking.allocation is not None
         pod = gpu_pod(number, 1)
@@ -156,7 +156,7 @@ async def _preempt_all(bench: Bench, meter: LoopMeter) -> None:
 
 async def _reprice(bench: Bench, meter: LoopMeter) -> None:
     await bench.list()
-    placer, demand = bench.placer, bench.placer.demand
+    engine, demand = bench.engine, bench.engine.demand
     assert demand is not None
 
     async def learn() -> None:
@@ -167,9 +167,9 @@ async def _reprice(bench: Bench, meter: LoopMeter) -> None:
             pod.spec.containers[0].resources.requests = {"cpu": f"{number + 1}m"}
             bench.verbs.filter(ExtenderArgs(pod=pod, node_names=bench.names[:1]))
             await asyncio.sleep(0)
-        asked, columns, supply = demand.demand(), placer.ledger.columns.copy(), placer.supply()
+        asked, arrays, supply = demand.demand(), engine.ledger.node_arrays.copy(), engine.supply()
         await asyncio.sleep(0)
-        placer.go_by(await asyncio.to_thread(priced, asked, columns, *supply))  # in a process of its own
+        engine.go_by(await asyncio.to_thread(priced, asked, arrays, *supply))  # in a process of its own
         await asyncio.sleep(0)
         bench.verbs.filter(ExtenderArgs(pod=gpu_pod(2 * PODS, 4), node_names=bench.names))
 

@@ -47,10 +47,10 @@ def run() -> Iterator[Result]:
 
 
 async def _measure() -> list[Result]:
-    placer, _ = filled(NODES, PODS)
+    engine, _ = filled(NODES, PODS)
     cluster = _NoCluster()
     verbs = ExtenderHandlers(
-        placer, Binder(placer, cluster, Clock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
+        engine, Binder(engine, cluster, Clock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
     )
     app = create_app(verbs, ExtenderMetrics(), admit=_admit, not_ready=lambda: "")
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))

@@ -30,8 +30,8 @@ NODES, PODS = 5_000, 50_000
 
 def run() -> Iterator[Result]:
     """Measure seconds to ready and MiB resident."""
-    placer, _ = filled(NODES, PODS)
-    yield from asyncio.run(_measure(_node_items(), _pod_items(placer.ledger)))
+    engine, _ = filled(NODES, PODS)
+    yield from asyncio.run(_measure(_node_items(), _pod_items(engine.ledger)))
 
 
 async def _measure(nodes: list[bytes], pods: list[bytes]) -> list[Result]:

@@ -52,11 +52,11 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack"
     ledger = Ledger(Configuration(placement=placement))
     for i in range(4):
         ledger.apply(NodeApplied(gpu_node(f"n{i}", cards=8, mode="share" if i % 2 else "cgpu")))
-    placer, cluster = PlacementEngine(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
+    engine, cluster = PlacementEngine(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
     budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
     feed = Informer(ledger, lambda _: None, budgets)
-    binder = Binder(placer, cluster, Clock(lambda: 0.0, lambda: 1))
-    verbs = ExtenderHandlers(placer, binder, lambda _: None, lambda: None, budgets=budgets)
+    binder = Binder(engine, cluster, Clock(lambda: 0.0, lambda: 1))
+    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, budgets=budgets)
     names, there = [f"n{i}" for i in range(4)], list[Pod]()
     for i in range(pods):
         # Every pod is unlike all others: its name, namespace, labels, amounts and CPU.

@@ -98,7 +98,7 @@ def odd_bench() -> Bench:
 
 
 def kept(bench: Bench) -> int:
-    return sum(booking.tentative for booking in bench.view.ledger.bookings())
+    return sum(booking.reserved for booking in bench.view.ledger.bookings())
 
 
 def test_a_gang_of_which_nobody_knows_whether_it_ever_fits_keeps_cards_for_a_while_only() -> None:

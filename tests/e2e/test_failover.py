@@ -71,7 +71,7 @@ def _ledgers_agree(plane: ControlPlane, url: str) -> None:
     ledger = Ledger(Configuration())
     ledger.apply(NodesReplaced([_typed(Node, raw) for raw in _items(plane, "/api/v1/nodes")]))
     ledger.apply(PodsReplaced([_typed(Pod, raw) for raw in _items(plane, "/api/v1/pods")]))
-    assert not (ledger.columns.used > ledger.columns.total).any()
+    assert not (ledger.node_arrays.used > ledger.node_arrays.total).any()
     wanted = {"gputile_ledger_bookings": PODS, "gputile_ledger_unconfirmed": 0, "gputile_ledger_overallocated_gpus": 0}
     assert sum(1 for _ in ledger.bookings()) == PODS
     deadline = time.monotonic() + 60

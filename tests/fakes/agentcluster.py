@@ -34,7 +34,7 @@ class FakeCluster:
         self.patches = 0
         self.waiting: deque[Pod] = deque()
         self.ledger = Ledger(self.configuration)
-        self.placer = PlacementEngine(self.ledger)
+        self.engine = PlacementEngine(self.ledger)
         self.on_pods: Callable[[WatchEvent[Pod]], None] = lambda event: None
         self.on_node: Callable[[WatchEvent[Node]], None] = lambda event: None
         self.on_bound: Callable[[Pod], None] = lambda pod: None
@@ -96,7 +96,7 @@ class FakeCluster:
             request = parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
             annotations: dict[str, str] = {}
             if request is not None:
-                decision = self.placer.decide(request, NODE, self._version)
+                decision = self.engine.decide(request, NODE, self._version)
                 if isinstance(decision, FitRefusal):
                     self.waiting.append(pod)
                     continue

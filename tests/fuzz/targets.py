@@ -122,9 +122,9 @@ _NODE_DECODER = msgspec.json.Decoder(Node)
 
 def _node(data: bytes) -> None:
     node = _NODE_DECODER.decode(data)
-    facts = node_info_of(node, _CONFIGURATION)
-    for position in range(len(facts.inventory.cards)):
-        facts.card_total(position)
+    node_info = node_info_of(node, _CONFIGURATION)
+    for position in range(len(node_info.inventory.cards)):
+        node_info.card_total(position)
     diagnose(node, _CONFIGURATION)
 
 

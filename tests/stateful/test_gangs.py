@@ -135,7 +135,7 @@ class Gangs(RuleBasedStateMachine):
         """Another replica takes over: it lists, and knows nothing else."""
         self.bindings_land()
         self.extender = Ledger(CONFIGURATION)
-        self.placer = PlacementEngine(self.extender)
+        self.engine = PlacementEngine(self.extender)
         self.extender_ns = self.now_ns + self.ahead["extender"] * SECOND
         self.extender.apply(TimePassed(self.extender_ns))
         self.extender.apply(NodesReplaced(list(self.server.nodes.values())))
@@ -346,13 +346,13 @@ class Gangs(RuleBasedStateMachine):
         """
         asking = self.server.pods[uid]
         held = self.extender.booking(uid)
-        if place_problem(self.extender, asking, self.extender_ns) or (held is not None and not held.tentative):
+        if place_problem(self.extender, asking, self.extender_ns) or (held is not None and not held.reserved):
             return False
         request, place = request_of(asking), place_of(asking, self.extender, self.extender_ns)
-        nodes = [place] if place else self.placer.filter(request, NAMES).feasible
+        nodes = [place] if place else self.engine.filter(request, NAMES).feasible
         if not nodes:
             return False
-        decision = claim(self.placer, asking, request, nodes[0], self.extender_ns)
+        decision = claim(self.engine, asking, request, nodes[0], self.extender_ns)
         if not isinstance(decision, Decision):
             return False
         booking = decision.booking(asking, "default", 1.0)
@@ -504,8 +504,8 @@ class Gangs(RuleBasedStateMachine):
         }
         for ledger in (self.extender, self.view.ledger):
             bookings = list(ledger.bookings())
-            assert {b.uid: b.node for b in bookings if not b.tentative} == bound
-            assert {b.uid: b.node for b in bookings if b.tentative} == kept
+            assert {b.uid: b.node for b in bookings if not b.reserved} == bound
+            assert {b.uid: b.node for b in bookings if b.reserved} == kept
 
     def nobody_waits_who_would_fit(self) -> None:
         """But behind the gang that has waited too long: for it, what becomes free is kept."""
@@ -541,7 +541,7 @@ class Gangs(RuleBasedStateMachine):
         self.extender.apply(TimePassed(self.now_ns))
         self.view.tick(self.now_ns)
         for ledger in (self.extender, self.view.ledger):
-            assert not any(booking.tentative for booking in ledger.bookings()), "a place is kept for ever"
+            assert not any(booking.reserved for booking in ledger.bookings()), "a place is kept for ever"
 
 
 def _running(pods: Sequence[Pod]) -> int:

@@ -89,7 +89,7 @@ class Cluster(RuleBasedStateMachine):
         super().__init__()
         self.ledger = Ledger(CONFIGURATION)
         self.ledger.changes = Changes(keep=3)  # so that falling behind further than the log reaches happens here
-        self.placer = PlacementEngine(self.ledger)
+        self.engine = PlacementEngine(self.ledger)
         self.server_nodes: dict[str, Node] = {}
         self.server_pods: dict[str, Pod] = {}
         self.seen: dict[str, Pod] = {}
@@ -99,7 +99,7 @@ class Cluster(RuleBasedStateMachine):
 
     def in_order(self) -> bool:
         """Whether all nodes are there and serve: trouble is only interesting where there is something to lose."""
-        return [bool(state.cards) and not state.closed_by for state in states(self.ledger).values()] == [True] * 3
+        return [bool(state.cards) and not state.blocked_by for state in states(self.ledger).values()] == [True] * 3
 
     def new_uid(self) -> str:
         self.count += 1
@@ -173,12 +173,12 @@ class Cluster(RuleBasedStateMachine):
         if uid in self.assumed:
             return False
         request = request_of(asking)
-        fitting = self.placer.filter(request, NAMES).feasible
+        fitting = self.engine.filter(request, NAMES).feasible
         if not fitting:
             return False
-        ranks = self.placer.rank(request, fitting)
+        ranks = self.engine.rank(request, fitting)
         node = fitting[ranks.index(max(ranks))]
-        decision = self.placer.decide(request, node, 1)
+        decision = self.engine.decide(request, node, 1)
         assert isinstance(decision, Decision), "what filter lets through, decide places"
         booking = decision.booking(asking, asking.metadata.namespace, 0.0)
         assert booking is not None
@@ -355,7 +355,7 @@ class Cluster(RuleBasedStateMachine):
         for asks in ASKS:
             for namespace in "ab":
                 shape = request_of(asking_pod("p", asks, namespace=namespace)).shape
-                assert self.placer.scores(shape).tolist() == PlacementEngine(self.ledger).scores(shape).tolist()
+                assert self.engine.scores(shape).tolist() == PlacementEngine(self.ledger).scores(shape).tolist()
 
     def teardown(self) -> None:
         self.kept_scores_are_those_of_a_new_placer()

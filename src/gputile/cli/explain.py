@@ -91,7 +91,7 @@ def _explain_pending(subject: "Subject", output: Output, *, every: bool) -> None
         soon = "" if waiting else "; kube-scheduler will try it again"
         text.append(f"It fits {len(fitting)} of {len(reports)} node(s) now: {named}{soon}.")
     else:
-        ever = "" if any(not report.lasting for report in reports) else ", not even when they are empty"
+        ever = "" if any(not report.unresolvable for report in reports) else ", not even when they are empty"
         text.append(f"It fits none of {len(reports)} node(s){ever}.")
     state = "Waits" if waiting else ("Fits" if fitting else "Pending")
     _write_answer(output, subject.pod, state, text, reports, remedies(subject, reports), every=every)

@@ -48,10 +48,10 @@ def inspect(
     ledger.apply(PodsReplaced(live.pods))
     shown = node_summaries(ledger)
     if names:
-        unmatched = [name for name in names if not any(fnmatch.fnmatchcase(tile.name, name) for tile in shown)]
+        unmatched = [name for name in names if not any(fnmatch.fnmatchcase(node.name, name) for node in shown)]
         if unmatched:
             fail(f"no node with GPUs is called {unmatched[0]}")
-        shown = [tile for tile in shown if any(fnmatch.fnmatchcase(tile.name, name) for name in names)]
+        shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in names)]
     unit = tables.unit_of(shown, configuration.unit_mib)
     if output is Output.JSON:
         write_json({"unitMib": unit, "nodes": to_builtins(shown)})

@@ -73,7 +73,7 @@ def test_without_the_daemon_nothing_is_offered_and_the_node_says_so(short: Path)
             await here.until_offered(GPU_MEMORY, 0)
             await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
             assert "is not installed" in here.cluster.condition(MPS_PROBLEM).message
-            assert here.cluster.placer.state("n") is not None
+            assert here.cluster.engine.state("n") is not None
             here.install_mps()
             here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
             await here.until_offered(GPU_MEMORY, 60)

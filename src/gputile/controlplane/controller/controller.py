@@ -151,7 +151,7 @@ class Controller:
         return registry
 
     def _reserved(self) -> int:
-        return sum(booking.tentative for booking in self.cluster_state.ledger.bookings())
+        return sum(booking.reserved for booking in self.cluster_state.ledger.bookings())
 
     def _silent(self) -> int:
         conditions = (c for node in self.cluster_state.nodes.values() for c in node.status.conditions)

@@ -230,7 +230,7 @@ def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> b
     if reservation.allocation is None:
         return reservation.node in cluster_state.nodes
     booking = cluster_state.ledger.booking(pod.metadata.uid)
-    if booking is None or not booking.tentative or booking.plan != reservation.plan:
+    if booking is None or not booking.reserved or booking.plan != reservation.plan:
         return False
     return lost_place(cluster_state.ledger, booking) is None
 

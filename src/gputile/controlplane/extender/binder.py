@@ -123,7 +123,7 @@ class Binder:
             return None
         await self._wait_for_first_pod(meta.uid)
         booking = self._ledger.booking(meta.uid)
-        if booking is not None and not booking.tentative:
+        if booking is not None and not booking.reserved:
             if booking.node != node:
                 raise BindError(f"pod {pod.key} has cards of node {booking.node} already")
             return None  # bound to this very node already

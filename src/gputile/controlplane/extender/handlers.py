@@ -111,7 +111,7 @@ class ExtenderHandlers:
         return FilterResult(
             node_names=result.feasible,
             failed_nodes=result.refused,
-            failed_and_unresolvable_nodes=result.lasting,
+            failed_and_unresolvable_nodes=result.unresolvable,
         )
 
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:

@@ -44,7 +44,7 @@ class Informer:
         after = self._ledger.booking(uid)
         if before is not None and (after is None or after.node != before.node):
             self._freed(before.node)
-        elif after is not None and after.tentative and after != before:
+        elif after is not None and after.reserved and after != before:
             self._freed(after.node)  # its gang may have been refused for want of this place
         elif not uid and self._ledger.changes.position != position and self._ledger.row_of:
             name = event.node.metadata.name if isinstance(event, NodeApplied) else next(iter(self._ledger.row_of))

@@ -24,9 +24,9 @@ LOOK_EVERY_S = 1.0
 STALE_AFTER_S = 60.0  # what was scarce then may not be any more
 
 
-def priced(demand: Demand, columns: NodeArrays, models: Sequence[str], cpu: int) -> PackingState:
+def priced(demand: Demand, arrays: NodeArrays, models: Sequence[str], cpu: int) -> PackingState:
     """Return the prices of a demand on a cluster as it stood: see ``packing.state.build``."""
-    return build(columns, prices(demand), models, cpu)
+    return build(arrays, prices(demand), models, cpu)
 
 
 class PriceLearning:
@@ -54,9 +54,9 @@ class PriceLearning:
                     await asyncio.sleep(self._look_every)
                     continue
                 learnt = loop.time()
-                asked, columns = demand.demand(), self._engine.ledger.columns.copy()
+                asked, arrays = demand.demand(), self._engine.ledger.node_arrays.copy()
                 try:
-                    state = await loop.run_in_executor(self._workers(), priced, asked, columns, *self._engine.supply())
+                    state = await loop.run_in_executor(self._workers(), priced, asked, arrays, *self._engine.supply())
                     self._engine.go_by(state)
                 except (BrokenProcessPool, OSError) as error:
                     log.warning("prices are not learnt anew: %s", error)

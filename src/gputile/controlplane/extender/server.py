@@ -157,7 +157,7 @@ class Extender:
         gauge(
             "gputile_ledger_overallocated_gpus",
             "GPUs with more booked than they have: never, unless somebody else writes allocations.",
-            lambda: int(((ledger.columns.used > ledger.columns.total) & ledger.columns.usable).sum()),
+            lambda: int(((ledger.node_arrays.used > ledger.node_arrays.total) & ledger.node_arrays.usable).sum()),
         )
 
     @asynccontextmanager

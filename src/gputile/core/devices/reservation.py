@@ -1,4 +1,4 @@
-"""A hold: the cards that are kept for a pod of a gang until it is bound, and the pod annotation that says so.
+"""A reservation: the cards that are kept for a pod of a gang until it is bound, and the pod annotation that says so.
 
 The controller writes it while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a
 gang that start together. One of them is the plan's first pod: the plan begins when that one is bound, which is done
@@ -20,14 +20,14 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class ReservationError(ValueError):
-    """The hold annotation cannot be read."""
+    """The annotation of a reservation cannot be read."""
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One pod's place in a plan.
 
     ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get cards. ``allocation``
-    is None for a pod that asks for no GPU, and on a node whose cards another device plugin hands out. The hold ends at
+    is None for a pod that asks for no GPU, and on a node whose cards another device plugin hands out. It ends at
     ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod whose Binding begins the plan; a plan that is not
     to start has none.
     """
@@ -53,7 +53,7 @@ encode_reservation, decode_reservation = _CODEC.encode, _CODEC.decode
 
 
 def reservation_of(pod: Pod) -> Reservation | None:
-    """Return the hold that a pod carries; None where it has none, or one that cannot be read."""
+    """Return the reservation that a pod carries; None where it has none, or one that cannot be read."""
     text = pod.metadata.annotations.get(HOLD_ANNOTATION)
     if text is None:
         return None

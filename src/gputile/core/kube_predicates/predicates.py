@@ -181,15 +181,17 @@ class Predicates:
             return {}
         return {resource: max(0, amount - load.used.get(resource, 0)) for resource, amount in load.allocatable.items()}
 
-    def room(self, pod: Pod, name: str) -> int:
+    def capacity_bound(self, pod: Pod, name: str) -> int:
         """Return how many pods like this one a node has the resources for that kube-scheduler counts."""
         load = self._loads.get(name)
         if load is None:
             return 0
-        room = load.allocatable.get(PODS, 0) - load.used.get(PODS, 0)
+        capacity_bound = load.allocatable.get(PODS, 0) - load.used.get(PODS, 0)
         for resource, amount in self._template(pod.spec).needs.items():
-            room = min(room, (load.allocatable.get(resource, 0) - load.used.get(resource, 0)) // amount)
-        return max(0, room)
+            capacity_bound = min(
+                capacity_bound, (load.allocatable.get(resource, 0) - load.used.get(resource, 0)) // amount
+            )
+        return max(0, capacity_bound)
 
     # -- within
 

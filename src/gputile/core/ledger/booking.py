@@ -1,4 +1,4 @@
-"""A booking: one pod's hold on cards of one node, read from the pod itself."""
+"""A booking: the cards of one node that one pod has, read from the pod itself."""
 
 from collections.abc import Callable
 
@@ -23,9 +23,9 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     ``cpu`` is the milli-CPU that the pod asks for; it counts where the policy is packing.
 
     ``plan`` names the gang's plan that gave the pod its place, "" for a pod of none, and ``plan_size`` is how many
-    places the plan has. A ``tentative`` booking is a hold: the cards are kept for a pod that no Binding has been sent
-    for, until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks the hold of the pod whose Binding begins the
-    plan, and ``version`` is the newest version of the pod that is known to carry the hold.
+    places the plan has. A ``reserved`` booking is a reservation: the cards are kept for a pod that no Binding has been
+    sent for, until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks that of the pod whose Binding begins the
+    plan, and ``version`` is the newest version of the pod that is known to carry the reservation.
     """
 
     uid: str
@@ -40,7 +40,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     assumed_at: float | None = None
     plan: str = ""
     plan_size: int = 0
-    tentative: bool = False
+    reserved: bool = False
     expires_ns: int = 0
     cpu: int = 0
     first: bool = False
@@ -57,7 +57,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def begun(self) -> bool:
         """Whether the pod is bound for certain: what is assumed may be refused yet."""
-        return not self.tentative and self.assumed_at is None
+        return not self.reserved and self.assumed_at is None
 
     @property
     def cards(self) -> tuple[CardShare, ...]:
@@ -106,7 +106,7 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
     except RequestError:
         cpu = cpu_request(pod.spec)
     allocation, problem = _allocation_of(pod, request)
-    hold = reservation_of(pod)
+    reservation = reservation_of(pod)
     return Booking(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
@@ -117,10 +117,10 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
         problem=problem,
         asked_mib=asked_mib,
         priority=pod.spec.priority or 0,
-        plan=hold.plan if hold else "",
-        plan_size=hold.size if hold else 0,
+        plan=reservation.plan if reservation else "",
+        plan_size=reservation.size if reservation else 0,
         cpu=cpu,
-        first=hold.first if hold else False,
+        first=reservation.first if reservation else False,
     )
 
 

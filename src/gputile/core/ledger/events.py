@@ -77,7 +77,7 @@ class Forgotten:
 
 @dataclass(frozen=True, slots=True)
 class TimePassed:
-    """It is ``now_ns`` (Unix time in nanoseconds): holds that end by then keep nothing any more."""
+    """It is ``now_ns`` (Unix time in nanoseconds): reservations that end by then keep nothing any more."""
 
     now_ns: int
 

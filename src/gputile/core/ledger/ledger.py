@@ -30,7 +30,7 @@ from gputile.core.ledger.events import (
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
 from gputile.core.ledger.node_table import NodeTable
 from gputile.core.ledger.non_gpu_pods import NonGpuPods
-from gputile.core.ledger.reservations import Reservations, assumed_booking
+from gputile.core.ledger.reservations import Reservations, reserved_booking
 
 _GROUPS = 1024  # trust groups beside twice those that hold something: what is kept of those that were
 
@@ -46,12 +46,12 @@ class Ledger:
         self.configuration = configuration
         self.changes = Changes()
         self._table = NodeTable()
-        self.columns = self._table.columns
+        self.node_arrays = self._table.node_arrays
         self.row_of = self._table.row_of
         self._bookings: dict[str, Booking] = {}
         self._on_node: dict[str, dict[str, Booking]] = {}
-        self._holds = Reservations()
-        self._plain = NonGpuPods() if configuration.placement == "packing" else None
+        self._reservations = Reservations()
+        self._non_gpu_pods = NonGpuPods() if configuration.placement == "packing" else None
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
         self._most_groups = _GROUPS
 
@@ -67,10 +67,10 @@ class Ledger:
             case PodApplied(pod):
                 self._pod_applied(pod)
             case PodDeleted(uid):
-                self._holds.put(uid, None)
+                self._reservations.put(uid, None)
                 self._release(uid)
-                if self._plain is not None:
-                    self._charge(self._plain.drop(uid))
+                if self._non_gpu_pods is not None:
+                    self._charge(self._non_gpu_pods.drop(uid))
             case PodsReplaced(pods, unreadable):
                 self._pods_replaced(pods, unreadable)
             case NodeApplied(node):
@@ -92,13 +92,13 @@ class Ledger:
                 held = self._bookings.get(uid)
                 if held is not None and held.assumed_at is not None:
                     self._release(uid)
-                    self._restore_hold(uid)
+                    self._restore_reservation(uid)
             case TimePassed(now_ns):
-                ended, revived = self._holds.pass_to(now_ns)
+                ended, revived = self._reservations.pass_to(now_ns)
                 for uid in ended:
                     self._release_hold(uid)
                 for uid in revived:
-                    self._restore_hold(uid)
+                    self._restore_reservation(uid)
             case _:
                 assert_never(event)
 
@@ -106,17 +106,17 @@ class Ledger:
         uid = pod.metadata.uid
         booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
         held = self._bookings.get(uid)
-        if self._plain is not None:
-            self._charge(self._plain.put(pod) if booking is None else self._plain.drop(uid))
+        if self._non_gpu_pods is not None:
+            self._charge(self._non_gpu_pods.put(pod) if booking is None else self._non_gpu_pods.drop(uid))
         if booking is None:
             # A pod is never unbound: an unbound one that holds something is news from before its Binding.
             if pod.finished or pod.spec.node_name:
-                self._holds.put(uid, None)
+                self._reservations.put(uid, None)
                 self._release(uid)
-            elif self.configuration.admission.gangs and (held is None or held.tentative or held.assumed_at is not None):
+            elif self.configuration.admission.gangs and (held is None or held.reserved or held.assumed_at is not None):
                 self._hold_applied(pod, held)
             return
-        self._holds.put(uid, None)
+        self._reservations.put(uid, None)
         if booking != held:
             self._release(uid)
             self._book(booking)
@@ -126,27 +126,27 @@ class Ledger:
         for node, cpu in changes:
             row = self.row_of.get(node)
             if row is not None:
-                self.columns.cpu[row] -= cpu
+                self.node_arrays.cpu[row] -= cpu
                 self.changes.add(row)
 
     def _hold_applied(self, pod: Pod, held: Booking | None) -> None:
         uid = pod.metadata.uid
-        self._holds.put(uid, assumed_booking(pod, self.configuration.unit_mib, self.configuration.trust_group))
-        hold = self._holds.get(uid)
-        if held is not None and held.tentative and held != hold:
+        self._reservations.put(uid, reserved_booking(pod, self.configuration.unit_mib, self.configuration.trust_group))
+        reservation = self._reservations.get(uid)
+        if held is not None and held.reserved and held != reservation:
             self._release(uid)
-        elif held is not None and held.tentative and hold is not None:
-            self._restate(hold)
-        self._restore_hold(uid)
+        elif held is not None and held.reserved and reservation is not None:
+            self._restate(reservation)
+        self._restore_reservation(uid)
 
-    def _restore_hold(self, uid: str) -> None:
-        hold = self._holds.get(uid)
-        if hold is not None and uid not in self._bookings:
-            self._book(hold)
+    def _restore_reservation(self, uid: str) -> None:
+        reservation = self._reservations.get(uid)
+        if reservation is not None and uid not in self._bookings:
+            self._book(reservation)
 
     def _release_hold(self, uid: str) -> None:
         held = self._bookings.get(uid)
-        if held is not None and held.tentative:
+        if held is not None and held.reserved:
             self._release(uid)
 
     def _pods_replaced(self, pods: Sequence[Pod], unreadable: frozenset[str]) -> None:
@@ -154,44 +154,44 @@ class Ledger:
         # What is assumed stays: the list may be older than the bind; whoever assumed it looks after it.
         for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
             self._release(uid)
-        self._holds.keep_only(seen, self._bookings)
-        if self._plain is not None:
-            for uid in self._plain.uids() - seen:
-                self._charge(self._plain.drop(uid))
+        self._reservations.keep_only(seen, self._bookings)
+        if self._non_gpu_pods is not None:
+            for uid in self._non_gpu_pods.uids() - seen:
+                self._charge(self._non_gpu_pods.drop(uid))
         for pod in pods:
             self._pod_applied(pod)
 
     def _assume(self, booking: Booking) -> None:
         held = self._bookings.get(booking.uid)
         self._release_hold(booking.uid)
-        if held is not None and not held.tentative:
+        if held is not None and not held.reserved:
             raise LedgerError(f"pod {booking.key} already holds cards of node {held.node}")
         self._book(booking)
 
     def set_aside(self, uid: str) -> Booking | None:
-        """Look at the cluster as if a pod had no hold; return the hold, None where it has none."""
-        hold = self._holds.get(uid)
-        self._holds.put(uid, None)
+        """Look at the cluster as if a pod had no reservation; return it, None where it has none."""
+        reservation = self._reservations.get(uid)
+        self._reservations.put(uid, None)
         self._release_hold(uid)
-        return hold
+        return reservation
 
-    def bring_back(self, hold: Booking) -> None:
+    def bring_back(self, reservation: Booking) -> None:
         """Undo ``set_aside``."""
-        self._holds.put(hold.uid, hold)
-        self._restore_hold(hold.uid)
+        self._reservations.put(reservation.uid, reservation)
+        self._restore_reservation(reservation.uid)
 
     # -- nodes
 
     def _node_applied(self, node: Node) -> None:
-        facts = node_info_of(node, self.configuration)
-        row = self._table.put(facts)
+        node_info = node_info_of(node, self.configuration)
+        row = self._table.put(node_info)
         if row is None:
             return
-        if self._plain is not None:
-            self.columns.cpu[row] -= self._plain.on_node(facts.name)
-        for booking in self._on_node.get(facts.name, {}).values():
+        if self._non_gpu_pods is not None:
+            self.node_arrays.cpu[row] -= self._non_gpu_pods.on_node(node_info.name)
+        for booking in self._on_node.get(node_info.name, {}).values():
             self._table.take(row, booking)
-        self._refresh_service(row, facts.name)
+        self._refresh_serving_mode(row, node_info.name)
         self.changes.add(row)
 
     def _node_deleted(self, name: str) -> None:
@@ -199,9 +199,9 @@ class Ledger:
         if row is not None:
             self.changes.add(row)
 
-    def _refresh_service(self, row: int, name: str) -> None:
-        """Close the node while a pod is on cards that nobody knows: any card could be the one it is on."""
-        self._table.close(row, closed=bool(self.unplaced(name)))
+    def _refresh_serving_mode(self, row: int, name: str) -> None:
+        """Block the node while a pod is on cards that nobody knows: any card could be the one it is on."""
+        self._table.block(row, blocked=bool(self.unplaced(name)))
 
     # -- bookings
 
@@ -213,7 +213,7 @@ class Ledger:
         row = self.row_of.get(booking.node)
         if row is not None:
             if not self._table.take(row, booking):
-                self._refresh_service(row, booking.node)
+                self._refresh_serving_mode(row, booking.node)
             self.changes.add(row)
         if self._table.groups > self._most_groups:
             self._forget_groups()
@@ -242,18 +242,18 @@ class Ledger:
         row = self.row_of.get(booking.node)
         if row is not None:
             if not self._table.give_back(row, booking, others.values()):
-                self._refresh_service(row, booking.node)
+                self._refresh_serving_mode(row, booking.node)
             self.changes.add(row)
 
     # -- questions
 
     def group_number(self, name: str) -> int:
-        """Return the number that stands for a trust group in ``columns.group``; 0 for one that holds nothing yet."""
+        """Return the number of a trust group in ``node_arrays.group``; 0 for one that holds nothing yet."""
         return self._table.group_number(name)
 
-    def facts(self, row: int) -> NodeInfo | None:
+    def node_info(self, row: int) -> NodeInfo | None:
         """Return what the node in a row says of itself, None for an empty row."""
-        return self._table.facts(row)
+        return self._table.node_info(row)
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         """Yield the rows in use, by the nodes' names."""
@@ -272,7 +272,7 @@ class Ledger:
         yield from self._on_node.get(name, {}).values()
 
     def by_plan(self, plan: str) -> list[Booking]:
-        """Return the bookings that a gang's plan gave, tentative and taken."""
+        """Return the bookings that a gang's plan gave, reserved and taken."""
         return [self._bookings[uid] for uid in self._plans.get(plan, ())]
 
     def on_card(self, node: str, uuid: str) -> Iterator[Booking]:
@@ -288,7 +288,7 @@ class Ledger:
         return [
             b
             for b in self.on_node(node)
-            if b.allocation is None or (row is not None and not b.tentative and not self._table.knows_cards(row, b))
+            if b.allocation is None or (row is not None and not b.reserved and not self._table.knows_cards(row, b))
         ]
 
     def overdue(self, now: float, age: float) -> list[Booking]:

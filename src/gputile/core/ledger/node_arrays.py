@@ -20,10 +20,10 @@ class NodeArrays:
     ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent`` and ``cpu`` are wide
     enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the card. ``usable``: the card
     exists and is healthy. ``group``: number of the trust group whose pods are on the card, 0 for none, -1 for several.
-    Of shape [rows]: ``service``, what the node takes (``Service``), ``spread``, whether pods go to the less used card,
-    ``slots``, how many pods a card may hold, ``unit``, its memory unit in MiB, ``grouped``, whether its cards hold one
-    trust group only, ``packed``, whether its cards are chosen by what later pods will want, and ``cpu``, the milli-CPU
-    that pods have left of it (of GPU pods alone unless the policy is packing).
+    Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether pods go to the less used card,
+    ``max_pods_per_gpu``, how many pods a card may hold, ``unit``, its memory unit in MiB, ``grouped``, whether its
+    cards hold one trust group only, ``packed``, whether its cards are chosen by what later pods will want, and
+    ``cpu``, the milli-CPU that pods have left of it (of GPU pods alone unless the policy is packing).
     """
 
     def __init__(self, rows: int = 16, cards: int = 8) -> None:
@@ -33,8 +33,8 @@ class NodeArrays:
         self.pods: Int32 = np.zeros((rows, cards), np.int32)
         self.group: Int32 = np.zeros((rows, cards), np.int32)
         self.usable: Bool = np.zeros((rows, cards), np.bool_)
-        self.service: Int32 = np.zeros(rows, np.int32)
-        self.slots: Int32 = np.zeros(rows, np.int32)
+        self.serving_mode: Int32 = np.zeros(rows, np.int32)
+        self.max_pods_per_gpu: Int32 = np.zeros(rows, np.int32)
         self.unit: Int32 = np.zeros(rows, np.int32)
         self.spread: Bool = np.zeros(rows, np.bool_)
         self.grouped: Bool = np.zeros(rows, np.bool_)

@@ -28,8 +28,8 @@ UNKNOWN_CPU = 128_000
 class ServingMode(IntEnum):
     """What a node takes.
 
-    FOREIGN is a node whose whole cards another device plugin hands out; SLICED one that gives each whole card to
-    several pods, in turns; CLOSED one that takes nothing while a pod on it holds cards that nobody knows.
+    OTHER_PLUGIN is a node whose whole cards another device plugin hands out; SLICED one that gives each whole card to
+    several pods, in turns; BLOCKED one that takes nothing while a pod on it holds cards that nobody knows.
     """
 
     NOTHING = 0
@@ -37,17 +37,17 @@ class ServingMode(IntEnum):
     TOPOLOGY = 2
     MEMORY = 3
     MEMORY_AND_CORE = 4
-    FOREIGN = 5
-    CLOSED = 6
+    OTHER_PLUGIN = 5
+    BLOCKED = 6
     SLICED = 7
 
     @property
-    def closes(self) -> bool:
-        """Whether a pod on cards that nobody knows closes the node: where gputile gives out cards for one's own."""
-        return self not in (ServingMode.NOTHING, ServingMode.FOREIGN, ServingMode.SLICED)
+    def blocks(self) -> bool:
+        """Whether a pod on cards that nobody knows blocks the node: where gputile gives out cards for one's own."""
+        return self not in (ServingMode.NOTHING, ServingMode.OTHER_PLUGIN, ServingMode.SLICED)
 
 
-_SERVICE = {
+_SERVING_MODE = {
     Mode.EXCLUSIVE: ServingMode.WHOLE,
     Mode.TOPOLOGY: ServingMode.TOPOLOGY,
     Mode.CORE_MEM: ServingMode.MEMORY_AND_CORE,
@@ -69,8 +69,8 @@ class NodeInfo:
     unit_mib: int
     placement: str
     inventory: Inventory
-    service: ServingMode
-    slots: int
+    serving_mode: ServingMode
+    max_pods_per_gpu: int
     grouped: bool
     problem: str = ""
     cpu: int = UNKNOWN_CPU
@@ -111,13 +111,13 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     problem = unknown or unreadable
     if problem:
         inventory = NO_CARDS
-    service = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
+    serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
-        service, problem = ServingMode.NOTHING, "its agent is being exchanged; it takes GPU pods again in a moment"
+        serving_mode, problem = ServingMode.NOTHING, "its agent is being exchanged; it takes GPU pods again in a moment"
     cpu = cpu_allocatable(node)
-    slots = inventory.replicas if service is ServingMode.SLICED else UNLIMITED_PODS
+    max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
-        slots = configuration.max_pods_per_gpu
+        max_pods_per_gpu = configuration.max_pods_per_gpu
     return NodeInfo(
         name=meta.name,
         address=node.internal_ip,
@@ -125,9 +125,9 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         unit_mib=inventory.unit_mib or configuration.unit_mib,
         placement=_placement(meta, configuration),
         inventory=inventory,
-        service=service,
-        slots=slots,
-        grouped=mode is Mode.SHARE or service is ServingMode.SLICED,
+        serving_mode=serving_mode,
+        max_pods_per_gpu=max_pods_per_gpu,
+        grouped=mode is Mode.SHARE or serving_mode is ServingMode.SLICED,
         problem=problem,
         cpu=UNKNOWN_CPU if cpu is None else cpu,
         model=model_labels(inventory.cards).get(MODEL_LABEL, ""),
@@ -169,10 +169,10 @@ def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> Servin
     if inventory.cards and mode is not None:
         if mode is Mode.EXCLUSIVE and inventory.replicas:
             return ServingMode.SLICED
-        return _SERVICE.get(mode, ServingMode.MEMORY)
+        return _SERVING_MODE.get(mode, ServingMode.MEMORY)
     reported = INVENTORY_ANNOTATION in node.metadata.annotations
     if not reported and mode is Mode.EXCLUSIVE and _advertises_whole_cards(node):
-        return ServingMode.FOREIGN
+        return ServingMode.OTHER_PLUGIN
     return ServingMode.NOTHING
 
 

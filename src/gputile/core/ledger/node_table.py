@@ -14,117 +14,119 @@ class NodeTable:
     """One row a node; rows of nodes that are gone are used again."""
 
     def __init__(self) -> None:
-        self.columns = NodeArrays()
+        self.node_arrays = NodeArrays()
         self.row_of: dict[str, int] = {}
-        self._facts: list[NodeInfo | None] = [None] * self.columns.rows
-        self._position: list[dict[str, int]] = [{} for _ in range(self.columns.rows)]  # row -> card UUID -> column
-        self._free_rows: list[int] = list(range(self.columns.rows - 1, -1, -1))
+        self._node_info: list[NodeInfo | None] = [None] * self.node_arrays.rows
+        self._position: list[dict[str, int]] = [{} for _ in range(self.node_arrays.rows)]  # row -> card UUID -> column
+        self._free_rows: list[int] = list(range(self.node_arrays.rows - 1, -1, -1))
         self._groups: dict[str, int] = {}
         self._last_group = NO_GROUP
 
     # -- nodes
 
-    def put(self, facts: NodeInfo) -> int | None:
+    def put(self, node_info: NodeInfo) -> int | None:
         """Write down a node as if nothing were booked on it; return its row, None where nothing of it has changed."""
-        row = self.row_of.get(facts.name)
-        if row is not None and self._facts[row] == facts:
+        row = self.row_of.get(node_info.name)
+        if row is not None and self._node_info[row] == node_info:
             return None
         if row is None:
-            row = self.row_of[facts.name] = self._new_row()
-        cards = facts.inventory.cards
-        self.columns.grow(self.columns.rows, len(cards))
-        self._facts[row] = facts
+            row = self.row_of[node_info.name] = self._new_row()
+        cards = node_info.inventory.cards
+        self.node_arrays.grow(self.node_arrays.rows, len(cards))
+        self._node_info[row] = node_info
         self._position[row] = {card.uuid: i for i, card in enumerate(cards)}
-        columns = self.columns
-        columns.clear(row)
-        columns.service[row] = facts.service
-        columns.slots[row] = facts.slots
-        columns.unit[row] = facts.unit_mib
-        columns.spread[row] = facts.placement == "spread"
-        columns.grouped[row] = facts.grouped
-        columns.packed[row] = facts.placement == "packing"
-        columns.cpu[row] = facts.cpu
+        arrays = self.node_arrays
+        arrays.clear(row)
+        arrays.serving_mode[row] = node_info.serving_mode
+        arrays.max_pods_per_gpu[row] = node_info.max_pods_per_gpu
+        arrays.unit[row] = node_info.unit_mib
+        arrays.spread[row] = node_info.placement == "spread"
+        arrays.grouped[row] = node_info.grouped
+        arrays.packed[row] = node_info.placement == "packing"
+        arrays.cpu[row] = node_info.cpu
         for i, card in enumerate(cards):
-            columns.total[row, i] = facts.card_total(i)
-            columns.usable[row, i] = card.healthy
+            arrays.total[row, i] = node_info.card_total(i)
+            arrays.usable[row, i] = card.healthy
         return row
 
     def drop(self, name: str) -> int | None:
         """Forget a node; return the row that it was in."""
         row = self.row_of.pop(name, None)
         if row is not None:
-            self.columns.clear(row)
-            self._facts[row], self._position[row] = None, {}
+            self.node_arrays.clear(row)
+            self._node_info[row], self._position[row] = None, {}
             self._free_rows.append(row)
         return row
 
-    def close(self, row: int, *, closed: bool) -> None:
+    def block(self, row: int, *, blocked: bool) -> None:
         """Let a node take nothing, or again what it serves.
 
         A node that serves nothing of gputile's stays as it is: what is wrong with it is the better reason, and cards
         that another device plugin hands out are known to nobody but it.
         """
-        facts = self._facts[row]
-        if facts is not None:
-            self.columns.service[row] = ServingMode.CLOSED if closed and facts.service.closes else facts.service
+        node_info = self._node_info[row]
+        if node_info is not None:
+            self.node_arrays.serving_mode[row] = (
+                ServingMode.BLOCKED if blocked and node_info.serving_mode.blocks else node_info.serving_mode
+            )
 
     def _new_row(self) -> int:
         if not self._free_rows:
-            old = self.columns.rows
-            self.columns.grow(old + 1, self.columns.cards)
-            self._free_rows = list(range(self.columns.rows - 1, old - 1, -1))
-            self._facts += [None] * (self.columns.rows - old)
-            self._position += [{} for _ in range(self.columns.rows - old)]
+            old = self.node_arrays.rows
+            self.node_arrays.grow(old + 1, self.node_arrays.cards)
+            self._free_rows = list(range(self.node_arrays.rows - 1, old - 1, -1))
+            self._node_info += [None] * (self.node_arrays.rows - old)
+            self._position += [{} for _ in range(self.node_arrays.rows - old)]
         return self._free_rows.pop()
 
     # -- what is booked
 
     def take(self, row: int, booking: Booking) -> bool:
         """Count a booking on the node in ``row``; return ``knows_cards``."""
-        columns, position = self.columns, self._position[row]
+        arrays, position = self.node_arrays, self._position[row]
         group, known = self._group(booking.trust_group), booking.allocation is not None
         replicas = self._replicas(row)
-        columns.cpu[row] -= booking.cpu
+        arrays.cpu[row] -= booking.cpu
         for share in booking.cards:
             column = position.get(share.uuid)
             if column is None:
                 known = False
                 continue
-            mib, percent = booking.takes(share, columns.total[row, column], replicas)
-            columns.used[row, column] += mib
-            columns.percent[row, column] += percent
-            columns.pods[row, column] += 1
-            held = columns.group[row, column]
+            mib, percent = booking.takes(share, arrays.total[row, column], replicas)
+            arrays.used[row, column] += mib
+            arrays.percent[row, column] += percent
+            arrays.pods[row, column] += 1
+            held = arrays.group[row, column]
             if held == NO_GROUP:
-                columns.group[row, column] = group
+                arrays.group[row, column] = group
             elif held != group:
-                columns.group[row, column] = MIXED_GROUPS
+                arrays.group[row, column] = MIXED_GROUPS
         return known
 
     def give_back(self, row: int, booking: Booking, others: Collection[Booking]) -> bool:
         """Undo ``take``; ``others`` are the bookings that stay on the node. Return ``knows_cards``."""
-        columns, position = self.columns, self._position[row]
+        arrays, position = self.node_arrays, self._position[row]
         known, replicas = booking.allocation is not None, self._replicas(row)
-        columns.cpu[row] += booking.cpu
+        arrays.cpu[row] += booking.cpu
         for share in booking.cards:
             column = position.get(share.uuid)
             if column is None:
                 known = False
                 continue
-            mib, percent = booking.takes(share, columns.total[row, column], replicas)
-            columns.used[row, column] -= mib
-            columns.percent[row, column] -= percent
-            columns.pods[row, column] -= 1
-            if columns.pods[row, column] == 0:
-                columns.group[row, column] = NO_GROUP
-            elif columns.group[row, column] == MIXED_GROUPS:
+            mib, percent = booking.takes(share, arrays.total[row, column], replicas)
+            arrays.used[row, column] -= mib
+            arrays.percent[row, column] -= percent
+            arrays.pods[row, column] -= 1
+            if arrays.pods[row, column] == 0:
+                arrays.group[row, column] = NO_GROUP
+            elif arrays.group[row, column] == MIXED_GROUPS:
                 groups = {self._group(other.trust_group) for other in others if other.on_card(share.uuid)}
-                columns.group[row, column] = groups.pop() if len(groups) == 1 else MIXED_GROUPS
+                arrays.group[row, column] = groups.pop() if len(groups) == 1 else MIXED_GROUPS
         return known
 
     def _replicas(self, row: int) -> int:
-        facts = self._facts[row]
-        return facts.replicas if facts is not None else 0
+        node_info = self._node_info[row]
+        return node_info.replicas if node_info is not None else 0
 
     def _group(self, name: str) -> int:
         number = self._groups.get(name)
@@ -144,17 +146,17 @@ class NodeTable:
 
     # -- questions
 
-    def facts(self, row: int) -> NodeInfo | None:
+    def node_info(self, row: int) -> NodeInfo | None:
         """Return what the node in a row says of itself, None for an empty row."""
-        return self._facts[row]
+        return self._node_info[row]
 
     def nodes(self) -> Iterator[tuple[int, NodeInfo]]:
         """Yield the rows in use, by the nodes' names."""
         for name in sorted(self.row_of):
             row = self.row_of[name]
-            facts = self._facts[row]
-            if facts is not None:
-                yield row, facts
+            node_info = self._node_info[row]
+            if node_info is not None:
+                yield row, node_info
 
     def knows_cards(self, row: int, booking: Booking) -> bool:
         """Return whether a booking names its cards, and the node in ``row`` has them all."""
@@ -162,5 +164,5 @@ class NodeTable:
         return booking.allocation is not None and all(share.uuid in position for share in booking.cards)
 
     def group_number(self, name: str) -> int:
-        """Return the number that stands for a trust group in ``columns.group``; 0 for one that holds nothing yet."""
+        """Return the number of a trust group in ``node_arrays.group``; 0 for one that holds nothing yet."""
         return self._groups.get(name, NO_GROUP)

@@ -1,4 +1,4 @@
-"""Holds in the ledger: places that gangs were given, and that no Binding has taken yet."""
+"""Reservations in the ledger: places that gangs were given, and that no Binding has taken yet."""
 
 from collections.abc import Callable, Container
 
@@ -9,36 +9,36 @@ from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import Booking
 
 
-def assumed_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
-    """Return the hold that ``pod`` carries as a booking; None where it has none that keeps cards for it.
+def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
+    """Return the reservation that ``pod`` carries, as a booking; None where it has none that keeps cards for it.
 
     A place keeps just what the pod asks for: its Binding would write down what the place says.
     """
     if pod.spec.node_name or pod.finished:
         return None
-    hold = reservation_of(pod)
-    if hold is None or hold.allocation is None:
+    reservation = reservation_of(pod)
+    if reservation is None or reservation.allocation is None:
         return None
     try:
         request = parse_request(pod, unit_mib, trust_group)
     except RequestError:
         return None
-    if request is None or not _is_for(request, hold.allocation):
+    if request is None or not _is_for(request, reservation.allocation):
         return None
     return Booking(
         uid=pod.metadata.uid,
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
-        node=hold.node,
+        node=reservation.node,
         trust_group=trust_group(pod),
-        allocation=hold.allocation,
+        allocation=reservation.allocation,
         asked_mib=request.shape.mib * request.shape.cards,
         priority=pod.spec.priority or 0,
-        plan=hold.plan,
-        plan_size=hold.size,
-        tentative=True,
-        expires_ns=hold.expires_ns,
-        first=hold.first,
+        plan=reservation.plan,
+        plan_size=reservation.size,
+        reserved=True,
+        expires_ns=reservation.expires_ns,
+        first=reservation.first,
         version=pod.metadata.resource_version,
         cpu=request.cpu,
     )
@@ -55,38 +55,38 @@ def _is_for(request: Request, allocation: Allocation) -> bool:
 
 
 class Reservations:
-    """The last word on each pod's hold, in force or taken by a Binding under way.
+    """The last word on each pod's reservation, in force or taken by a Binding under way.
 
-    A hold that has ended is remembered: a clock that jumped ahead, and was set right, brings it back.
+    One that has ended is remembered: a clock that jumped ahead, and was set right, brings it back.
     """
 
     def __init__(self) -> None:
         self._by_uid: dict[str, Booking] = {}
         self._now_ns = 0
 
-    def put(self, uid: str, hold: Booking | None) -> None:
-        """Note what a pod carries: a hold, or none."""
-        if hold is not None:
-            self._by_uid[uid] = hold
+    def put(self, uid: str, reservation: Booking | None) -> None:
+        """Note what a pod carries: a reservation, or none."""
+        if reservation is not None:
+            self._by_uid[uid] = reservation
         else:
             self._by_uid.pop(uid, None)
 
     def get(self, uid: str) -> Booking | None:
-        """Return a pod's hold, None where it has none or it has ended."""
-        hold = self._by_uid.get(uid)
-        return hold if hold is not None and hold.expires_ns > self._now_ns else None
+        """Return a pod's reservation, None where it has none or it has ended."""
+        reservation = self._by_uid.get(uid)
+        return reservation if reservation is not None and reservation.expires_ns > self._now_ns else None
 
     def keep_only(self, *uids: Container[str]) -> None:
-        """Drop the holds of pods that are in none of these."""
+        """Drop the reservations of pods that are in none of these."""
         for uid in [uid for uid in self._by_uid if not any(uid in some for some in uids)]:
             del self._by_uid[uid]
 
     def pass_to(self, now_ns: int) -> tuple[list[str], list[str]]:
-        """Let it be ``now_ns`` (Unix time in nanoseconds); return whose holds have ended, and whose are back.
+        """Let it be ``now_ns`` (Unix time in nanoseconds); return whose reservations have ended, and whose are back.
 
         Time goes back where the clock is set back.
         """
         before, self._now_ns = self._now_ns, now_ns
         first, last = min(before, now_ns), max(before, now_ns)
-        crossed = [uid for uid, hold in self._by_uid.items() if first < hold.expires_ns <= last]
+        crossed = [uid for uid, reservation in self._by_uid.items() if first < reservation.expires_ns <= last]
         return (crossed, []) if now_ns >= before else ([], crossed)

@@ -37,46 +37,48 @@ class CardState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and its cards. ``closed_by`` names the pods on cards nobody knows that close the node."""
+    """A node and its cards. ``blocked_by`` names the pods on cards nobody knows that close the node."""
 
-    facts: NodeInfo
-    service: ServingMode
+    info: NodeInfo
+    serving_mode: ServingMode
     cards: tuple[CardState, ...]
-    closed_by: tuple[str, ...] = ()
+    blocked_by: tuple[str, ...] = ()
 
     @property
     def spread(self) -> bool:
         """Whether pods go to the less used card."""
-        return self.facts.placement == "spread"
+        return self.info.placement == "spread"
 
 
-def node_state(ledger: Ledger, row: int, facts: NodeInfo, without: frozenset[str] = frozenset()) -> NodeState:
+def node_state(ledger: Ledger, row: int, node_info: NodeInfo, without: frozenset[str] = frozenset()) -> NodeState:
     """Return the state of the node in ``row``, as if the pods with the UIDs ``without`` were gone."""
-    columns = ledger.columns
-    gone = [b for b in ledger.on_node(facts.name) if b.uid in without] if without else []
+    arrays = ledger.node_arrays
+    gone = [b for b in ledger.on_node(node_info.name) if b.uid in without] if without else []
     cards = []
-    for i, card in enumerate(facts.inventory.cards):
-        total = int(columns.total[row, i])
-        freed = [b.takes(share, total, facts.replicas) for b in gone for share in b.cards if share.uuid == card.uuid]
-        pods, group = int(columns.pods[row, i]) - len(freed), int(columns.group[row, i])
+    for i, card in enumerate(node_info.inventory.cards):
+        total = int(arrays.total[row, i])
+        freed = [
+            b.takes(share, total, node_info.replicas) for b in gone for share in b.cards if share.uuid == card.uuid
+        ]
+        pods, group = int(arrays.pods[row, i]) - len(freed), int(arrays.group[row, i])
         if freed:
-            left = {b.trust_group for b in ledger.on_card(facts.name, card.uuid) if b.uid not in without}
+            left = {b.trust_group for b in ledger.on_card(node_info.name, card.uuid) if b.uid not in without}
             group = ledger.group_number(left.pop()) if len(left) == 1 else (group if left else NO_GROUP)
         cards.append(
             CardState(
                 card=card,
                 total=total,
-                used=int(columns.used[row, i]) - sum(mib for mib, _ in freed),
-                percent=int(columns.percent[row, i]) - sum(percent for _, percent in freed),
+                used=int(arrays.used[row, i]) - sum(mib for mib, _ in freed),
+                percent=int(arrays.percent[row, i]) - sum(percent for _, percent in freed),
                 pods=pods,
                 group=group,
             )
         )
-    closed = columns.service[row] == ServingMode.CLOSED
-    closed_by = [b.key for b in ledger.unplaced(facts.name) if b.uid not in without] if closed else []
+    closed = arrays.serving_mode[row] == ServingMode.BLOCKED
+    blocked_by = [b.key for b in ledger.unplaced(node_info.name) if b.uid not in without] if closed else []
     return NodeState(
-        facts=facts,
-        service=ServingMode.CLOSED if closed_by else facts.service,
+        info=node_info,
+        serving_mode=ServingMode.BLOCKED if blocked_by else node_info.serving_mode,
         cards=tuple(cards),
-        closed_by=tuple(closed_by),
+        blocked_by=tuple(blocked_by),
     )

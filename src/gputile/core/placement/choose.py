@@ -27,20 +27,20 @@ def choose_cards(
     """
     if not fits(node, shape, group):
         return None
-    if node.service is ServingMode.FOREIGN:
+    if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return ()
-    ready = [(i, card) for i, card in enumerate(node.cards) if card_fits(card, shape, node.facts, group)]
+    ready = [(i, card) for i, card in enumerate(node.cards) if card_fits(card, shape, node.info, group)]
     if shape.kind is RequestKind.SHARED:
-        if node.facts.placement == "packing" and value is not None:
+        if node.info.placement == "packing" and value is not None:
             by_worth = [(card_key(node, card, shape, value), card) for _, card in ready]
             chosen = [card for _, card in sorted(by_worth, key=lambda pair: pair[0])[: shape.cards]]
         else:
             chosen = sorted((card for _, card in ready), key=_policy(node).card_key)[: shape.cards]
         return tuple(sorted(chosen, key=lambda card: card.card.index))
     if shape.kind is RequestKind.TOPOLOGY:
-        positions = best_set(node.facts.inventory.bandwidth, tuple(i for i, _ in ready), shape.cards)
+        positions = best_set(node.info.inventory.bandwidth, tuple(i for i, _ in ready), shape.cards)
         return tuple(node.cards[i] for i in positions)
-    if node.service is ServingMode.SLICED:  # different cards first, those that the fewest share
+    if node.serving_mode is ServingMode.SLICED:  # different cards first, those that the fewest share
         least = sorted((card for _, card in ready), key=lambda card: (card.pods, card.card.index))[: shape.cards]
         return tuple(sorted(least, key=lambda card: card.card.index))
     return tuple(card for _, card in ready[: shape.cards])
@@ -55,7 +55,7 @@ def node_score(node: NodeState, shape: Shape, group: int, policy_name: str) -> i
     chosen = choose_cards(node, shape, group)
     if chosen is None:
         return None
-    if node.service in (ServingMode.FOREIGN, ServingMode.SLICED):
+    if node.serving_mode in (ServingMode.OTHER_PLUGIN, ServingMode.SLICED):
         return 0  # after those that give a card to the pod alone
     policy = POLICIES[policy_name]
     if shape.kind is not RequestKind.SHARED:
@@ -68,4 +68,4 @@ def node_score(node: NodeState, shape: Shape, group: int, policy_name: str) -> i
 
 
 def _policy(node: NodeState) -> ModuleType:
-    return POLICIES.get(node.facts.placement, binpack)
+    return POLICIES.get(node.info.placement, binpack)

@@ -8,79 +8,79 @@ from gputile.core.placement.fit_refusal import FitRefusal, FitRule
 from gputile.core.placement.shortage import card_shortages
 
 
-def serves(service: ServingMode, shape: Shape) -> bool:
-    """Return whether a node of ``service`` takes requests like ``shape`` at all (M1, M2, M8, T3)."""
+def serves(serving_mode: ServingMode, shape: Shape) -> bool:
+    """Return whether a node of ``serving_mode`` takes requests like ``shape`` at all (M1, M2, M8, T3)."""
     if shape.kind is RequestKind.WHOLE:
-        return service in (ServingMode.WHOLE, ServingMode.SLICED, ServingMode.FOREIGN)
+        return serving_mode in (ServingMode.WHOLE, ServingMode.SLICED, ServingMode.OTHER_PLUGIN)
     if shape.kind is RequestKind.TOPOLOGY:
-        return service is ServingMode.TOPOLOGY
-    return service is (ServingMode.MEMORY_AND_CORE if shape.percent else ServingMode.MEMORY)
+        return serving_mode is ServingMode.TOPOLOGY
+    return serving_mode is (ServingMode.MEMORY_AND_CORE if shape.percent else ServingMode.MEMORY)
 
 
-def same_unit(facts: NodeInfo, shape: Shape) -> bool:
+def same_unit(node_info: NodeInfo, shape: Shape) -> bool:
     """Return whether the pod and the node count memory alike.
 
     The kubelet counts units: where one of the pod were another of the node, it would hand out other bytes than the
     ledger books (B1).
     """
-    return shape.kind is not RequestKind.SHARED or facts.unit_mib == shape.unit_mib
+    return shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
 
 
-def card_fits(card: CardState, shape: Shape, facts: NodeInfo, group: int) -> bool:
+def card_fits(card: CardState, shape: Shape, node_info: NodeInfo, group: int) -> bool:
     """Return whether one of the pod's cards can be ``card``; ``group`` is the number of its trust group."""
     if not card.card.healthy:
         return False
-    company = card.pods < facts.slots and (
-        not facts.grouped or card.group == NO_GROUP or (group != NO_GROUP and card.group == group)
+    company = card.pods < node_info.max_pods_per_gpu and (
+        not node_info.grouped or card.group == NO_GROUP or (group != NO_GROUP and card.group == group)
     )
     if shape.kind is not RequestKind.SHARED:
-        return company if facts.sliced else card.empty
+        return company if node_info.sliced else card.empty
     compute = not shape.percent or card.percent + shape.percent <= 100
     return card.total - card.used >= shape.mib and compute and company
 
 
 def fits(node: NodeState, shape: Shape, group: int) -> bool:
     """Return whether the request fits the node."""
-    if not serves(node.service, shape) or not same_unit(node.facts, shape):
+    if not serves(node.serving_mode, shape) or not same_unit(node.info, shape):
         return False
-    if node.service is ServingMode.FOREIGN:
+    if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return True
-    return sum(card_fits(card, shape, node.facts, group) for card in node.cards) >= shape.cards
+    return sum(card_fits(card, shape, node.info, group) for card in node.cards) >= shape.cards
 
 
 def refusal(node: NodeState, request: Request, group: int) -> FitRefusal | None:
     """Return why the request does not fit the node, or None where it does."""
-    shape, info = request.shape, node.facts
+    shape, node_info = request.shape, node.info
     if fits(node, shape, group):
         return None
-    if info.problem:
-        return FitRefusal(FitRule.BROKEN, shape, info)
-    if node.closed_by:
-        return FitRefusal(FitRule.UNPLACED, shape, info, closed_by=node.closed_by[0])
-    if not node.cards and node.service is not ServingMode.FOREIGN:
-        return FitRefusal(FitRule.NO_CARDS, shape, info)
-    if not serves(node.service, shape):
-        return FitRefusal(FitRule.MODE, shape, info)
-    if not same_unit(info, shape):
-        return FitRefusal(FitRule.UNIT, shape, info)
+    if node_info.problem:
+        return FitRefusal(FitRule.BROKEN, shape, node_info)
+    if node.blocked_by:
+        return FitRefusal(FitRule.UNPLACED, shape, node_info, blocked_by=node.blocked_by[0])
+    if not node.cards and node.serving_mode is not ServingMode.OTHER_PLUGIN:
+        return FitRefusal(FitRule.NO_CARDS, shape, node_info)
+    if not serves(node.serving_mode, shape):
+        return FitRefusal(FitRule.MODE, shape, node_info)
+    if not same_unit(node_info, shape):
+        return FitRefusal(FitRule.UNIT, shape, node_info)
     healthy = [card for card in node.cards if card.card.healthy]
     if len(healthy) < shape.cards:
-        return FitRefusal(FitRule.TOO_FEW, shape, info, len(node.cards) - len(healthy), len(node.cards))
-    if shape.kind is not RequestKind.SHARED and not info.sliced:
-        return FitRefusal(FitRule.CARDS_TAKEN, shape, info, sum(not card.empty for card in healthy), len(healthy))
+        return FitRefusal(FitRule.TOO_FEW, shape, node_info, len(node.cards) - len(healthy), len(node.cards))
+    if shape.kind is not RequestKind.SHARED and not node_info.sliced:
+        return FitRefusal(FitRule.CARDS_TAKEN, shape, node_info, sum(not card.empty for card in healthy), len(healthy))
     small = [card for card in healthy if card.total < shape.mib]
     if len(healthy) - len(small) < shape.cards:
         largest = max(small, key=lambda card: card.total)
-        return FitRefusal(FitRule.TOO_LARGE, shape, info, len(small), len(healthy), largest)
-    return _taken(healthy, shape, info, group)
+        return FitRefusal(FitRule.TOO_LARGE, shape, node_info, len(small), len(healthy), largest)
+    return _taken(healthy, shape, node_info, group)
 
 
-def _taken(healthy: list[CardState], shape: Shape, info: NodeInfo, group: int) -> FitRefusal:
+def _taken(healthy: list[CardState], shape: Shape, node_info: NodeInfo, group: int) -> FitRefusal:
     """Return the refusal with the card that comes closest: the one that breaks the fewest rules."""
-    lacking = [(card, list(card_shortages(card, shape, info, group))) for card in healthy]
+    lacking = [(card, list(card_shortages(card, shape, node_info, group))) for card in healthy]
     refused = [(card, shortages) for card, shortages in lacking if shortages]
     card, shortages = min(
         (pair for pair in refused if pair[0].total >= shape.mib),
         key=lambda pair: (len(pair[1]), -pair[0].free, pair[0].card.index),
     )
-    return FitRefusal(FitRule.CARDS_TAKEN, shape, info, len(refused), len(healthy), card, shortages[0])
+    return FitRefusal(FitRule.CARDS_TAKEN, shape, node_info, len(refused), len(healthy), card, shortages[0])

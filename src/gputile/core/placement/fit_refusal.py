@@ -50,17 +50,17 @@ class FitRefusal:
     """Why a request does not fit a node: ``used`` of the node's ``capacity`` cards cannot be given by the rule.
 
     ``card`` is the one that comes closest, and ``shortage`` what it lacks; of cards that are too small it is the
-    largest. ``closed_by`` is the pod that closes the node. ``info`` is None for a node that is not known.
+    largest. ``blocked_by`` is the pod that closes the node. ``info`` is None for a node that is not known.
     """
 
     rule: FitRule
     shape: Shape
-    info: NodeInfo | None = None
+    node_info: NodeInfo | None = None
     used: int = 0
     capacity: int = 0
     card: CardState | None = None
     shortage: CardShortage | None = None
-    closed_by: str = ""
+    blocked_by: str = ""
 
     @property
     def requested(self) -> int:
@@ -68,41 +68,41 @@ class FitRefusal:
         return self.shape.cards
 
     @property
-    def lasting(self) -> bool:
+    def unresolvable(self) -> bool:
         """Whether it would not fit either if every pod left the node."""
         return self.rule in UNRESOLVABLE
 
     @property
     def text(self) -> str:
         """The refusal for people, without the node's name."""
-        info, shape, left = self.info, self.shape, self.capacity - self.used
-        if info is None:
+        node_info, shape, left = self.node_info, self.shape, self.capacity - self.used
+        if node_info is None:
             return "the node is not known to gputile yet"
         match self.rule:
             case FitRule.NO_CARDS:
                 return "it has no GPUs that gputile knows; is gputile's agent running there?"
             case FitRule.BROKEN:
-                return info.problem
+                return node_info.problem
             case FitRule.UNPLACED:
                 remedy = "the node's agent has to report them, or the pod to go"
-                return f"pod {self.closed_by} is on GPUs that nobody knows; {remedy}"
+                return f"pod {self.blocked_by} is on GPUs that nobody knows; {remedy}"
             case FitRule.MODE:
-                return _mode_text(info, shape)
+                return _mode_text(node_info, shape)
             case FitRule.UNIT:
-                return _unit_text(info, shape)
+                return _unit_text(node_info, shape)
             case FitRule.TOO_FEW:
                 sick = f", {self.used} of them unhealthy" if self.used else ""
                 return f"it has {_gpus(self.capacity)}{sick}; the pod needs {self.requested}"
             case FitRule.TOO_LARGE:
-                return self._too_large_text(info)
+                return self._too_large_text(node_info)
         if self.card is None or self.shortage is None:
             return f"{left} of {_gpus(self.capacity)} {_are(left)} free; the pod needs {self.requested}"
-        text = f"GPU {self.card.card.index} {self.shortage.text(shape, info)}"
+        text = f"GPU {self.card.card.index} {self.shortage.text(shape, node_info)}"
         return text if shape.cards == 1 else f"{text} ({left} of {self.capacity} GPUs could take their part)"
 
-    def _too_large_text(self, info: NodeInfo) -> str:
+    def _too_large_text(self, node_info: NodeInfo) -> str:
         """Name the largest of the cards that are too small, and how many are not."""
-        unit, card, large = info.unit_mib, self.card, self.capacity - self.used
+        unit, card, large = node_info.unit_mib, self.card, self.capacity - self.used
         units, index = (card.total // unit, card.card.index) if card is not None else (0, 0)
         need = f"the pod needs {amount(self.shape.mib, unit)} {on_cards(self.shape)}"
         if not large:
@@ -111,25 +111,25 @@ class FitRefusal:
         return f"{enough}, GPU {index} has {units} units of {unit} MiB; {need}"
 
 
-def _mode_text(info: NodeInfo, shape: Shape) -> str:
-    if info.mode is None:
-        return info.problem
-    served = _SERVES_TEXT.get(info.mode, f"{GPU_MEMORY} alone")
+def _mode_text(node_info: NodeInfo, shape: Shape) -> str:
+    if node_info.mode is None:
+        return node_info.problem
+    served = _SERVES_TEXT.get(node_info.mode, f"{GPU_MEMORY} alone")
     asked = f"{GPU_MEMORY} and {GPU_CORE}" if shape.percent else shape.kind.value
-    return f"its mode {info.mode.value} serves {served}; the pod asks for {asked}"
+    return f"its mode {node_info.mode.value} serves {served}; the pod asks for {asked}"
 
 
-def _unit_text(info: NodeInfo, shape: Shape) -> str:
+def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
     """Name the one that is behind, and what to do: amounts keep the unit that the pod was created under (U5)."""
-    if shape.unit_mib == info.configured_unit_mib:
+    if shape.unit_mib == node_info.configured_unit_mib:
         return (
-            f"its memory unit is still {info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that are "
+            f"its memory unit is still {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that are "
             f"configured, which the node's agent has to take over"
         )
-    units = -(-shape.mib // info.unit_mib) * shape.cards
+    units = -(-shape.mib // node_info.unit_mib) * shape.cards
     return (
-        f"its memory unit is {info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force when "
-        f"it was created: create it anew, and ask {units} units for its {shape.mib * shape.cards} MiB"
+        f"its memory unit is {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force "
+        f"when it was created: create it anew, and ask {units} units for its {shape.mib * shape.cards} MiB"
     )
 
 

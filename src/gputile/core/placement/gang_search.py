@@ -35,7 +35,7 @@ class SearchState(Protocol[Place]):
     def take_back(self, member: int) -> None:
         """Undo the latest ``put``, which was that of this pod."""
 
-    def mark(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return what tells apart states in which the same pods are placed."""
 
 
@@ -147,7 +147,7 @@ class _Descent(Generic[Place]):
             self._ground.put(level.member, place)
             self._places[level.member], level.holds, level.tried = place, True, True
             return self._enter(level.member + 1, level.placed + 1)
-        self._dead.setdefault((level.member, level.placed), set()).add(self._ground.mark())
+        self._dead.setdefault((level.member, level.placed), set()).add(self._ground.state_key())
         self._levels.pop()
         return False
 
@@ -160,7 +160,7 @@ class _Descent(Generic[Place]):
         if placed + len(self._kinds) - member < self._needed:
             return False
         dead = self._dead.get((member, placed))
-        if dead is None or self._ground.mark() not in dead:
+        if dead is None or self._ground.state_key() not in dead:
             full = self._full.get(self._kinds[member]) == self._state
             options = iter(()) if full else self._ground.options(member)
             self._levels.append(_Level(member, placed, options))

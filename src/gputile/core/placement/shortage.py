@@ -32,9 +32,9 @@ class CardShortage:
     used: int = 0
     capacity: int = 0
 
-    def text(self, shape: Shape, info: NodeInfo) -> str:
+    def text(self, shape: Shape, node_info: NodeInfo) -> str:
         """Return the shortage in words that go on after the card's name: "GPU 1" "has 3 of 15 units free; ..."."""
-        unit, where = info.unit_mib, on_cards(shape)
+        unit, where = node_info.unit_mib, on_cards(shape)
         free = max(0, self.capacity - self.used)
         match self.rule:
             case CardRule.UNHEALTHY:
@@ -52,11 +52,11 @@ class CardShortage:
             case CardRule.PODS:
                 return f"holds {self.used} pods, the most that a GPU may hold here ({self.capacity})"
             case CardRule.TRUST:
-                way = "time-slicing" if info.sliced else f"mode {Mode.SHARE.value}"
+                way = "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
                 return f"is used by pods of another trust group, and {way} does not isolate memory"
 
 
-def card_shortages(card: CardState, shape: Shape, info: NodeInfo, group: int) -> Iterator[CardShortage]:
+def card_shortages(card: CardState, shape: Shape, node_info: NodeInfo, group: int) -> Iterator[CardShortage]:
     """Yield every rule by which ``card`` cannot be one of the pod's cards; ``group`` numbers the pod's trust group.
 
     None is yielded for a card that ``fit.card_fits``.
@@ -64,7 +64,7 @@ def card_shortages(card: CardState, shape: Shape, info: NodeInfo, group: int) ->
     if not card.card.healthy:
         yield CardShortage(CardRule.UNHEALTHY)
         return
-    if shape.kind is not RequestKind.SHARED and not info.sliced:
+    if shape.kind is not RequestKind.SHARED and not node_info.sliced:
         if not card.empty:
             yield CardShortage(CardRule.IN_USE)
         return
@@ -74,9 +74,9 @@ def card_shortages(card: CardState, shape: Shape, info: NodeInfo, group: int) ->
         yield CardShortage(CardRule.MEMORY, shape.mib, card.used, card.total)
     if shape.percent and card.percent + shape.percent > 100:
         yield CardShortage(CardRule.COMPUTE, shape.percent, card.percent, 100)
-    if card.pods >= info.slots:
-        yield CardShortage(CardRule.PODS, 1, card.pods, info.slots)
-    if info.grouped and card.group != NO_GROUP and (group == NO_GROUP or card.group != group):
+    if card.pods >= node_info.max_pods_per_gpu:
+        yield CardShortage(CardRule.PODS, 1, card.pods, node_info.max_pods_per_gpu)
+    if node_info.grouped and card.group != NO_GROUP and (group == NO_GROUP or card.group != group):
         yield CardShortage(CardRule.TRUST)
 
 

@@ -23,49 +23,49 @@ _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
 
-def scores(columns: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
+def scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
     """Return for each of ``rows`` its score from 0 to 1000, or -1 where the request does not fit: shape [rows].
 
     ``emptier`` tells whether emptier nodes are better (the cluster's policy is spread). A slice of rows is read in
     place; an array of rows is copied out first.
     """
     if shape.kind is RequestKind.SHARED:
-        return _shared_scores(columns, shape, group, rows, emptier=emptier)
-    return _whole_scores(columns, shape, group, rows, emptier=emptier)
+        return _shared_scores(arrays, shape, group, rows, emptier=emptier)
+    return _whole_scores(arrays, shape, group, rows, emptier=emptier)
 
 
-def ready(columns: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bool, Bool]:
+def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bool, Bool]:
     """Return which of ``rows`` the request fits, and which cards it may go to: shapes [rows], [rows, cards].
 
     Nodes whose cards another device plugin hands out are not among them.
     """
     if shape.kind is not RequestKind.SHARED:
-        free_cards = columns.usable[rows] & (columns.pods[rows] == 0)
-        return (columns.service[rows] == _wanted(shape)) & (_count(free_cards) >= shape.cards), free_cards
-    cards = columns.usable[rows] & (columns.total[rows] - columns.used[rows] >= shape.mib)
+        free_cards = arrays.usable[rows] & (arrays.pods[rows] == 0)
+        return (arrays.serving_mode[rows] == _wanted(shape)) & (_count(free_cards) >= shape.cards), free_cards
+    cards = arrays.usable[rows] & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
     if shape.percent:
-        cards &= columns.percent[rows] <= 100 - shape.percent
-    cards &= _company(columns, group, rows)
-    takes = (columns.service[rows] == _wanted(shape)) & (columns.unit[rows] == shape.unit_mib)
+        cards &= arrays.percent[rows] <= 100 - shape.percent
+    cards &= _company(arrays, group, rows)
+    takes = (arrays.serving_mode[rows] == _wanted(shape)) & (arrays.unit[rows] == shape.unit_mib)
     return takes & (_count(cards) >= shape.cards), cards
 
 
-def sliced(columns: NodeArrays, shape: Shape, group: int, rows: Which) -> Bool:
+def sliced(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Bool:
     """Return which of ``rows`` give each whole card to several pods, and have enough for the request: shape [rows]."""
-    found: Bool = columns.service[rows] == ServingMode.SLICED
+    found: Bool = arrays.serving_mode[rows] == ServingMode.SLICED
     if not found.any():
         return found
-    cards = columns.usable[rows] & _company(columns, group, rows)
+    cards = arrays.usable[rows] & _company(arrays, group, rows)
     fit: Bool = found & (_count(cards) >= shape.cards)
     return fit
 
 
-def _company(columns: NodeArrays, group: int, rows: Which) -> Bool:
+def _company(arrays: NodeArrays, group: int, rows: Which) -> Bool:
     """Return which cards have room beside the pods on them, and hold none of another trust group: [rows, cards]."""
-    cards: Bool = columns.pods[rows] < columns.slots[rows, None]
-    grouped = columns.grouped[rows]
+    cards: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
+    grouped = arrays.grouped[rows]
     if grouped.any():
-        held = columns.group[rows]
+        held = arrays.group[rows]
         mine = held == NO_GROUP
         if group != NO_GROUP:
             mine |= held == group
@@ -73,78 +73,78 @@ def _company(columns: NodeArrays, group: int, rows: Which) -> Bool:
     return cards
 
 
-def room(columns: NodeArrays, shape: Shape, group: int, rows: Rows) -> Int64:
+def capacity_bound(arrays: NodeArrays, shape: Shape, group: int, rows: Rows) -> Int64:
     """Return for each of ``rows`` how many such pods its cards take, at most: shape [rows].
 
     Of a node whose whole cards kube-scheduler counts, or whose cards go to several pods each, that is ``_MANY``.
     """
-    fit, cards = ready(columns, shape, group, rows)
+    fit, cards = ready(arrays, shape, group, rows)
     parts = cards.astype(np.int64)
     if shape.kind is RequestKind.SHARED:
-        parts *= columns.slots[rows, None].astype(np.int64) - columns.pods[rows]
+        parts *= arrays.max_pods_per_gpu[rows, None].astype(np.int64) - arrays.pods[rows]
         if shape.mib:
-            parts = np.minimum(parts, np.where(cards, (columns.total[rows] - columns.used[rows]) // shape.mib, 0))
+            parts = np.minimum(parts, np.where(cards, (arrays.total[rows] - arrays.used[rows]) // shape.mib, 0))
         if shape.percent:
-            parts = np.minimum(parts, np.where(cards, (100 - columns.percent[rows]) // shape.percent, 0))
+            parts = np.minimum(parts, np.where(cards, (100 - arrays.percent[rows]) // shape.percent, 0))
     result: Int64 = np.where(fit, parts.sum(axis=1) // shape.cards, 0)
     if shape.kind is not RequestKind.SHARED:
-        result[np.isin(columns.service[rows], (ServingMode.FOREIGN, ServingMode.SLICED))] = _MANY
+        result[np.isin(arrays.serving_mode[rows], (ServingMode.OTHER_PLUGIN, ServingMode.SLICED))] = _MANY
     return result
 
 
-def serving(columns: NodeArrays, shape: Shape) -> Bool:
+def serving(arrays: NodeArrays, shape: Shape) -> Bool:
     """Return which rows serve requests of such a kind: shape [rows]."""
-    result: Bool = columns.service == _wanted(shape)
+    result: Bool = arrays.serving_mode == _wanted(shape)
     return result
 
 
-def _whole_scores(columns: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
-    service = columns.service[rows]
-    empty = columns.pods[rows] == 0
-    fit, _ = ready(columns, shape, NO_GROUP, rows)
-    cards = np.maximum(_count(columns.total[rows] > 0), 1)
+def _whole_scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
+    serving_mode = arrays.serving_mode[rows]
+    empty = arrays.pods[rows] == 0
+    fit, _ = ready(arrays, shape, NO_GROUP, rows)
+    cards = np.maximum(_count(arrays.total[rows] > 0), 1)
     used = _count(~empty) + shape.cards
     score = 500 * used // cards * 2
     if emptier:
         score = 1000 - score
     result = np.where(fit, score, UNFIT)
     if shape.kind is RequestKind.WHOLE:
-        result[(service == ServingMode.FOREIGN) | sliced(columns, shape, group, rows)] = 0
+        result[(serving_mode == ServingMode.OTHER_PLUGIN) | sliced(arrays, shape, group, rows)] = 0
     return result
 
 
-def _shared_scores(columns: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
-    fit, cards = ready(columns, shape, group, rows)
-    free = columns.total[rows] - columns.used[rows]
+def _shared_scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
+    fit, cards = ready(arrays, shape, group, rows)
+    free = arrays.total[rows] - arrays.used[rows]
     result = np.full(len(fit), UNFIT, np.int64)
     for spread in (False, True):
         # Only rows that fit are scored: no card of theirs that counts is over-allocated or without memory.
-        part = np.flatnonzero(fit & (columns.spread[rows] == spread))
+        part = np.flatnonzero(fit & (arrays.spread[rows] == spread))
         if len(part):
             lines = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
-            score = _fullness(columns, shape, lines, cards[part], free[part], spread=spread)
+            score = _fullness(arrays, shape, lines, cards[part], free[part], spread=spread)
             result[part] = 1000 - score if emptier else score
     return result
 
 
-def card_keys(columns: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> Int64:
+def card_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> Int64:
     """Return what orders the cards as (memory, compute) does, the first to take with the least: shape [rows, cards].
 
     ``free`` is MiB. Ties go to the first, the lowest index.
     """
-    percent = np.minimum(columns.percent[rows], 100)
+    percent = np.minimum(arrays.percent[rows], 100)
     if not spread:
         return free * 128 - percent
-    total = columns.total[rows]
+    total = arrays.total[rows]
     key: Int64 = (total - free) * SCALE // np.maximum(total, 1) * 128 + percent
     return key
 
 
-def _fullness(columns: NodeArrays, shape: Shape, rows: Rows, cards: Bool, free: Int64, *, spread: bool) -> Int64:
+def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, cards: Bool, free: Int64, *, spread: bool) -> Int64:
     """Return how full card and node get with the pod, for rows that choose their cards alike (``spread``)."""
-    total = columns.total[rows]
+    total = arrays.total[rows]
     used = total - free
-    first = np.where(cards, card_keys(columns, rows, free, spread=spread), _FAR).argmin(axis=1)
+    first = np.where(cards, card_keys(arrays, rows, free, spread=spread), _FAR).argmin(axis=1)
     line = np.arange(len(rows))
     card_used, card_total = used[line, first] + shape.mib, total[line, first]
     node_used = np.minimum(used, total).sum(axis=1) + shape.cards * shape.mib
@@ -152,23 +152,23 @@ def _fullness(columns: NodeArrays, shape: Shape, rows: Rows, cards: Bool, free: 
     return fullness
 
 
-def rules(columns: NodeArrays, shape: Shape, rows: Which) -> Int64:
+def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
     """Return for each of ``rows`` the ``FitRule`` that it breaks for a request that fits none of them: shape [rows].
 
     BROKEN is not told from NO_CARDS here; ``fit.refusal`` does, one node at a time.
     """
-    service, usable = columns.service[rows], columns.usable[rows]
-    large = usable & (columns.total[rows] >= shape.mib)
-    result = np.full(len(service), FitRule.CARDS_TAKEN, np.int64)
+    serving_mode, usable = arrays.serving_mode[rows], arrays.usable[rows]
+    large = usable & (arrays.total[rows] >= shape.mib)
+    result = np.full(len(serving_mode), FitRule.CARDS_TAKEN, np.int64)
     result[_count(large) < shape.cards] = FitRule.TOO_LARGE
     result[_count(usable) < shape.cards] = FitRule.TOO_FEW
     if shape.kind is RequestKind.SHARED:
-        result[columns.unit[rows] != shape.unit_mib] = FitRule.UNIT
-    result[(service != _wanted(shape)) & ~((shape.kind is RequestKind.WHOLE) & (service == ServingMode.SLICED))] = (
-        FitRule.MODE
-    )
-    result[service == ServingMode.CLOSED] = FitRule.UNPLACED
-    result[service == ServingMode.NOTHING] = FitRule.NO_CARDS
+        result[arrays.unit[rows] != shape.unit_mib] = FitRule.UNIT
+    result[
+        (serving_mode != _wanted(shape)) & ~((shape.kind is RequestKind.WHOLE) & (serving_mode == ServingMode.SLICED))
+    ] = FitRule.MODE
+    result[serving_mode == ServingMode.BLOCKED] = FitRule.UNPLACED
+    result[serving_mode == ServingMode.NOTHING] = FitRule.NO_CARDS
     return result
 
 

@@ -60,7 +60,7 @@ class DemandTracker:
 
     def demand(self) -> Demand:
         """Return the demand as it stands: before any pod came, a sensible prior."""
-        self._middle_mib = _middle_card(self._ledger.columns)
+        self._middle_mib = _middle_card(self._ledger.node_arrays)
         return self._learning().demand()
 
     def _new(self, uid: str) -> bool:
@@ -91,10 +91,10 @@ class DemandTracker:
 
     def _begun(self) -> DemandEstimator:
         if self._estimator is None:
-            columns = self._ledger.columns
-            self._middle_mib = _middle_card(columns)
-            cards = (columns.total > 0).sum(axis=1)
-            cpu = sum(facts.cpu for row, facts in self._ledger.nodes() if cards[row])
+            arrays = self._ledger.node_arrays
+            self._middle_mib = _middle_card(arrays)
+            cards = (arrays.total > 0).sum(axis=1)
+            cpu = sum(node_info.cpu for row, node_info in self._ledger.nodes() if cards[row])
             per_card = cpu / float(cards.sum()) if cards.any() else _USUAL_CPU
             self._estimator = DemandEstimator(generic(per_card, max(1, int(cards.max(initial=1)))))
         return self._estimator
@@ -105,9 +105,9 @@ class DemandTracker:
         return min(max(memory, percent * CARD // 100, 1), CARD)
 
 
-def _middle_card(columns: NodeArrays) -> int:
+def _middle_card(arrays: NodeArrays) -> int:
     """Return the MiB of the cluster's middle card."""
-    sizes = columns.total[columns.usable]
+    sizes = arrays.total[arrays.usable]
     return max(1, int(np.median(sizes))) if len(sizes) else _USUAL_MIB
 
 

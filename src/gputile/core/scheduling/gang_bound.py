@@ -29,13 +29,16 @@ _A_STEP = 128  # nodes
 
 @dataclass(slots=True)
 class _Group:
-    """Pods of one spec. ``open`` are the rows of the nodes that one of them could go to, ``room`` is how many could."""
+    """Pods of one spec. ``open`` are the rows of the nodes that one of them could go to.
+
+    ``capacity_bound`` is how many could be placed at most.
+    """
 
     request: Request | None
     needs: Mapping[str, int]
     count: int
     open: Bool
-    room: int = 0
+    capacity_bound: int = 0
     names: list[str] = field(default_factory=list)
 
 
@@ -50,19 +53,21 @@ def most_placed(
     beyond = sum(count for _, count in specs[_MOST_GROUPS:])
     for candidate, count in specs[:_MOST_GROUPS]:
         groups.append((yield from _group(candidate, count, ledger, predicates)))
-    most = sum(min(group.count, group.room) for group in groups)
+    most = sum(min(group.count, group.capacity_bound) for group in groups)
     for nodes in _distinct([group.open for group in groups]):
         if most + beyond < enough:
             break
         inside = [group for group in groups if not (group.open & ~nodes).any()]
-        outside = sum(min(group.count, group.room) for group in groups) - sum(min(g.count, g.room) for g in inside)
+        outside = sum(min(group.count, group.capacity_bound) for group in groups) - sum(
+            min(g.count, g.capacity_bound) for g in inside
+        )
         together = yield from _together(inside, nodes, ledger, predicates)
         most = min(most, outside + together)
     return most + beyond
 
 
 def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Predicates) -> Steps[_Group]:
-    columns, request = ledger.columns, candidate.request
+    arrays, request = ledger.node_arrays, candidate.request
     names = [name for name, reason in predicates.alone(candidate.pod).items() if reason is None]
     names = [name for name in names if name in ledger.row_of]
     yield
@@ -70,8 +75,8 @@ def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Pre
     parts = np.full(len(names), count, np.int64)
     if request is not None:
         group = ledger.group_number(request.shape.trust_group)
-        parts = np.minimum(parts, vectorized.room(columns, request.shape, group, rows))
-    is_open = np.zeros(columns.rows, np.bool_)
+        parts = np.minimum(parts, vectorized.capacity_bound(arrays, request.shape, group, rows))
+    is_open = np.zeros(arrays.rows, np.bool_)
     is_open[rows[parts > 0]] = True
     found = _Group(request, predicates.needs(candidate.pod), count, is_open)
     for i, (name, cards) in enumerate(zip(names, parts.tolist(), strict=True)):
@@ -79,7 +84,7 @@ def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Pre
             yield
         if cards > 0:
             found.names.append(name)
-            found.room += min(cards, predicates.room(candidate.pod, name))
+            found.capacity_bound += min(cards, predicates.capacity_bound(candidate.pod, name))
     return found
 
 
@@ -91,10 +96,10 @@ def _together(groups: Sequence[_Group], nodes: Bool, ledger: Ledger, predicates:
         shape = group.request.shape if group.request is not None else None
         families.setdefault((shape.kind, bool(shape.percent)) if shape is not None else None, []).append(group)
     for family, members in families.items():
-        room = sum(min(group.count, group.room) for group in members)
+        capacity_bound = sum(min(group.count, group.capacity_bound) for group in members)
         if family is not None:
-            room = min(room, _on_cards(members, nodes, ledger.columns))
-        total += room
+            capacity_bound = min(capacity_bound, _on_cards(members, nodes, ledger.node_arrays))
+        total += capacity_bound
         yield
     names = set().union(*(group.names for group in groups))
     spare: dict[str, int] = {}
@@ -108,26 +113,26 @@ def _together(groups: Sequence[_Group], nodes: Bool, ledger: Ledger, predicates:
     return total
 
 
-def _on_cards(groups: Sequence[_Group], nodes: Bool, columns: NodeArrays) -> int:
+def _on_cards(groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays) -> int:
     """Return how many pods of one family the cards of ``nodes`` take together, at most."""
     shapes = [(group.request.shape, group) for group in groups if group.request is not None]
     first = shapes[0][0]
-    serving = nodes & vectorized.serving(columns, first)
-    usable = columns.usable & serving[:, None]
+    serving = nodes & vectorized.serving(arrays, first)
+    usable = arrays.usable & serving[:, None]
     if first.kind is not RequestKind.SHARED:
-        if (nodes & np.isin(columns.service, (ServingMode.FOREIGN, ServingMode.SLICED))).any():
+        if (nodes & np.isin(arrays.serving_mode, (ServingMode.OTHER_PLUGIN, ServingMode.SLICED))).any():
             return sum(group.count for group in groups)
-        free = int((usable & (columns.pods == 0)).sum())
+        free = int((usable & (arrays.pods == 0)).sum())
         return _fill(free, ((shape.cards, group) for shape, group in shapes))
-    mib = np.where(usable, np.maximum(columns.total - columns.used, 0), 0).sum()
-    percent = np.where(usable, np.maximum(100 - columns.percent, 0), 0).sum()
-    slots = np.where(
-        usable, np.clip(columns.slots[:, None].astype(np.int64) - columns.pods, 0, UNLIMITED_PODS), 0
+    mib = np.where(usable, np.maximum(arrays.total - arrays.used, 0), 0).sum()
+    percent = np.where(usable, np.maximum(100 - arrays.percent, 0), 0).sum()
+    max_pods_per_gpu = np.where(
+        usable, np.clip(arrays.max_pods_per_gpu[:, None].astype(np.int64) - arrays.pods, 0, UNLIMITED_PODS), 0
     ).sum()
     return min(
         _fill(int(mib), ((shape.mib * shape.cards, group) for shape, group in shapes)),
         _fill(int(percent), ((shape.percent * shape.cards, group) for shape, group in shapes)),
-        _fill(int(slots), ((shape.cards, group) for shape, group in shapes)),
+        _fill(int(max_pods_per_gpu), ((shape.cards, group) for shape, group in shapes)),
     )
 
 
@@ -135,7 +140,7 @@ def _fill(capacity: int, weights: Iterable[tuple[int, _Group]]) -> int:
     """Return how many pods find room in ``capacity`` if the smallest go first."""
     total = 0
     for weight, group in sorted(weights, key=lambda pair: pair[0]):
-        count = min(group.count, group.room)
+        count = min(group.count, group.capacity_bound)
         taken = min(count, capacity // weight) if weight else count
         total, capacity = total + taken, capacity - taken * weight
     return total

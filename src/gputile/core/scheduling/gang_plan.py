@@ -59,7 +59,7 @@ def candidate(pod: Pod, ledger: Ledger) -> GangCandidate:
 
 
 def plan_gang(
-    members: Sequence[GangCandidate], needed: int, placer: PlacementEngine, predicates: Predicates, now_ns: int
+    members: Sequence[GangCandidate], needed: int, engine: PlacementEngine, predicates: Predicates, now_ns: int
 ) -> Steps[GangPlan]:
     """Return, in steps, places for all of ``members``, or for at least ``needed`` of them, or why there are none.
 
@@ -67,14 +67,14 @@ def plan_gang(
     closes the steps: ledger and predicates are as before then.
     """
     ordered = sorted(members, key=_hardness)
-    budget = len(ordered) + _TRIES + _NODE_TRIES // max(1, len(placer.ledger.row_of))
-    aside = _SetAside(placer.ledger, predicates)
+    budget = len(ordered) + _TRIES + _NODE_TRIES // max(1, len(engine.ledger.row_of))
+    aside = _SetAside(engine.ledger, predicates)
     try:
         for member in ordered:
             aside.take(member.pod)
             yield
         kinds = yield from kinds_of(ordered, predicates.repelling())
-        ground = _LedgerSearchState(ordered, kinds, placer, predicates, now_ns)
+        ground = _LedgerSearchState(ordered, kinds, engine, predicates, now_ns)
         found: Search[Decision] = yield from search(ground.kinds, needed, ground, budget)
         lacking = ""
         if found.placed < len(ordered):
@@ -120,9 +120,9 @@ class _SetAside:
 
     def bring_back(self) -> None:
         """Undo the latest ``take``."""
-        pod, hold, node = self._taken.pop()
-        if hold is not None:
-            self._ledger.bring_back(hold)
+        pod, reservation, node = self._taken.pop()
+        if reservation is not None:
+            self._ledger.bring_back(reservation)
         if node:
             self._predicates.place(pod, node)
 
@@ -134,12 +134,12 @@ class _LedgerSearchState:
         self,
         members: Sequence[GangCandidate],
         kinds: Kinds,
-        placer: PlacementEngine,
+        engine: PlacementEngine,
         predicates: Predicates,
         now_ns: int,
     ) -> None:
-        self._placer = placer
-        self._ledger = placer.ledger
+        self._engine = engine
+        self._ledger = engine.ledger
         self._predicates = predicates
         self._now_ns = now_ns
         self._members = members
@@ -188,20 +188,20 @@ class _LedgerSearchState:
         if request is None:
             yield from (Decision(name, (), None) for name in names)
             return
-        for name in self._placer.best_first(request, names):
+        for name in self._engine.best_first(request, names):
             # Asked only now: the search may have taken and given back cards since the node was ranked.
-            decision = self._placer.decide(request, name, self._now_ns)
+            decision = self._engine.decide(request, name, self._now_ns)
             if isinstance(decision, Decision):
                 yield decision
 
     def _other_cards(self, request: Request, name: str, first: Decision) -> Iterator[Decision | None]:
         yield None
-        state = self._placer.state(name)
+        state = self._engine.state(name)
         if state is None:
             return
         shape, group = request.shape, self._ledger.group_number(request.shape.trust_group)
-        fitting = [card for card in state.cards if card_fits(card, shape, state.facts, group)]
-        mode = state.facts.mode.value if state.facts.mode else ""
+        fitting = [card for card in state.cards if card_fits(card, shape, state.info, group)]
+        mode = state.info.mode.value if state.info.mode else ""
         chosen_first = {chosen.card.uuid for chosen in first.cards}
         seen = {tuple(sorted(_load(card) for card in fitting if card.card.uuid in chosen_first))}
         for number, cards in enumerate(islice(combinations(fitting, shape.cards), _CARD_SETS), 1):
@@ -211,7 +211,7 @@ class _LedgerSearchState:
             if alike in seen:
                 continue
             seen.add(alike)
-            chosen = tuple(Chosen(c.card, advertised_units(c.card, state.facts.unit_mib)) for c in cards)
+            chosen = tuple(Chosen(c.card, advertised_units(c.card, state.info.unit_mib)) for c in cards)
             yield Decision(name, chosen, allocate(request, chosen, mode, self._now_ns))
 
     def put(self, member: int, place: Decision) -> None:
@@ -230,7 +230,7 @@ class _LedgerSearchState:
         self._predicates.remove(uid)
         self._ledger.apply(Forgotten(uid))
 
-    def mark(self) -> Hashable:
+    def state_key(self) -> Hashable:
         """Return which kinds of pods are on which cards."""
         return frozenset(
             Counter(
@@ -263,7 +263,7 @@ class _LedgerSearchState:
         open_nodes = [name for name, reason in in_tree.items() if reason is None]
         parts = []
         if request is not None and open_nodes:
-            parts += [f"{name}: {why}" for name, why in self._placer.filter(request, open_nodes).closest[:3]]
+            parts += [f"{name}: {why}" for name, why in self._engine.filter(request, open_nodes).closest[:3]]
         counted = Counter(reason for reason in in_tree.values() if reason is not None)
         parts += [f"{count} {reason}" for reason, count in counted.most_common(3)]
         return "; ".join(parts) or "there are no nodes"

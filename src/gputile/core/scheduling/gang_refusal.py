@@ -84,25 +84,25 @@ class GangRefusal:
 def lost_place(ledger: Ledger, reservation: Booking) -> LostPlace | None:
     """Return why the cards of a reservation cannot be taken any more, None where they can."""
     row = ledger.row_of.get(reservation.node)
-    info = ledger.facts(row) if row is not None else None
-    if row is None or info is None or reservation.allocation is None:
+    node_info = ledger.node_info(row) if row is not None else None
+    if row is None or node_info is None or reservation.allocation is None:
         return LostPlace(PlaceLoss.GONE, reservation)
-    mode = info.mode.value if info.mode else ""
-    closed = ledger.columns.service[row] in (ServingMode.NOTHING, ServingMode.CLOSED)
+    mode = node_info.mode.value if node_info.mode else ""
+    closed = ledger.node_arrays.serving_mode[row] in (ServingMode.NOTHING, ServingMode.BLOCKED)
     if closed or mode != reservation.allocation.mode:
         return LostPlace(PlaceLoss.NOT_SERVED, reservation)
-    found = _lost_card(ledger, row, info, reservation)
-    shared = info.mode is not None and info.mode.shared
-    if found is None and shared and info.unit_mib != reservation.allocation.unit_mib:
+    found = _lost_card(ledger, row, node_info, reservation)
+    shared = node_info.mode is not None and node_info.mode.shared
+    if found is None and shared and node_info.unit_mib != reservation.allocation.unit_mib:
         return LostPlace(PlaceLoss.OTHER_UNIT, reservation)
     return found
 
 
-def _lost_card(ledger: Ledger, row: int, info: NodeInfo, reservation: Booking) -> LostPlace | None:
-    column_of = {card.uuid: i for i, card in enumerate(info.inventory.cards)}
+def _lost_card(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> LostPlace | None:
+    column_of = {card.uuid: i for i, card in enumerate(node_info.inventory.cards)}
     for share in reservation.cards:
         i = column_of.get(share.uuid)
-        if i is None or not ledger.columns.usable[row, i]:
+        if i is None or not ledger.node_arrays.usable[row, i]:
             return LostPlace(PlaceLoss.CARD_GONE, reservation, share.index)
         if _is_overbooked(ledger, row, i, whole=reservation.whole, compute=share.percent > 0):
             return LostPlace(PlaceLoss.TAKEN, reservation, share.index)
@@ -111,11 +111,11 @@ def _lost_card(ledger: Ledger, row: int, info: NodeInfo, reservation: Booking) -
 
 def _is_overbooked(ledger: Ledger, row: int, i: int, *, whole: bool, compute: bool) -> bool:
     """Return whether more is booked on a card than it has, the reservation included."""
-    columns = ledger.columns
+    arrays = ledger.node_arrays
     return bool(
-        (whole and columns.pods[row, i] > 1)
-        or columns.used[row, i] > columns.total[row, i]
-        or (compute and columns.percent[row, i] > 100)
-        or columns.pods[row, i] > columns.slots[row]
-        or (columns.grouped[row] and columns.group[row, i] == MIXED_GROUPS)
+        (whole and arrays.pods[row, i] > 1)
+        or arrays.used[row, i] > arrays.total[row, i]
+        or (compute and arrays.percent[row, i] > 100)
+        or arrays.pods[row, i] > arrays.max_pods_per_gpu[row]
+        or (arrays.grouped[row] and arrays.group[row, i] == MIXED_GROUPS)
     )

@@ -27,30 +27,34 @@ _A_STEP = 128  # places of a plan that are judged before others are let in
 
 
 def claim(
-    placer: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int
+    engine: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int
 ) -> Decision | FitRefusal | GangRefusal:
     """Return which cards of ``node`` the pod gets now, or why it gets none. ``now_ns`` is Unix time in nanoseconds."""
-    why = place_problem(placer.ledger, pod, now_ns)
+    why = place_problem(engine.ledger, pod, now_ns)
     if why is not None:
         return why
-    hold = placer.ledger.booking(pod.metadata.uid)
-    if hold is None:
-        return placer.decide(request, node, now_ns)
-    if hold.node != node:
-        return GangRefusal(GangRule.OTHER_NODE, other=hold.node)
-    if (first := waits_for(placer.ledger, pod.metadata.uid)) is not None:
+    reservation = engine.ledger.booking(pod.metadata.uid)
+    if reservation is None:
+        return engine.decide(request, node, now_ns)
+    if reservation.node != node:
+        return GangRefusal(GangRule.OTHER_NODE, other=reservation.node)
+    if (first := waits_for(engine.ledger, pod.metadata.uid)) is not None:
         return GangRefusal(GangRule.FIRST_NOT_BOUND, other=first.key)
-    return _taken(placer, hold, now_ns)
+    return _taken(engine, reservation, now_ns)
 
 
 def place_of(pod: Pod, ledger: Ledger, now_ns: int) -> str:
     """Return the node that the pod's gang keeps for it, "" where it is free to go anywhere."""
     if not ledger.configuration.admission.gangs:
         return ""
-    booking, hold = ledger.booking(pod.metadata.uid), reservation_of(pod)
+    booking, reservation = ledger.booking(pod.metadata.uid), reservation_of(pod)
     if booking is not None:
-        return booking.node if booking.tentative else ""
-    return hold.node if hold is not None and hold.allocation is None and hold.expires_ns > now_ns else ""
+        return booking.node if booking.reserved else ""
+    return (
+        reservation.node
+        if reservation is not None and reservation.allocation is None and reservation.expires_ns > now_ns
+        else ""
+    )
 
 
 def place_problem(ledger: Ledger, pod: Pod, now_ns: int) -> GangRefusal | None:
@@ -66,11 +70,11 @@ def place_problem(ledger: Ledger, pod: Pod, now_ns: int) -> GangRefusal | None:
 
 
 def plan_problem(ledger: Ledger, booking: Booking) -> Steps[GangRefusal | None]:
-    """Return, in steps, why the plan of a hold may not start, None where it may, or has.
+    """Return, in steps, why the plan of a reservation may not start, None where it may, or has.
 
     A plan may have thousands of places.
     """
-    if not booking.tentative:
+    if not booking.reserved:
         return None
     members = ledger.by_plan(booking.plan)
     if any(member.begun for member in members):
@@ -82,7 +86,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[GangRefusal | None]:
     for number, member in enumerate(members, 1):
         if number % _A_STEP == 0:
             yield
-        if member.tentative and (why := _lost(ledger, member)) is not None:
+        if member.reserved and (why := _lost(ledger, member)) is not None:
             return why
     return None
 
@@ -94,10 +98,14 @@ def _lost(ledger: Ledger, booking: Booking) -> GangRefusal | None:
 
 def waits_for(ledger: Ledger, uid: str) -> Booking | None:
     """Return the pod that must be bound, for certain, before the pod with this UID may be; None where there is none."""
-    hold = ledger.booking(uid)
-    if hold is None or not hold.tentative or any(member.begun for member in ledger.by_plan(hold.plan)):
+    reservation = ledger.booking(uid)
+    if (
+        reservation is None
+        or not reservation.reserved
+        or any(member.begun for member in ledger.by_plan(reservation.plan))
+    ):
         return None
-    first = _first(ledger, hold.plan)
+    first = _first(ledger, reservation.plan)
     return first if first is not None and first.uid != uid else None
 
 
@@ -106,26 +114,26 @@ def _first(ledger: Ledger, plan: str) -> Booking | None:
     return next((member for member in ledger.by_plan(plan) if member.first), None)
 
 
-def _taken(placer: PlacementEngine, hold: Booking, now_ns: int) -> Decision:
-    """Return the decision that takes a hold which is there to be taken."""
-    state = placer.state(hold.node)
-    allocation = hold.allocation
+def _taken(engine: PlacementEngine, reservation: Booking, now_ns: int) -> Decision:
+    """Return the decision that takes a reservation which is there to be taken."""
+    state = engine.state(reservation.node)
+    allocation = reservation.allocation
     if state is None or allocation is None:
-        raise ValueError(f"the hold of {hold.key} has lost its place")
-    card_of = {card.uuid: card for card in state.facts.inventory.cards}
+        raise ValueError(f"the reservation of {reservation.key} has lost its place")
+    card_of = {card.uuid: card for card in state.info.inventory.cards}
     cards = tuple(
         Chosen(
             card_of[share.uuid],
-            0 if allocation.whole else advertised_units(card_of[share.uuid], state.facts.unit_mib),
+            0 if allocation.whole else advertised_units(card_of[share.uuid], state.info.unit_mib),
         )
         for share in allocation.cards
     )
     return Decision(
-        hold.node,
+        reservation.node,
         cards,
         allocation.decided_at(now_ns),
-        plan=hold.plan,
-        plan_size=hold.plan_size,
-        first=hold.first,
-        version=hold.version,
+        plan=reservation.plan,
+        plan_size=reservation.plan_size,
+        first=reservation.first,
+        version=reservation.version,
     )

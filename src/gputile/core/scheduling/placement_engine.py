@@ -41,31 +41,31 @@ class _Scored:
 
     scores: npt.NDArray[np.int64]
     position: int
-    market: PackingState | None = None
+    packing_state: PackingState | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
     """Which nodes a request fits, and why not the others.
 
-    ``refused`` and ``lasting`` map a node to its reason; what is in ``lasting`` no pod's leaving would mend.
+    ``refused`` and ``unresolvable`` map a node to its reason; what is in ``unresolvable`` no pod's leaving would mend.
     ``closest`` are the refused nodes that come closest, with their reasons, for an event.
     """
 
     feasible: list[str]
     refused: dict[str, str] = field(default_factory=dict)
-    lasting: dict[str, str] = field(default_factory=dict)
+    unresolvable: dict[str, str] = field(default_factory=dict)
     closest: list[tuple[str, str]] = field(default_factory=list)
 
 
 class PlacementEngine:
-    """Placement on one ledger. ``market`` is what packing weighs by, None before the first prices."""
+    """Placement on one ledger. ``packing_state`` is what packing weighs by, None before the first prices."""
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
         self._scored: OrderedDict[tuple[Shape, int], _Scored] = OrderedDict()
         self._emptier = ledger.configuration.placement == "spread"
-        self.market: PackingState | None = None
+        self.packing_state: PackingState | None = None
         self._prices_later = prices_later
         packing = ledger.configuration.placement == "packing"
         self.demand = DemandTracker(ledger, later=prices_later) if packing else None
@@ -73,20 +73,20 @@ class PlacementEngine:
     def reprice(self, prices: Prices) -> None:
         """Weigh by these prices, and by how scarce things are now."""
         models, cpu = self.supply()
-        self.go_by(build(self.ledger.columns, prices, models, cpu))
+        self.go_by(build(self.ledger.node_arrays, prices, models, cpu))
 
-    def go_by(self, market: PackingState) -> None:
+    def go_by(self, packing_state: PackingState) -> None:
         """Weigh by this from now on; what changed since it was opened is weighed as it is."""
-        self.market = market
+        self.packing_state = packing_state
 
     def supply(self) -> tuple[list[str], int]:
-        """Return what ``market.opened`` needs beside the columns: the model of each row, and all milli-CPU."""
-        models, cpu = [""] * self.ledger.columns.rows, 0
+        """Return what ``packing.state.build`` needs beside the arrays: the model of each row, and all milli-CPU."""
+        models, cpu = [""] * self.ledger.node_arrays.rows, 0
         for row in self.ledger.row_of.values():
-            facts = self.ledger.facts(row)
-            if facts is not None and facts.inventory.cards:
-                models[row] = facts.model
-                cpu += facts.cpu
+            node_info = self.ledger.node_info(row)
+            if node_info is not None and node_info.inventory.cards:
+                models[row] = node_info.model
+                cpu += node_info.cpu
         return models, cpu
 
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
@@ -146,16 +146,16 @@ class PlacementEngine:
         if node is None:
             return FitRefusal(FitRule.NO_CARDS, request.shape)
         group = self.ledger.group_number(request.shape.trust_group)
-        chosen = choose_cards(node, request.shape, group, self.market.value if self.market else None)
+        chosen = choose_cards(node, request.shape, group, self.packing_state.value if self.packing_state else None)
         if chosen is None:
             why = refusal(node, request, group)
             assert why is not None, "what does not fit has a reason"  # noqa: S101 - an invariant of fit
             return why
         if not chosen:
             return Decision(name, (), None)
-        shared = node.facts.mode is not None and node.facts.mode.shared
-        cards = tuple(Chosen(c.card, advertised_units(c.card, node.facts.unit_mib) if shared else 0) for c in chosen)
-        mode = node.facts.mode.value if node.facts.mode else ""
+        shared = node.info.mode is not None and node.info.mode.shared
+        cards = tuple(Chosen(c.card, advertised_units(c.card, node.info.unit_mib) if shared else 0) for c in chosen)
+        mode = node.info.mode.value if node.info.mode else ""
         return Decision(name, cards, allocate(request, cards, mode, now_ns))
 
     def refusal(self, request: Request, name: str) -> FitRefusal | None:
@@ -168,10 +168,10 @@ class PlacementEngine:
     def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:
         """Return the state of a node, None where it is not known."""
         row = self.ledger.row_of.get(name)
-        facts = self.ledger.facts(row) if row is not None else None
-        if row is None or facts is None:
+        node_info = self.ledger.node_info(row) if row is not None else None
+        if row is None or node_info is None:
             return None
-        return node_state(self.ledger, row, facts, without)
+        return node_state(self.ledger, row, node_info, without)
 
     def _rows(self, names: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
         """Return the row of each name, and whether it is known (a row of an unknown name is 0)."""
@@ -188,9 +188,9 @@ class PlacementEngine:
 
         ``cpu`` is the milli-CPU that the pod asks for; only packing weighs it.
         """
-        if self.demand is not None and self.market is None and not self._prices_later:
+        if self.demand is not None and self.packing_state is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
-        market, key = self.market, (shape, cpu if self.demand is not None else 0)
+        packing_state, key = self.packing_state, (shape, cpu if self.demand is not None else 0)
         ledger, kept = self.ledger, self._scored.get(key)
         position = ledger.changes.position
         if kept is None:
@@ -200,26 +200,26 @@ class PlacementEngine:
                 self._scored.popitem(last=False)
         else:
             self._scored.move_to_end(key)
-        if kept.position == position and kept.market is market:
+        if kept.position == position and kept.packing_state is packing_state:
             return kept.scores
-        whole = len(kept.scores) != ledger.columns.rows or kept.market is not market
+        whole = len(kept.scores) != ledger.node_arrays.rows or kept.packing_state is not packing_state
         changed = None if whole else ledger.changes.since(kept.position)
-        rows = slice(0, ledger.columns.rows) if changed is None else changed
-        fresh = self._computed(shape, cpu, rows, market)
+        rows = slice(0, ledger.node_arrays.rows) if changed is None else changed
+        fresh = self._computed(shape, cpu, rows, packing_state)
         if changed is None:
             kept.scores = fresh
         else:
             kept.scores[rows] = fresh
-        kept.position, kept.market = position, market
+        kept.position, kept.packing_state = position, packing_state
         return kept.scores
 
     def _computed(
-        self, shape: Shape, cpu: int, rows: vectorized.Which, market: PackingState | None
+        self, shape: Shape, cpu: int, rows: vectorized.Which, packing_state: PackingState | None
     ) -> npt.NDArray[np.int64]:
-        columns, group = self.ledger.columns, self.ledger.group_number(shape.trust_group)
-        if market is not None:
-            return scores(columns, shape, cpu, group, rows, market)
-        return vectorized.scores(columns, shape, group, rows, emptier=self._emptier)
+        node_arrays, group = self.ledger.node_arrays, self.ledger.group_number(shape.trust_group)
+        if packing_state is not None:
+            return scores(node_arrays, shape, cpu, group, rows, packing_state)
+        return vectorized.scores(node_arrays, shape, group, rows, emptier=self._emptier)
 
     def _explain(
         self,
@@ -233,26 +233,26 @@ class PlacementEngine:
 
         kube-scheduler writes all distinct reasons into the pod's status; thousands of distinct ones would not fit.
         """
-        columns = self.ledger.columns
-        broken = np.where(known, vectorized.rules(columns, request.shape, rows), FitRule.NO_CARDS)
+        node_arrays = self.ledger.node_arrays
+        broken = np.where(known, vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_CARDS)
         for rule in map(FitRule, np.flatnonzero(np.bincount(broken)).tolist()):
-            texts = result.lasting if rule in UNRESOLVABLE else result.refused
+            texts = result.unresolvable if rule in UNRESOLVABLE else result.refused
             texts |= dict.fromkeys(compress(names, (broken == rule).tolist()), SUMMARY[rule])
-        for i in _closest(columns, rows, broken):
+        for i in _closest(node_arrays, rows, broken):
             name = names[i]
             why = self.refusal(request, name)
             if why is None:
                 continue
-            for texts in (result.lasting, result.refused):
+            for texts in (result.unresolvable, result.refused):
                 texts.pop(name, None)
-            (result.lasting if why.lasting else result.refused)[name] = f"{name}: {why.text}"
+            (result.unresolvable if why.unresolvable else result.refused)[name] = f"{name}: {why.text}"
             result.closest.append((name, why.text))
 
 
-def _closest(columns: NodeArrays, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]) -> list[int]:
+def _closest(node_arrays: NodeArrays, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]) -> list[int]:
     """Return the positions of the nodes to name: those that break the latest rule, then those with the most free."""
-    free = columns.total[rows] - columns.used[rows]
-    nearness = broken * MOST_MIB * 2 + np.where(columns.usable[rows], free, -1).max(axis=1).clip(-1)
+    free = node_arrays.total[rows] - node_arrays.used[rows]
+    nearness = broken * MOST_MIB * 2 + np.where(node_arrays.usable[rows], free, -1).max(axis=1).clip(-1)
     if len(rows) > NAMED_NODES:  # sorting thousands to name ten would be a waste
         near = np.flatnonzero(nearness >= np.partition(nearness, -NAMED_NODES)[-NAMED_NODES])
     else:

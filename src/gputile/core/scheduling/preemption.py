@@ -22,7 +22,7 @@ _NO_CARD = ""  # of a pod whose cards nobody knows
 
 
 def victims(
-    placer: PlacementEngine, request: Request, node: str, proposed: Iterable[str], priority: int
+    engine: PlacementEngine, request: Request, node: str, proposed: Iterable[str], priority: int
 ) -> frozenset[str] | None:
     """Return the UIDs of the pods that have to leave ``node``, None where no set of lower-priority pods is enough.
 
@@ -30,18 +30,18 @@ def victims(
     reasons, CPU or memory). Others are added from the lowest priority up, those first whose card has the least left
     on it, and taken back from the highest down where the pod fits without their leaving.
     """
-    state = placer.state(node)
+    state = engine.state(node)
     if state is None:
         return None
-    first, room = frozenset(proposed), _Room(placer.ledger, state, request)
-    bookings = list(placer.ledger.on_node(node))
+    first, room = frozenset(proposed), _Room(engine.ledger, state, request)
+    bookings = list(engine.ledger.on_node(node))
     for booking in bookings:
         if booking.uid in first:
             room.leave(booking)
     if room.fits():
         return first
-    # A hold is of a pod that is not on the node yet: kube-scheduler can evict nobody for it.
-    staying = [b for b in bookings if not b.tentative and b.uid not in first]
+    # A reservation is of a pod that is not on the node yet: kube-scheduler can evict nobody for it.
+    staying = [b for b in bookings if not b.reserved and b.uid not in first]
     added: list[Booking] = []
     for booking in _in_order(staying, priority):
         room.leave(booking)
@@ -98,37 +98,37 @@ class _Room:
     """What is left on the cards of one node while pods leave it and stay after all."""
 
     def __init__(self, ledger: Ledger, state: NodeState, request: Request) -> None:
-        self._ledger, self._facts, self._shape = ledger, state.facts, request.shape
+        self._ledger, self._node_info, self._shape = ledger, state.info, request.shape
         self._group = ledger.group_number(request.shape.trust_group)
-        service = state.facts.service
-        self._served = serves(service, request.shape) and same_unit(state.facts, request.shape)
-        self._foreign = service is ServingMode.FOREIGN
+        serving_mode = state.info.serving_mode
+        self._served = serves(serving_mode, request.shape) and same_unit(state.info, request.shape)
+        self._foreign = serving_mode is ServingMode.OTHER_PLUGIN
         # Pods that could be on any card: they close the node while they stay.
-        closing = ledger.unplaced(state.facts.name) if state.service is ServingMode.CLOSED else []
-        self._closing = {booking.uid for booking in closing}
+        blocking = ledger.unplaced(state.info.name) if state.serving_mode is ServingMode.BLOCKED else []
+        self._blocking = {booking.uid for booking in blocking}
         self._cards = {card.card.uuid: card for card in state.cards}
         self._trust: dict[str, Counter[str]] = {uuid: Counter() for uuid in self._cards}
-        if state.facts.grouped:
-            for booking in ledger.on_node(state.facts.name):
+        if state.info.grouped:
+            for booking in ledger.on_node(state.info.name):
                 for share in booking.cards:
                     if share.uuid in self._trust:
                         self._trust[share.uuid][booking.trust_group] += 1
         self._ready = {uuid for uuid, card in self._cards.items() if self._fits(card)}
-        self._closed_by = set(self._closing)
+        self._blocked_by = set(self._blocking)
 
     def fits(self) -> bool:
         """Return whether the request fits the node as it is now, as ``placement.fit`` says it."""
-        return self._served and not self._closed_by and (self._foreign or len(self._ready) >= self._shape.cards)
+        return self._served and not self._blocked_by and (self._foreign or len(self._ready) >= self._shape.cards)
 
     def leave(self, booking: Booking) -> None:
         """Look at the node as if a pod were gone."""
-        self._closed_by.discard(booking.uid)
+        self._blocked_by.discard(booking.uid)
         self._change(booking, -1)
 
     def stay(self, booking: Booking) -> None:
         """Undo ``leave``."""
-        if booking.uid in self._closing:
-            self._closed_by.add(booking.uid)
+        if booking.uid in self._blocking:
+            self._blocked_by.add(booking.uid)
         self._change(booking, 1)
 
     def _change(self, booking: Booking, sign: int) -> None:
@@ -138,7 +138,7 @@ class _Room:
                 continue
             mib, percent = booking.takes(share, card.total)
             group = card.group
-            if self._facts.grouped:
+            if self._node_info.grouped:
                 trust = self._trust[share.uuid]
                 trust[booking.trust_group] += sign
                 group = self._group_of([name for name, pods in trust.items() if pods])
@@ -159,4 +159,4 @@ class _Room:
         return self._ledger.group_number(names[0]) if names else NO_GROUP
 
     def _fits(self, card: CardState) -> bool:
-        return card_fits(card, self._shape, self._facts, self._group)
+        return card_fits(card, self._shape, self._node_info, self._group)

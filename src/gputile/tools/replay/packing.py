@@ -35,7 +35,7 @@ class Packing:
         self._prices: Prices = prices(self._estimator.demand())
         self._cpu_per_mib = 0.0
         self._count, self._due = 0, FIRST_REFRESH
-        self._outlook: ScoringContext | None = None
+        self._context: ScoringContext | None = None
         self._hosts = np.zeros((0, 0), np.bool_)
 
     def arrived(self, shape: PodShape) -> bool:
@@ -47,7 +47,7 @@ class Packing:
         self._due += min(int(self._due * (REFRESH_GROWTH - 1)) + 1, REFRESH_LIMIT)
         self._prices = prices(self._estimator.demand())
         self._cpu_per_mib = self._estimator.cpu_per_mib
-        self._outlook = None
+        self._context = None
         return True
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
@@ -61,9 +61,9 @@ class Packing:
         return score(view, now, free, free - shape.milli, self._hosts[:, rows], ask)
 
     def _look(self, cluster: ReplayCluster) -> ScoringContext:
-        if self._outlook is None:
+        if self._context is None:
             view = scoring_context(self._prices, cluster.cpu, cluster.free, cluster.models, self._total)
             hosts = [allowed(need.models, cluster.models) for need, _ in view.needs]
             self._hosts = np.array(hosts, np.bool_).reshape(len(hosts), len(cluster.models))
-            self._outlook = view
-        return self._outlook
+            self._context = view
+        return self._context

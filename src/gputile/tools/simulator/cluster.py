@@ -128,9 +128,9 @@ class _Describer:
         if described.placement is not None:
             gpu_labels[PLACEMENT_LABEL] = self._one_of("placement", described.placement, PLACEMENTS)
         labels = {"kubernetes.io/hostname": name} | gpu_labels | described.labels
-        plain = self._plain(described)
-        capacity: ResourceList = dict(plain)
-        allocatable: ResourceList = dict(plain)
+        non_gpu = self._non_gpu(described)
+        capacity: ResourceList = dict(non_gpu)
+        allocatable: ResourceList = dict(non_gpu)
         if cards:
             capacity |= _texts(resources_for_mode(mode, cards, self._unit, count_unhealthy=True))
             allocatable |= _texts(resources_for_mode(mode, cards, self._unit))
@@ -196,14 +196,14 @@ class _Describer:
             raise self._error("gpus.bandwidth", f"a matrix for {count} GPUs has {count} rows of {count} numbers")
         return given
 
-    def _plain(self, described: DescribedNode) -> ResourceList:
+    def _non_gpu(self, described: DescribedNode) -> ResourceList:
         """Return the resources that are not GPUs'. Memory may be written as people do, "128GiB"."""
         memory = described.memory
         if isinstance(memory, str) and memory.endswith("iB"):
             memory = f"{_mib(self._origin, f'{self._path}.memory', memory)}Mi"
-        plain: ResourceList = {"cpu": described.cpu, "memory": memory, "pods": described.pods}
-        plain |= described.resources
-        for name, amount in plain.items():
+        non_gpu: ResourceList = {"cpu": described.cpu, "memory": memory, "pods": described.pods}
+        non_gpu |= described.resources
+        for name, amount in non_gpu.items():
             path = name if name in ("cpu", "memory") else f'resources["{name[:80]}"]'
             try:
                 value = parse_quantity(amount)
@@ -211,7 +211,7 @@ class _Describer:
                 raise self._error(path, str(error)) from error
             if value < 0:
                 raise self._error(path, f"{amount} is negative")
-        return plain
+        return non_gpu
 
     def _taints(self, described: DescribedNode, has_gpus: bool) -> tuple[Taint, ...]:
         if described.taints is None:

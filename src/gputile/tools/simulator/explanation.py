@@ -44,14 +44,14 @@ class CardReport(msgspec.Struct, frozen=True, rename="camel"):
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     """A node: why kube-scheduler's own rules forbid it, why its GPUs do, and each card.
 
-    ``in_tree`` and ``gpu`` are "" where nothing stands against the node. ``lasting`` says that it would not serve the
-    pod even if it were empty. ``nearness`` orders nodes by how little is missing, the nearest first.
+    ``in_tree`` and ``gpu`` are "" where nothing stands against the node. ``unresolvable`` says that it would not serve
+    the pod even if it were empty. ``nearness`` orders nodes by how little is missing, the nearest first.
     """
 
     name: str
     in_tree: str
     gpu: str
-    lasting: bool
+    unresolvable: bool = msgspec.field(name="lasting")
     unit_mib: int
     cards: list[CardReport]
     nearness: tuple[int, int] = (0, 0)
@@ -86,7 +86,7 @@ class Subject:
         for other in others:
             if other.spec.node_name:
                 self.predicates.place(other, other.spec.node_name)
-        self.placer = PlacementEngine(self.ledger)
+        self.engine = PlacementEngine(self.ledger)
 
     def reports(self) -> list[NodeReport]:
         """Return what each node says, the nodes first that the pod fits, then those that come closest."""
@@ -94,10 +94,10 @@ class Subject:
         return sorted((self._report(name, reason or "") for name, reason in in_tree.items()), key=_order)
 
     def _report(self, name: str, in_tree: str) -> NodeReport:
-        state, request = self.placer.state(name), self.request
+        state, request = self.engine.state(name), self.request
         if request is None:
             return NodeReport(name, in_tree, "", False, 0, [])
-        refused = self.placer.refusal(request, name)
+        refused = self.engine.refusal(request, name)
         if refused is not None and any(in_tree == f"Insufficient {resource}" for resource in GPU_RESOURCES):
             in_tree = ""  # the same in fewer words
         cards = [self._card(state, card, request, refused) for card in state.cards] if state is not None else []
@@ -105,8 +105,8 @@ class Subject:
             name=name,
             in_tree=in_tree,
             gpu=refused.text if refused is not None else "",
-            lasting=refused is not None and refused.lasting,
-            unit_mib=state.facts.unit_mib if state is not None else 0,
+            unresolvable=refused is not None and refused.unresolvable,
+            unit_mib=state.info.unit_mib if state is not None else 0,
             cards=cards,
             nearness=_nearness(state, refused),
         )
@@ -115,11 +115,11 @@ class Subject:
         lacks = ""
         if refused is not None and refused.rule >= FitRule.TOO_FEW:
             group = self.ledger.group_number(request.shape.trust_group)
-            shortage = next(card_shortages(card, request.shape, state.facts, group), None)
-            lacks = shortage.text(request.shape, state.facts) if shortage is not None else ""
-        found = self.ledger.on_card(state.facts.name, card.card.uuid)
+            shortage = next(card_shortages(card, request.shape, state.info, group), None)
+            lacks = shortage.text(request.shape, state.info) if shortage is not None else ""
+        found = self.ledger.on_card(state.info.name, card.card.uuid)
         holders = [
-            _holder(booking, card, state.facts.replicas) for booking in sorted(found, key=lambda booking: booking.key)
+            _holder(booking, card, state.info.replicas) for booking in sorted(found, key=lambda booking: booking.key)
         ]
         free_percent = max(0, 100 - card.percent)
         return CardReport(card.card.index, card.card.uuid, card.total, card.free, free_percent, holders, lacks)
@@ -158,7 +158,7 @@ def refused_for_good(pod: Pod, error: RequestError) -> str:
 def _holder(booking: Booking, card: CardState, replicas: int) -> HolderReport:
     share = next(share for share in booking.cards if share.uuid == card.card.uuid)
     mib, percent = booking.takes(share, card.total, replicas)
-    return HolderReport(booking.namespace, booking.name, mib, percent, booking.tentative)
+    return HolderReport(booking.namespace, booking.name, mib, percent, booking.reserved)
 
 
 def _nearness(state: NodeState | None, refused: FitRefusal | None) -> tuple[int, int]:

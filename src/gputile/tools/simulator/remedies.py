@@ -29,7 +29,7 @@ def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
     open_nodes = [report for report in reports if not report.in_tree]
     found = [
         _smaller(subject, request, open_nodes),
-        _departures(subject, request, [report for report in open_nodes if not report.lasting]),
+        _departures(subject, request, [report for report in open_nodes if not report.unresolvable]),
         _in_tree([report for report in reports if report.in_tree and not report.gpu]),
         _new_node(request),
     ]
@@ -86,7 +86,7 @@ def _largest(
     while low <= high:  # what fits, fits with less too
         middle = (low + high) // 2
         tried = Request(shaped(middle), request.unit_mib, request.containers, request.cpu)
-        feasible = subject.placer.filter(tried, names).feasible
+        feasible = subject.engine.filter(tried, names).feasible
         if feasible:
             best, low = (middle, feasible), middle + 1
         else:
@@ -117,7 +117,7 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
 
     def fits(leaving: Sequence[Booking]) -> bool:
         gone = frozenset(booking.uid for booking in leaving)
-        return isinstance(subject.placer.decide(request, name, 0, gone), Decision)
+        return isinstance(subject.engine.decide(request, name, 0, gone), Decision)
 
     for booking in bookings:
         if fits([booking]):

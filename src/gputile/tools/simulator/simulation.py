@@ -53,13 +53,13 @@ class Simulation:
 
     configuration: Configuration
     ledger: Ledger = field(init=False)
-    placer: PlacementEngine = field(init=False)
+    engine: PlacementEngine = field(init=False)
     _predicates: Predicates = field(init=False)
     _groups: Groups = field(init=False, default_factory=Groups)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.configuration)
-        self.placer = PlacementEngine(self.ledger)
+        self.engine = PlacementEngine(self.ledger)
         self._predicates = Predicates(())
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[Outcome]:
@@ -106,7 +106,7 @@ class Simulation:
         for member in members:
             self._learn(member.pod, member.request)
         needed = needed_members(size, running)
-        plan = at_once(plan_gang(members, needed, self.placer, self._predicates, now_ns))
+        plan = at_once(plan_gang(members, needed, self.engine, self._predicates, now_ns))
         together = together_text(gang, needed)
         if not plan.fits:
             return [Outcome(pod, None, None, no_room_text(together, plan)) for pod in pods]
@@ -132,35 +132,35 @@ class Simulation:
         self._learn(pod, request)
         in_tree = predicates.reasons(pod)
         open_to_pod = [name for name, reason in in_tree.items() if reason is None]
-        feasible = self.placer.filter(request, open_to_pod).feasible if request else open_to_pod
+        feasible = self.engine.filter(request, open_to_pod).feasible if request else open_to_pod
         if not feasible:
             return Outcome(pod, None, None, self._why_nowhere(request, in_tree))
         scores = predicates.scores(pod, feasible)
-        ranks = self.placer.rank(request, feasible) if request else [TOP_SCORE] * len(feasible)
+        ranks = self.engine.rank(request, feasible) if request else [TOP_SCORE] * len(feasible)
         total = {name: rank * RANK_WEIGHT + scores[name] for name, rank in zip(feasible, ranks, strict=True)}
         node = max(feasible, key=lambda name: total[name])
         reason = f"fits {len(feasible)} of {len(in_tree)} node(s)"
         if request is None:
             return Outcome(pod, node, None, f"{reason}; asks for no GPU")
-        decision = self.placer.decide(request, node, now_ns)
+        decision = self.engine.decide(request, node, now_ns)
         if isinstance(decision, FitRefusal):
             raise AssertionError(f"{node} fitted {pod.key} and then did not: {decision.text}")
         return self._placed(pod, decision, reason)
 
     def _placed(self, pod: Pod, decision: Decision, reason: str) -> Outcome:
         self._bind(pod, decision)
-        state = self.placer.state(decision.node)
-        policy = state.facts.placement if state and decision.allocation and not decision.allocation.whole else ""
+        state = self.engine.state(decision.node)
+        policy = state.info.placement if state and decision.allocation and not decision.allocation.whole else ""
         text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
         return Outcome(pod, decision.node, decision.allocation, text)
 
     def _learn(self, pod: Pod, request: Request | None) -> None:
         """Do what goes on beside the live decisions where the policy is packing."""
-        demand = self.placer.demand
+        demand = self.engine.demand
         if demand is not None:
             demand.observe(pod, request)
             if demand.due():
-                self.placer.reprice(prices(demand.demand()))
+                self.engine.reprice(prices(demand.demand()))
 
     def _bind(self, pod: Pod, decision: Decision) -> None:
         """Do what the API server does with the Binding."""
@@ -179,7 +179,7 @@ class Simulation:
         counted: dict[str, list[str]] = {}
         for name, reason in in_tree.items():
             gpu_is_short = reason is None or any(reason == f"Insufficient {resource}" for resource in GPU_RESOURCES)
-            refused = self.placer.refusal(request, name) if request and gpu_is_short else None
+            refused = self.engine.refusal(request, name) if request and gpu_is_short else None
             if refused is not None:
                 by_gpu.append((-refused.rule, f"{name}: {refused.text}"))
             else:

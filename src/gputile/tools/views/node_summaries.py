@@ -63,41 +63,43 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 def node_summaries(ledger: Ledger) -> list[NodeSummary]:
     """Return all nodes with GPUs, or with pods that ask for some, by name."""
-    found = (_node(ledger, row, facts) for row, facts in ledger.nodes())
-    return [tile for tile in found if tile.gpus or tile.pods or tile.problem]
+    found = (_node(ledger, row, node_info) for row, node_info in ledger.nodes())
+    return [node for node in found if node.gpus or node.pods or node.problem]
 
 
 def to_builtins(nodes: list[NodeSummary]) -> Any:
-    """Return the tiles as what JSON is made of."""
+    """Return the summaries as what JSON is made of."""
     return msgspec.to_builtins(nodes, str_keys=True)
 
 
-def _node(ledger: Ledger, row: int, facts: NodeInfo) -> NodeSummary:
-    columns = ledger.columns
+def _node(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeSummary:
+    arrays = ledger.node_arrays
     cards = [
         GpuSummary(
             index=card.index,
             uuid=card.uuid,
             model=card.model,
-            total_mib=int(columns.total[row, i]),
-            used_mib=int(columns.used[row, i]),
-            used_percent=int(columns.percent[row, i]),
-            pods=int(columns.pods[row, i]),
+            total_mib=int(arrays.total[row, i]),
+            used_mib=int(arrays.used[row, i]),
+            used_percent=int(arrays.percent[row, i]),
+            pods=int(arrays.pods[row, i]),
             healthy=card.healthy,
         )
-        for i, card in enumerate(facts.inventory.cards)
+        for i, card in enumerate(node_info.inventory.cards)
     ]
-    known = {card.uuid: card.index for card in facts.inventory.cards}
-    pods = sorted((_pod(booking, known) for booking in ledger.on_node(facts.name)), key=lambda p: (p.namespace, p.name))
+    known = {card.uuid: card.index for card in node_info.inventory.cards}
+    pods = sorted(
+        (_pod(booking, known) for booking in ledger.on_node(node_info.name)), key=lambda p: (p.namespace, p.name)
+    )
     return NodeSummary(
-        name=facts.name,
-        address=facts.address,
-        mode=facts.mode.value if facts.mode else "",
-        shared=facts.mode is not None and facts.mode.shared,
-        unit_mib=facts.unit_mib,
+        name=node_info.name,
+        address=node_info.address,
+        mode=node_info.mode.value if node_info.mode else "",
+        shared=node_info.mode is not None and node_info.mode.shared,
+        unit_mib=node_info.unit_mib,
         gpus=cards,
         pods=pods,
-        problem=facts.problem,
+        problem=node_info.problem,
     )
 
 

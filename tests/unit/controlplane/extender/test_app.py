@@ -30,9 +30,9 @@ class Served:
         self.ledger: Ledger = ledger_of(gpu_node("a"), gpu_node("b", mode="core_mem"))
         self.cluster = ModelCluster(lambda: Fate.OK)
         self.notices: list[PodEvent] = []
-        placer = PlacementEngine(self.ledger)
-        binder = Binder(placer, self.cluster, Clock(lambda: 0.0, lambda: 1))
-        verbs = ExtenderHandlers(placer, binder, self.notices.append, lambda: None)
+        engine = PlacementEngine(self.ledger)
+        binder = Binder(engine, self.cluster, Clock(lambda: 0.0, lambda: 1))
+        verbs = ExtenderHandlers(engine, binder, self.notices.append, lambda: None)
 
         async def admit() -> None:
             if ready:

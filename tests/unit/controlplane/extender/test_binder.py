@@ -55,7 +55,10 @@ class Bench:
             self.ledger.apply(PodApplied(copy.deepcopy(pod)))
 
     def used(self) -> dict[str, int]:
-        return {facts.name: int(self.ledger.columns.used[row].sum()) // 1024 for row, facts in self.ledger.nodes()}
+        return {
+            node_info.name: int(self.ledger.node_arrays.used[row].sum()) // 1024
+            for row, node_info in self.ledger.nodes()
+        }
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -306,7 +309,7 @@ def test_whatever_goes_wrong_the_ledger_ends_equal_to_the_pods(steps: list[tuple
 
 def _never_over_allocated(bench: Bench) -> None:
     for ledger in (bench.ledger, _rebuilt(bench)):
-        assert (ledger.columns.used <= ledger.columns.total).all()
+        assert (ledger.node_arrays.used <= ledger.node_arrays.total).all()
 
 
 def _rebuilt(bench: Bench) -> Ledger:

@@ -116,10 +116,10 @@ def test_what_preempt_adds_counts_b5() -> None:
     ledger = ledger_of(gpu_node("a"))
     for i in range(4):
         book(ledger, f"uid-p{i}", "a", share(f"GPU-a-{i // 2}", 7 * 1024))
-    placer, cluster = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK)
+    engine, cluster = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK)
     verbs = ExtenderHandlers(
-        placer,
-        Binder(placer, cluster, Clock(lambda: 0.0, lambda: 1)),
+        engine,
+        Binder(engine, cluster, Clock(lambda: 0.0, lambda: 1)),
         lambda _: None,
         lambda: None,
         budgets=budgets_of(budget(1)),

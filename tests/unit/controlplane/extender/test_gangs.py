@@ -41,9 +41,9 @@ def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, str], ho
     ledger.apply(PodApplied(asking))
     cluster = ModelCluster(lambda: Fate.OK)
     cluster.add(asking)
-    placer = PlacementEngine(ledger)
+    engine = PlacementEngine(ledger)
     verbs = ExtenderHandlers(
-        placer, Binder(placer, cluster, Clock(lambda: 0.0, lambda: 1)), lambda _: None, lambda: None
+        engine, Binder(engine, cluster, Clock(lambda: 0.0, lambda: 1)), lambda _: None, lambda: None
     )
 
     found = verbs.filter(ExtenderArgs(pod=asking, node_names=NODES))
@@ -147,7 +147,7 @@ def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now() -> N
         assert not bench.node_of("p1")
         held = bench.ledger.booking("p1")
         assert held is not None
-        assert held.tentative
+        assert held.reserved
         bench.place("p2", "g/2")
         bench.hear()
         assert await bench.bind("p1") == ""

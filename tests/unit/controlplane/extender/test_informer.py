@@ -26,7 +26,7 @@ def held(number: int, card: int = 0) -> Pod:
 
 
 def state(ledger: Ledger) -> object:
-    rows = {facts.name: ledger.columns.used[row].tolist() for row, facts in ledger.nodes()}
+    rows = {node_info.name: ledger.node_arrays.used[row].tolist() for row, node_info in ledger.nodes()}
     return rows, {b.uid: b for b in ledger.bookings()}
 
 

@@ -20,29 +20,29 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import book, gpu_node, pod, share
 
 
-async def market_after(placer: PlacementEngine, before: PackingState | None) -> PackingState:
+async def market_after(engine: PlacementEngine, before: PackingState | None) -> PackingState:
     """Wait for what prices that are learnt next make of the supply."""
     async with asyncio.timeout(120):
-        while placer.market is before or placer.market is None:  # noqa: ASYNC110 - nobody tells
+        while engine.packing_state is before or engine.packing_state is None:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
-        return placer.market
+        return engine.packing_state
 
 
 def test_prices_follow_the_pods_that_come() -> None:
     async def main() -> None:
         ledger = Ledger(Configuration(placement="packing"))
         ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
-        placer = PlacementEngine(ledger)
+        engine = PlacementEngine(ledger)
         request = parse_request(pod("p", mem=5), 1024)
         assert request is not None
-        assert placer.demand is not None
-        placer.rank(request, ["n"])
-        before = placer.market
-        task = asyncio.create_task(PriceLearning(placer, look_every=0.01).run())
+        assert engine.demand is not None
+        engine.rank(request, ["n"])
+        before = engine.packing_state
+        task = asyncio.create_task(PriceLearning(engine, look_every=0.01).run())
         for i in range(FIRST_DUE):
             asking = pod(f"p{i}", mem=5)
-            placer.demand.observe(asking, parse_request(asking, 1024))
-        learnt = await market_after(placer, before)
+            engine.demand.observe(asking, parse_request(asking, 1024))
+        learnt = await market_after(engine, before)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
@@ -65,26 +65,26 @@ def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         ledger = Ledger(Configuration(placement="packing"))
         ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
-        placer = PlacementEngine(ledger)
-        assert placer.demand is not None
+        engine = PlacementEngine(ledger)
+        assert engine.demand is not None
         for i in range(FIRST_DUE):
             asking = pod(f"p{i}", mem=5)
-            placer.demand.observe(asking, parse_request(asking, 1024))
+            engine.demand.observe(asking, parse_request(asking, 1024))
         request = parse_request(pod("p", mem=5), 1024)
         assert request is not None
         monkeypatch.setattr("gputile.controlplane.extender.price_learning.prices", slowly)
-        pricing = PriceLearning(placer, look_every=0.01)
+        pricing = PriceLearning(engine, look_every=0.01)
         with ThreadPoolExecutor(1) as pool:
             monkeypatch.setattr(pricing, "_workers", lambda: pool)
             task = asyncio.create_task(pricing.run())
             try:
                 assert await asyncio.to_thread(begun.wait, 60)
-                before = placer.market
-                assert placer.rank(request, ["n"])
+                before = engine.packing_state
+                assert engine.rank(request, ["n"])
                 assert not learnt.is_set()
             finally:
                 learnt.set()
-            await market_after(placer, before)
+            await market_after(engine, before)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
@@ -103,22 +103,22 @@ def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule() -> 
                 each.apply(NodeApplied(node))
             for i in range(1200):
                 book(each, f"u{i}", "used", share("GPU-used-0", 1))
-        placer = PlacementEngine(ledger, prices_later=True)
+        engine = PlacementEngine(ledger, prices_later=True)
         request = parse_request(pod("p", mem=5), 1024)
         assert request is not None
         names = ["empty", "used"]
-        assert placer.rank(request, names) == PlacementEngine(plain).rank(request, names)
-        assert placer.market is None
-        assert placer.demand is not None
-        placer.demand.observe(pod("p", mem=5), request)
+        assert engine.rank(request, names) == PlacementEngine(plain).rank(request, names)
+        assert engine.packing_state is None
+        assert engine.demand is not None
+        engine.demand.observe(pod("p", mem=5), request)
         pieces = len(list(DemandTracker(ledger, later=True).catch_up()))
         assert pieces == 3, "500 pods at once"
-        task = asyncio.create_task(PriceLearning(placer, look_every=0.01).run())
-        await market_after(placer, None)
+        task = asyncio.create_task(PriceLearning(engine, look_every=0.01).run())
+        await market_after(engine, None)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        learnt, at_once = placer.demand.demand(), DemandTracker(ledger)
+        learnt, at_once = engine.demand.demand(), DemandTracker(ledger)
         at_once.observe(pod("p", mem=5), request)
         assert sorted(learnt.weight.tolist()) == pytest.approx(
             sorted(at_once.demand().weight.tolist()), rel=0.1
@@ -133,9 +133,9 @@ def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
     ledger.apply(NodeApplied(gpu_node("m", mode="cgpu", sizes=[32 * 1024] * 2)))
     here, there = PlacementEngine(ledger), PlacementEngine(ledger, prices_later=True)
     assert here.demand is not None
-    demand, columns = here.demand.demand(), ledger.columns.copy()
+    demand, arrays = here.demand.demand(), ledger.node_arrays.copy()
     here.reprice(prices(demand))
-    there.go_by(pickle.loads(pickle.dumps(priced(demand, columns, *there.supply()))))
+    there.go_by(pickle.loads(pickle.dumps(priced(demand, arrays, *there.supply()))))
     for mem in (1, 7, 15, 20):
         request = parse_request(pod("p", mem=mem), 1024)
         assert request is not None

@@ -167,44 +167,44 @@ def changed(decoder: ObjectDecoder[Any], kind: str, thing: dict[str, Any]) -> Wa
 
 def served(ledger: Ledger) -> tuple[Any, ...]:
     """Return what a pod that asks as usual gets of the good node, and how the node's row looks."""
-    placer, request = PlacementEngine(ledger), request_of(pod("usual", mem=2, core=20))
+    engine, request = PlacementEngine(ledger), request_of(pod("usual", mem=2, core=20))
     row = {
         name: array[ledger.row_of["good"]][:2].tolist() if array.ndim == 2 else array[ledger.row_of["good"]]
-        for name, array in vars(ledger.columns).items()
+        for name, array in vars(ledger.node_arrays).items()
         if name != "group"
     }
-    feasible = placer.filter(request, ["good"]).feasible
-    return feasible, isinstance(placer.decide(request, "good", 1), Decision), row
+    feasible = engine.filter(request, ["good"]).feasible
+    return feasible, isinstance(engine.decide(request, "good", 1), Decision), row
 
 
 def everything_is_counted(ledger: Ledger) -> None:
-    columns = ledger.columns
-    assert (columns.used >= 0).all()
-    assert (columns.percent >= 0).all()
-    assert (columns.cpu <= MOST_CPU).all()
-    assert (columns.cpu > -16 * MOST_CPU).all()
+    arrays = ledger.node_arrays
+    assert (arrays.used >= 0).all()
+    assert (arrays.percent >= 0).all()
+    assert (arrays.cpu <= MOST_CPU).all()
+    assert (arrays.cpu > -16 * MOST_CPU).all()
 
 
 def ask_everything(ledger: Ledger, pods: list[Pod]) -> None:
     """Ask what a scheduler asks, for each pod that may ask: filter, rank, decide and, where they count, prices."""
-    placer, names = PlacementEngine(ledger), [*ledger.row_of, "unknown"]
+    engine, names = PlacementEngine(ledger), [*ledger.row_of, "unknown"]
     for asking in pods:
         try:
             request = parse_request(asking, 1024)
         except RequestError:
             continue
-        if placer.demand is not None:
-            placer.demand.observe(asking, request)
+        if engine.demand is not None:
+            engine.demand.observe(asking, request)
         if request is None:
             continue
-        placer.rank(request, placer.filter(request, names).feasible)
-        placer.rank(request, names)
+        engine.rank(request, engine.filter(request, names).feasible)
+        engine.rank(request, names)
         for name in names:
-            placer.decide(request, name, 1)
-    if placer.demand is not None:
-        placer.reprice(prices(placer.demand.demand()))
+            engine.decide(request, name, 1)
+    if engine.demand is not None:
+        engine.reprice(prices(engine.demand.demand()))
         request = request_of(pod("usual", mem=2, core=20))
-        placer.rank(request, placer.filter(request, names).feasible)
+        engine.rank(request, engine.filter(request, names).feasible)
 
 
 @pytest.mark.requirement("B1")
@@ -223,7 +223,7 @@ def test_no_amount_stops_the_ledger_or_changes_another_node(
         feed = Informer(ledger, lambda _: None)
         feed.nodes(listed(NODES, [*nodes, good]))
         assert served(ledger) == served(alone)
-        before, cpu = image(ledger), ledger.columns.cpu.tolist()
+        before, cpu = image(ledger), ledger.node_arrays.cpu.tolist()
         feed.pods(listed(PODS, elsewhere))
         for node in nodes:
             feed.nodes(changed(NODES, "MODIFIED", node))
@@ -239,7 +239,7 @@ def test_no_amount_stops_the_ledger_or_changes_another_node(
             deleted = changed(PODS, "DELETED", each)
             assert isinstance(deleted, Deleted)
             feed.pods(deleted)
-        assert (image(ledger), ledger.columns.cpu.tolist()) == (before, cpu)
+        assert (image(ledger), ledger.node_arrays.cpu.tolist()) == (before, cpu)
 
 
 @pytest.mark.requirement("B1")
@@ -250,7 +250,7 @@ def test_a_node_with_more_cpu_than_can_be_counted_has_much(placement: Any, cpu: 
     ledger = Ledger(Configuration(placement=placement))
     bad = gpu_node("bad", mode="core_mem", sizes=[8192], allocatable={"cpu": cpu})
     Informer(ledger, lambda _: None).nodes(Replaced([bad, GOOD]))
-    assert ledger.columns.cpu[ledger.row_of["bad"]] == MOST_CPU
+    assert ledger.node_arrays.cpu[ledger.row_of["bad"]] == MOST_CPU
     names = ["bad", "good"]
     assert PlacementEngine(ledger).filter(request_of(pod(mem=2, core=20)), names).feasible == names
 
@@ -262,13 +262,13 @@ def test_a_bound_pod_with_more_cpu_than_can_be_counted_leaves_no_trace(limits: d
     ledger = Ledger(Configuration(placement="packing"))
     feed = Informer(ledger, lambda _: None)
     feed.nodes(Replaced([GOOD]))
-    cpu = ledger.columns.cpu[ledger.row_of["good"]]
+    cpu = ledger.node_arrays.cpu[ledger.row_of["good"]]
     bound = pod("huge", node="good", annotations={ALLOCATION_ANNOTATION: allocation_text(share("GPU-good-0", 1024))})
     bound.spec.containers = pod("", asks=limits).spec.containers
     feed.pods(Applied(bound))
-    assert ledger.columns.cpu[ledger.row_of["good"]] == cpu - MOST_CPU
+    assert ledger.node_arrays.cpu[ledger.row_of["good"]] == cpu - MOST_CPU
     feed.pods(Deleted(bound))
-    assert ledger.columns.cpu[ledger.row_of["good"]] == cpu
+    assert ledger.node_arrays.cpu[ledger.row_of["good"]] == cpu
 
 
 @pytest.mark.requirement("M8")

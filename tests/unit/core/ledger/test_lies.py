@@ -71,21 +71,21 @@ def bound(asks: dict[str, int], text: str) -> Pod:
 
 def state_of(ledger: Ledger, *without: str) -> NodeState:
     row = ledger.row_of["n"]
-    facts = ledger.facts(row)
-    assert facts is not None
-    return node_state(ledger, row, facts, frozenset(without))
+    node_info = ledger.node_info(row)
+    assert node_info is not None
+    return node_state(ledger, row, node_info, frozenset(without))
 
 
 def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:
     """Place pods on the node until nothing fits, and return what others got of each card: MiB, and whether whole."""
-    placer = PlacementEngine(ledger)
+    engine = PlacementEngine(ledger)
     got: dict[str, list[tuple[int, bool]]] = {}
     for number, asks in enumerate(ask for ask in ({"mem": 1}, {"mem": 1, "core": 5}, *ASKS[3:]) for _ in range(25)):
         asking = pod(f"other{number}", asks=asks)
         request = request_of(asking)
-        if not placer.filter(request, ["n"]).feasible:
+        if not engine.filter(request, ["n"]).feasible:
             continue
-        decision = placer.decide(request, "n", 1)
+        decision = engine.decide(request, "n", 1)
         assert isinstance(decision, Decision)
         booking = decision.booking(asking, "default", 0.0)
         assert booking is not None
@@ -162,7 +162,7 @@ def test_what_contradicts_itself_is_no_allocation_and_closes_its_node(
     assert booking is not None
     assert booking.allocation is None
     assert ALLOCATION_ANNOTATION in booking.problem
-    assert state_of(ledger).service is ServingMode.CLOSED
+    assert state_of(ledger).serving_mode is ServingMode.BLOCKED
     assert not fill(ledger)
 
 

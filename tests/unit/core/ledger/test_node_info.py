@@ -12,7 +12,7 @@ from gputile.core.ledger.node_info import UNLIMITED_PODS, NodeInfo, ServingMode,
 from tests.corebuilders import gpu_node
 
 
-def facts(node: Node) -> NodeInfo:
+def node_info(node: Node) -> NodeInfo:
     return node_info_of(node, Configuration(max_pods_per_gpu=7))
 
 
@@ -28,7 +28,7 @@ def in_force(mode: str, label: str) -> Node:
 
 @pytest.mark.requirement("M2", "M1", "M3", "M4", "U7", "M5", "M7", "M6", "G5", "T1")
 @pytest.mark.parametrize(
-    ("label", "mode", "service", "slots", "grouped"),
+    ("label", "mode", "serving_mode", "max_pods_per_gpu", "grouped"),
     [
         pytest.param("", Mode.EXCLUSIVE, ServingMode.WHOLE, UNLIMITED_PODS, False, id="M1 M3 no label"),
         pytest.param("default", Mode.EXCLUSIVE, ServingMode.WHOLE, UNLIMITED_PODS, False, id="M3 default"),
@@ -39,23 +39,31 @@ def in_force(mode: str, label: str) -> Node:
         pytest.param("topology", Mode.TOPOLOGY, ServingMode.TOPOLOGY, UNLIMITED_PODS, False, id="T1"),
     ],
 )
-def test_each_mode_serves_one_thing_m2(label: str, mode: Mode, service: ServingMode, slots: int, grouped: bool) -> None:
-    said = facts(gpu_node(mode=label))
-    assert (said.mode, said.service, said.slots, said.grouped, said.problem) == (mode, service, slots, grouped, "")
+def test_each_mode_serves_one_thing_m2(
+    label: str, mode: Mode, serving_mode: ServingMode, max_pods_per_gpu: int, grouped: bool
+) -> None:
+    said = node_info(gpu_node(mode=label))
+    assert (said.mode, said.serving_mode, said.max_pods_per_gpu, said.grouped, said.problem) == (
+        mode,
+        serving_mode,
+        max_pods_per_gpu,
+        grouped,
+        "",
+    )
 
 
 @pytest.mark.requirement("M12")
 def test_the_mode_in_force_goes_before_the_label_m12() -> None:
-    assert facts(in_force("cgpu", "share")).mode is Mode.CGPU
-    assert facts(in_force("cgpu", "unheard-of")).mode is Mode.CGPU  # M2: the mode stays
+    assert node_info(in_force("cgpu", "share")).mode is Mode.CGPU
+    assert node_info(in_force("cgpu", "unheard-of")).mode is Mode.CGPU  # M2: the mode stays
 
 
 @pytest.mark.requirement("M2")
 def test_a_node_in_a_mode_that_is_not_known_takes_nothing_and_says_why_m2() -> None:
     """Neither by its label nor as whole cards: what the agent offers there is anybody's guess."""
     for label in ("", "share"):
-        said = facts(in_force("unheard-of", label))
-        assert (said.mode, said.service, said.inventory.cards) == (None, ServingMode.NOTHING, ())
+        said = node_info(in_force("unheard-of", label))
+        assert (said.mode, said.serving_mode, said.inventory.cards) == (None, ServingMode.NOTHING, ())
         assert said.problem.startswith(f"its annotation {INVENTORY_ANNOTATION} says that the mode 'unheard-of' is in")
         assert said.problem.endswith("it knows default, cgpu, core_mem, share, mps, topology")
 
@@ -72,7 +80,7 @@ def test_a_node_in_a_mode_that_is_not_known_takes_nothing_and_says_why_m2() -> N
     ],
 )
 def test_a_card_has_what_its_units_make(mode: str, mib: int, unit: int, total: int) -> None:
-    assert facts(gpu_node(mode=mode, sizes=[mib], unit_mib=unit)).card_total(0) == total
+    assert node_info(gpu_node(mode=mode, sizes=[mib], unit_mib=unit)).card_total(0) == total
 
 
 @pytest.mark.requirement("M9")
@@ -80,7 +88,7 @@ def test_a_card_has_what_its_units_make(mode: str, mib: int, unit: int, total: i
     ("label", "placement"), [("", "binpack"), ("binpack", "binpack"), ("spread", "spread"), ("?", "binpack")]
 )
 def test_the_placement_label_m9(label: str, placement: str) -> None:
-    assert facts(gpu_node(placement=label)).placement == placement
+    assert node_info(gpu_node(placement=label)).placement == placement
 
 
 @pytest.mark.requirement("M2")
@@ -94,23 +102,26 @@ def test_the_placement_label_m9(label: str, placement: str) -> None:
     ],
 )
 def test_what_is_wrong_is_said_and_serves_nothing_m2(node: Node, problem: str) -> None:
-    said = facts(node)
+    said = node_info(node)
     assert problem in said.problem
-    assert (said.service is ServingMode.NOTHING) == bool(problem) == (not said.inventory.cards)
+    assert (said.serving_mode is ServingMode.NOTHING) == bool(problem) == (not said.inventory.cards)
 
 
 @pytest.mark.requirement("G6")
 @pytest.mark.parametrize(
-    ("mode", "advertised", "service"),
+    ("mode", "advertised", "serving_mode"),
     [
-        ("", "8", ServingMode.FOREIGN),
-        ("default", "8", ServingMode.FOREIGN),
+        ("", "8", ServingMode.OTHER_PLUGIN),
+        ("default", "8", ServingMode.OTHER_PLUGIN),
         ("cgpu", "8", ServingMode.NOTHING),
         ("", "0", ServingMode.NOTHING),
         ("", "x", ServingMode.NOTHING),
     ],
 )
 def test_whole_cards_without_an_inventory_are_another_plugins_g6(
-    mode: str, advertised: str, service: ServingMode
+    mode: str, advertised: str, serving_mode: ServingMode
 ) -> None:
-    assert facts(gpu_node(mode=mode, inventory="", allocatable={"nvidia.com/gpu": advertised})).service is service
+    assert (
+        node_info(gpu_node(mode=mode, inventory="", allocatable={"nvidia.com/gpu": advertised})).serving_mode
+        is serving_mode
+    )

@@ -16,13 +16,15 @@ from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 Held = tuple[int, int, int, str]  # card, MiB, percent, namespace
 
 
-def refuse(node: Node, asking: Pod, held: Sequence[Held] = (), unit: int = 1024, slots: int = 16) -> FitRefusal | None:
-    ledger = ledger_of(node, configuration=Configuration(max_pods_per_gpu=slots))
+def refuse(
+    node: Node, asking: Pod, held: Sequence[Held] = (), unit: int = 1024, max_pods_per_gpu: int = 16
+) -> FitRefusal | None:
+    ledger = ledger_of(node, configuration=Configuration(max_pods_per_gpu=max_pods_per_gpu))
     for i, (card, mib, percent, namespace) in enumerate(held):
         book(ledger, f"h{i}", "n", share(f"GPU-n-{card}", mib, percent), namespace=namespace)
-    placer, request = PlacementEngine(ledger), request_of(asking, unit)
-    why = placer.refusal(request, "n")
-    assert placer.filter(request, ["n"]).feasible == (["n"] if why is None else []), "the kernels say otherwise"
+    engine, request = PlacementEngine(ledger), request_of(asking, unit)
+    why = engine.refusal(request, "n")
+    assert engine.filter(request, ["n"]).feasible == (["n"] if why is None else []), "the kernels say otherwise"
     return why
 
 
@@ -236,8 +238,8 @@ def test_what_fits_is_not_refused(node: Node, asking: Pod, held: Sequence[Held])
 @pytest.mark.requirement("U7")
 def test_the_limit_of_pods_a_gpu_is_configurable_u7() -> None:
     node, held = gpu_node(mode="cgpu", sizes=[15360]), [(0, 64, 0, "a")] * 3
-    assert refuse(node, pod(mem=1), held, slots=4) is None
-    assert refuse(node, pod(mem=1), held, slots=3) is not None
+    assert refuse(node, pod(mem=1), held, max_pods_per_gpu=4) is None
+    assert refuse(node, pod(mem=1), held, max_pods_per_gpu=3) is not None
 
 
 @pytest.mark.requirement("U2")
@@ -254,12 +256,12 @@ def test_a_card_in_turns_is_for_pods_of_one_trust_group_and_so_many_of_them() ->
     book(ledger, "a0", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)
     book(ledger, "a1", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)
     book(ledger, "b0", "n", share("GPU-n-1", 15360, 100), namespace="b", whole=True)
-    placer = PlacementEngine(ledger)
+    engine = PlacementEngine(ledger)
 
     def refused(namespace: str, cards: int = 1) -> str:
         request = Request(Shape(RequestKind.WHOLE, cards, trust_group=namespace), 1024, ())
-        why = placer.refusal(request, "n")
-        assert (placer.filter(request, ["n"]).feasible == ["n"]) == (why is None)
+        why = engine.refusal(request, "n")
+        assert (engine.filter(request, ["n"]).feasible == ["n"]) == (why is None)
         return why.text if why else ""
 
     assert refused("b") == ""

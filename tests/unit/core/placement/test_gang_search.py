@@ -57,7 +57,7 @@ class Boxes:
         assert last == member, "only the latest is taken back"
         self.free[place] += self.sizes[member]
 
-    def mark(self) -> Hashable:
+    def state_key(self) -> Hashable:
         return tuple(sorted((place, self.sizes[member]) for member, place in self.taken))
 
 
@@ -211,7 +211,7 @@ def test_a_gang_is_planned_exactly_where_trying_everything_finds_a_way(
 def _check(ledger: Ledger, found: GangPlan, pods: Sequence[Pod]) -> None:
     """No card of a plan holds more than it has."""
     used: dict[str, int] = {}
-    total = {card.uuid: card.mib for _, facts in ledger.nodes() for card in facts.inventory.cards}
+    total = {card.uuid: card.mib for _, node_info in ledger.nodes() for card in node_info.inventory.cards}
     for each in pods:
         place = found.places.get(each.metadata.uid)
         if place is None:

@@ -25,10 +25,10 @@ def ledger_with(placement: str, used: Sequence[tuple[int, int]], sizes: Sequence
 
 def chosen(ledger: Ledger, units: int, count: int = 1, core: int = 0) -> list[int]:
     row = ledger.row_of["n"]
-    facts = ledger.facts(row)
-    assert facts is not None
+    node_info = ledger.node_info(row)
+    assert node_info is not None
     limits = {"mem": units} | ({"core": core} if core else {})
-    cards = choose_cards(node_state(ledger, row, facts), request_of(pod(count=count, asks=limits)).shape, 1)
+    cards = choose_cards(node_state(ledger, row, node_info), request_of(pod(count=count, asks=limits)).shape, 1)
     return [card.card.index for card in cards or ()]
 
 
@@ -77,7 +77,10 @@ def test_four_pods_of_one_card_each_fill_it_before_the_next_u3_m9() -> None:
 
 def scores(ledger: Ledger, policy: str, **limits: int) -> dict[str, int | None]:
     shape = request_of(pod(asks=limits)).shape
-    return {facts.name: node_score(node_state(ledger, row, facts), shape, 1, policy) for row, facts in ledger.nodes()}
+    return {
+        node_info.name: node_score(node_state(ledger, row, node_info), shape, 1, policy)
+        for row, node_info in ledger.nodes()
+    }
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])

@@ -35,18 +35,18 @@ def look(
     wanted: Demand, cpu: list[int], free: list[list[int]], models: list[str]
 ) -> tuple[ScoringContext, npt.NDArray[np.bool_]]:
     total = float(sum(cpu)), float(np.count_nonzero(free))
-    view = scoring_context(prices(wanted), np.array(cpu), np.array(free), tuple(models), total)
-    hosts = [allowed(need.models, tuple(models)) for need, _ in view.needs]
-    return view, np.array(hosts, np.bool_).reshape(len(hosts), len(models))
+    context = scoring_context(prices(wanted), np.array(cpu), np.array(free), tuple(models), total)
+    hosts = [allowed(need.models, tuple(models)) for need, _ in context.needs]
+    return context, np.array(hosts, np.bool_).reshape(len(hosts), len(models))
 
 
 def best(
     wanted: Demand, cpu: list[int], free: list[list[int]], ask: PodDemand, models: list[str] | None = None
 ) -> tuple[int, int]:
     """Return node and card for the pod: the first of the best."""
-    view, hosts = look(wanted, cpu, free, models or ["A10"] * len(cpu))
+    context, hosts = look(wanted, cpu, free, models or ["A10"] * len(cpu))
     later = np.array(free) - ask.milli
-    scores, cards = score(view, np.array(cpu), np.array(free), later, hosts, ask)
+    scores, cards = score(context, np.array(cpu), np.array(free), later, hosts, ask)
     node = int(scores.argmax())
     return node, int(cards[node])
 
@@ -113,8 +113,8 @@ def test_a_card_too_small_is_not_chosen() -> None:
     assert taken[1, 1] > 1000
     assert thousandths(1, 55, np.array([16000])).tolist() == [550]
     free = np.array([[700, 1000], [1000, 0]])
-    view, hosts = look(HALVES_AND_THIRDS, [64000, 64000], free.tolist(), ["A10", "A10"])
-    _, cards = score(view, np.array([64000, 64000]), free, free - taken, hosts, PodDemand(1, 0, 1000))
+    context, hosts = look(HALVES_AND_THIRDS, [64000, 64000], free.tolist(), ["A10", "A10"])
+    _, cards = score(context, np.array([64000, 64000]), free, free - taken, hosts, PodDemand(1, 0, 1000))
     assert cards.tolist() == [1, 0]
 
 
@@ -156,13 +156,13 @@ def test_scores_of_every_cluster(
     if not fitting:
         return
     models = [node[2] for node in nodes]
-    view, _ = look(demand(*wanted), [node[0] for node in nodes], [node[1] for node in nodes], models)
+    context, _ = look(demand(*wanted), [node[0] for node in nodes], [node[1] for node in nodes], models)
 
     def scores(among: list[tuple[int, list[int], str]]) -> tuple[list[float], Int64]:
         cpu, free = np.array([node[0] for node in among]), np.array([node[1] for node in among])
         own = tuple(node[2] for node in among)
-        hosts = np.array([allowed(need.models, own) for need, _ in view.needs], np.bool_).reshape(-1, len(among))
-        found, card = score(view, cpu, free, free - ask.milli, hosts, ask)
+        hosts = np.array([allowed(need.models, own) for need, _ in context.needs], np.bool_).reshape(-1, len(among))
+        found, card = score(context, cpu, free, free - ask.milli, hosts, ask)
         return found.tolist(), card
 
     found, chosen = scores(fitting)
@@ -178,9 +178,9 @@ def test_scores_of_every_cluster(
 
 def test_what_was_learnt_can_be_weighed_by_hand() -> None:
     """Without any scarcity a pod costs the price of its share."""
-    view, hosts = look(HALVES_AND_THIRDS, [10**6], [[1000, 500]], ["A10"])
-    view = replace(view, needs=(), finish=0.0)
+    context, hosts = look(HALVES_AND_THIRDS, [10**6], [[1000, 500]], ["A10"])
+    context = replace(context, needs=(), finish=0.0)
     free = np.array([[1000, 500]])
-    found, card = score(view, np.array([10**6]), free, free - 500, hosts[:0], PodDemand(1, 500, 1000))
+    found, card = score(context, np.array([10**6]), free, free - 500, hosts[:0], PodDemand(1, 500, 1000))
     assert card.tolist() == [1]
     assert found.tolist() == pytest.approx([-0.5])

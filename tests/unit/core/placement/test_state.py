@@ -24,20 +24,20 @@ PACKING = Configuration(placement="packing")
 
 
 def market_of(ledger: Ledger) -> PackingState:
-    models = [""] * ledger.columns.rows
-    for row, facts in ledger.nodes():
-        models[row] = facts.model
-    return build(ledger.columns, prices(generic(16_000.0, 4)), models, 64_000)
+    models = [""] * ledger.node_arrays.rows
+    for row, node_info in ledger.nodes():
+        models[row] = node_info.model
+    return build(ledger.node_arrays, prices(generic(16_000.0, 4)), models, 64_000)
 
 
 @st.composite
 def packed(draw: st.DrawFn) -> Ledger:
     """A ledger as any other, whose nodes choose by what remnants are worth unless their label says otherwise."""
     ledger = draw(ledgers())
-    columns = ledger.columns
+    arrays = ledger.node_arrays
     for row, _ in ledger.nodes():
-        columns.packed[row] = not columns.spread[row] and draw(st.booleans())
-        columns.cpu[row] = draw(st.sampled_from([-500, 0, 3000, 64_000]))
+        arrays.packed[row] = not arrays.spread[row] and draw(st.booleans())
+        arrays.cpu[row] = draw(st.sampled_from([-500, 0, 3000, 64_000]))
     return ledger
 
 
@@ -45,27 +45,30 @@ def packed(draw: st.DrawFn) -> Ledger:
 @given(packed(), requests(), st.sampled_from([0, 1000, 8000]))
 def test_a_node_is_judged_by_the_cards_that_the_pod_would_get(ledger: Ledger, request: Request, cpu: int) -> None:
     """What ranks a node is what its placement really costs; and it fits where the other policies say so."""
-    shape, columns, market = request.shape, ledger.columns, market_of(ledger)
+    shape, arrays, packing_state = request.shape, ledger.node_arrays, market_of(ledger)
     group = ledger.group_number(shape.trust_group)
-    everywhere = scores(columns, shape, cpu, group, slice(0, columns.rows), market)
-    rows = np.arange(columns.rows)
-    assert (scores(columns, shape, cpu, group, rows, market) == everywhere).all()
-    for row, facts in ledger.nodes():
-        node = node_state(ledger, row, facts)
-        value = market.value if columns.packed[row] else None
+    everywhere = scores(arrays, shape, cpu, group, slice(0, arrays.rows), packing_state)
+    rows = np.arange(arrays.rows)
+    assert (scores(arrays, shape, cpu, group, rows, packing_state) == everywhere).all()
+    for row, node_info in ledger.nodes():
+        node = node_state(ledger, row, node_info)
+        value = packing_state.value if arrays.packed[row] else None
         if value is not None:
-            object.__setattr__(facts, "placement", "packing")
+            object.__setattr__(node_info, "placement", "packing")
         chosen = choose_cards(node, shape, group, value)
         assert (chosen is not None) == (everywhere[row] != vectorized.UNFIT)
         if chosen is None:
             continue
-        if node.service in (ServingMode.FOREIGN, ServingMode.SLICED):  # after those that give a card to the pod alone
+        if node.serving_mode in (
+            ServingMode.OTHER_PLUGIN,
+            ServingMode.SLICED,
+        ):  # after those that give a card to the pod alone
             assert everywhere[row] == 0
             continue
         line = np.array([row])
-        free = remnants(columns, line)
+        free = remnants(arrays, line)
         positions = [node.cards.index(card) for card in chosen]
-        totals = columns.total[line].astype(np.int64)
+        totals = arrays.total[line].astype(np.int64)
         taken = (
             thousandths(shape.mib, shape.percent, totals)
             if shape.kind is RequestKind.SHARED
@@ -73,18 +76,20 @@ def test_a_node_is_judged_by_the_cards_that_the_pod_would_get(ledger: Ledger, re
         )
         later = np.full_like(free, -1)
         later[0, positions] = np.maximum(free - taken, 0)[0, positions]
-        left = np.maximum(columns.cpu[line], cpu)
-        cost, _ = score(market.view, left, free, later, market.hosts[:, line], PodDemand(shape.cards, 0, cpu))
+        left = np.maximum(arrays.cpu[line], cpu)
+        cost, _ = score(
+            packing_state.context, left, free, later, packing_state.hosts[:, line], PodDemand(shape.cards, 0, cpu)
+        )
         expected = round((min(max(float(cost[0]) + shape.cards, -4.0), 4.0) + 4.0) * 2500)
         assert abs(int(everywhere[row]) - expected) <= 1
 
 
 @given(packed())
 def test_remnants_are_thousandths_of_what_can_still_be_given(ledger: Ledger) -> None:
-    rows = np.arange(ledger.columns.rows)
-    left = remnants(ledger.columns, rows)
+    rows = np.arange(ledger.node_arrays.rows)
+    left = remnants(ledger.node_arrays, rows)
     assert ((left >= 0) & (left <= CARD)).all()
-    assert not left[~ledger.columns.usable].any()
+    assert not left[~ledger.node_arrays.usable].any()
 
 
 @pytest.mark.requirement("M9")
@@ -93,16 +98,16 @@ def test_the_label_packing_means_binpack_where_the_cluster_goes_by_something_els
     for configuration, placement in ((Configuration(), "binpack"), (PACKING, "packing")):
         ledger = Ledger(configuration)
         ledger.apply(NodeApplied(gpu_node("n", mode="cgpu", placement="packing")))
-        facts = ledger.facts(ledger.row_of["n"])
-        assert facts is not None
-        assert facts.placement == placement
+        node_info = ledger.node_info(ledger.row_of["n"])
+        assert node_info is not None
+        assert node_info.placement == placement
 
 
 def test_a_node_that_comes_after_the_prices_is_scored_all_the_same() -> None:
     ledger = ledger_of(gpu_node("n0", mode="cgpu"))
-    market = market_of(ledger)
+    packing_state = market_of(ledger)
     for i in range(1, 40):
         ledger.apply(NodeApplied(gpu_node(f"n{i}", mode="cgpu")))
     shape = request_of(pod("p", mem=4)).shape
-    found = scores(ledger.columns, shape, 0, 0, slice(0, ledger.columns.rows), market)
+    found = scores(ledger.node_arrays, shape, 0, 0, slice(0, ledger.node_arrays.rows), packing_state)
     assert (found[[ledger.row_of[f"n{i}"] for i in range(40)]] != vectorized.UNFIT).all()

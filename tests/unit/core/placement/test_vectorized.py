@@ -16,7 +16,7 @@ from tests.unit.core.placement.strategies import ledgers, requests
 
 
 def states(ledger: Ledger) -> list[tuple[int, NodeState]]:
-    return [(row, node_state(ledger, row, facts)) for row, facts in ledger.nodes()]
+    return [(row, node_state(ledger, row, node_info)) for row, node_info in ledger.nodes()]
 
 
 @settings(max_examples=400)
@@ -24,9 +24,11 @@ def states(ledger: Ledger) -> list[tuple[int, NodeState]]:
 def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request: Request, policy: str) -> None:
     group = ledger.group_number(request.shape.trust_group)
     emptier = policy == "spread"
-    everywhere = vectorized.scores(ledger.columns, request.shape, group, slice(0, ledger.columns.rows), emptier=emptier)
-    rows = np.arange(ledger.columns.rows)
-    assert (vectorized.scores(ledger.columns, request.shape, group, rows, emptier=emptier) == everywhere).all()
+    everywhere = vectorized.scores(
+        ledger.node_arrays, request.shape, group, slice(0, ledger.node_arrays.rows), emptier=emptier
+    )
+    rows = np.arange(ledger.node_arrays.rows)
+    assert (vectorized.scores(ledger.node_arrays, request.shape, group, rows, emptier=emptier) == everywhere).all()
     scalar = {row: node_score(node, request.shape, group, policy) for row, node in states(ledger)}
     expected = [vectorized.UNFIT if (score := scalar.get(row)) is None else score for row in rows.tolist()]
     assert everywhere.tolist() == expected
@@ -37,7 +39,7 @@ def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request
 @given(ledgers(), requests())
 def test_what_does_not_fit_has_a_reason_and_only_that(ledger: Ledger, request: Request) -> None:
     group = ledger.group_number(request.shape.trust_group)
-    broken = vectorized.rules(ledger.columns, request.shape, slice(0, ledger.columns.rows))
+    broken = vectorized.rules(ledger.node_arrays, request.shape, slice(0, ledger.node_arrays.rows))
     for row, node in states(ledger):
         why = refusal(node, request, group)
         assert (
@@ -53,9 +55,9 @@ def test_chosen_cards_fit_are_distinct_and_in_order(ledger: Ledger, request: Req
     group = ledger.group_number(request.shape.trust_group)
     for _, node in states(ledger):
         chosen = choose_cards(node, request.shape, group)
-        if chosen is None or node.service is ServingMode.FOREIGN:
+        if chosen is None or node.serving_mode is ServingMode.OTHER_PLUGIN:
             continue
         assert len(chosen) == request.shape.cards
-        assert all(card_fits(card, request.shape, node.facts, group) for card in chosen)
+        assert all(card_fits(card, request.shape, node.info, group) for card in chosen)
         indices = [card.card.index for card in chosen]
         assert indices == sorted(set(indices))

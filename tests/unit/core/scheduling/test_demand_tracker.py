@@ -56,12 +56,12 @@ def test_prices_are_due_when_enough_pods_came_and_then_ever_more_seldom() -> Non
 
 def test_pods_that_are_there_already_are_learnt_from() -> None:
     ledger = cluster()
-    placer = PlacementEngine(ledger)
+    engine = PlacementEngine(ledger)
     for i in range(6):
         asking = pod(f"p{i}", mem=5)
         request = parse_request(asking, 1024)
         assert request is not None
-        decision = placer.decide(request, "a", 0)
+        decision = engine.decide(request, "a", 0)
         assert isinstance(decision, Decision)
         meta = msgspec.structs.replace(asking.metadata, annotations=decision.annotations())
         spec = msgspec.structs.replace(asking.spec, node_name="a")
@@ -73,18 +73,18 @@ def test_pods_that_are_there_already_are_learnt_from() -> None:
 def test_new_prices_score_all_nodes_anew() -> None:
     """A kept score is that of the prices in force."""
     ledger = cluster()
-    placer = PlacementEngine(ledger)
+    engine = PlacementEngine(ledger)
     request = parse_request(pod("p", mem=5), 1024)
     assert request is not None
-    assert placer.demand is not None
-    first = placer.rank(request, ["a", "b"])
+    assert engine.demand is not None
+    first = engine.rank(request, ["a", "b"])
     for i in range(60):
         third = pod(f"q{i}", mem=5)
-        placer.demand.observe(third, parse_request(third, 1024))
-    placer.reprice(prices(placer.demand.demand()))
+        engine.demand.observe(third, parse_request(third, 1024))
+    engine.reprice(prices(engine.demand.demand()))
     fresh = PlacementEngine(ledger)
-    fresh.reprice(prices(placer.demand.demand()))
-    assert placer.scores(request.shape).tolist() == fresh.scores(request.shape).tolist()
+    fresh.reprice(prices(engine.demand.demand()))
+    assert engine.scores(request.shape).tolist() == fresh.scores(request.shape).tolist()
     assert sorted(first) == [9, 10]
 
 

@@ -142,7 +142,7 @@ def test_once_the_first_pod_is_bound_the_others_need_not_wait_for_each_other() -
     assert isinstance(claimed(ledger, second), Decision)
     ledger.apply(PodApplied(bound(first, decision)))
     assert isinstance(claimed(ledger, second), Decision)
-    assert ledger.columns.used[0, :2].tolist() == [10240, 10240]
+    assert ledger.node_arrays.used[0, :2].tolist() == [10240, 10240]
 
 
 def test_a_binding_that_failed_leaves_the_hold_as_it_was() -> None:
@@ -165,10 +165,10 @@ def test_the_ledger_forgets_holds_of_pods_that_are_gone_moved_or_rid_of_them() -
         holding(member("a", 1), 0, units=1), holding(member("b"), 1), holding(member("c", 5), 1, units=5)
     )
     ledger.apply(PodApplied(holding(member("a", 1), 1, units=1)))
-    assert ledger.columns.used[0, :2].tolist() == [0, 16 * 1024]
+    assert ledger.node_arrays.used[0, :2].tolist() == [0, 16 * 1024]
     ledger.apply(PodApplied(member("a", 1)))
     ledger.apply(PodDeleted("b"))
-    assert ledger.columns.used[0, :2].tolist() == [0, 5 * 1024]
+    assert ledger.node_arrays.used[0, :2].tolist() == [0, 5 * 1024]
     ledger.apply(PodsReplaced([]))
     assert not list(ledger.bookings())
 

@@ -21,16 +21,16 @@ NAMES = ["n0", "gone", "n1", "n2"]
 def test_every_node_asked_for_is_answered_once_and_as_decide_would(
     ledger: Ledger, request: Request, names: list[str]
 ) -> None:
-    placer = PlacementEngine(ledger)
-    result = placer.filter(request, names)
+    engine = PlacementEngine(ledger)
+    result = engine.filter(request, names)
     assert result.feasible == [name for name in names if name in set(result.feasible)]
-    assert sorted([*result.feasible, *result.refused, *result.lasting]) == sorted(names)
+    assert sorted([*result.feasible, *result.refused, *result.unresolvable]) == sorted(names)
     for name in names:
-        decision = placer.decide(request, name, 0)
+        decision = engine.decide(request, name, 0)
         assert (name in result.feasible) == isinstance(decision, Decision)
         if isinstance(decision, FitRefusal):
-            assert (name in result.lasting) == decision.lasting
-            assert {**result.refused, **result.lasting}[name] == f"{name}: {decision.text}"
+            assert (name in result.unresolvable) == decision.unresolvable
+            assert {**result.refused, **result.unresolvable}[name] == f"{name}: {decision.text}"
             assert (name, decision.text) in result.closest
 
 
@@ -38,9 +38,9 @@ def test_every_node_asked_for_is_answered_once_and_as_decide_would(
 def test_ranks_order_nodes_as_scores_do_and_use_the_whole_range(
     ledger: Ledger, request: Request, names: list[str]
 ) -> None:
-    placer = PlacementEngine(ledger)
-    ranks = dict(zip(names, placer.rank(request, names), strict=True))
-    scores = {name: int(placer.scores(request.shape)[row]) for name, row in ledger.row_of.items()} | {"gone": UNFIT}
+    engine = PlacementEngine(ledger)
+    ranks = dict(zip(names, engine.rank(request, names), strict=True))
+    scores = {name: int(engine.scores(request.shape)[row]) for name, row in ledger.row_of.items()} | {"gone": UNFIT}
     assert all(0 <= rank <= TOP_SCORE for rank in ranks.values())
     fitting = [name for name in names if scores[name] != UNFIT]
     assert all(ranks[name] == 0 for name in names if name not in fitting)
@@ -54,8 +54,8 @@ def test_ranks_order_nodes_as_scores_do_and_use_the_whole_range(
 
 
 def test_of_equal_nodes_one_is_first_whatever_the_order_of_the_question() -> None:
-    placer = PlacementEngine(ledger_of(*(gpu_node(f"n{i}", mode="cgpu") for i in range(3))))
-    assert placer.rank(request_of(pod(mem=1)), ["n2", "n0", "n1"]) == [9, 10, 9]
+    engine = PlacementEngine(ledger_of(*(gpu_node(f"n{i}", mode="cgpu") for i in range(3))))
+    assert engine.rank(request_of(pod(mem=1)), ["n2", "n0", "n1"]) == [9, 10, 9]
 
 
 def test_below_the_tenth_distinct_score_ranks_are_0() -> None:
@@ -68,12 +68,12 @@ def test_below_the_tenth_distinct_score_ranks_are_0() -> None:
 
 @pytest.mark.parametrize("names", [[], ["gone"], ["n", "gone"]])
 def test_few_and_unknown_names_are_answered(names: list[str]) -> None:
-    placer, request = PlacementEngine(ledger_of(gpu_node(mode="cgpu"))), request_of(pod(mem=1))
-    assert placer.filter(request, names).feasible == [name for name in names if name == "n"]
-    assert placer.rank(request, names) == [TOP_SCORE if name == "n" else 0 for name in names]
+    engine, request = PlacementEngine(ledger_of(gpu_node(mode="cgpu"))), request_of(pod(mem=1))
+    assert engine.filter(request, names).feasible == [name for name in names if name == "n"]
+    assert engine.rank(request, names) == [TOP_SCORE if name == "n" else 0 for name in names]
     unknown = FitRefusal(FitRule.NO_CARDS, request.shape)
     assert unknown.text == "the node is not known to gputile yet"
-    assert placer.decide(request, "gone", 0) == placer.refusal(request, "gone") == unknown
+    assert engine.decide(request, "gone", 0) == engine.refusal(request, "gone") == unknown
 
 
 @pytest.mark.requirement("B4")
@@ -87,7 +87,9 @@ def test_of_many_refused_nodes_ten_are_named_and_the_others_counted_b4() -> None
     for i in range(30):
         book(ledger, f"p{i}", f"full-{i}", share(f"GPU-full-{i}-0", (15 - i % 10) * 1024))
     result = PlacementEngine(ledger).filter(request_of(pod(mem=10)), list(reversed(ledger.row_of)))
-    named = {name: text for name, text in (result.refused | result.lasting).items() if text.startswith(f"{name}: ")}
+    named = {
+        name: text for name, text in (result.refused | result.unresolvable).items() if text.startswith(f"{name}: ")
+    }
     assert not result.feasible
     assert len(named) == len(result.closest) == NAMED_NODES
     # Those with the most free are named: nine units, then eight.
@@ -95,10 +97,10 @@ def test_of_many_refused_nodes_ten_are_named_and_the_others_counted_b4() -> None
         "GPU 0 has 9 of 15 units free; the pod needs 10 on one card"
     ] * 3
     assert {name.partition("-")[0] for name in named} == {"full"}
-    others = {text for name, text in (result.refused | result.lasting).items() if name not in named}
+    others = {text for name, text in (result.refused | result.unresolvable).items() if name not in named}
     assert others == {SUMMARY[rule] for rule in (FitRule.CARDS_TAKEN, FitRule.TOO_LARGE, FitRule.MODE, FitRule.BROKEN)}
     assert {name.partition("-")[0] for name in result.refused} == {"full"}
-    assert len(result.refused) + len(result.lasting) == 120
+    assert len(result.refused) + len(result.unresolvable) == 120
 
 
 def test_a_name_that_is_not_known_is_not_taken_for_another_node() -> None:
@@ -108,7 +110,7 @@ def test_a_name_that_is_not_known_is_not_taken_for_another_node() -> None:
     result = PlacementEngine(ledger).filter(request_of(pod(mem=15)), names)
     assert list(result.refused) == ["full"]
     assert result.closest[0][0] == "full"
-    assert {result.lasting[name] for name in names[1 + NAMED_NODES :]} == {SUMMARY[FitRule.NO_CARDS]}
+    assert {result.unresolvable[name] for name in names[1 + NAMED_NODES :]} == {SUMMARY[FitRule.NO_CARDS]}
 
 
 @pytest.mark.requirement("U3")
@@ -173,12 +175,12 @@ def test_pods_looked_at_as_gone_leave_room_for_what_if() -> None:
     ledger = ledger_of(gpu_node(mode="share", sizes=[15360]))
     book(ledger, "a", "n", share("GPU-n-0", 8 * 1024), namespace="default")
     book(ledger, "b", "n", share("GPU-n-0", 7 * 1024), namespace="other")
-    placer, request = PlacementEngine(ledger), request_of(pod(mem=7))
-    assert isinstance(placer.decide(request, "n", 0), FitRefusal)
-    assert isinstance(placer.decide(request, "n", 0, frozenset({"a"})), FitRefusal)  # the other group is still there
-    assert isinstance(placer.decide(request, "n", 0, frozenset({"b"})), Decision)
-    assert isinstance(placer.decide(request, "n", 0, frozenset({"a", "b"})), Decision)
-    assert isinstance(placer.decide(request, "n", 0), FitRefusal)
+    engine, request = PlacementEngine(ledger), request_of(pod(mem=7))
+    assert isinstance(engine.decide(request, "n", 0), FitRefusal)
+    assert isinstance(engine.decide(request, "n", 0, frozenset({"a"})), FitRefusal)  # the other group is still there
+    assert isinstance(engine.decide(request, "n", 0, frozenset({"b"})), Decision)
+    assert isinstance(engine.decide(request, "n", 0, frozenset({"a", "b"})), Decision)
+    assert isinstance(engine.decide(request, "n", 0), FitRefusal)
 
 
 @pytest.mark.requirement("M9")

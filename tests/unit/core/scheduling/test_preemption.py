@@ -36,13 +36,13 @@ def placer_with(pods: list[tuple[int, int, int]]) -> PlacementEngine:
 def test_victims_are_enough_lower_and_none_to_spare_b5(
     pods: list[tuple[int, int, int]], units: int, proposed: set[str]
 ) -> None:
-    placer, request = placer_with(pods), request_of(pod(mem=units))
+    engine, request = placer_with(pods), request_of(pod(mem=units))
 
     def fits(gone: frozenset[str]) -> bool:
-        return isinstance(placer.decide(request, "n", 0, gone), Decision)
+        return isinstance(engine.decide(request, "n", 0, gone), Decision)
 
-    before = [booking.uid for booking in placer.ledger.bookings()]
-    leaving = victims(placer, request, "n", proposed, 2)
+    before = [booking.uid for booking in engine.ledger.bookings()]
+    leaving = victims(engine, request, "n", proposed, 2)
     lower = {str(i) for i, (_, _, priority) in enumerate(pods) if priority < 2}
     if leaving is None:
         assert not any(
@@ -53,35 +53,35 @@ def test_victims_are_enough_lower_and_none_to_spare_b5(
         assert leaving - proposed <= lower
         assert fits(leaving)
         assert not any(fits(leaving - {uid}) for uid in leaving - proposed)
-    assert [booking.uid for booking in placer.ledger.bookings()] == before
+    assert [booking.uid for booking in engine.ledger.bookings()] == before
 
 
 @pytest.mark.requirement("B5")
 def test_a_card_that_others_leave_is_emptied_before_another_b5() -> None:
     """kube-scheduler counts units of the node: what it proposes may be on two cards, and then one more is enough."""
-    placer = placer_with([(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)])
-    assert victims(placer, request_of(pod(mem=15)), "n", ["3"], 1) == frozenset({"2", "3"})
+    engine = placer_with([(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)])
+    assert victims(engine, request_of(pod(mem=15)), "n", ["3"], 1) == frozenset({"2", "3"})
 
 
 def test_the_lowest_priorities_leave_first() -> None:
-    placer = placer_with([(0, 15, 1), (1, 15, 0)])
-    assert victims(placer, request_of(pod(mem=8)), "n", [], 5) == frozenset({"1"})
-    assert victims(placer, request_of(pod(mem=8)), "n", [], 0) is None
+    engine = placer_with([(0, 15, 1), (1, 15, 0)])
+    assert victims(engine, request_of(pod(mem=8)), "n", [], 5) == frozenset({"1"})
+    assert victims(engine, request_of(pod(mem=8)), "n", [], 0) is None
 
 
 def by_looking_at_the_node_each_time(
-    placer: PlacementEngine, node: str, asking: Pod, proposed: set[str], priority: int
+    engine: PlacementEngine, node: str, asking: Pod, proposed: set[str], priority: int
 ) -> frozenset[str] | None:
     """What ``victims`` says, step by step on the node's whole state: slow, and easy to read."""
     request = request_of(asking)
 
     def fits(gone: set[str]) -> bool:
-        return isinstance(placer.decide(request, node, 0, frozenset(gone)), Decision)
+        return isinstance(engine.decide(request, node, 0, frozenset(gone)), Decision)
 
     leaving = set(proposed)
     if fits(leaving):
         return frozenset(leaving)
-    staying = {b.uid: b for b in placer.ledger.on_node(node) if not b.tentative and b.uid not in leaving}
+    staying = {b.uid: b for b in engine.ledger.on_node(node) if not b.reserved and b.uid not in leaving}
     added: list[str] = []
     while not fits(leaving | set(added)):
         held: dict[str, int] = {}
@@ -137,18 +137,18 @@ def test_pod_by_pod_and_card_by_card_say_the_same_b5(
     priority: int,
 ) -> None:
     ledger = ledger_of(gpu_node(mode=mode, sick=sorted(sick)))
-    for i, (cards, gib, of, team, tentative) in enumerate(held):
+    for i, (cards, gib, of, team, reserved) in enumerate(held):
         shares = tuple(share(f"GPU-n-{card}", gib * GIB, gib * 10) for card in sorted(cards))
         whole = mode in ("default", "topology")
         allocation = Allocation(shares, {}, 1024, whole=whole) if shares else None
         ledger.apply(
             Assumed(
-                Booking(str(i), team, str(i), "n", team, allocation, priority=of, assumed_at=0.0, tentative=tentative)
+                Booking(str(i), team, str(i), "n", team, allocation, priority=of, assumed_at=0.0, reserved=reserved)
             )
         )
-    placer, asking = PlacementEngine(ledger), pod(namespace="x", asks=asked)
-    wanted = by_looking_at_the_node_each_time(placer, "n", asking, proposed, priority)
-    assert victims(placer, request_of(asking), "n", proposed, priority) == wanted
+    engine, asking = PlacementEngine(ledger), pod(namespace="x", asks=asked)
+    wanted = by_looking_at_the_node_each_time(engine, "n", asking, proposed, priority)
+    assert victims(engine, request_of(asking), "n", proposed, priority) == wanted
 
 
 @pytest.mark.requirement("B5")
@@ -160,7 +160,7 @@ def test_the_work_grows_with_the_pods_and_not_with_their_square_b5(cards: int) -
         ledger = ledger_of(gpu_node(mode="share", sizes=[GIB15] * 8))
         for i in range(pods):
             book(ledger, f"{i:04}", "n", share(f"GPU-n-{i % 8}", 8 * GIB15 // pods))
-        placer, request = PlacementEngine(ledger), request_of(pod(mem=15 * cards, count=cards))
+        engine, request = PlacementEngine(ledger), request_of(pod(mem=15 * cards, count=cards))
         made = 0
 
         def count(_: FrameType, event: str, __: object) -> None:
@@ -169,7 +169,7 @@ def test_the_work_grows_with_the_pods_and_not_with_their_square_b5(cards: int) -
 
         sys.setprofile(count)
         try:
-            leaving = victims(placer, request, "n", [], 1)
+            leaving = victims(engine, request, "n", [], 1)
         finally:
             sys.setprofile(None)
         assert leaving is not None

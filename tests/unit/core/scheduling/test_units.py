@@ -26,15 +26,15 @@ def stamped(units: int, unit_mib: int, cards: int = 1) -> Pod:
 def placed(asking: Pod, configured_mib: int, *nodes: Node) -> Decision | str:
     """Return the decision, or what kube-scheduler is told of the first node."""
     configuration = Configuration(gpu_memory_unit=f"{configured_mib}MiB")
-    placer = PlacementEngine(ledger_of(*nodes, configuration=configuration))
+    engine = PlacementEngine(ledger_of(*nodes, configuration=configuration))
     request = parse_request(asking, configuration.unit_mib)
     assert request is not None
     name = nodes[0].metadata.name
-    found = placer.filter(request, [name])
+    found = engine.filter(request, [name])
     if not found.feasible:
         assert not found.refused, "nobody's leaving would help: nothing is preempted for it"
-        return found.lasting[name]
-    decision = placer.decide(request, name, 1)
+        return found.unresolvable[name]
+    decision = engine.decide(request, name, 1)
     assert isinstance(decision, Decision)
     return decision
 

@@ -92,7 +92,7 @@ def test_what_kube_scheduler_itself_forbids_is_named_where_the_cards_have_room()
 
 def test_what_no_node_could_ever_take_needs_another_node() -> None:
     _, reports, changes = explained(pod("new", mem=16), [machine("n1")], [])
-    assert reports[0].lasting
+    assert reports[0].unresolvable
     assert [remedy.change for remedy in changes] == [
         "pod default/new asks for no more than 15 units of 1024 MiB",
         "a node with one GPU of 16 units of 1024 MiB or more comes, labelled ack.node.gpu.schedule=cgpu or "
@@ -158,17 +158,17 @@ def test_what_is_said_of_a_card_is_what_decides_of_it_and_each_change_is_enough(
     assert request is not None
     shape, group = request.shape, subject.ledger.group_number(request.shape.trust_group)
     for name in ("n1", "n2"):
-        state = subject.placer.state(name)
+        state = subject.engine.state(name)
         assert state is not None
-        if serves(state.service, shape) and same_unit(state.facts, shape):
+        if serves(state.serving_mode, shape) and same_unit(state.info, shape):
             for card in state.cards:
-                lacking = list(card_shortages(card, shape, state.facts, group))
-                assert (not lacking) == card_fits(card, shape, state.facts, group)
-                assert all(shortage.text(shape, state.facts) for shortage in lacking)
+                lacking = list(card_shortages(card, shape, state.info, group))
+                assert (not lacking) == card_fits(card, shape, state.info, group)
+                assert all(shortage.text(shape, state.info) for shortage in lacking)
     fitting = [report.name for report in reports if report.fits]
-    assert sorted(fitting) == [n for n in ("n1", "n2") if n in subject.placer.filter(request, ["n1", "n2"]).feasible]
+    assert sorted(fitting) == [n for n in ("n1", "n2") if n in subject.engine.filter(request, ["n1", "n2"]).feasible]
     assert bool(changes) == (not fitting)
     for remedy in changes:
         if " end" in remedy.change and " more " not in remedy.change:
             gone = frozenset(p.metadata.uid for p in pods if p.key in remedy.change.replace(",", "").split())
-            assert isinstance(subject.placer.decide(request, remedy.nodes[0], 0, gone), Decision)
+            assert isinstance(subject.engine.decide(request, remedy.nodes[0], 0, gone), Decision)

@@ -125,16 +125,16 @@ def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
     return (need.gpus * np.maximum(count, 0)).astype(np.float64)
 
 
-def stranded(view: ScoringContext, cpu: Int64, value: Float64) -> Float64:
+def stranded(context: ScoringContext, cpu: Int64, value: Float64) -> Float64:
     """Return how much of ``value`` will never be used for want of CPU. Shape of ``cpu``.
 
     If only pods of kind m came, the CPU would serve cpu / density_m of the value; a node that may choose among pods
     gets further. Averaged over the kinds by their portion of the demand.
     """
-    usable = SELECTIVE * np.maximum(cpu - view.spare_cpu * np.minimum(value, 1.0), 0.0)
+    usable = SELECTIVE * np.maximum(cpu - context.spare_cpu * np.minimum(value, 1.0), 0.0)
     # sum_m portion_m min(value, usable / density_m): kinds up to ``usable / value`` are served in full.
-    full = np.searchsorted(view.prices.density, usable / np.maximum(value, 1e-9), side="right")
-    result: Float64 = value - (view.served[full] * value + view.hungry[full] * usable)
+    full = np.searchsorted(context.prices.density, usable / np.maximum(value, 1e-9), side="right")
+    result: Float64 = value - (context.served[full] * value + context.hungry[full] * usable)
     return result
 
 
@@ -168,7 +168,7 @@ class _Placed:
 
 
 def score(
-    view: ScoringContext, cpu: Int64, free: Int64, later: Int64, hosts: Bool, ask: PodDemand
+    context: ScoringContext, cpu: Int64, free: Int64, later: Int64, hosts: Bool, pod_demand: PodDemand
 ) -> tuple[Float64, Int64]:
     """Return what each node's worth changes by when it gets the pod, and the card for a pod with one: shapes [nodes].
 
@@ -176,18 +176,18 @@ def score(
     ``later`` is what would be free on each card if the pod got it, negative where it cannot. ``hosts`` tells
     for each scarce need which nodes have a model for it [needs, nodes].
     """
-    prices = view.prices
+    prices = context.prices
     worth = prices.value[free]
     before, whole = worth.sum(axis=1), (free >= CARD).sum(axis=1)
-    placed = _placed(prices, worth, free, later, whole, ask.gpus)
-    after, left = before + placed.change, cpu - ask.cpu
-    other = np.maximum(stranded(view, cpu, before), unused(prices, cpu, free))
-    other -= np.maximum(stranded(view, left, after), unused(prices, left, placed.free))
-    if view.finish:
-        other += view.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
-    if view.needs:
-        other += _reserve(view, left, placed.whole, after, hosts) - _reserve(view, cpu, whole, before, hosts)
-    step = GPU_STEP if ask.gpus else CPU_STEP
+    placed = _placed(prices, worth, free, later, whole, pod_demand.gpus)
+    after, left = before + placed.change, cpu - pod_demand.cpu
+    other = np.maximum(stranded(context, cpu, before), unused(prices, cpu, free))
+    other -= np.maximum(stranded(context, left, after), unused(prices, left, placed.free))
+    if context.finish:
+        other += context.finish * (_finish(prices, left, after) - _finish(prices, cpu, before))
+    if context.needs:
+        other += _reserve(context, left, placed.whole, after, hosts) - _reserve(context, cpu, whole, before, hosts)
+    step = GPU_STEP if pod_demand.gpus else CPU_STEP
     return placed.change + np.floor(other / step + 1e-9) * step, placed.card
 
 
@@ -209,10 +209,10 @@ def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: In
     return _Placed(change, none, whole - (taken & (free >= CARD)).sum(axis=1), np.where(taken, later, free))
 
 
-def _reserve(view: ScoringContext, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
+def _reserve(context: ScoringContext, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:
     """Return what each node is worth to the scarce need that values it most. Shape of ``cpu``."""
     several, model = np.zeros(len(cpu)), np.zeros(len(cpu))
-    for (need, worth), host in zip(view.needs, hosts, strict=True):
+    for (need, worth), host in zip(context.needs, hosts, strict=True):
         best = several if need.gpus > 1 else model
         np.maximum(best, worth * host * places(need, cpu, whole, value), out=best)
     return several + model

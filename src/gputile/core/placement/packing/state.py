@@ -34,91 +34,93 @@ STEPS_PER_CARD = 2500
 """Scores are integers: what differs by less than a 2500th of a card is equal."""
 _WIDEST = 4.0  # cards by which the costs of two placements may differ and still be told apart
 # By ``ServingMode``: which nodes give whole cards, and which give anything.
-_WHOLE = np.array([service in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for service in ServingMode])
-_GIVES = np.array([service.closes and service is not ServingMode.CLOSED for service in ServingMode])
+_WHOLE = np.array([serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode])
+_GIVES = np.array([serving_mode.blocks and serving_mode is not ServingMode.BLOCKED for serving_mode in ServingMode])
 
 
 @dataclass(frozen=True, slots=True)
 class PackingState:
     """Prices, and the cluster as it stood. ``hosts``: which rows have a model for each scarce need [needs, rows]."""
 
-    view: ScoringContext
+    context: ScoringContext
     hosts: Bool
 
     @property
     def value(self) -> Float64:
         """What a remnant is worth, in cards, by its thousandths: shape [1001]."""
-        return self.view.prices.value
+        return self.context.prices.value
 
 
-def build(columns: NodeArrays, prices: Prices, models: Sequence[str], cpu: int) -> PackingState:
+def build(arrays: NodeArrays, prices: Prices, models: Sequence[str], cpu: int) -> PackingState:
     """Look at the cluster with ``prices``.
 
     ``models`` is the card model of each row, "" where there is none or its cards differ; ``cpu`` is all the milli-CPU
     of the nodes with cards.
     """
-    rows = np.flatnonzero((columns.total > 0).any(axis=1))
-    view = scoring_context(
+    rows = np.flatnonzero((arrays.total > 0).any(axis=1))
+    context = scoring_context(
         prices,
-        np.maximum(columns.cpu[rows], 0),
-        remnants(columns, rows),
+        np.maximum(arrays.cpu[rows], 0),
+        remnants(arrays, rows),
         tuple(models[row] for row in rows.tolist()),
-        (float(cpu), float((columns.total > 0).sum())),
+        (float(cpu), float((arrays.total > 0).sum())),
     )
-    hosts = np.zeros((len(view.needs), columns.rows), np.bool_)
-    for i, (need, _) in enumerate(view.needs):
+    hosts = np.zeros((len(context.needs), arrays.rows), np.bool_)
+    for i, (need, _) in enumerate(context.needs):
         hosts[i, : len(models)] = allowed(need.models, tuple(models))
-    return PackingState(view, hosts)
+    return PackingState(context, hosts)
 
 
-def remnants(columns: NodeArrays, rows: Rows) -> Int64:
+def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
     """Return what is left of each card, in thousandths: shape [rows, cards]. 0 where nothing is given away."""
-    service, total = columns.service[rows], columns.total[rows].astype(np.int64)
-    left = (total - columns.used[rows]) * CARD // np.maximum(total, 1)
-    isolated = service == ServingMode.MEMORY_AND_CORE
+    serving_mode, total = arrays.serving_mode[rows], arrays.total[rows].astype(np.int64)
+    left = (total - arrays.used[rows]) * CARD // np.maximum(total, 1)
+    isolated = serving_mode == ServingMode.MEMORY_AND_CORE
     if isolated.any():
-        compute = (100 - columns.percent[rows].astype(np.int64)) * (CARD // 100)
+        compute = (100 - arrays.percent[rows].astype(np.int64)) * (CARD // 100)
         left = np.where(isolated[:, None], np.minimum(left, compute), left)
-    left *= columns.pods[rows] < columns.slots[rows, None]
-    whole = _WHOLE[service]
+    left *= arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
+    whole = _WHOLE[serving_mode]
     if whole.any():
-        left = np.where(whole[:, None], (columns.pods[rows] == 0) * CARD, left)
-    left *= _GIVES[service][:, None] & columns.usable[rows]
+        left = np.where(whole[:, None], (arrays.pods[rows] == 0) * CARD, left)
+    left *= _GIVES[serving_mode][:, None] & arrays.usable[rows]
     result: Int64 = np.maximum(left, 0)
     return result
 
 
 def scores(
-    columns: NodeArrays, shape: Shape, cpu: int, group: int, rows: vectorized.Which, market: PackingState
+    arrays: NodeArrays, shape: Shape, cpu: int, group: int, rows: vectorized.Which, packing_state: PackingState
 ) -> Int64:
     """Return for each of ``rows`` its score, higher is better, or -1 where the request does not fit: shape [rows].
 
     ``cpu`` is the milli-CPU that the pod asks for.
     """
-    fit, cards = vectorized.ready(columns, shape, group, rows)
+    fit, cards = vectorized.ready(arrays, shape, group, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
     if shape.kind is RequestKind.WHOLE:
-        result[(columns.service[rows] == ServingMode.FOREIGN) | vectorized.sliced(columns, shape, group, rows)] = 0
+        result[
+            (arrays.serving_mode[rows] == ServingMode.OTHER_PLUGIN) | vectorized.sliced(arrays, shape, group, rows)
+        ] = 0
     part = np.flatnonzero(fit)
     if not len(part):
         return result
     lines = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
-    free, ready = remnants(columns, lines), cards[part]
+    free, ready = remnants(arrays, lines), cards[part]
     if shape.kind is RequestKind.SHARED:
-        taken = thousandths(shape.mib, shape.percent, columns.total[lines].astype(np.int64))
-        ready = ready if columns.packed[lines].all() else _chosen(columns, shape, lines, ready)
+        taken = thousandths(shape.mib, shape.percent, arrays.total[lines].astype(np.int64))
+        ready = ready if arrays.packed[lines].all() else _chosen(arrays, shape, lines, ready)
     else:
         taken = np.full(free.shape, CARD)
     later = np.where(ready, np.maximum(free - taken, 0), -1)
     if shape.cards > 1:
-        order = _keys(market.value, free, later).argsort(axis=1, kind="stable")
+        order = _keys(packing_state.value, free, later).argsort(axis=1, kind="stable")
         free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
-    hosts = np.zeros((len(market.hosts), len(lines)), np.bool_)
-    known = lines < market.hosts.shape[1]
-    hosts[:, known] = market.hosts[:, lines[known]]
+    hosts = np.zeros((len(packing_state.hosts), len(lines)), np.bool_)
+    known = lines < packing_state.hosts.shape[1]
+    hosts[:, known] = packing_state.hosts[:, lines[known]]
     # Where CPU is short kube-scheduler refuses the node by itself.
-    left = np.maximum(columns.cpu[lines], cpu)
-    change, _ = score(market.view, left, free, later, hosts, PodDemand(shape.cards, 0, cpu))
+    left = np.maximum(arrays.cpu[lines], cpu)
+    change, _ = score(packing_state.context, left, free, later, hosts, PodDemand(shape.cards, 0, cpu))
     bounded = np.clip(change + shape.cards, -_WIDEST, _WIDEST) + _WIDEST
     result[part] = np.rint(bounded * STEPS_PER_CARD).astype(np.int64)
     return result
@@ -127,7 +129,7 @@ def scores(
 def card_key(node: NodeState, card: CardState, shape: Shape, value: Float64) -> tuple[float, int, int]:
     """Order the cards that fit: the one whose worth falls least, then the fullest, then the lowest index."""
     free = card.free * CARD // max(card.total, 1)
-    if node.service is ServingMode.MEMORY_AND_CORE:
+    if node.serving_mode is ServingMode.MEMORY_AND_CORE:
         free = min(free, max(0, 100 - card.percent) * (CARD // 100))
     taken = int(thousandths(shape.mib, shape.percent, np.array([card.total]))[0])
     change = float(np.round(value[max(free - taken, 0)] - value[free], 4))
@@ -140,15 +142,15 @@ def _keys(value: Float64, free: Int64, later: Int64) -> Float64:
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 
 
-def _chosen(columns: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
+def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
     """Return the cards that come into question, given that some nodes' own labels choose among theirs (M9)."""
     result = ready.copy()
     for spread in (False, True):
-        part = np.flatnonzero(~columns.packed[rows] & (columns.spread[rows] == spread))
+        part = np.flatnonzero(~arrays.packed[rows] & (arrays.spread[rows] == spread))
         if not len(part):
             continue
-        free = columns.total[rows[part]] - columns.used[rows[part]]
-        keys = vectorized.card_keys(columns, rows[part], free, spread=spread)
+        free = arrays.total[rows[part]] - arrays.used[rows[part]]
+        keys = vectorized.card_keys(arrays, rows[part], free, spread=spread)
         order = np.where(ready[part], keys, np.iinfo(np.int64).max).argsort(axis=1, kind="stable")
         mine = np.zeros_like(ready[part])
         np.put_along_axis(mine, order[:, : shape.cards], True, axis=1)

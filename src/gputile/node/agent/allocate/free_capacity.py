@@ -67,7 +67,9 @@ class FreeCapacity:
         from gputile.core.placement.choose import choose_cards
 
         allowed = frozenset(usable)
-        state = NodeState(self._node, self._node.service, tuple(self._state(i, allowed) for i in self._positions()))
+        state = NodeState(
+            self._node, self._node.serving_mode, tuple(self._state(i, allowed) for i in self._positions())
+        )
         chosen = choose_cards(state, shape, self._groups.get(trust_group, NO_GROUP))
         return tuple(state.card.index for state in chosen) if chosen else None
 
