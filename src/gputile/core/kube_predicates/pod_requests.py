@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList, ResourceRequirements
 from gputile.api.quantity import QuantityError, parse_quantity
-from gputile.api.well_known import LEGACY_GPU, WHOLE_GPU
+from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, WHOLE_GPU
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -18,6 +18,8 @@ _HUGE_PAGES = "hugepages-"
 MOST_CPU = 2**30
 """Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
 _FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
+INSUFFICIENT_GPU = frozenset(f"Insufficient {name}" for name in GPU_RESOURCES)
+"""kube-scheduler's words for nodes that lack a GPU resource, of which gputile says more."""
 Amounts = dict[str, int]
 
 

@@ -6,9 +6,10 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import GANG_GATE, GPU_RESOURCES
+from gputile.api.well_known import GANG_GATE
 from gputile.core.devices.gang_membership import gang_of, gated
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
+from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
@@ -98,7 +99,7 @@ class Subject:
         if request is None:
             return NodeReport(name, in_tree, "", False, 0, [])
         refused = self.engine.refusal(request, name)
-        if refused is not None and any(in_tree == f"Insufficient {resource}" for resource in GPU_RESOURCES):
+        if refused is not None and in_tree in INSUFFICIENT_GPU:
             in_tree = ""  # the same in fewer words
         cards = [self._card(state, card, request, refused) for card in state.cards] if state is not None else []
         return NodeReport(

@@ -12,10 +12,10 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.api.well_known import GPU_RESOURCES
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.request import Request, RequestError, parse_request
+from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
@@ -178,7 +178,7 @@ class Simulation:
         by_gpu: list[tuple[int, str]] = []
         counted: dict[str, list[str]] = {}
         for name, reason in in_tree.items():
-            gpu_is_short = reason is None or any(reason == f"Insufficient {resource}" for resource in GPU_RESOURCES)
+            gpu_is_short = reason is None or reason in INSUFFICIENT_GPU
             refused = self.engine.refusal(request, name) if request and gpu_is_short else None
             if refused is not None:
                 by_gpu.append((-refused.rule, f"{name}: {refused.text}"))
