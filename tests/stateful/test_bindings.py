@@ -5,7 +5,6 @@ from a socket that somebody else's proxy kept. Meanwhile extenders are killed, f
 configuration, or lose the Lease without knowing it. What counts is what the API server has in the end.
 """
 
-import asyncio
 import contextlib
 import copy
 from collections import Counter
@@ -154,24 +153,23 @@ class World:
         assert all(mib <= CARD_MIB for mib in held.values()), held
 
 
+@pytest.mark.anyio
 @settings(max_examples=500, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, PODS - 1)), max_size=60),
     st.lists(st.sampled_from(FATES), max_size=30),
 )
-def test_no_card_is_given_away_twice(steps: list[tuple[str, int]], fates: list[Fate]) -> None:
-    async def scenario() -> None:
-        world = World(fates)
-        for step, number in steps:
-            await world.do(step, number)
-            world.no_card_is_given_away_twice()
-        world.cluster.execute_late()
+async def test_no_card_is_given_away_twice(steps: list[tuple[str, int]], fates: list[Fate]) -> None:
+    world = World(fates)
+    for step, number in steps:
+        await world.do(step, number)
         world.no_card_is_given_away_twice()
+    world.cluster.execute_late()
+    world.no_card_is_given_away_twice()
 
-    asyncio.run(scenario())
 
-
-def test_all_is_settled_once_the_api_server_answers() -> None:
+@pytest.mark.anyio
+async def test_all_is_settled_once_the_api_server_answers() -> None:
     """A configuration changes while a Binding has no answer; then the API server executes it (the card has room)."""
 
     async def scenario(orderly: bool) -> None:
@@ -191,4 +189,4 @@ def test_all_is_settled_once_the_api_server_answers() -> None:
         assert bound == {"p5", "p3"}
 
     for orderly in (True, False):
-        asyncio.run(scenario(orderly))
+        await scenario(orderly)

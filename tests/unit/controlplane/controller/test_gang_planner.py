@@ -1,6 +1,5 @@
 """Whose turn it is, what is said, and what counts as started."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -216,12 +215,13 @@ class SilentWriter:
         return
 
 
-def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
+@pytest.mark.anyio
+async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
     """What it counted last is not so for ever, and the one that acts counts too: a sum over replicas must be right."""
     bench, acting = Bench(cards=1), True
     bench.gang("g", 2)
     keeper = GangReconciler(bench.view, bench.planner, SilentWriter(), lambda: acting, lambda: NOW * SECOND)  # type: ignore[arg-type]
-    asyncio.run(keeper.run_round())
+    await keeper.run_round()
     assert keeper.waiting == 1
     acting = False
     assert keeper.waiting == 0

@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import grpc
 import pytest
@@ -55,19 +56,18 @@ class Agents:
             link.close()
 
 
-def with_agents(work: Callable[[Agents], Awaitable[None]]) -> None:
-    async def main() -> None:
-        agents = Agents()
-        try:
-            await work(agents)
-        finally:
-            agents.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def serving_agents() -> AsyncIterator[Agents]:
+    agents = Agents()
+    try:
+        yield agents
+    finally:
+        agents.close()
 
 
-def test_an_answer_goes_to_the_call_that_it_is_for() -> None:
-    async def work(agents: Agents) -> None:
+@pytest.mark.anyio
+async def test_an_answer_goes_to_the_call_that_it_is_for() -> None:
+    async with serving_agents() as agents:
         agent = await agents.next()
         first, second = agents.ask(b"a"), agents.ask(b"b")
         one, two = await agents.hear(agent), await agents.hear(agent)
@@ -76,11 +76,10 @@ def test_an_answer_goes_to_the_call_that_it_is_for() -> None:
         agents.relay.take(Answer(999, b"of nobody"))
         assert (await first, await second) == (b"A", b"B")
 
-    with_agents(work)
 
-
-def test_a_refusal_keeps_its_status() -> None:
-    async def work(agents: Agents) -> None:
+@pytest.mark.anyio
+async def test_a_refusal_keeps_its_status() -> None:
+    async with serving_agents() as agents:
         agent, asked = await agents.next(), agents.ask()
         call = await agents.hear(agent)
         agents.relay.take(CallRefused(call.number, "FAILED_PRECONDITION", "another card"))
@@ -88,11 +87,10 @@ def test_a_refusal_keeps_its_status() -> None:
             await asked
         assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
 
-    with_agents(work)
 
-
-def test_calls_wait_for_the_next_agent_in_their_order() -> None:
-    async def work(agents: Agents) -> None:
+@pytest.mark.anyio
+async def test_calls_wait_for_the_next_agent_in_their_order() -> None:
+    async with serving_agents() as agents:
         first = await agents.next()
         taken = agents.ask(b"taken along")
         assert (await agents.hear(first)).body == b"taken along"
@@ -106,11 +104,10 @@ def test_calls_wait_for_the_next_agent_in_their_order() -> None:
             agents.relay.take(Answer(call.number, body.upper()))
         assert (await taken, await waits) == (b"TAKEN ALONG", b"CAME MEANWHILE")
 
-    with_agents(work)
 
-
-def test_a_call_that_agents_die_of_is_given_up() -> None:
-    async def work(agents: Agents) -> None:
+@pytest.mark.anyio
+async def test_a_call_that_agents_die_of_is_given_up() -> None:
+    async with serving_agents() as agents:
         asked = agents.ask()
         await asyncio.sleep(0)
         for _ in range(MOST_TRIES):
@@ -120,13 +117,12 @@ def test_a_call_that_agents_die_of_is_given_up() -> None:
         with pytest.raises(RefusedError, match="this call crashes the node's agent"):
             await asked
 
-    with_agents(work)
 
-
-def test_no_agent_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_no_agent_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relaying, "AWAY_FOR_S", 0.05)
 
-    async def work(agents: Agents) -> None:
+    async with serving_agents() as agents:
         agent = await agents.next()
         asked = agents.ask()
         await agents.hear(agent)
@@ -137,11 +133,10 @@ def test_no_agent_for_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
             await asked
         assert caught.value.code is grpc.StatusCode.UNAVAILABLE
 
-    with_agents(work)
 
-
-def test_a_kubelet_that_gives_up_is_forgotten() -> None:
-    async def work(agents: Agents) -> None:
+@pytest.mark.anyio
+async def test_a_kubelet_that_gives_up_is_forgotten() -> None:
+    async with serving_agents() as agents:
         agent = await agents.next()
         asked = agents.ask(b"given up")
         await agents.hear(agent)
@@ -154,5 +149,3 @@ def test_a_kubelet_that_gives_up_is_forgotten() -> None:
         assert call.body == b"later"
         agents.relay.take(Answer(call.number, b""))
         assert await later == b""
-
-    with_agents(work)
