@@ -191,7 +191,7 @@ class FakeApiServer:
         try:
             if request.kind == "watch":
                 return await self._watch(request, fault, writer)
-            status, answer = self._execute(request)
+            status, answer = self.execute(request)
         except Refused as refused:
             status, answer = refused.status, status_body(refused.status, refused.reason)
         body = json.dumps(answer).encode()
@@ -211,7 +211,7 @@ class FakeApiServer:
                 return fault
         return None
 
-    def _execute(self, request: Request) -> tuple[int, Object]:
+    def execute(self, request: Request) -> tuple[int, Object]:
         if request.path in self.refused:
             raise Refused(*self.refused[request.path])
         if request.method == "GET" and request.path in self.store:

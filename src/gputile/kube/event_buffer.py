@@ -45,6 +45,11 @@ class EventBuffer:
         self._waiting: OrderedDict[EventKey, Occurrences] = OrderedDict()
         self._sent: OrderedDict[EventKey, Occurrences] = OrderedDict()
 
+    @property
+    def remembered(self) -> int:
+        """How many Events were sent that are still known."""
+        return len(self._sent)
+
     def __len__(self) -> int:
         return len(self._waiting)
 

@@ -61,6 +61,11 @@ class EventRecorder:
         return self._box.dropped
 
     @property
+    def remembered(self) -> int:
+        """How many Events were written that the same again would count up."""
+        return self._box.remembered
+
+    @property
     def waiting(self) -> int:
         """How many events are to be sent; occurrences of the same event count once."""
         return len(self._box)

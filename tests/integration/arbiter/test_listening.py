@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 from pathlib import Path
 
 from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
@@ -15,9 +14,9 @@ CARD = "GPU-00000000-0000-5117-0000-000000000001"
 def sockets() -> set[str]:
     """Return the sockets that this process has."""
     found = set()
-    for fd in os.listdir("/proc/self/fd"):
+    for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # the one that the list was read from
-            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+            found.add(str(descriptor.readlink()))
     return {name for name in found if name.startswith("socket:")}
 
 
@@ -44,11 +43,11 @@ def test_a_container_that_goes_while_its_socket_is_made_leaves_none(tmp_path: Pa
     async def main() -> None:
         arbiter, before = Arbiter(), sockets()
         await arbiter.assign(one)  # its directory is not there yet
-        os.makedirs(allocations / "a")
+        (allocations / "a").mkdir(parents=True)
         await asyncio.gather(arbiter.listen(), arbiter.assign(Assignment()))
         await asyncio.sleep(0.05)
         assert sockets() <= before
-        assert os.listdir(allocations / "a") == []
+        assert list((allocations / "a").iterdir()) == []
         arbiter.close()
 
     asyncio.run(main())

@@ -1,7 +1,6 @@
 """Busy processes on a simulated card: who gets how much of it, by the card's own accounts."""
 
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -201,7 +200,7 @@ def test_a_program_that_closes_descriptors_it_does_not_know(
         found = set()
         for fd in Path(f"/proc/{one.process.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # the program closes them all the while
-                found.add(os.readlink(fd))
+                found.add(str(fd.readlink()))
         return {name for name in found if name.startswith("socket:")}
 
     measure([one, two], SECOND // 4)

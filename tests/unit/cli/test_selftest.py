@@ -50,19 +50,19 @@ def _one_limit_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _a_limit_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of one allocation do not see what the others hold."""
-    start, copies = memory_check._start, count()
+    start, copies = memory_check.start_program, count()
 
     def alone(way: str, mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack) -> Popen[str]:
         own = place.with_name(f"copy{next(copies)}")
         copytree(place, own)
         return start(way, mib, own, environment, stack)
 
-    monkeypatch.setattr(memory_check, "_start", alone)
+    monkeypatch.setattr(memory_check, "start_program", alone)
 
 
 def _one_account_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the second allocation holds is counted as the first one's too."""
-    start = memory_check._start
+    start = memory_check.start_program
 
     def mixed(way: str, mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack) -> Popen[str]:
         if place.name == "1":
@@ -70,7 +70,7 @@ def _one_account_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
             (place / USAGE).hardlink_to(place.with_name("0") / USAGE)
         return start(way, mib, place, environment, stack)
 
-    monkeypatch.setattr(memory_check, "_start", mixed)
+    monkeypatch.setattr(memory_check, "start_program", mixed)
 
 
 @pytest.mark.requirement("M4")

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import os
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ def write(path: Path, text: str) -> None:
     """Change the file as the kubelet changes a mounted ConfigMap: whole, by a rename."""
     beside = path.with_name(".next")
     beside.write_text(text)
-    os.replace(beside, path)
+    beside.replace(path)
 
 
 @pytest.mark.anyio

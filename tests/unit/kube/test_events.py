@@ -88,7 +88,7 @@ async def test_the_same_again_counts_up_for_ten_minutes() -> None:
         await until(lambda: desk.server.count("patch") == 1)
         assert desk.events()[0]["count"] == 4
         assert desk.events()[0]["lastTimestamp"] == "2030-01-02T03:12:25Z"
-        await until(lambda: bool(recorder._box._sent))  # the answer has come: what does not wait may be on its way
+        await until(lambda: recorder.remembered == 1)  # the answer has come: what does not wait may be on its way
         desk.time = 1200.0
         recorder.record(POD, "Shared", "on card 3")
         await until(lambda: len(desk.events()) == 2)

@@ -80,7 +80,7 @@ class CertificateRotation:
         self._configuration = configuration
         self._names = tuple(names)
         self._now = now
-        self._sleep = sleep
+        self.sleep = sleep
 
     async def run(self) -> None:
         """Do what is due, again and again."""
@@ -91,7 +91,7 @@ class CertificateRotation:
             except KubeError as error:
                 self.problem = f"the certificates cannot be looked after: {error}"
                 log.warning(self.problem)
-            await self._sleep(RETRY_SECONDS if self.problem else INTERVAL_SECONDS)
+            await self.sleep(RETRY_SECONDS if self.problem else INTERVAL_SECONDS)
 
     async def once(self) -> None:
         """Read the Secret, renew what is due, serve it, and tell the API server whom to trust.

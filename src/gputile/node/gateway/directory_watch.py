@@ -27,7 +27,7 @@ class DirectoryWatch:
         self._directory = directory
         self._relevant = relevant
         self._changed = asyncio.Event()
-        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.libc = ctypes.CDLL(None, use_errno=True)
         self._descriptor = -1
         self._watching = False
 
@@ -54,13 +54,13 @@ class DirectoryWatch:
 
     def _watch(self) -> None:
         if self._descriptor < 0:
-            self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._descriptor = self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
             if self._descriptor < 0:
                 log.warning("cannot watch %s: %s", self._directory, os.strerror(ctypes.get_errno()))
                 return
             asyncio.get_running_loop().add_reader(self._descriptor, self._read)
         mask = _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_ONLYDIR
-        watch = self._libc.inotify_add_watch(self._descriptor, os.fsencode(self._directory), mask)
+        watch = self.libc.inotify_add_watch(self._descriptor, os.fsencode(self._directory), mask)
         self._watching = watch >= 0
 
     def _read(self) -> None:

@@ -65,7 +65,7 @@ def _rows(
             place.mkdir()
             (place / LIMITS).write_bytes(encode_limits([CardLimit(uuid, limit)]))
             (place / USAGE).write_bytes(bytes(USAGE_BYTES))
-            running.append([_start(way, asked, place, environment, stack) for _ in range(processes)])
+            running.append([start_program(way, asked, place, environment, stack) for _ in range(processes)])
         everyone = [process for group in running for process in group]
         for process in everyone:
             _tell(process)
@@ -81,7 +81,7 @@ def _rows(
     return rows
 
 
-def _start(
+def start_program(
     way: str, asked_mib: int, place: Path, environment: Mapping[str, str], stack: ExitStack
 ) -> subprocess.Popen[str]:
     """Start a probe and wait until it has its context, which is measured only where nothing else is going on."""

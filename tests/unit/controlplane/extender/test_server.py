@@ -125,6 +125,6 @@ async def test_a_binding_that_comes_after_a_change_of_configuration_is_refused(l
         del server.refused[writing]
         assert await binding == ""
         with pytest.raises(Exception, match="Conflict"):
-            server._execute(late)
+            server.execute(late)
         assert scene.bound() == {"r"}
         assert FENCE_ANNOTATION in server.store[PODS]["p"]["metadata"]["annotations"]

@@ -209,7 +209,7 @@ async def test_it_goes_on_after_any_failure_and_says_what_it_is() -> None:
                 raise asyncio.CancelledError
 
         rotation = scene.replica()
-        rotation._sleep = sleep
+        rotation.sleep = sleep
         scene.server.fault("get", "answer", status=403)
         with pytest.raises(asyncio.CancelledError):
             await rotation.run()

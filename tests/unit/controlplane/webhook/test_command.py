@@ -56,7 +56,7 @@ async def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) 
         httpx.AsyncClient(trust_env=False) as client,
     ):
         webhook = Webhook(connection, ConfigFile(None, Configuration()), settings)
-        webhook.rotation._sleep = lambda _: asyncio.sleep(0.01)
+        webhook.rotation.sleep = lambda _: asyncio.sleep(0.01)
         running = asyncio.create_task(webhook.run(settings))
         health = f"http://127.0.0.1:{health_port}"
         await until(lambda: "NotFound" in webhook.not_ready(), 60)

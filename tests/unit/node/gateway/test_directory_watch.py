@@ -60,7 +60,7 @@ async def test_where_nothing_can_be_watched_waiting_ends_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = DirectoryWatch(tmp_path, is_socket)
-    monkeypatch.setattr(watch._libc, "inotify_init1", lambda _: -1)
+    monkeypatch.setattr(watch.libc, "inotify_init1", lambda _: -1)
     async with asyncio.timeout(5.0):
         await watch.changed(0.01)
     watch.close()

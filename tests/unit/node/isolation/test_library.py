@@ -284,5 +284,5 @@ def test_no_file_system_is_put_over_what_others_have(tmp_path: Path) -> None:
     (tmp_path / "utmp").touch()
     with pytest.raises(OSError, match="not gputile's alone, there is utmp"):
         mount_usage(tmp_path, 1)
-    assert os.listdir(tmp_path) == ["utmp"]
+    assert list(tmp_path.iterdir()) == [tmp_path / "utmp"]
     assert not is_mounted(tmp_path)
