@@ -54,7 +54,7 @@ class ClusterApi(FakeApiServer):
         if isinstance(event, Applied):
             self.put(NODES, msgspec.to_builtins(event.object))
 
-    def _execute(self, request: Request) -> tuple[int, Object]:
+    def execute(self, request: Request) -> tuple[int, Object]:
         path, name = request.path, request.path.rpartition("/")[2]
         if "/events" in path:
             body: dict[str, Any] = request.json()
@@ -75,7 +75,7 @@ class ClusterApi(FakeApiServer):
                 namespace = stored["metadata"].get("namespace", "")
                 self.cluster.annotated(self.cluster.pods[f"{namespace}/{name}"], meta["annotations"])
             return 200, self.store[PODS][name]
-        return super()._execute(request)
+        return super().execute(request)
 
 
 class ProcessScene(Scene):
