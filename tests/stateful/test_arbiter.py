@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from gputile.node.arbiter.node_timeslices import LOOK_AGAIN, NodeTimeSlices, Said
 from gputile.node.arbiter.shares import WHOLE, Share
 from gputile.node.arbiter.timeslice_scheduler import (
-    LINGER,
+    IDLE_HOLD,
     MOST_OVERRUN,
     MOST_OWED,
     MS,
@@ -115,7 +115,7 @@ class Turns(RuleBasedStateMachine):
         self.holds.pop(member, None)
         self.follow(self.turns.leave(member, self.now))
 
-    @rule(step=st.sampled_from([1, MS // 2, LINGER, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]))
+    @rule(step=st.sampled_from([1, MS // 2, IDLE_HOLD, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]))
     def wait(self, step: int) -> None:
         until = self.now + step
         while (wake := self.turns.wake_at(self.now)) is not None and wake <= until:
@@ -135,11 +135,11 @@ class Turns(RuleBasedStateMachine):
     def the_card_is_not_left_idle(self) -> None:
         ready = [a for a in self.turns.accounts.values() if a.waiting and (not a.capped or a.ceiling.level > QUANTUM)]
         wake = self.turns.wake_at(self.now)
-        assert self.turns.holders or not ready or (wake is not None and wake <= self.now + LINGER)
+        assert self.turns.holders or not ready or (wake is not None and wake <= self.now + IDLE_HOLD)
 
     @invariant()
     def nobody_waits_for_ever(self) -> None:
-        bound = LONGEST_WAIT + (len(NAMES) + 1) * (2 * QUANTUM + MOST_OVERRUN + LINGER)
+        bound = LONGEST_WAIT + (len(NAMES) + 1) * (2 * QUANTUM + MOST_OVERRUN + IDLE_HOLD)
         for account in self.turns.accounts.values():
             if account.waiting and not account.capped and account.name not in {MEMBERS[m] for m in self.turns.holders}:
                 since = self.blocked_since.setdefault(account.name, self.now)
@@ -154,9 +154,9 @@ class Turns(RuleBasedStateMachine):
         for name, (share, since, before) in self.shares.items():
             account = self.turns.accounts[name]
             last_turn = 2 * QUANTUM + MOST_OVERRUN
-            late = MOST_OWED * sum(owner == name for owner in MEMBERS.values())
-            burst = 2 * QUANTUM + last_turn + late
-            if account.capped and not account.late:
+            overrun = MOST_OWED * sum(owner == name for owner in MEMBERS.values())
+            burst = 2 * QUANTUM + last_turn + overrun
+            if account.capped and not account.overrun:
                 assert account.used - before <= (self.now - since) * share.ceiling // WHOLE + burst
 
 
@@ -245,7 +245,7 @@ class Sets(RuleBasedStateMachine):
             before = self.owned()
             self.follow(before, self.node.leave(card, member, self.now))
 
-    @rule(step=st.sampled_from([1, MS // 2, LINGER, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]), alive=st.booleans())
+    @rule(step=st.sampled_from([1, MS // 2, IDLE_HOLD, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]), alive=st.booleans())
     def wait(self, step: int, alive: bool) -> None:
         """With holders that are ``alive`` and say so, turns last as long as they may."""
         until, said_at = self.now + step, self.now
@@ -278,7 +278,7 @@ class Sets(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_for_ever(self) -> None:
         """Each of those before has a round: a turn, its overrun, and once more for each card that it joins."""
-        round_ = (1 + len(CARDS)) * (QUANTUM + MOST_OVERRUN + LINGER) + 2 * SPARE
+        round_ = (1 + len(CARDS)) * (QUANTUM + MOST_OVERRUN + IDLE_HOLD) + 2 * SPARE
         bound = LONGEST_WAIT + 2 * len(SETS) * round_
         owned = self.owned()
         for name, cards in SETS.items():
@@ -287,7 +287,7 @@ class Sets(RuleBasedStateMachine):
                 if (
                     account.waiting
                     and not owned[name]
-                    and not any(self.node.card(c).accounts[name].late for c in cards)
+                    and not any(self.node.card(c).accounts[name].overrun for c in cards)
                 ):
                     since = self.blocked_since.setdefault((name, card), self.now)
                     assert self.now - since <= bound, (name, card)
@@ -301,7 +301,7 @@ class Sets(RuleBasedStateMachine):
             single = any(account.waiting and not account.tied for account in turns.accounts.values())
             if turns.owner is None and single:
                 since = self.idle_since.setdefault(card, self.now)
-                assert self.now - since <= 2 * SPARE + LINGER + LOOK_AGAIN, card
+                assert self.now - since <= 2 * SPARE + IDLE_HOLD + LOOK_AGAIN, card
             else:
                 self.idle_since.pop(card, None)
 

@@ -1,4 +1,4 @@
-"""What the containers on one card have had of it, in the measures that decide whose turn is next: nanoseconds."""
+"""What the containers on one GPU have had of it, in the measures that decide whose turn is next: nanoseconds."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,10 +30,10 @@ class Bucket:
 
 @dataclass(slots=True)
 class Account:
-    """One container on one card. ``virtual`` is the time it has had, by its weight.
+    """One container on one GPU. ``virtual`` is the time it has had, by its weight.
 
     ``waiting`` are its processes that wait, the first that came first. ``tied``: its turns here begin with those on
-    other cards; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here.
+    other GPUs; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here.
     """
 
     name: str
@@ -45,19 +45,19 @@ class Account:
     last_active: int | None = None
     waits_since: int | None = None
     waiting: dict[int, None] = field(default_factory=dict)
-    late: dict[int, int] = field(default_factory=dict)
+    overrun: dict[int, int] = field(default_factory=dict)
     tied: bool = False
     asks: bool = False
     had_all_at: int | None = None
 
     @property
     def wants(self) -> bool:
-        """Whether the container wants this card, for itself or together with others."""
+        """Whether the container wants this GPU, for itself or together with others."""
         return bool(self.waiting) or self.asks
 
     @property
     def capped(self) -> bool:
-        """Whether the container may not have the whole card, even where nobody else wants it."""
+        """Whether the container may not have the whole GPU, even where nobody else wants it."""
         return self.share.ceiling < WHOLE
 
     def charge(self, spent: int, contended: int) -> None:
@@ -77,7 +77,7 @@ class Account:
 
 
 def open_account(name: str, share: Share, quantum: int, virtual: int, now: int) -> Account:
-    """Return the account of a container that is new on the card."""
+    """Return the account of a container that is new on the GPU."""
     ceiling = Bucket(share.ceiling, 2 * quantum, quantum, now)
     floor = Bucket(share.floor, 2 * quantum, 0, now)
     return Account(name, share, ceiling, floor, virtual)

@@ -16,7 +16,7 @@ class AssignmentError(ValueError):
 
 
 class CardClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A container's share of one card; ``floor`` and ``ceiling`` in millionths."""
+    """A container's share of one GPU; ``floor`` and ``ceiling`` in millionths."""
 
     uuid: str
     weight: int = 1
@@ -32,12 +32,12 @@ class CardClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def share(self) -> Share:
-        """The share, for the card's turns."""
+        """The share, for the GPU's turns."""
         return Share(self.weight, self.floor, self.ceiling, self.priority)
 
 
 class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One container: the directory with its socket, and its cards."""
+    """One container: the directory with its socket, and its GPUs."""
 
     directory: str
     cards: tuple[CardClaim, ...]

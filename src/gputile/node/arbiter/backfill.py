@@ -1,9 +1,9 @@
-"""Which turns begin now, where containers want several cards at once: conservative backfilling over a node's cards.
+"""Which turns begin now, where containers want several GPUs at once: conservative backfilling over a node's GPUs.
 
-Candidates are taken in the order of their rank. Each gets the earliest time at which all of its cards are free of those
-before it; one for whom that is now begins, on all of its cards or on none. One that comes later in the order may use a
-card meanwhile if it gives it back before the first of them needs it. So nobody is kept from a card by those after
-him, and nobody holds one card while it waits for another. No clock and no I/O; times are nanoseconds.
+Candidates are taken in the order of their rank. Each gets the earliest time at which all of its GPUs are free of those
+before it; one for whom that is now begins, on all of its GPUs or on none. One that comes later in the order may use a
+GPU meanwhile if it gives it back before the first of them needs it. So nobody is kept from a GPU by those after
+him, and nobody holds one GPU while it waits for another. No clock and no I/O; times are nanoseconds.
 """
 
 from collections.abc import Hashable, Iterable, Mapping
@@ -24,7 +24,7 @@ class TurnCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """A turn that begins now; ``by`` is when others need one of its cards, None if nobody is known to."""
+    """A turn that begins now; ``by`` is when others need one of its GPUs, None if nobody is known to."""
 
     name: Hashable
     cards: tuple[str, ...]
@@ -43,7 +43,7 @@ def plan(
 ) -> list[Begin]:
     """Return the turns that begin at ``now``.
 
-    ``busy_until`` is when each card can be expected to be free, None for one that is. A turn is taken to last a
+    ``busy_until`` is when each GPU can be expected to be free, None for one that is. A turn is taken to last a
     quantum; one that would have to end in less than ``least`` is not worth its while.
     """
     cards = {name: _Card(until is None, now if until is None else until) for name, until in busy_until.items()}

@@ -19,10 +19,10 @@ class ConnectionHandler(Protocol):
     quantum: int
 
     def card_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the container's card that ``CARD`` names, None where it is not the container's."""
+        """Return the UUID of the container's GPU that ``CARD`` names, None where it is not the container's."""
 
     def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
-        """Take in what a member says of a card."""
+        """Take in what a member says of a GPU."""
 
     def gone(self, allocation: str, member: int) -> None:
         """Take note that a connection has ended."""
@@ -70,7 +70,7 @@ class Connection(asyncio.BufferedProtocol):
         self._desk.gone(self._allocation, self._member)
 
     def tell(self, uuid: str, instruction: Instruction) -> None:
-        """Send an instruction about a card."""
+        """Send an instruction about a GPU."""
         number = next(number for number, name in self._cards.items() if name == uuid)
         if isinstance(instruction, Grant):
             self._send(Message(MessageKind.TURN, number, instruction.turn, instruction.length))
@@ -78,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
             self._send(Message(MessageKind.LIMIT, number, instruction.turn, instruction.remaining))
 
     def acknowledge(self, number: int) -> None:
-        """Tell the process that it is not forgotten; ``number`` is its own of the card."""
+        """Tell the process that it is not forgotten; ``number`` is its own of the GPU."""
         self._send(Message(MessageKind.WAIT, number))
 
     def close(self) -> None:

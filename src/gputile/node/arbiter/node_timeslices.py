@@ -1,8 +1,8 @@
-"""The turns on all cards of a node, with those that a container takes on several cards at once.
+"""The turns on all GPUs of a node, with those that a container takes on several GPUs at once.
 
-Work that spans cards, as NCCL's does, keeps the card that it has begun on until it has the others too. So a container
-that uses cards together gets its turns on them together: all begin at once, or none. ``TimeSliceScheduler`` has each
-card's turn and accounts, ``Together`` says which cards belong together, ``plan`` says who begins. No clock and no I/O;
+Work that spans GPUs, as NCCL's does, keeps the GPU that it has begun on until it has the others too. So a container
+that uses GPUs together gets its turns on them together: all begin at once, or none. ``TimeSliceScheduler`` has each
+GPU's turn and accounts, ``Together`` says which GPUs belong together, ``plan`` says who begins. No clock and no I/O;
 times are nanoseconds. See docs/concepts/arbiter.md for the rules.
 """
 
@@ -16,23 +16,23 @@ from gputile.node.arbiter.shares import Share
 from gputile.node.arbiter.timeslice_scheduler import MS, SPARE_PART, Instruction, Rank, TimeSliceScheduler
 from gputile.node.arbiter.together import Together
 
-LOOK_AGAIN: Final = 1 * MS  # how often a card that is kept idle is looked at
+LOOK_AGAIN: Final = 1 * MS  # how often a GPU that is kept idle is looked at
 
 Said = list[tuple[str, Instruction]]
-"""Instructions, each with its card."""
+"""Instructions, each with its GPU."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """What a container has had since none of its set's cards was its."""
+    """What a container has had since none of its set's GPUs was its."""
 
-    joined: set[str] = field(default_factory=set)  # cards that it got beside those that it had
-    continues: bool = False  # its last round left work on a card that needs another: it is the next to have all
+    joined: set[str] = field(default_factory=set)  # GPUs that it got beside those that it had
+    continues: bool = False  # its last round left work on a GPU that needs another: it is the next to have all
     continued: bool = False  # and that is what this round is
 
 
 class NodeTimeSlices:
-    """The turns on the cards of a node; see ``TimeSliceScheduler`` for quantum and longest wait."""
+    """The turns on the GPUs of a node; see ``TimeSliceScheduler`` for quantum and longest wait."""
 
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
@@ -50,46 +50,46 @@ class NodeTimeSlices:
             card.configure(quantum, longest_wait)
 
     def used(self, uuid: str, name: Hashable) -> int:
-        """Return the time that a container has had on a card, in ns."""
+        """Return the time that a container has had on a GPU, in ns."""
         return self._cards[uuid].used(name)
 
     def card(self, uuid: str) -> TimeSliceScheduler:
-        """Return the turns on one card."""
+        """Return the turns on one GPU."""
         return self._cards[uuid]
 
     @property
     def cards(self) -> frozenset[str]:
-        """The cards that there are."""
+        """The GPUs that there are."""
         return frozenset(self._cards)
 
     # -- events
 
     def put(self, uuid: str, name: Hashable, share: Share, now: int) -> Said:
-        """Add a container to a card, or give it another share."""
+        """Add a container to a GPU, or give it another share."""
         card = self._cards.get(uuid)
         if card is None:
             card = self._cards[uuid] = TimeSliceScheduler(self.quantum, self.longest_wait, starts=False)
         return self._after(uuid, card.put(name, share, now), now)
 
     def remove(self, uuid: str, name: Hashable, now: int) -> Said:
-        """Take a container off a card."""
+        """Take a container off a GPU."""
         self._together.forget(name, uuid)
         near = self._near(uuid)
         return self._after(uuid, self._cards[uuid].remove(name, now), now, near)
 
     def drop(self, uuid: str) -> None:
-        """Forget a card that no container has."""
+        """Forget a GPU that no container has."""
         del self._cards[uuid]
         self._look_again.pop(uuid, None)
         self._touched.discard(uuid)
 
     def leave(self, uuid: str, member: int, now: int) -> Said:
-        """Take note that a process is gone from a card."""
+        """Take note that a process is gone from a GPU."""
         self._together.forget_member(member)
         return self._after(uuid, self._cards[uuid].leave(member, now), now)
 
     def want(self, uuid: str, name: Hashable, member: int, now: int) -> Said:
-        """Take note that a process of the container ``name`` waits to submit work to a card."""
+        """Take note that a process of the container ``name`` waits to submit work to a GPU."""
         said = self._cards[uuid].want(name, member, now)
         self._uses(uuid, name, member, now)
         return self._after(uuid, said, now)
@@ -99,7 +99,7 @@ class NodeTimeSlices:
         return self._cards[uuid].waits(member)
 
     def busy(self, uuid: str, member: int, number: int, now: int) -> Said:
-        """Take note that a holder is alive, and waits for the card."""
+        """Take note that a holder is alive, and waits for the GPU."""
         return self._after(uuid, self._cards[uuid].busy(member, number, now), now)
 
     def done(self, uuid: str, member: int, number: int, used: int, again: bool, now: int) -> Said:
@@ -112,16 +112,16 @@ class NodeTimeSlices:
         return self._after(uuid, said, now)
 
     def tick(self, uuid: str, now: int) -> Said:
-        """Do what is due on a card."""
+        """Do what is due on a GPU."""
         return self._after(uuid, self._cards[uuid].tick(now), now)
 
     def touched(self, now: int) -> dict[str, int | None]:
-        """Return when ``tick`` is due, None for never, for each card that something happened on since the last call."""
+        """Return when ``tick`` is due, None for never, for each GPU that something happened on since the last call."""
         touched, self._touched = self._touched, set()
         return {uuid: self.wake_at(uuid, now) for uuid in touched}
 
     def wake_at(self, uuid: str, now: int) -> int | None:
-        """Return when ``tick`` is due on a card if nothing happens before, None if never."""
+        """Return when ``tick`` is due on a GPU if nothing happens before, None if never."""
         due = (self._cards[uuid].wake_at(now), self._look_again.get(uuid))
         return min((at for at in due if at is not None), default=None)
 
@@ -131,13 +131,13 @@ class NodeTimeSlices:
         return next((name for name, found in card.accounts.items() if found is account), None)
 
     def _uses(self, uuid: str, name: Hashable, member: int, now: int) -> None:
-        """Take note of the cards that one process uses at once: wanted lately, or its at the moment."""
+        """Take note of the GPUs that one process uses at once: wanted lately, or its at the moment."""
         lately = self._together.wants(name, member, uuid, now)
         held = {other for other, card in self._cards.items() if member in card.holders}
         self._belong(name, uuid, lately | held, now)
 
     def _belong(self, name: Hashable, uuid: str, others: Iterable[str], now: int) -> None:
-        """Work over several cards keeps to one share: where they differ it is not that."""
+        """Work over several GPUs keeps to one share: where they differ it is not that."""
         account = self._cards[uuid].accounts.get(name)
         if account is None:
             return
@@ -154,7 +154,7 @@ class NodeTimeSlices:
             self._tie(name, now)
 
     def _tie(self, name: Hashable, now: int) -> None:
-        """Bring up to date which cards a container's turns begin together on."""
+        """Bring up to date which GPUs a container's turns begin together on."""
         before = self._tied.get(name, ())
         cards = tuple(c for c in self._together.of(name, now) if c in self._cards and name in self._cards[c].accounts)
         after = cards if len(cards) > 1 else ()
@@ -171,7 +171,7 @@ class NodeTimeSlices:
             del self._tied[name], self._rounds[name]
 
     def _near(self, uuid: str) -> set[str]:
-        """Return a card, and all that are tied to it through containers and other cards."""
+        """Return a GPU, and all that are tied to it through containers and other GPUs."""
         near, new = {uuid}, True
         while new:
             new = False
@@ -205,7 +205,7 @@ class NodeTimeSlices:
         return found
 
     def _see_whether_held_up(self, uuid: str, now: int) -> None:
-        """One that keeps a card long after its turn, and waits for another meanwhile, may need both at once."""
+        """One that keeps a GPU long after its turn, and waits for another meanwhile, may need both at once."""
         card = self._cards[uuid]
         owner = card.owner
         if owner is None or owner.tied or not card.held_up(now):
@@ -218,14 +218,14 @@ class NodeTimeSlices:
         return [(uuid, self._cards[uuid], self._cards[uuid].accounts[name]) for uuid in self._tied[name]]
 
     def _has(self, name: Hashable) -> list[str]:
-        """Return the cards of a container's set on which it has the turn."""
+        """Return the GPUs of a container's set on which it has the turn."""
         return [uuid for uuid, card, account in self._mine(name) if card.owner is account]
 
     def _among(self, near: set[str]) -> list[Hashable]:
         return [name for name, cards in self._tied.items() if near.issuperset(cards)]
 
     def _ask(self, near: set[str], now: int) -> None:
-        """Who waits for one card of a set asks for all of them, unless it has some."""
+        """Who waits for one GPU of a set asks for all of them, unless it has some."""
         for name in self._among(near):
             mine = self._mine(name)
             wants = any(account.waiting for _, _, account in mine) and not self._has(name)
@@ -234,7 +234,7 @@ class NodeTimeSlices:
                 account.asks = wants and eligible
 
     def _let_go(self, near: set[str], now: int) -> None:
-        """One that is held up, since what it waits for has come to its end before, gets all of its cards anew.
+        """One that is held up, since what it waits for has come to its end before, gets all of its GPUs anew.
 
         It is the next to do so, but not twice running.
         """
@@ -251,7 +251,7 @@ class NodeTimeSlices:
                 round_.joined.clear()
 
     def _release(self, near: set[str], now: int) -> None:
-        """A set's turn is over when none of its cards is in anybody's hands; two that are show that it is one."""
+        """A set's turn is over when none of its GPUs is in anybody's hands; two that are show that it is one."""
         for name in self._among(near):
             has = self._has(name)
             in_hand = [uuid for uuid in has if self._cards[uuid].holders]
@@ -307,9 +307,9 @@ class NodeTimeSlices:
         found: list[TurnCandidate] = []
         for uuid in sorted(near):
             card = self._cards[uuid]
-            lingers = card.lingering(now)
-            if lingers is not None and not lingers[0].wants:
-                account, until = lingers
+            idle_hold = card.idle_hold(now)
+            if idle_hold is not None and not idle_hold[0].wants:
+                account, until = idle_hold
                 name = self._name_of(card, account)
                 rank = self._rank(name, now) if account.tied else card.rank(account, now)
                 if name is not None and card.eligible_at(account) <= now:
@@ -326,9 +326,9 @@ class NodeTimeSlices:
         return found
 
     def _joins(self, name: Hashable, now: int) -> list[TurnCandidate]:
-        """What a container wants beside the cards of its set that it has: it keeps those until it has these too.
+        """What a container wants beside the GPUs of its set that it has: it keeps those until it has these too.
 
-        Each card is had once a round in that way, and not when its turn has come to its end.
+        Each GPU is had once a round in that way, and not when its turn has come to its end.
         """
         since = min(began for uuid in self._has(name) if (began := self._cards[uuid].since) is not None)
         return [
@@ -342,7 +342,7 @@ class NodeTimeSlices:
         ]
 
     def _rank(self, name: Hashable, now: int) -> Rank:
-        """Return a set's rank: on the card on which it has had most, so that it gets its share of that one."""
+        """Return a set's rank: on the GPU on which it has had most, so that it gets its share of that one."""
         mine = self._mine(name)
         waits_since = min((a.waits_since for _, _, a in mine if a.waits_since is not None), default=now)
         since = max([waits_since, *(card.eligible_at(account) for _, card, account in mine)])
@@ -356,7 +356,7 @@ class NodeTimeSlices:
         return (1, 0 if owed else 1, -priority, max(card.lag(account) for _, card, account in mine), label)
 
     def _length(self, begin: Begin, now: int) -> int:
-        """Return how long a turn lasts; 0: until somebody else wants one of its cards."""
+        """Return how long a turn lasts; 0: until somebody else wants one of its GPUs."""
         on = [(self._cards[uuid], self._cards[uuid].accounts[begin.name]) for uuid in begin.cards]
         lengths = [card.length(account, now) for card, account in on]
         bounded = [length for length in lengths if length]
@@ -367,7 +367,7 @@ class NodeTimeSlices:
         return min(bounded, default=0)
 
     def _ends_with_others(self, begin: Begin) -> bool:
-        """Whether this is a card beside those that the container has, of which one has an end."""
+        """Whether this is a GPU beside those that the container has, of which one has an end."""
         return begin.name in self._tied and bool(self._ends_of(begin.name))
 
     def _ends_of(self, name: Hashable) -> list[int]:

@@ -94,7 +94,7 @@ def agree(lowest: int, highest: int) -> int:
 
 
 def uuid_fields(uuid: str) -> tuple[int, int]:
-    """Return the fields a and b of ``CARD`` for a card's UUID, as ``GPU-...`` or ``MIG-...``.
+    """Return the fields a and b of ``CARD`` for a GPU's UUID, as ``GPU-...`` or ``MIG-...``.
 
     Raises:
         ProtocolError: it is not a UUID.

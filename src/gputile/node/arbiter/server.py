@@ -1,4 +1,4 @@
-"""The arbiter: a socket for each container, the turns on all cards, and the clock."""
+"""The arbiter: a socket for each container, the turns on all GPUs, and the clock."""
 
 import asyncio
 import logging
@@ -105,7 +105,7 @@ class Arbiter:
         return complete
 
     def used(self) -> Used:
-        """Return how long each container has had each of its cards."""
+        """Return how long each container has had each of its GPUs."""
         return {
             name: {uuid: max(0, self._turns.used(uuid, name)) for uuid in container.uuids.values()}
             for name, container in self._containers.items()
@@ -119,12 +119,12 @@ class Arbiter:
     # -- what connections call
 
     def card_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the container's card that ``CARD`` names, None where it is not the container's."""
+        """Return the UUID of the container's GPU that ``CARD`` names, None where it is not the container's."""
         container = self._containers.get(allocation)
         return container.uuids.get(fields) if container is not None else None
 
     def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
-        """Take in what a member says of a card."""
+        """Take in what a member says of a GPU."""
         turns, now = self._turns, time.monotonic_ns()
         if uuid not in turns.cards:
             return

@@ -1,4 +1,4 @@
-"""What a container is to get of a card's time, by the policy that is in force."""
+"""What a container is to get of a GPU's time, by the policy that is in force."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ WHOLE: Final = SHARE_WHOLE
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one container is to get of one card's time.
+    """What one container is to get of one GPU's time.
 
     ``floor`` and ``ceiling`` are millionths of the time that goes by. Higher ``priority`` goes first.
     """
@@ -25,7 +25,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class ShareClaim:
-    """What a container brings along: ``percent`` of the card's compute, 0 if it asks for none, and its memory's."""
+    """What a container brings along: ``percent`` of the GPU's compute, 0 if it asks for none, and its memory's."""
 
     percent: int = 0
     memory_percent: int = 0
@@ -34,7 +34,7 @@ class ShareClaim:
 
 
 def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> Share:
-    """Return what a container gets under ``policy``; ``most_containers`` is how many a card may have."""
+    """Return what a container gets under ``policy``; ``most_containers`` is how many a GPU may have."""
     percent = claim.percent or claim.memory_percent or 1
     part = WHOLE // 100 * min(100, percent)
     match policy:
@@ -51,9 +51,9 @@ def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> 
 
 
 def fallback(policy: GpuTimePolicy, share: Share, on_card: Sequence[Share]) -> int:
-    """Return the millionths of the card that a container keeps to while no arbiter runs.
+    """Return the millionths of the GPU that a container keeps to while no arbiter runs.
 
-    ``on_card`` are the shares of all containers on the card, its own among them.
+    ``on_card`` are the shares of all containers on the GPU, its own among them.
     """
     if policy is GpuTimePolicy.NATIVE:
         return WHOLE

@@ -1,4 +1,4 @@
-"""Whose turn it is on one card: events in, instructions out. No clock and no I/O; times are nanoseconds.
+"""Whose turn it is on one GPU: events in, instructions out. No clock and no I/O; times are nanoseconds.
 
 Members are the connected processes, each with a number; those of one container share an account. A turn belongs to an
 account, and all its members may hold it together. See docs/concepts/arbiter.md for the rules.
@@ -12,14 +12,14 @@ from gputile.node.arbiter.accounts import Account, change_quantum, change_share,
 from gputile.node.arbiter.shares import Share
 
 MS: Final = 1_000_000
-LINGER: Final = 1 * MS  # how long the card waits for one that would win again
-CALM: Final = 1000 * MS  # a turn without end needs that nobody else has used the card for so long
+IDLE_HOLD: Final = 1 * MS  # how long the GPU waits for one that would win again
+UNCONTENDED_AFTER: Final = 1000 * MS  # a turn without end needs that nobody else has used the GPU for so long
 KEPT_AWAY: Final = 100 * MS  # a container that was away for so long gets no credit for it
-LEAST_PART: Final = 4  # of a turn a quarter is charged, even if the card did nothing: it was kept from others
+LEAST_PART: Final = 4  # of a turn a quarter is charged, even if the GPU did nothing: it was kept from others
 MOST_OWED: Final = 1000 * MS
 MOST_OVERRUN: Final = 500 * MS
 MOST_HOLDERS: Final = 64  # processes of a container that have its turn at once; others of its wait for the next
-SPARE_PART: Final = 6  # a card is kept idle for the sake of other cards for a sixth of a quantum at most
+SPARE_PART: Final = 6  # a GPU is kept idle for the sake of other GPUs for a sixth of a quantum at most
 
 Rank = tuple[int, int, int, int, str]
 """Whose turn is next: the least goes first."""
@@ -51,21 +51,21 @@ class _Turn:
     number: int
     account: Account
     since: int
-    end: int | None  # None: until somebody else wants the card
+    end: int | None  # None: until somebody else wants the GPU
     charged_until: int
     sign: int  # when a holder was last heard of
     holders: set[int] = field(default_factory=set)
-    used: int = 0  # the most that a member that has given the turn back saw the card work
+    used: int = 0  # the most that a member that has given the turn back saw the GPU work
     contended: int = 0  # for how long others waited meanwhile
     unbounded: bool = False  # it began without an end: work was submitted far ahead, while nobody else was about
-    settled: int = 0  # how long the card worked for those who had given it back before nobody was left
+    settled: int = 0  # how long the GPU worked for those who had given it back before nobody was left
     kept_until: int = 0  # nobody has it at the moment, and it stays the account's until then
 
 
 class TimeSliceScheduler:
-    """The turns on one card. ``longest_wait`` is after how long a waiting container goes before all others.
+    """The turns on one GPU. ``longest_wait`` is after how long a waiting container goes before all others.
 
-    ``starts``: it says itself who is next; else turns begin with ``begin``, by somebody who sees several cards.
+    ``starts``: it says itself who is next; else turns begin with ``begin``, by somebody who sees several GPUs.
     """
 
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS, *, starts: bool = True) -> None:
@@ -75,9 +75,9 @@ class TimeSliceScheduler:
         self.accounts: dict[Hashable, Account] = {}
         self._members: dict[int, Account] = {}
         self._turn: _Turn | None = None
-        self._lingers: tuple[Account, int] | None = None
+        self._idle_hold: tuple[Account, int] | None = None
         self._virtual = 0
-        self._pardoned: set[int] = set()  # those of ``late`` that lost a turn that began without an end
+        self._forgiven: set[int] = set()  # those of ``overrun`` that lost a turn that began without an end
         self._last_number = 0
 
     def configure(self, quantum: int, longest_wait: int) -> None:
@@ -87,7 +87,7 @@ class TimeSliceScheduler:
             change_quantum(account, quantum)
 
     def used(self, name: Hashable) -> int:
-        """Return the time that a container has had on the card, in ns."""
+        """Return the time that a container has had on the GPU, in ns."""
         account = self.accounts.get(name)
         return account.used if account is not None else 0
 
@@ -104,7 +104,7 @@ class TimeSliceScheduler:
         return self.tick(now)
 
     def remove(self, name: Hashable, now: int) -> list[Instruction]:
-        """Take a container off the card, with all its members."""
+        """Take a container off the GPU, with all its members."""
         account = self.accounts.pop(name, None)
         for member in [m for m, owner in self._members.items() if owner is account]:
             self._left(member, now)
@@ -124,7 +124,7 @@ class TimeSliceScheduler:
         if account is None or self._members.get(member, account) is not account:
             return []
         self._members[member] = account
-        if member not in self.holders and member not in account.late:
+        if member not in self.holders and member not in account.overrun:
             self._wait(account, member, now)
         return self.tick(now)
 
@@ -134,13 +134,13 @@ class TimeSliceScheduler:
         return account is not None and member in account.waiting
 
     def busy(self, member: int, number: int, now: int) -> list[Instruction]:
-        """Take note that a holder is alive, and waits for the card to finish what was submitted."""
+        """Take note that a holder is alive, and waits for the GPU to finish what was submitted."""
         if self._turn is not None and self._turn.number == number and member in self._turn.holders:
             self._turn.sign = now
         return self.tick(now)
 
     def done(self, member: int, number: int, used: int, again: bool, now: int) -> list[Instruction]:
-        """Take a turn back. ``used`` is how long the card worked for the member, ``again`` whether it has more."""
+        """Take a turn back. ``used`` is how long the GPU worked for the member, ``again`` whether it has more."""
         self._bring_up_to(now)
         account, turn = self._members.get(member), self._turn
         if account is None:
@@ -155,8 +155,8 @@ class TimeSliceScheduler:
                 turn.kept_until = now + self.spare if account.tied else now
                 if turn.kept_until == now:
                     self._end(now)
-        elif member in account.late:
-            self._settle_late(account, member, now)
+        elif member in account.overrun:
+            self._charge_overrun(account, member, now)
             if again:
                 self._wait(account, member, now)
         return self.tick(now)
@@ -184,8 +184,8 @@ class TimeSliceScheduler:
         else:
             eligible = (self.eligible_at(a) for a in self.accounts.values() if self._competes(a))
             due += [at for at in eligible if at > now]
-        if self._lingers is not None:
-            due.append(self._lingers[1])
+        if self._idle_hold is not None:
+            due.append(self._idle_hold[1])
         return min(due, default=None)
 
     @property
@@ -198,11 +198,11 @@ class TimeSliceScheduler:
         """The name of the container whose turn it is."""
         return self._turn.account.name if self._turn is not None else None
 
-    # -- for one who sees several cards
+    # -- for one who sees several GPUs
 
     @property
     def spare(self) -> int:
-        """For how long the card may be kept idle for the sake of others."""
+        """For how long the GPU may be kept idle for the sake of others."""
         return self.quantum // SPARE_PART
 
     @property
@@ -216,17 +216,17 @@ class TimeSliceScheduler:
         return self._turn.since if self._turn is not None else None
 
     def held_up(self, now: int) -> bool:
-        """Return whether somebody has the card for half a quantum longer than the turn was to last."""
+        """Return whether somebody has the GPU for half a quantum longer than the turn was to last."""
         turn = self._turn
         return turn is not None and turn.end is not None and bool(turn.holders) and now >= turn.end + self.quantum // 2
 
     @property
     def end(self) -> int | None:
-        """When the turn is over; None: not before somebody else wants the card, or there is none."""
+        """When the turn is over; None: not before somebody else wants the GPU, or there is none."""
         return self._turn.end if self._turn is not None else None
 
     def free_at(self, now: int) -> int:
-        """Return when the card can be expected to be free: past its end a turn goes on for as long as it has so far."""
+        """Return when the GPU can be expected to be free: past its end a turn goes on for as long as it has so far."""
         turn = self._turn
         if turn is None:
             return now
@@ -244,7 +244,7 @@ class TimeSliceScheduler:
         return [Limit(member, turn.number, turn.end - now) for member in sorted(turn.holders)]
 
     def take_away(self, now: int) -> None:
-        """End a turn though its holders still keep the card; they are charged for that when they give it back."""
+        """End a turn though its holders still keep the GPU; they are charged for that when they give it back."""
         if self._turn is not None:
             self._bring_up_to(now)
             self._lose(self._turn, now)
@@ -255,11 +255,11 @@ class TimeSliceScheduler:
             self._bring_up_to(now)
             self._end(now)
 
-    def lingering(self, now: int) -> tuple[Account, int] | None:
-        """Return for whom the card is kept free for a moment after its turn, and until when."""
-        if self._lingers is not None and (now >= self._lingers[1] or self._lingers[0].waiting):
-            self._lingers = None
-        return self._lingers
+    def idle_hold(self, now: int) -> tuple[Account, int] | None:
+        """Return for whom the GPU is kept free for a moment after its turn, and until when."""
+        if self._idle_hold is not None and (now >= self._idle_hold[1] or self._idle_hold[0].waiting):
+            self._idle_hold = None
+        return self._idle_hold
 
     # -- accounting
 
@@ -299,26 +299,26 @@ class TimeSliceScheduler:
         account.waiting.pop(member, None)
         if not account.waiting:
             account.waits_since = None
-        if member in account.late:
-            self._settle_late(account, member, now)
+        if member in account.overrun:
+            self._charge_overrun(account, member, now)
         turn = self._turn
         if turn is not None and member in turn.holders:
             turn.holders.discard(member)
             turn.used = now - turn.since
             if not turn.holders:
                 self._end(now)
-                self._lingers = None
+                self._idle_hold = None
 
-    def _settle_late(self, account: Account, member: int, now: int) -> None:
-        """Charge what a member has occupied of the card since it lost its turn."""
-        spent = min(now - account.late.pop(member), MOST_OWED)
+    def _charge_overrun(self, account: Account, member: int, now: int) -> None:
+        """Charge what a member has occupied of the GPU since it lost its turn."""
+        spent = min(now - account.overrun.pop(member), MOST_OWED)
         account.charge(spent, spent)
         account.last_active = now
-        if member in self._pardoned:
-            self._pardoned.discard(member)
-            self._pardon(account)
+        if member in self._forgiven:
+            self._forgiven.discard(member)
+            self._forgive(account)
 
-    def _pardon(self, account: Account) -> None:
+    def _forgive(self, account: Account) -> None:
         """Let an account owe no more than a quantum for what it had submitted while it was alone."""
         account.virtual = min(account.virtual, self._virtual + most_virtual(self.quantum, account.share))
         account.floor.level = max(account.floor.level, -self.quantum)
@@ -331,11 +331,11 @@ class TimeSliceScheduler:
         too_much = lasted - min(lasted, max(turn.settled + turn.used, lasted // LEAST_PART))
         turn.account.charge(-too_much, -min(too_much, turn.contended))
         if turn.unbounded:
-            self._pardon(turn.account)
+            self._forgive(turn.account)
         if turn.account.waiting:  # more than may have a turn at once
             turn.account.waits_since = now
         if turn.end is not None and now >= turn.end:
-            self._lingers = (turn.account, now + LINGER)
+            self._idle_hold = (turn.account, now + IDLE_HOLD)
             turn.account.had_all_at = now
 
     # -- the turn there is
@@ -363,12 +363,12 @@ class TimeSliceScheduler:
 
     def _lose(self, turn: _Turn, now: int) -> None:
         for member in turn.holders:
-            turn.account.late[member] = now
+            turn.account.overrun[member] = now
             if turn.unbounded:
-                self._pardoned.add(member)
+                self._forgiven.add(member)
         turn.used = now - turn.since
         self._end(now)
-        self._lingers = None
+        self._idle_hold = None
 
     def _lost_at(self, turn: _Turn, end: int) -> int:
         """Return when holders lose a turn that ended at ``end``, if nothing more is heard of them."""
@@ -387,15 +387,15 @@ class TimeSliceScheduler:
         return account.ceiling.full_enough_at(self.quantum // 2) if account.capped else 0
 
     def start(self, now: int) -> list[Instruction]:
-        """Begin the turn of the one that is next, if the card is free and somebody may have it."""
+        """Begin the turn of the one that is next, if the GPU is free and somebody may have it."""
         ready = [a for a in self.accounts.values() if a.waiting and self.eligible_at(a) <= now]
-        if self._turn is not None or self._linger(ready, now) or not ready:
+        if self._turn is not None or self._holds_idle(ready, now) or not ready:
             return []
         account = min(ready, key=lambda a: self.rank(a, now))
         return self._begin(account, self.length(account, now), now)
 
     def begin(self, name: Hashable, length: int, now: int) -> list[Instruction]:
-        """Begin a turn of a container on the free card, for ``length``, 0: until somebody else wants it.
+        """Begin a turn of a container on the free GPU, for ``length``, 0: until somebody else wants it.
 
         Where none of its processes waits, the turn is kept for one that comes in a moment.
         """
@@ -405,31 +405,35 @@ class TimeSliceScheduler:
         self._last_number = self._last_number % 0xFFFFFFFF + 1
         end = now + length if length else None
         self._turn = _Turn(self._last_number, account, now, end, now, now, unbounded=end is None)
-        self._turn.kept_until = now + (self.quantum if account.late else self.spare)
-        self._lingers = None
+        self._turn.kept_until = now + (self.quantum if account.overrun else self.spare)
+        self._idle_hold = None
         return self._look_after(self._turn, now)
 
     def length(self, account: Account, now: int) -> int:
-        """Return how long the next turn of an account lasts; 0: until somebody else wants the card."""
+        """Return how long the next turn of an account lasts; 0: until somebody else wants the GPU."""
         if account.capped:
             return min(self.quantum, account.ceiling.level)
-        return 0 if self._calm(account, now) else self.quantum
+        return 0 if self._is_uncontended(account, now) else self.quantum
 
-    def _calm(self, account: Account, now: int) -> bool:
-        """Return whether nobody but ``account`` is about: one with a turn without end submits far ahead of the card."""
+    def _is_uncontended(self, account: Account, now: int) -> bool:
+        """Return whether nobody but ``account`` is about: one with a turn without end submits far ahead of the GPU."""
         others = [a for a in self.accounts.values() if a is not account]
         if any(a.asks for a in others):
             return False
-        return not any(a.waiting or a.late or now - a.last_active < CALM for a in others if a.last_active is not None)
+        return not any(
+            a.waiting or a.overrun or now - a.last_active < UNCONTENDED_AFTER
+            for a in others
+            if a.last_active is not None
+        )
 
-    def _linger(self, ready: list[Account], now: int) -> bool:
-        """Return whether the card is kept free for a moment, for the one that has just given its turn back."""
-        if self._lingers is None:
+    def _holds_idle(self, ready: list[Account], now: int) -> bool:
+        """Return whether the GPU is kept free for a moment, for the one that has just given its turn back."""
+        if self._idle_hold is None:
             return False
-        account, until = self._lingers
+        account, until = self._idle_hold
         known = any(a is account for a in self.accounts.values())
         if now >= until or account.waiting or not known or self.eligible_at(account) > now:
-            self._lingers = None
+            self._idle_hold = None
             return False
         return all(self.rank(account, now) < self.rank(other, now) for other in ready)
 
@@ -438,7 +442,7 @@ class TimeSliceScheduler:
         return account.virtual - self._virtual
 
     def rank(self, account: Account, now: int) -> Rank:
-        """Return when it is an account's turn, among those on this card: the least first."""
+        """Return when it is an account's turn, among those on this GPU: the least first."""
         since = now if account.waits_since is None else max(account.waits_since, self.eligible_at(account))
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, account.name)

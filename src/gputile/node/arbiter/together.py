@@ -1,33 +1,33 @@
-"""Which cards a container uses together, by what its processes do: no clock and no I/O; times are nanoseconds."""
+"""Which GPUs a container uses together, by what its processes do: no clock and no I/O; times are nanoseconds."""
 
 from collections.abc import Hashable, Iterable
 from typing import Final
 
 from gputile.node.arbiter.timeslice_scheduler import MS
 
-USED_WITHIN: Final = 1000 * MS  # a process that wants two cards within that time uses them together
+USED_WITHIN: Final = 1000 * MS  # a process that wants two GPUs within that time uses them together
 TOGETHER_FOR: Final = 10_000 * MS  # after the last sign of it
 
 
 class Together:
-    """The cards that each container uses together: those of one process, and those that it was seen to need at once."""
+    """The GPUs that each container uses together: those of one process, and those that it was seen to need at once."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, dict[str, int]] = {}
-        self._wanted: dict[Hashable, dict[int, dict[str, int]]] = {}  # container -> process -> card -> when
+        self._wanted: dict[Hashable, dict[int, dict[str, int]]] = {}  # container -> process -> GPU -> when
 
     def wants(self, name: Hashable, member: int, card: str, now: int) -> set[str]:
-        """Take note that a process of a container wants a card; return all that it has wanted lately."""
+        """Take note that a process of a container wants a GPU; return all that it has wanted lately."""
         wanted = self._wanted.setdefault(name, {}).setdefault(member, {})
         wanted[card] = now
         return {other for other, at in wanted.items() if now - at <= USED_WITHIN}
 
     def note(self, name: Hashable, cards: Iterable[str], now: int) -> None:
-        """Take note that a container uses these cards together."""
+        """Take note that a container uses these GPUs together."""
         self._seen.setdefault(name, {}).update(dict.fromkeys(cards, now))
 
     def of(self, name: Hashable, now: int) -> tuple[str, ...]:
-        """Return the cards that a container uses together, in a fixed order; none where it uses single ones."""
+        """Return the GPUs that a container uses together, in a fixed order; none where it uses single ones."""
         seen = self._seen.get(name)
         if not seen:
             return ()
@@ -44,7 +44,7 @@ class Together:
                 del self._wanted[name]
 
     def forget(self, name: Hashable, card: str) -> None:
-        """Forget that a container used a card, and its processes wanted it."""
+        """Forget that a container used a GPU, and its processes wanted it."""
         seen = self._seen.get(name, {})
         seen.pop(card, None)
         if not seen:

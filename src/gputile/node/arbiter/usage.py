@@ -1,11 +1,11 @@
-"""What the arbiter tells the agent: how long each container has had each card, as one line of JSON, each time anew."""
+"""What the arbiter tells the agent: how long each container has had each GPU, as one line of JSON, each time anew."""
 
 from typing import Annotated
 
 import msgspec
 
 Used = dict[str, dict[str, Annotated[int, msgspec.Meta(ge=0)]]]
-"""Nanoseconds by the allocation's directory and the card's UUID, since the arbiter's start."""
+"""Nanoseconds by the allocation's directory and the GPU's UUID, since the arbiter's start."""
 
 
 class UsageError(ValueError):
@@ -48,7 +48,7 @@ class Totals:
         self._earlier = {key: spent for key, spent in self._earlier.items() if key in found}
 
     def nanoseconds(self) -> dict[tuple[str, str], int]:
-        """Return the nanoseconds of each container on each card, by directory and UUID."""
+        """Return the nanoseconds of each container on each GPU, by directory and UUID."""
         return {
             key: self._earlier.get(key, 0) + self._now.get(key, 0) for key in self._earlier.keys() | self._now.keys()
         }
