@@ -7,7 +7,7 @@ begins another term, so a Lease that only lapsed needs no new list: nobody else 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from gputile.kube.errors import KubeError
 from gputile.kube.lease import LeaseHolder
@@ -19,27 +19,6 @@ RENEW_EVERY_S = 2.0  # while the cluster is listed, which may take longer than t
 
 class NotReady(Exception):
     """This replica may not act now; the text says why. Another replica may, or the same one a little later."""
-
-
-class Election(Protocol):
-    """Decides whether this replica leads."""
-
-    def leads(self) -> bool:
-        """Return whether this replica may act now."""
-
-    async def lead(self) -> None:
-        """Become the leader and catch up, or stay the leader.
-
-        Raises:
-            NotReady: another replica is the leader.
-            KubeError: the Lease cannot be read or written, or the cluster cannot be listed.
-        """
-
-    async def renew(self, *, wanted: bool) -> None:
-        """Renew the Lease if this replica holds it and it is ``wanted``; otherwise only read it."""
-
-    async def resign(self, *, release: bool) -> None:
-        """Act no more; ``release`` the Lease, for the next replica to take at once, or let it end by itself."""
 
 
 class SoleReplica:
@@ -156,3 +135,6 @@ class LeaderElection:
             await self._lease.release()
         except KubeError as error:
             log.warning("the Lease cannot be released: %s", error)
+
+
+Election = LeaderElection | SoleReplica

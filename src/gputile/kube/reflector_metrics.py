@@ -1,9 +1,9 @@
 """What reflectors count, as metrics of the component that they keep informed."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from gputile.kube.reflector import Reflector, ReflectorCounts
+from gputile.kube.reflector import Reflector
 from gputile.support.metrics import MetricsRegistry, Values
 
 
@@ -30,9 +30,4 @@ def export_reflectors(registry: MetricsRegistry, component: str, reflectors: Map
 
 
 def _values(reflectors: Mapping[str, Reflector[Any]], count: str) -> Values:
-    def values() -> Iterator[tuple[str, float]]:
-        for resource, reflector in reflectors.items():
-            counts: ReflectorCounts = reflector.counts
-            yield resource, getattr(counts, count)
-
-    return values
+    return lambda: ((resource, getattr(each.counts, count)) for resource, each in reflectors.items())
