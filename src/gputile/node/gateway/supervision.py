@@ -1,7 +1,6 @@
 """Keeps an agent running as the gateway's child, with one end of a pair of sockets."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 
 from gputile.node.gateway.gateway import Gateway
 from gputile.node.gateway.messages import LINK
+from gputile.support.process_supervision import Restarts, end, reap_orphans
 
 log = logging.getLogger(__name__)
 
@@ -24,32 +24,20 @@ async def keep_agent(command: Sequence[str], gateway: Gateway) -> int:
     One that leaves before it took charge of the node, or without an error, is not started again: it has a reason that
     another start does not mend.
     """
-    loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
+    restarts = Restarts("the agent", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S)
     while True:
-        begin = loop.time()
+        restarts.start()
         try:
             status = await _run(command, gateway)
+            ended = f"ended with status {status}"
         except OSError as error:  # no process or descriptor left, say: that passes, and the kubelet's calls wait
             if not gateway.in_charge:
                 raise
-            log.error("no agent can be started now: %s", error)
-            status = 1
+            status, ended = 1, f"cannot be started: {error}"
         if status == 0 or not gateway.in_charge:
             return status
-        pause = FIRST_PAUSE_S if loop.time() - begin > STEADY_AFTER_S else min(2 * pause, LONGEST_PAUSE_S)
-        log.error("the agent ended with status %d; again in %s s", status, pause)
-        await asyncio.sleep(pause)
+        await restarts.wait(ended)
         reap_orphans()
-
-
-def reap_orphans() -> None:
-    """Let go of what an agent has left and what has ended since: in a container its orphans are process 1's, ours.
-
-    To be called while no agent runs, whose exit status somebody else waits for.
-    """
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 async def _run(command: Sequence[str], gateway: Gateway) -> int:
@@ -72,24 +60,11 @@ async def _run(command: Sequence[str], gateway: Gateway) -> int:
         log.error("the agent has hung up and does not end")
         return -signal.SIGKILL
     finally:
-        await _end(process)  # with somebody to talk to until it has ended
+        if process.returncode is None:  # it lets go of what it runs itself, and has somebody to talk to until its end
+            await end(process, process.terminate, STOP_WITHIN_S)
         attending.cancel()
         await asyncio.gather(attending, return_exceptions=True)
 
 
 async def _attend(link: socket.socket, gateway: Gateway) -> None:
     await gateway.attend(*await asyncio.open_connection(sock=link))
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End an agent that is still there, which lets go of what it runs itself."""
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(STOP_WITHIN_S):
-            await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

@@ -16,7 +16,7 @@ from gputile.node.gateway.supervision import keep_agent
 ORPHANS = """
 import os, time
 from pathlib import Path
-from gputile.node.gateway.supervision import reap_orphans
+from gputile.support.process_supervision import reap_orphans
 
 def zombies():
     return [pid for pid in map(int, Path("/proc/self/task/%d/children" % os.getpid()).read_text().split())
