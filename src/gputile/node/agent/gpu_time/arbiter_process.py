@@ -11,6 +11,7 @@ from gputile.node.agent.checkpoint.store import Store
 from gputile.node.agent.gpu_time.time_shares import TimeShares
 from gputile.node.arbiter.assignment import Assignment, encode_assignment
 from gputile.node.arbiter.usage import Totals, decode_usage
+from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class ArbiterProcess:
         if not assignment.allocations:
             self._end_task()
         elif self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._supervise())
+            self._task = asyncio.get_running_loop().create_task(self._restarts().keep(self._run))
         elif changed:
             self._send()
 
@@ -104,21 +105,11 @@ class ArbiterProcess:
         if stdin is not None and not stdin.is_closing():  # closed under uvloop, writing raises RuntimeError
             stdin.write(encode_assignment(self._told))
 
-    async def _supervise(self) -> None:
-        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
-        while True:
-            begin = loop.time()
-            try:
-                ended = f"ended with status {await self._run()}"
-            except OSError as error:
-                ended = f"cannot be started: {error}"
-            steady = loop.time() - begin > STEADY_AFTER_S
-            pause = FIRST_PAUSE_S if steady else min(2 * pause, LONGEST_PAUSE_S)
-            log.error("the time arbiter %s; again in %s s", ended, pause)
-            await asyncio.sleep(pause)
+    def _restarts(self) -> Restarts:
+        return Restarts("the time arbiter", first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=STEADY_AFTER_S)
 
-    async def _run(self) -> int:
-        """Run one arbiter until it ends."""
+    async def _run(self) -> str:
+        """Run one arbiter until it ends; return how it ended."""
         lock: Path = self._store.directory / LOCK
         command = (
             sys.executable,
@@ -135,11 +126,11 @@ class ArbiterProcess:
         try:
             self._send()
             await self._listen(process)
-            return await process.wait()
+            return f"ended with status {await process.wait()}"
         finally:
             self._process = None
             if process.returncode is None:
-                await _end(process)
+                await end(process, lambda: _close_input(process), STOP_WITHIN_S)
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         """Take in what the arbiter says, until it ends."""
@@ -155,13 +146,7 @@ class ArbiterProcess:
             self._tell_used(self._totals.nanoseconds())
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Close the arbiter's input, which ends it."""
+def _close_input(process: asyncio.subprocess.Process) -> None:
+    """Ask the arbiter to end."""
     if process.stdin is not None:
         process.stdin.close()
-    try:
-        async with asyncio.timeout(STOP_WITHIN_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
