@@ -64,15 +64,13 @@ class DaemonProcess:
         self._file.unlink(missing_ok=True)
         return "it ended"
 
-    async def end(self, within: float) -> None:
-        """End it, by force after so many seconds."""
+    def terminate(self) -> None:
+        """Ask it to end."""
         self._signal(signal.SIGTERM)
-        try:
-            async with asyncio.timeout(within):
-                await self.wait()
-        except TimeoutError:
-            self._signal(signal.SIGKILL)
-            await self.wait()
+
+    def kill(self) -> None:
+        """End it by force."""
+        self._signal(signal.SIGKILL)
 
     def _write(self) -> None:
         with contextlib.suppress(OSError):

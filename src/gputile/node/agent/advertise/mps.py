@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.agent.advertise.daemon_process import DaemonProcess
+from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
 
@@ -95,19 +96,21 @@ class MpsDaemons:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _supervise(self, cards: Cards) -> None:
-        pause = FIRST_PAUSE_S
-        while True:
-            try:
-                lasted = await self._run(cards)
-            except OSError as error:
-                self._down[cards], lasted = str(error), 0.0
-            pause = FIRST_PAUSE_S if lasted > LONGEST_PAUSE_S else min(2 * pause, LONGEST_PAUSE_S)
-            log.error("the MPS control daemon of %s: %s; again in %s s", ", ".join(cards), self._down.get(cards), pause)
-            await asyncio.sleep(pause)
+        name = f"the MPS control daemon of {', '.join(cards)}:"
+        restarts = Restarts(name, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=LONGEST_PAUSE_S)
 
-    async def _run(self, cards: Cards) -> float:
-        """Run one daemon until it ends; return for how many seconds it did."""
-        loop, logs = asyncio.get_running_loop(), self._directory.with_name(LOGS) / daemon_name(cards)
+        async def run() -> str:
+            try:
+                self._down[cards] = await self._run(cards)
+            except OSError as error:
+                self._down[cards] = str(error)
+            return self._down[cards]
+
+        await restarts.keep(run)
+
+    async def _run(self, cards: Cards) -> str:
+        """Run one daemon until it ends; return how it ended."""
+        logs = self._directory.with_name(LOGS) / daemon_name(cards)
         for directory in (self.pipes(cards), logs):
             directory.mkdir(parents=True, exist_ok=True)
         file = self._directory / daemon_name(cards) / _PROCESS
@@ -118,21 +121,19 @@ class MpsDaemons:
             )
         else:
             log.info("the MPS control daemon of %s goes on as process %d", ", ".join(cards), daemon.pid)
-        begin = loop.time()
-        ending = loop.create_task(daemon.wait())
+        ending = asyncio.get_running_loop().create_task(daemon.wait())
         try:
             await asyncio.wait((ending,), timeout=STEADY_AFTER_S)
             if not ending.done():
                 self._up[cards].set()
                 self._down.pop(cards, None)
             await asyncio.wait((ending,))
-            self._down[cards] = ending.result()
-            return loop.time() - begin
+            return ending.result()
         finally:
             self._up[cards].clear()
             ending.cancel()
             if daemon.alive:
-                await daemon.end(STOP_WITHIN_S)
+                await end(daemon, daemon.terminate, STOP_WITHIN_S)
 
     def _unsafe(self) -> str:
         """Return why containers must not be given what is in the directory, "" if they may."""
