@@ -1,7 +1,7 @@
 """Why a pod of a gang gets no cards now: the rule and what decided it, worded only where somebody reads it."""
 
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
@@ -9,103 +9,75 @@ from gputile.core.ledger.node_arrays import MIXED_GROUPS
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 
 
-class PlaceLoss(Enum):
-    """What became of a place; the value says it of the place."""
-
-    GONE = "is gone"
-    NOT_SERVED = "does not serve it any more"
-    CARD_GONE = "is gone or unhealthy"
-    TAKEN = "was taken by others"
-    OTHER_UNIT = "has another memory unit now"
-
-
-@dataclass(frozen=True, slots=True)
-class LostPlace:
-    """A reservation whose node, or whose GPU of that ``index``, cannot be taken any more."""
-
-    loss: PlaceLoss
-    reservation: Booking
-    index: int | None = None
-
-    @property
-    def text(self) -> str:
-        """The loss for people."""
-        gpu = "" if self.index is None else f"GPU {self.index} of "
-        place = f"{gpu}node {self.reservation.node}, where {self.reservation.key} has its place,"
-        return f"{place} {self.loss.value}"
-
-
 class GangRule(Enum):
-    """The rule by which a pod of a gang waits."""
+    """The rule by which a pod of a gang waits, and the words for it."""
 
-    NO_PLACE = auto()
-    PLAN_INCOMPLETE = auto()
-    NO_FIRST_POD = auto()
-    PLACE_LOST = auto()
-    OTHER_NODE = auto()
-    FIRST_NOT_BOUND = auto()
+    NO_PLACE = "no place is kept for the pod yet"
+    PLAN_INCOMPLETE = "{kept} of the {size} places of its plan are kept so far"
+    NO_FIRST_POD = "its plan has no pod to begin with"
+    OTHER_NODE = "its gang keeps cards of node {node} for it"
+    FIRST_NOT_BOUND = "pod {pod} of its gang is bound first, and is not yet"
+    NODE_GONE = "{place} is gone"
+    NOT_SERVED = "{place} does not serve it any more"
+    CARD_GONE = "{place} is gone or unhealthy"
+    CARD_TAKEN = "{place} was taken by others"
+    OTHER_UNIT = "{place} has another memory unit now"
 
 
 @dataclass(frozen=True, slots=True)
 class GangRefusal:
     """Why a pod of a gang waits. ``kept`` of the ``size`` places of its plan are kept.
 
-    ``other`` is the pod or the node that the rule names; ``gang`` is "" where the refusal is about one node.
+    ``node``, ``pod`` and the GPU of that ``index`` are those that the rule names. ``gang`` is "" where the refusal is
+    about one node.
     """
 
     rule: GangRule
     gang: str = ""
     kept: int = 0
     size: int = 0
-    other: str = ""
-    lost: LostPlace | None = None
+    node: str = ""
+    pod: str = ""
+    index: int | None = None
 
     @property
     def text(self) -> str:
         """The refusal for people."""
-        return f"gang {self.gang}: {self._reason()}" if self.gang else self._reason()
-
-    def _reason(self) -> str:
-        match self.rule:
-            case GangRule.NO_PLACE:
-                return "no place is kept for the pod yet"
-            case GangRule.PLAN_INCOMPLETE:
-                return f"{self.kept} of the {self.size} places of its plan are kept so far"
-            case GangRule.NO_FIRST_POD:
-                return "its plan has no pod to begin with"
-            case GangRule.PLACE_LOST:
-                return self.lost.text if self.lost is not None else ""
-            case GangRule.OTHER_NODE:
-                return f"its gang keeps cards of node {self.other} for it"
-            case GangRule.FIRST_NOT_BOUND:
-                return f"pod {self.other} of its gang is bound first, and is not yet"
+        gpu = "" if self.index is None else f"GPU {self.index} of "
+        place = f"{gpu}node {self.node}, where {self.pod} has its place,"
+        why = self.rule.value.format(kept=self.kept, size=self.size, node=self.node, pod=self.pod, place=place)
+        return f"gang {self.gang}: {why}" if self.gang else why
 
 
-def lost_place(ledger: Ledger, reservation: Booking) -> LostPlace | None:
+def lost_place(ledger: Ledger, reservation: Booking) -> GangRefusal | None:
     """Return why the cards of a reservation cannot be taken any more, None where they can."""
     row = ledger.row_of.get(reservation.node)
     node_info = ledger.node_info(row) if row is not None else None
     if row is None or node_info is None or reservation.allocation is None:
-        return LostPlace(PlaceLoss.GONE, reservation)
+        return _lost(GangRule.NODE_GONE, reservation)
     mode = node_info.mode.value if node_info.mode else ""
     closed = ledger.node_arrays.serving_mode[row] in (ServingMode.NOTHING, ServingMode.BLOCKED)
     if closed or mode != reservation.allocation.mode:
-        return LostPlace(PlaceLoss.NOT_SERVED, reservation)
+        return _lost(GangRule.NOT_SERVED, reservation)
     found = _lost_card(ledger, row, node_info, reservation)
     shared = node_info.mode is not None and node_info.mode.shared
     if found is None and shared and node_info.unit_mib != reservation.allocation.unit_mib:
-        return LostPlace(PlaceLoss.OTHER_UNIT, reservation)
+        return _lost(GangRule.OTHER_UNIT, reservation)
     return found
 
 
-def _lost_card(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> LostPlace | None:
+def _lost(rule: GangRule, reservation: Booking, index: int | None = None) -> GangRefusal:
+    return GangRefusal(rule, node=reservation.node, pod=reservation.key, index=index)
+
+
+def _lost_card(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> GangRefusal | None:
     column_of = {card.uuid: i for i, card in enumerate(node_info.inventory.cards)}
     for share in reservation.cards:
         i = column_of.get(share.uuid)
         if i is None or not ledger.node_arrays.usable[row, i]:
-            return LostPlace(PlaceLoss.CARD_GONE, reservation, share.index)
+            return _lost(GangRule.CARD_GONE, reservation, share.index)
         if _is_overbooked(ledger, row, i, whole=reservation.whole, compute=share.percent > 0):
-            return LostPlace(PlaceLoss.TAKEN, reservation, share.index)
+            return _lost(GangRule.CARD_TAKEN, reservation, share.index)
     return None
 
 

@@ -37,9 +37,9 @@ def claim(
     if reservation is None:
         return engine.decide(request, node, now_ns)
     if reservation.node != node:
-        return GangRefusal(GangRule.OTHER_NODE, other=reservation.node)
+        return GangRefusal(GangRule.OTHER_NODE, node=reservation.node)
     if (first := waits_for(engine.ledger, pod.metadata.uid)) is not None:
-        return GangRefusal(GangRule.FIRST_NOT_BOUND, other=first.key)
+        return GangRefusal(GangRule.FIRST_NOT_BOUND, pod=first.key)
     return _taken(engine, reservation, now_ns)
 
 
@@ -78,7 +78,7 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[GangRefusal | None]:
         return None
     members = ledger.by_plan(booking.plan)
     if any(member.begun for member in members):
-        return _lost(ledger, booking)
+        return lost_place(ledger, booking)
     if len(members) < booking.plan_size:
         return GangRefusal(GangRule.PLAN_INCOMPLETE, kept=len(members), size=booking.plan_size)
     if _first(ledger, booking.plan) is None:
@@ -86,14 +86,9 @@ def plan_problem(ledger: Ledger, booking: Booking) -> Steps[GangRefusal | None]:
     for number, member in enumerate(members, 1):
         if number % _A_STEP == 0:
             yield
-        if member.reserved and (why := _lost(ledger, member)) is not None:
+        if member.reserved and (why := lost_place(ledger, member)) is not None:
             return why
     return None
-
-
-def _lost(ledger: Ledger, booking: Booking) -> GangRefusal | None:
-    lost = lost_place(ledger, booking)
-    return GangRefusal(GangRule.PLACE_LOST, lost=lost) if lost is not None else None
 
 
 def waits_for(ledger: Ledger, uid: str) -> Booking | None:
