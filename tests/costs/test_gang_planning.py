@@ -282,7 +282,8 @@ def test_what_came_and_went_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
     assert max(sizes[20:]) <= max(sizes[:20]) * 1.02
 
 
-def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
+@pytest.mark.anyio
+async def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
     async def scene() -> list[str]:
         intake, seen = UpdateQueue(), []
 
@@ -304,7 +305,7 @@ def test_news_wait_while_somebody_looks_and_come_in_order() -> None:
         taking.cancel()
         return seen
 
-    assert asyncio.run(scene()) == ["quiet", "a0", "a1", "a2", "b0", "c0"]
+    assert await scene() == ["quiet", "a0", "a1", "a2", "b0", "c0"]
 
 
 def test_a_round_that_is_given_up_leaves_everything_as_it_was() -> None:
@@ -322,7 +323,8 @@ def test_a_round_that_is_given_up_leaves_everything_as_it_was() -> None:
         assert len(placed(bench.round())) == 12
 
 
-def test_steps_end_where_they_may_not_go_on() -> None:
+@pytest.mark.anyio
+async def test_steps_end_where_they_may_not_go_on() -> None:
     async def scene() -> tuple[object, bool]:
         closed = False
 
@@ -336,4 +338,4 @@ def test_steps_end_where_they_may_not_go_on() -> None:
 
         return await sliced(for_ever(), lambda: False), closed
 
-    assert asyncio.run(scene()) == (None, True)
+    assert await scene() == (None, True)

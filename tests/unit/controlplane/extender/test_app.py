@@ -40,7 +40,7 @@ class Served:
 
         self.app = create_app(verbs, ExtenderMetrics(), admit=admit, not_ready=lambda: ready)
 
-    def call(
+    async def call(
         self, path: str, body: bytes = b"", method: str = "POST", *, never_ends: bool = False
     ) -> tuple[int, bytes]:
         sent: list[dict[str, Any]] = []
@@ -65,11 +65,11 @@ class Served:
             "server": ("127.0.0.1", 1),
             "client": ("127.0.0.1", 2),
         }
-        asyncio.run(self.app(scope, receive, send))  # type: ignore[arg-type]
+        await self.app(scope, receive, send)  # type: ignore[arg-type]
         return sent[0]["status"], b"".join(m.get("body", b"") for m in sent[1:])
 
-    def ask(self, verb: str, body: Any) -> Any:
-        status, answer = self.call(f"/{verb}", json.dumps(body).encode())
+    async def ask(self, verb: str, body: Any) -> Any:
+        status, answer = await self.call(f"/{verb}", json.dumps(body).encode())
         assert status == 200
         return json.loads(answer)
 
@@ -90,35 +90,38 @@ def wire(pod: Pod) -> dict[str, Any]:
     }
 
 
-def test_the_way_of_a_pod_as_kube_scheduler_sends_it() -> None:
+@pytest.mark.anyio
+async def test_the_way_of_a_pod_as_kube_scheduler_sends_it() -> None:
     served, pod = Served(), gpu_pod("p")
     served.cluster.add(gpu_pod("p"))
     args = {"Pod": wire(pod), "Nodes": None, "NodeNames": ["a", "b", "new"]}
-    answer = served.ask("filter", args)
+    answer = await served.ask("filter", args)
     assert answer["NodeNames"] == ["a"]
     assert "core_mem" in answer["FailedAndUnresolvableNodes"]["b"]
     assert "not known" in answer["FailedAndUnresolvableNodes"]["new"]
     assert answer["FailedNodes"] == {}
     assert answer["Error"] == ""
-    assert served.ask("prioritize", {**args, "NodeNames": ["a"]}) == [{"Host": "a", "Score": 10}]
+    assert await served.ask("prioritize", {**args, "NodeNames": ["a"]}) == [{"Host": "a", "Score": 10}]
     bind = {"PodName": "p", "PodNamespace": "default", "PodUID": "uid-p", "Node": "a"}
-    assert served.ask("bind", bind) == {"Error": ""}
+    assert await served.ask("bind", bind) == {"Error": ""}
     assert served.cluster.pods["default", "p"].spec.node_name == "a"
-    assert "gone" in served.ask("bind", {**bind, "PodName": "q"})["Error"]
+    assert "gone" in (await served.ask("bind", {**bind, "PodName": "q"}))["Error"]
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("G2")
-def test_a_request_that_breaks_a_rule_fits_nowhere_and_says_why() -> None:
+async def test_a_request_that_breaks_a_rule_fits_nowhere_and_says_why() -> None:
     served = Served()
     body = wire(gpu_pod("p"))
     body["spec"]["containers"][0]["resources"]["limits"] = {"aliyun.com/gpu-mem": "0.5"}
-    answer = served.ask("filter", {"Pod": body, "NodeNames": ["a"]})
+    answer = await served.ask("filter", {"Pod": body, "NodeNames": ["a"]})
     assert answer["NodeNames"] == []
     assert "whole number" in answer["FailedAndUnresolvableNodes"]["a"]
     assert served.notices[0].reason == "InvalidGPURequest"
 
 
-def test_preempt_answers_by_uid_and_drops_nodes_where_no_leaving_helps() -> None:
+@pytest.mark.anyio
+async def test_preempt_answers_by_uid_and_drops_nodes_where_no_leaving_helps() -> None:
     served = Served()
     args = {
         "Pod": wire(gpu_pod("p", 10)),
@@ -127,29 +130,32 @@ def test_preempt_answers_by_uid_and_drops_nodes_where_no_leaving_helps() -> None
             "b": {"Pods": [{"UID": "w"}], "NumPDBViolations": 0},
         },
     }
-    assert served.ask("preempt", args) == {
+    assert await served.ask("preempt", args) == {
         "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "v"}], "NumPDBViolations": 1}}
     }
 
 
-def test_without_names_the_remedy_is_said() -> None:
+@pytest.mark.anyio
+async def test_without_names_the_remedy_is_said() -> None:
     served = Served()
-    assert "nodeCacheCapable" in served.ask("filter", {"Pod": wire(gpu_pod("p")), "NodeNames": None})["Error"]
+    assert "nodeCacheCapable" in (await served.ask("filter", {"Pod": wire(gpu_pod("p")), "NodeNames": None}))["Error"]
 
 
-def test_a_replica_that_may_not_act_says_so() -> None:
+@pytest.mark.anyio
+async def test_a_replica_that_may_not_act_says_so() -> None:
     served = Served(ready="replica x is the active one")
-    assert served.ask("filter", {"Pod": wire(gpu_pod("p")), "NodeNames": ["a"]})["Error"].endswith("active one")
-    assert served.call("/prioritize", b"{}")[0] == 503
-    assert served.call("/readyz", method="GET") == (503, b"replica x is the active one")
-    assert served.call("/healthz", method="GET")[0] == 200
+    assert (await served.ask("filter", {"Pod": wire(gpu_pod("p")), "NodeNames": ["a"]}))["Error"].endswith("active one")
+    assert (await served.call("/prioritize", b"{}"))[0] == 503
+    assert await served.call("/readyz", method="GET") == (503, b"replica x is the active one")
+    assert (await served.call("/healthz", method="GET"))[0] == 200
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("B7")
-def test_metrics_count_calls_by_outcome() -> None:
+async def test_metrics_count_calls_by_outcome() -> None:
     served = Served()
-    served.call("/filter", b"not json")
-    text = served.call("/metrics", method="GET")[1].decode()
+    await served.call("/filter", b"not json")
+    text = (await served.call("/metrics", method="GET"))[1].decode()
     assert 'gputile_extender_requests_total{outcome="bad_request",verb="filter"} 1.0' in text
 
 
@@ -169,24 +175,26 @@ _json = st.recursive(
 _BODIES = st.binary(max_size=200) | _json.map(lambda value: json.dumps(value).encode())
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
 @settings(max_examples=150)
 @given(body=_BODIES)
-def test_no_bytes_break_a_verb_or_book_anything(verb: str, body: bytes) -> None:
+async def test_no_bytes_break_a_verb_or_book_anything(verb: str, body: bytes) -> None:
     served = Served()
-    status, answer = served.call(f"/{verb}", body)
+    status, answer = await served.call(f"/{verb}", body)
     assert status in (200, 400)
     if status == 200:
         json.loads(answer)
     assert list(served.ledger.bookings()) == []
 
 
+@pytest.mark.anyio
 @settings(max_examples=150)
 @given(limits=st.dictionaries(st.sampled_from(["aliyun.com/gpu-mem", "nvidia.com/gpu", "cpu"]), _json, max_size=3))
-def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
+async def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
     served, body = Served(), wire(gpu_pod("p"))
     body["spec"]["containers"][0]["resources"]["limits"] = limits
-    status, answer = served.call("/filter", json.dumps({"Pod": body, "NodeNames": ["a", "b"]}).encode())
+    status, answer = await served.call("/filter", json.dumps({"Pod": body, "NodeNames": ["a", "b"]}).encode())
     assert status == 200
     answered = json.loads(answer)
     named = (
@@ -197,8 +205,9 @@ def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
     assert sorted(named) == ["a", "b"]
 
 
-def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that went in the middle of it would hold up the next configuration for ever."""
     monkeypatch.setattr(app_module, "BODY_SECONDS", 0.05)
-    _, body = Served().call("/bind", never_ends=True)
+    _, body = await Served().call("/bind", never_ends=True)
     assert b"did not come within 0.05 s" in body

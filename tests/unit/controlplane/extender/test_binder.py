@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -61,200 +61,168 @@ class Bench:
         }
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
+@pytest.mark.anyio
+async def test_bound_and_confirmed() -> None:
+    bench = Bench(Fate.OK)
+    pod = bench.create("p")
+    assert await bench.bind(pod, "a")
+    assert bench.used() == {"a": 5, "b": 0}
+    bench.watch()
+    held = bench.ledger.booking("uid-p")
+    assert held is not None
+    assert held.assumed_at is None
+    assert bench.used() == {"a": 5, "b": 0}
 
 
-def test_bound_and_confirmed() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.OK)
-        pod = bench.create("p")
-        assert await bench.bind(pod, "a")
-        assert bench.used() == {"a": 5, "b": 0}
-        bench.watch()
-        held = bench.ledger.booking("uid-p")
-        assert held is not None
-        assert held.assumed_at is None
-        assert bench.used() == {"a": 5, "b": 0}
-
-    run(scenario())
-
-
+@pytest.mark.anyio
 @pytest.mark.parametrize("fate", [Fate.LOST_EXECUTED, Fate.FAILED])
-def test_answer_lost_but_executed_is_a_success(fate: Fate) -> None:
-    async def scenario() -> None:
-        bench = Bench(fate)
-        assert await bench.bind(bench.create("p"), "a")
-        assert bench.used() == {"a": 5, "b": 0}
-
-    run(scenario())
+async def test_answer_lost_but_executed_is_a_success(fate: Fate) -> None:
+    bench = Bench(fate)
+    assert await bench.bind(bench.create("p"), "a")
+    assert bench.used() == {"a": 5, "b": 0}
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.UNREACHABLE])
-def test_a_certain_failure_frees_the_cards_at_once(fate: Fate) -> None:
-    async def scenario() -> None:
-        bench = Bench(fate)
-        assert not await bench.bind(bench.create("p"), "a")
-        assert bench.used() == {"a": 0, "b": 0}
-
-    run(scenario())
+async def test_a_certain_failure_frees_the_cards_at_once(fate: Fate) -> None:
+    bench = Bench(fate)
+    assert not await bench.bind(bench.create("p"), "a")
+    assert bench.used() == {"a": 0, "b": 0}
 
 
-def test_a_lost_binding_is_made_impossible_at_once() -> None:
+@pytest.mark.anyio
+async def test_a_lost_binding_is_made_impossible_at_once() -> None:
     """One write to the pod tells that it is unbound and moves its version on: what is on its way is for no version."""
 
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_LATE, Fate.OK)
-        assert not await bench.bind(bench.create("p", 15), "a")
-        assert bench.used() == {"a": 0, "b": 0}
-        assert await bench.bind(bench.create("q", 15), "a")
-        bench.cluster.execute_late()
-        assert bench.cluster.pods["default", "p"].spec.node_name == ""
-
-    run(scenario())
+    bench = Bench(Fate.LOST_LATE, Fate.OK)
+    assert not await bench.bind(bench.create("p", 15), "a")
+    assert bench.used() == {"a": 0, "b": 0}
+    assert await bench.bind(bench.create("q", 15), "a")
+    bench.cluster.execute_late()
+    assert bench.cluster.pods["default", "p"].spec.node_name == ""
 
 
-def test_an_unknown_outcome_keeps_the_cards_for_as_long_as_nobody_can_write_to_the_pod() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_LATE)
-        bench.cluster.writable = False
-        assert not await bench.bind(bench.create("p"), "a")
-        bench.watch()  # shows the pod unbound: that may be old news
-        for _ in range(3):
-            await bench.binder.resolve_unconfirmed()
-            assert bench.used() == {"a": 5, "b": 0}
-            bench.now += ANSWER_LOST_FOR_GOOD_S + 1
-        assert not await bench.binder.conclude()
-        bench.cluster.writable = True
-        await bench.binder.resolve_unconfirmed()
-        bench.cluster.execute_late()
-        assert bench.used() == {"a": 0, "b": 0}
-        assert bench.cluster.pods["default", "p"].spec.node_name == ""
-        assert await bench.binder.conclude()
-
-    run(scenario())
-
-
-def test_where_writing_is_forbidden_the_api_server_is_given_its_time() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_NEVER)
-        bench.cluster.forbidden = True
-        assert not await bench.bind(bench.create("p"), "a")
+@pytest.mark.anyio
+async def test_an_unknown_outcome_keeps_the_cards_for_as_long_as_nobody_can_write_to_the_pod() -> None:
+    bench = Bench(Fate.LOST_LATE)
+    bench.cluster.writable = False
+    assert not await bench.bind(bench.create("p"), "a")
+    bench.watch()  # shows the pod unbound: that may be old news
+    for _ in range(3):
         await bench.binder.resolve_unconfirmed()
         assert bench.used() == {"a": 5, "b": 0}
         bench.now += ANSWER_LOST_FOR_GOOD_S + 1
-        await bench.binder.resolve_unconfirmed()
-        assert bench.used() == {"a": 0, "b": 0}
-
-    run(scenario())
-
-
-def test_where_writing_is_forbidden_the_write_of_somebody_else_will_do() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_LATE)
-        bench.cluster.forbidden = True
-        assert not await bench.bind(bench.create("p"), "a")
-        bench.cluster.touch(bench.cluster.pods["default", "p"])  # as kube-scheduler writes why it failed
-        await bench.binder.resolve_unconfirmed()
-        bench.cluster.execute_late()
-        assert bench.used() == {"a": 0, "b": 0}
-        assert bench.cluster.pods["default", "p"].spec.node_name == ""
-
-    run(scenario())
+    assert not await bench.binder.conclude()
+    bench.cluster.writable = True
+    await bench.binder.resolve_unconfirmed()
+    bench.cluster.execute_late()
+    assert bench.used() == {"a": 0, "b": 0}
+    assert bench.cluster.pods["default", "p"].spec.node_name == ""
+    assert await bench.binder.conclude()
 
 
-def test_while_unsettled_the_pod_keeps_its_cards_and_is_bound_once() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_LATE, Fate.OK)
-        pod = bench.create("p")
-        bench.cluster.writable = False
-        assert not await bench.bind(pod, "a")
-        assert not await bench.bind(pod, "b")
-        bench.cluster.execute_late()
-        bench.cluster.writable = True
-        assert await bench.bind(pod, "a")  # our own earlier Binding is a success
-        assert bench.used() == {"a": 5, "b": 0}
-        assert len(bench.cluster.sent) == 1
-
-    run(scenario())
+@pytest.mark.anyio
+async def test_where_writing_is_forbidden_the_api_server_is_given_its_time() -> None:
+    bench = Bench(Fate.LOST_NEVER)
+    bench.cluster.forbidden = True
+    assert not await bench.bind(bench.create("p"), "a")
+    await bench.binder.resolve_unconfirmed()
+    assert bench.used() == {"a": 5, "b": 0}
+    bench.now += ANSWER_LOST_FOR_GOOD_S + 1
+    await bench.binder.resolve_unconfirmed()
+    assert bench.used() == {"a": 0, "b": 0}
 
 
-def test_a_stale_view_of_the_pod_costs_one_more_try() -> None:
+@pytest.mark.anyio
+async def test_where_writing_is_forbidden_the_write_of_somebody_else_will_do() -> None:
+    bench = Bench(Fate.LOST_LATE)
+    bench.cluster.forbidden = True
+    assert not await bench.bind(bench.create("p"), "a")
+    bench.cluster.touch(bench.cluster.pods["default", "p"])  # as kube-scheduler writes why it failed
+    await bench.binder.resolve_unconfirmed()
+    bench.cluster.execute_late()
+    assert bench.used() == {"a": 0, "b": 0}
+    assert bench.cluster.pods["default", "p"].spec.node_name == ""
+
+
+@pytest.mark.anyio
+async def test_while_unsettled_the_pod_keeps_its_cards_and_is_bound_once() -> None:
+    bench = Bench(Fate.LOST_LATE, Fate.OK)
+    pod = bench.create("p")
+    bench.cluster.writable = False
+    assert not await bench.bind(pod, "a")
+    assert not await bench.bind(pod, "b")
+    bench.cluster.execute_late()
+    bench.cluster.writable = True
+    assert await bench.bind(pod, "a")  # our own earlier Binding is a success
+    assert bench.used() == {"a": 5, "b": 0}
+    assert len(bench.cluster.sent) == 1
+
+
+@pytest.mark.anyio
+async def test_a_stale_view_of_the_pod_costs_one_more_try() -> None:
     """kube-scheduler may have asked about a version of the pod that is not the latest."""
 
-    async def scenario() -> None:
-        bench = Bench(Fate.OK, Fate.OK)
-        pod = bench.create("p")
-        bench.cluster.touch(bench.cluster.pods["default", "p"])
-        assert await bench.bind(pod, "a")
-        assert [each.metadata.resource_version for each in bench.cluster.sent] == ["101", "102"]
-        assert bench.used() == {"a": 5, "b": 0}
-
-    run(scenario())
+    bench = Bench(Fate.OK, Fate.OK)
+    pod = bench.create("p")
+    bench.cluster.touch(bench.cluster.pods["default", "p"])
+    assert await bench.bind(pod, "a")
+    assert [each.metadata.resource_version for each in bench.cluster.sent] == ["101", "102"]
+    assert bench.used() == {"a": 5, "b": 0}
 
 
-def test_a_pod_that_is_written_to_all_the_time_is_tried_a_few_times_only() -> None:
-    async def scenario() -> None:
-        bench = Bench(*[Fate.OK] * 50)
-        pod = bench.create("p")
-        read = bench.cluster.pod
+@pytest.mark.anyio
+async def test_a_pod_that_is_written_to_all_the_time_is_tried_a_few_times_only() -> None:
+    bench = Bench(*[Fate.OK] * 50)
+    pod = bench.create("p")
+    read = bench.cluster.pod
 
-        async def busy(namespace: str, name: str) -> Pod | None:
-            found = await read(namespace, name)
-            bench.cluster.touch(bench.cluster.pods[namespace, name])
-            return found
+    async def busy(namespace: str, name: str) -> Pod | None:
+        found = await read(namespace, name)
+        bench.cluster.touch(bench.cluster.pods[namespace, name])
+        return found
 
-        bench.cluster.pod = busy  # type: ignore[method-assign]
-        bench.cluster.touch(bench.cluster.pods["default", "p"])
-        assert not await bench.bind(pod, "a")
-        assert len(bench.cluster.sent) < 10
-        assert bench.used() == {"a": 0, "b": 0}
-
-    run(scenario())
+    bench.cluster.pod = busy  # type: ignore[method-assign]
+    bench.cluster.touch(bench.cluster.pods["default", "p"])
+    assert not await bench.bind(pod, "a")
+    assert len(bench.cluster.sent) < 10
+    assert bench.used() == {"a": 0, "b": 0}
 
 
-def test_a_recreated_name_is_another_pod() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_NEVER, Fate.OK)
-        assert not await bench.bind(bench.create("p", uid="old"), "a")
-        fresh = bench.create("p", uid="new")
-        bench.ledger.apply(PodDeleted("old"))
-        assert await bench.bind(fresh, "a")
-        assert bench.used() == {"a": 5, "b": 0}
-
-    run(scenario())
+@pytest.mark.anyio
+async def test_a_recreated_name_is_another_pod() -> None:
+    bench = Bench(Fate.LOST_NEVER, Fate.OK)
+    assert not await bench.bind(bench.create("p", uid="old"), "a")
+    fresh = bench.create("p", uid="new")
+    bench.ledger.apply(PodDeleted("old"))
+    assert await bench.bind(fresh, "a")
+    assert bench.used() == {"a": 5, "b": 0}
 
 
-def test_two_binds_of_one_pod_at_once_are_one() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.OK, Fate.OK)
-        pod = bench.create("p")
-        assert [*await asyncio.gather(bench.bind(pod, "a"), bench.bind(pod, "a"))] == [True, True]
-        assert bench.used() == {"a": 5, "b": 0}
-
-    run(scenario())
+@pytest.mark.anyio
+async def test_two_binds_of_one_pod_at_once_are_one() -> None:
+    bench = Bench(Fate.OK, Fate.OK)
+    pod = bench.create("p")
+    assert [*await asyncio.gather(bench.bind(pod, "a"), bench.bind(pod, "a"))] == [True, True]
+    assert bench.used() == {"a": 5, "b": 0}
 
 
-def test_a_caller_that_goes_away_stops_nothing() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.OK)
-        task = asyncio.create_task(bench.bind(bench.create("p"), "a"))
-        await asyncio.sleep(0)
-        task.cancel()
-        await bench.binder.conclude()
-        assert bench.cluster.pods["default", "p"].spec.node_name == "a"
-
-    run(scenario())
+@pytest.mark.anyio
+async def test_a_caller_that_goes_away_stops_nothing() -> None:
+    bench = Bench(Fate.OK)
+    task = asyncio.create_task(bench.bind(bench.create("p"), "a"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await bench.binder.conclude()
+    assert bench.cluster.pods["default", "p"].spec.node_name == "a"
 
 
-def test_binds_that_race_for_the_last_room_do_not_both_get_it() -> None:
-    async def scenario() -> None:
-        bench = Bench(*[Fate.OK] * 3)
-        pods = [bench.create(f"p{i}", 15) for i in range(3)]  # two cards of 15
-        assert sorted(await asyncio.gather(*(bench.bind(pod, "a") for pod in pods))) == [False, True, True]
-        assert bench.used() == {"a": 30, "b": 0}
-
-    run(scenario())
+@pytest.mark.anyio
+async def test_binds_that_race_for_the_last_room_do_not_both_get_it() -> None:
+    bench = Bench(*[Fate.OK] * 3)
+    pods = [bench.create(f"p{i}", 15) for i in range(3)]  # two cards of 15
+    assert sorted(await asyncio.gather(*(bench.bind(pod, "a") for pod in pods))) == [False, True, True]
+    assert bench.used() == {"a": 30, "b": 0}
 
 
 _steps = st.lists(
@@ -266,45 +234,45 @@ _steps = st.lists(
 )
 
 
+@pytest.mark.anyio
 @settings(max_examples=300, deadline=None)
 @given(_steps, st.lists(st.sampled_from(list(Fate)), min_size=60, max_size=60))
-def test_whatever_goes_wrong_the_ledger_ends_equal_to_the_pods(steps: list[tuple[str, int]], fates: list[Fate]) -> None:
-    async def scenario() -> None:
-        script = iter([*fates, *[Fate.OK] * 200])
-        bench = Bench(next_fate=lambda: next(script))
-        pods = [bench.create(f"p{i}", 4 + i) for i in range(8)]
-        for step, number in steps:
-            key = ("default", f"p{number}")
-            if step == "bind":
-                await bench.bind(copy.deepcopy(pods[number]), "ab"[number % 2])
-            elif step == "watch":
-                bench.watch()
-            elif step == "settle":
-                await bench.binder.resolve_unconfirmed()
-            elif step == "late":
-                bench.cluster.execute_late()
-            elif step == "delete" and key in bench.cluster.pods:
-                del bench.cluster.pods[key]
-                bench.ledger.apply(PodDeleted(f"uid-p{number}"))
-            elif step == "blind":
-                bench.cluster.readable = not bench.cluster.readable
-            elif step == "mute":
-                bench.cluster.writable = not bench.cluster.writable
-            elif step == "forbid":
-                bench.cluster.forbidden = not bench.cluster.forbidden
-            elif step == "wait":
-                bench.cluster.execute_late()  # the API server's own time-out is shorter than ours
-                bench.now += ANSWER_LOST_FOR_GOOD_S / 2
-            _never_over_allocated(bench)
-        bench.cluster.readable = bench.cluster.writable = True
-        bench.cluster.execute_late()
-        bench.now += ANSWER_LOST_FOR_GOOD_S + 1
-        bench.watch()
-        await bench.binder.resolve_unconfirmed()
+async def test_whatever_goes_wrong_the_ledger_ends_equal_to_the_pods(
+    steps: list[tuple[str, int]], fates: list[Fate]
+) -> None:
+    script = iter([*fates, *[Fate.OK] * 200])
+    bench = Bench(next_fate=lambda: next(script))
+    pods = [bench.create(f"p{i}", 4 + i) for i in range(8)]
+    for step, number in steps:
+        key = ("default", f"p{number}")
+        if step == "bind":
+            await bench.bind(copy.deepcopy(pods[number]), "ab"[number % 2])
+        elif step == "watch":
+            bench.watch()
+        elif step == "settle":
+            await bench.binder.resolve_unconfirmed()
+        elif step == "late":
+            bench.cluster.execute_late()
+        elif step == "delete" and key in bench.cluster.pods:
+            del bench.cluster.pods[key]
+            bench.ledger.apply(PodDeleted(f"uid-p{number}"))
+        elif step == "blind":
+            bench.cluster.readable = not bench.cluster.readable
+        elif step == "mute":
+            bench.cluster.writable = not bench.cluster.writable
+        elif step == "forbid":
+            bench.cluster.forbidden = not bench.cluster.forbidden
+        elif step == "wait":
+            bench.cluster.execute_late()  # the API server's own time-out is shorter than ours
+            bench.now += ANSWER_LOST_FOR_GOOD_S / 2
         _never_over_allocated(bench)
-        assert _holdings(bench.ledger) == _holdings(_rebuilt(bench))
-
-    run(scenario())
+    bench.cluster.readable = bench.cluster.writable = True
+    bench.cluster.execute_late()
+    bench.now += ANSWER_LOST_FOR_GOOD_S + 1
+    bench.watch()
+    await bench.binder.resolve_unconfirmed()
+    _never_over_allocated(bench)
+    assert _holdings(bench.ledger) == _holdings(_rebuilt(bench))
 
 
 def _never_over_allocated(bench: Bench) -> None:
@@ -340,39 +308,35 @@ def overtaken(bench: Bench, meanwhile: Callable[[Pod], None]) -> None:
     bench.cluster.fence = delayed(bench.cluster.fence)  # type: ignore[method-assign,assignment]
 
 
-def test_a_pod_that_is_deleted_while_it_is_read_holds_nothing() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_EXECUTED)
+@pytest.mark.anyio
+async def test_a_pod_that_is_deleted_while_it_is_read_holds_nothing() -> None:
+    bench = Bench(Fate.LOST_EXECUTED)
 
-        def deleted(pod: Pod) -> None:
-            del bench.cluster.pods[pod.metadata.namespace, pod.metadata.name]
-            bench.ledger.apply(PodDeleted(pod.metadata.uid))
+    def deleted(pod: Pod) -> None:
+        del bench.cluster.pods[pod.metadata.namespace, pod.metadata.name]
+        bench.ledger.apply(PodDeleted(pod.metadata.uid))
 
-        overtaken(bench, deleted)
-        await bench.bind(bench.create("p"), "a")
-        bench.now += 1000
-        await bench.binder.resolve_unconfirmed()
-        assert bench.used() == {"a": 0, "b": 0}
-
-    run(scenario())
+    overtaken(bench, deleted)
+    await bench.bind(bench.create("p"), "a")
+    bench.now += 1000
+    await bench.binder.resolve_unconfirmed()
+    assert bench.used() == {"a": 0, "b": 0}
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("B1")
-def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
+async def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
     """The kubelet gave the other card; who comes next does not get it too."""
 
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_EXECUTED, Fate.OK)
+    bench = Bench(Fate.LOST_EXECUTED, Fate.OK)
 
-        def corrected(pod: Pod) -> None:
-            other = (Chosen(Card(1, "GPU-a-1", 15360, "T4"), 15),)
-            pod.metadata.annotations |= binding_annotations(allocate(request_of(pod), other, "share", 1), other)
-            bench.ledger.apply(PodApplied(copy.deepcopy(pod)))
+    def corrected(pod: Pod) -> None:
+        other = (Chosen(Card(1, "GPU-a-1", 15360, "T4"), 15),)
+        pod.metadata.annotations |= binding_annotations(allocate(request_of(pod), other, "share", 1), other)
+        bench.ledger.apply(PodApplied(copy.deepcopy(pod)))
 
-        overtaken(bench, corrected)
-        for name in ("p", "q"):
-            assert await bench.bind(bench.create(name, 15), "a")
-        held = [decode_allocation(p.metadata.annotations[ALLOCATION_ANNOTATION]) for p in bench.cluster.pods.values()]
-        assert [[share.uuid for share in each.cards] for each in held] == [["GPU-a-1"], ["GPU-a-0"]]
-
-    run(scenario())
+    overtaken(bench, corrected)
+    for name in ("p", "q"):
+        assert await bench.bind(bench.create(name, 15), "a")
+    held = [decode_allocation(p.metadata.annotations[ALLOCATION_ANNOTATION]) for p in bench.cluster.pods.values()]
+    assert [[share.uuid for share in each.cards] for each in held] == [["GPU-a-1"], ["GPU-a-0"]]

@@ -1,6 +1,5 @@
 """Evictions that violate a PodDisruptionBudget are counted as kube-scheduler counts them."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -110,8 +109,9 @@ def test_only_pods_that_hold_gpus_are_remembered() -> None:
     assert len(budgets) == 1
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("B5")
-def test_what_preempt_adds_counts_b5() -> None:
+async def test_what_preempt_adds_counts_b5() -> None:
     """kube-scheduler proposes a pod on one card; the extender adds one on the other, whose budget is used up."""
     ledger = ledger_of(gpu_node("a"))
     for i in range(4):
@@ -126,8 +126,8 @@ def test_what_preempt_adds_counts_b5() -> None:
     )
     proposed = MetaVictims(pods=[MetaPod(uid="uid-p0")], num_pdb_violations=0)
     asking = gpu_pod("urgent", 15, priority=10)
-    answer = asyncio.run(
-        verbs.preempt(ExtenderPreemptionArgs(pod=asking, node_name_to_meta_victims={"a": proposed}))
+    answer = (
+        await verbs.preempt(ExtenderPreemptionArgs(pod=asking, node_name_to_meta_victims={"a": proposed}))
     ).node_name_to_meta_victims["a"]
     assert [pod.uid for pod in answer.pods or []] == uids(0, 1)
     assert answer.num_pdb_violations == 1

@@ -30,11 +30,12 @@ def member(name: str, labels: dict[str, str], annotations: dict[str, str] | None
     return msgspec.structs.replace(asking, metadata=msgspec.structs.replace(asking.metadata, labels=labels))
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     "labels", [{GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"}, {POD_GROUP_LABEL: "g"}], ids=["labels", "PodGroup"]
 )
 @pytest.mark.parametrize("hold", [None, "", "{", '{"version":1}'])
-def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, str], hold: str | None) -> None:
+async def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, str], hold: str | None) -> None:
     configuration = Configuration(admission=Admission(gangs=True))
     ledger = ledger_of(*(gpu_node(name, mode="cgpu") for name in NODES), configuration=configuration)
     asking = member("p", labels, {HOLD_ANNOTATION: hold} if hold is not None else None)
@@ -51,12 +52,12 @@ def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, str], ho
     assert found.failed_and_unresolvable_nodes == dict.fromkeys(NODES, "gang g: no place is kept for the pod yet")
 
     args = ExtenderBindingArgs(pod_name="p", pod_namespace="default", pod_uid="p", node="a")
-    assert "no place is kept" in asyncio.run(verbs.bind(args)).error
+    assert "no place is kept" in (await verbs.bind(args)).error
     assert ledger.booking("p") is None
 
     offered = {"a": MetaVictims(pods=[], num_pdb_violations=0)}
     preempting = ExtenderPreemptionArgs(pod=asking, node_name_to_meta_victims=offered)
-    assert asyncio.run(verbs.preempt(preempting)).node_name_to_meta_victims == {}
+    assert (await verbs.preempt(preempting)).node_name_to_meta_victims == {}
 
 
 # -- a plan begins with its first pod
@@ -104,76 +105,64 @@ class Bench:
         return self.cluster.pods["default", name].spec.node_name
 
 
-def test_a_pod_that_comes_before_the_first_one_of_its_plan_waits_for_it() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        second = asyncio.create_task(bench.bind("p2"))
-        await asyncio.sleep(0.05)
-        assert not second.done()
-        assert await bench.bind("p1") == ""
-        assert await second == ""
-        assert bench.node_of("p1") == bench.node_of("p2") == "a"
-
-    asyncio.run(scenario())
+@pytest.mark.anyio
+async def test_a_pod_that_comes_before_the_first_one_of_its_plan_waits_for_it() -> None:
+    bench = Bench()
+    second = asyncio.create_task(bench.bind("p2"))
+    await asyncio.sleep(0.05)
+    assert not second.done()
+    assert await bench.bind("p1") == ""
+    assert await second == ""
+    assert bench.node_of("p1") == bench.node_of("p2") == "a"
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.UNREACHABLE, Fate.LOST_NEVER])
-def test_nobody_follows_a_first_pod_that_was_not_bound(fate: Fate) -> None:
-    async def scenario() -> None:
-        bench = Bench(fate)
-        found = await asyncio.gather(bench.bind("p1"), bench.bind("p2"))
-        assert found[0]
-        assert found[1] == "node a: pod default/p1 of its gang is bound first, and is not yet"
-        assert not bench.node_of("p2")
-
-    asyncio.run(scenario())
+async def test_nobody_follows_a_first_pod_that_was_not_bound(fate: Fate) -> None:
+    bench = Bench(fate)
+    found = await asyncio.gather(bench.bind("p1"), bench.bind("p2"))
+    assert found[0]
+    assert found[1] == "node a: pod default/p1 of its gang is bound first, and is not yet"
+    assert not bench.node_of("p2")
 
 
-def test_a_first_pod_that_was_bound_although_the_answer_was_lost_is_followed() -> None:
-    async def scenario() -> None:
-        bench = Bench(Fate.LOST_EXECUTED)
-        assert [*await asyncio.gather(bench.bind("p1"), bench.bind("p2"))] == ["", ""]
-
-    asyncio.run(scenario())
+@pytest.mark.anyio
+async def test_a_first_pod_that_was_bound_although_the_answer_was_lost_is_followed() -> None:
+    bench = Bench(Fate.LOST_EXECUTED)
+    assert [*await asyncio.gather(bench.bind("p1"), bench.bind("p2"))] == ["", ""]
 
 
-def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now() -> None:
+@pytest.mark.anyio
+async def test_a_binding_is_not_executed_on_a_pod_that_has_another_place_by_now() -> None:
     """The controller has given the places anew, and the extender has not heard of it."""
 
-    async def scenario() -> None:
-        bench = Bench()
-        bench.place("p1", "g/2")
-        assert await bench.bind("p1") == "pod default/p1 has no place in plan g/1 of its gang any more"
-        assert not bench.node_of("p1")
-        held = bench.ledger.booking("p1")
-        assert held is not None
-        assert held.reserved
-        bench.place("p2", "g/2")
-        bench.hear()
-        assert await bench.bind("p1") == ""
-        assert bench.cluster.pods["default", "p1"].metadata.resource_version != held.version
-
-    asyncio.run(scenario())
+    bench = Bench()
+    bench.place("p1", "g/2")
+    assert await bench.bind("p1") == "pod default/p1 has no place in plan g/1 of its gang any more"
+    assert not bench.node_of("p1")
+    held = bench.ledger.booking("p1")
+    assert held is not None
+    assert held.reserved
+    bench.place("p2", "g/2")
+    bench.hear()
+    assert await bench.bind("p1") == ""
+    assert bench.cluster.pods["default", "p1"].metadata.resource_version != held.version
 
 
-def test_a_binding_is_sent_again_where_others_wrote_to_the_pod_and_left_it_its_place() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        bench.cluster.touch(bench.pods["p1"])
-        assert await bench.bind("p1") == ""
-        first, again = bench.cluster.sent
-        assert first.metadata.resource_version != again.metadata.resource_version
-
-    asyncio.run(scenario())
+@pytest.mark.anyio
+async def test_a_binding_is_sent_again_where_others_wrote_to_the_pod_and_left_it_its_place() -> None:
+    bench = Bench()
+    bench.cluster.touch(bench.pods["p1"])
+    assert await bench.bind("p1") == ""
+    first, again = bench.cluster.sent
+    assert first.metadata.resource_version != again.metadata.resource_version
 
 
-def test_a_gang_whose_first_pod_is_deleted_waits_for_another_plan() -> None:
-    async def scenario() -> None:
-        bench = Bench()
-        bench.ledger.apply(PodDeleted("p1"))
-        assert "1 of the 2 places" in await bench.bind("p2")
-
-    asyncio.run(scenario())
+@pytest.mark.anyio
+async def test_a_gang_whose_first_pod_is_deleted_waits_for_another_plan() -> None:
+    bench = Bench()
+    bench.ledger.apply(PodDeleted("p1"))
+    assert "1 of the 2 places" in await bench.bind("p2")
 
 
 def test_the_wait_for_the_first_pod_is_shorter_than_that_of_kube_scheduler_for_an_answer() -> None:

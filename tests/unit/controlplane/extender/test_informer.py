@@ -33,9 +33,10 @@ def state(ledger: Ledger) -> object:
 NUMBERS = st.sets(st.integers(0, 30))
 
 
+@pytest.mark.anyio
 @settings(max_examples=100, deadline=None)
 @given(NUMBERS, NUMBERS, NUMBERS, st.sets(st.integers(0, 3)))
-def test_piece_by_piece_is_the_same_as_at_once(
+async def test_piece_by_piece_is_the_same_as_at_once(
     before: set[int], after: set[int], unreadable: set[int], nodes: set[int]
 ) -> None:
     def fed() -> tuple[Informer, Ledger]:
@@ -51,15 +52,13 @@ def test_piece_by_piece_is_the_same_as_at_once(
     other.nodes(copy.deepcopy(listed_nodes))
     other.pods(copy.deepcopy(listed))
 
-    async def main() -> None:
-        await feed.listed_nodes(listed_nodes)
-        await feed.listed_pods(listed)
-
-    asyncio.run(main())
+    await feed.listed_nodes(listed_nodes)
+    await feed.listed_pods(listed)
     assert state(slowly) == state(at_once)
 
 
-def test_others_get_their_turn_between_pieces() -> None:
+@pytest.mark.anyio
+async def test_others_get_their_turn_between_pieces() -> None:
     ledger = ledger_of(*(gpu_node(f"n{i}") for i in range(3)))
     feed, turns = Informer(ledger, lambda _: None), 0
 
@@ -69,25 +68,23 @@ def test_others_get_their_turn_between_pieces() -> None:
             turns += 1
             await asyncio.sleep(0)
 
-    async def main() -> None:
-        task = asyncio.create_task(other())
-        await feed.listed_nodes(Replaced([gpu_node(f"n{i}") for i in range(1000)], []))
-        at_nodes = turns
-        await feed.listed_pods(Replaced([held(i) for i in range(5000)], []))
-        task.cancel()
-        assert at_nodes >= 5
-        assert turns - at_nodes >= 25
-        assert sum(1 for _ in ledger.bookings()) == 5000
-
-    asyncio.run(main())
+    task = asyncio.create_task(other())
+    await feed.listed_nodes(Replaced([gpu_node(f"n{i}") for i in range(1000)], []))
+    at_nodes = turns
+    await feed.listed_pods(Replaced([held(i) for i in range(5000)], []))
+    task.cancel()
+    assert at_nodes >= 5
+    assert turns - at_nodes >= 25
+    assert sum(1 for _ in ledger.bookings()) == 5000
 
 
-def test_cards_that_became_free_by_a_list_wake_whoever_was_refused() -> None:
+@pytest.mark.anyio
+async def test_cards_that_became_free_by_a_list_wake_whoever_was_refused() -> None:
     freed = list[str]()
     feed = Informer(ledger_of(gpu_node("n0")), freed.append)
     feed.pods(Replaced([held(0)], []))
     freed.clear()
-    asyncio.run(feed.listed_pods(Replaced([], [])))
+    await feed.listed_pods(Replaced([], []))
     assert freed == ["n0"]
-    asyncio.run(feed.listed_pods(Replaced([], [])))
+    await feed.listed_pods(Replaced([], []))
     assert freed == ["n0"], "nothing has changed"

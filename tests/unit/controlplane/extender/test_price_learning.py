@@ -28,32 +28,31 @@ async def market_after(engine: PlacementEngine, before: PackingState | None) -> 
         return engine.packing_state
 
 
-def test_prices_follow_the_pods_that_come() -> None:
-    async def main() -> None:
-        ledger = Ledger(Configuration(placement="packing"))
-        ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
-        engine = PlacementEngine(ledger)
-        request = parse_request(pod("p", mem=5), 1024)
-        assert request is not None
-        assert engine.demand is not None
-        engine.rank(request, ["n"])
-        before = engine.packing_state
-        task = asyncio.create_task(PriceLearning(engine, look_every=0.01).run())
-        for i in range(FIRST_DUE):
-            asking = pod(f"p{i}", mem=5)
-            engine.demand.observe(asking, parse_request(asking, 1024))
-        learnt = await market_after(engine, before)
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-        assert before is not None
-        # thirds are what is asked for now: a third of a card is worth a third
-        assert abs(learnt.value[334] - 1 / 3) < abs(before.value[334] - 1 / 3)
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_prices_follow_the_pods_that_come() -> None:
+    ledger = Ledger(Configuration(placement="packing"))
+    ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
+    engine = PlacementEngine(ledger)
+    request = parse_request(pod("p", mem=5), 1024)
+    assert request is not None
+    assert engine.demand is not None
+    engine.rank(request, ["n"])
+    before = engine.packing_state
+    task = asyncio.create_task(PriceLearning(engine, look_every=0.01).run())
+    for i in range(FIRST_DUE):
+        asking = pod(f"p{i}", mem=5)
+        engine.demand.observe(asking, parse_request(asking, 1024))
+    learnt = await market_after(engine, before)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert before is not None
+    # thirds are what is asked for now: a third of a card is worth a third
+    assert abs(learnt.value[334] - 1 / 3) < abs(before.value[334] - 1 / 3)
 
 
-def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
     """While they are learnt, however long that takes, pods are placed by those of before."""
     begun, learnt = threading.Event(), threading.Event()
 
@@ -62,69 +61,64 @@ def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> None:
         assert learnt.wait(60)
         return prices(demand)
 
-    async def main() -> None:
-        ledger = Ledger(Configuration(placement="packing"))
-        ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
-        engine = PlacementEngine(ledger)
-        assert engine.demand is not None
-        for i in range(FIRST_DUE):
-            asking = pod(f"p{i}", mem=5)
-            engine.demand.observe(asking, parse_request(asking, 1024))
-        request = parse_request(pod("p", mem=5), 1024)
-        assert request is not None
-        monkeypatch.setattr("gputile.controlplane.extender.price_learning.prices", slowly)
-        pricing = PriceLearning(engine, look_every=0.01)
-        with ThreadPoolExecutor(1) as pool:
-            monkeypatch.setattr(pricing, "_workers", lambda: pool)
-            task = asyncio.create_task(pricing.run())
-            try:
-                assert await asyncio.to_thread(begun.wait, 60)
-                before = engine.packing_state
-                assert engine.rank(request, ["n"])
-                assert not learnt.is_set()
-            finally:
-                learnt.set()
-            await market_after(engine, before)
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-    asyncio.run(main())
-
-
-def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule() -> None:
-    """As binpack decides; the prices come, from the pods that hold cards, without a pod that asks."""
-
-    async def main() -> None:
-        nodes = [gpu_node("empty", mode="cgpu"), gpu_node("used", mode="cgpu")]
-        ledger, plain = Ledger(Configuration(placement="packing")), Ledger(Configuration(placement="binpack"))
-        for each in (ledger, plain):
-            for node in nodes:
-                each.apply(NodeApplied(node))
-            for i in range(1200):
-                book(each, f"u{i}", "used", share("GPU-used-0", 1))
-        engine = PlacementEngine(ledger, prices_later=True)
-        request = parse_request(pod("p", mem=5), 1024)
-        assert request is not None
-        names = ["empty", "used"]
-        assert engine.rank(request, names) == PlacementEngine(plain).rank(request, names)
-        assert engine.packing_state is None
-        assert engine.demand is not None
-        engine.demand.observe(pod("p", mem=5), request)
-        pieces = len(list(DemandTracker(ledger, later=True).catch_up()))
-        assert pieces == 3, "500 pods at once"
-        task = asyncio.create_task(PriceLearning(engine, look_every=0.01).run())
-        await market_after(engine, None)
+    ledger = Ledger(Configuration(placement="packing"))
+    ledger.apply(NodeApplied(gpu_node("n", mode="cgpu")))
+    engine = PlacementEngine(ledger)
+    assert engine.demand is not None
+    for i in range(FIRST_DUE):
+        asking = pod(f"p{i}", mem=5)
+        engine.demand.observe(asking, parse_request(asking, 1024))
+    request = parse_request(pod("p", mem=5), 1024)
+    assert request is not None
+    monkeypatch.setattr("gputile.controlplane.extender.price_learning.prices", slowly)
+    pricing = PriceLearning(engine, look_every=0.01)
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(pricing, "_workers", lambda: pool)
+        task = asyncio.create_task(pricing.run())
+        try:
+            assert await asyncio.to_thread(begun.wait, 60)
+            before = engine.packing_state
+            assert engine.rank(request, ["n"])
+            assert not learnt.is_set()
+        finally:
+            learnt.set()
+        await market_after(engine, before)
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        learnt, at_once = engine.demand.demand(), DemandTracker(ledger)
-        at_once.observe(pod("p", mem=5), request)
-        assert sorted(learnt.weight.tolist()) == pytest.approx(
-            sorted(at_once.demand().weight.tolist()), rel=0.1
-        )  # forgotten in another order
 
-    asyncio.run(main())
+
+@pytest.mark.anyio
+async def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule() -> None:
+    """As binpack decides; the prices come, from the pods that hold cards, without a pod that asks."""
+
+    nodes = [gpu_node("empty", mode="cgpu"), gpu_node("used", mode="cgpu")]
+    ledger, plain = Ledger(Configuration(placement="packing")), Ledger(Configuration(placement="binpack"))
+    for each in (ledger, plain):
+        for node in nodes:
+            each.apply(NodeApplied(node))
+        for i in range(1200):
+            book(each, f"u{i}", "used", share("GPU-used-0", 1))
+    engine = PlacementEngine(ledger, prices_later=True)
+    request = parse_request(pod("p", mem=5), 1024)
+    assert request is not None
+    names = ["empty", "used"]
+    assert engine.rank(request, names) == PlacementEngine(plain).rank(request, names)
+    assert engine.packing_state is None
+    assert engine.demand is not None
+    engine.demand.observe(pod("p", mem=5), request)
+    pieces = len(list(DemandTracker(ledger, later=True).catch_up()))
+    assert pieces == 3, "500 pods at once"
+    task = asyncio.create_task(PriceLearning(engine, look_every=0.01).run())
+    await market_after(engine, None)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    learnt, at_once = engine.demand.demand(), DemandTracker(ledger)
+    at_once.observe(pod("p", mem=5), request)
+    assert sorted(learnt.weight.tolist()) == pytest.approx(
+        sorted(at_once.demand().weight.tolist()), rel=0.1
+    )  # forgotten in another order
 
 
 def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
@@ -142,9 +136,7 @@ def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
         assert (here.scores(request.shape) == there.scores(request.shape)).all()
 
 
-def test_nothing_is_learnt_where_nobody_goes_by_prices() -> None:
-    async def main() -> None:
-        async with asyncio.timeout(5):
-            await PriceLearning(PlacementEngine(Ledger(Configuration()))).run()
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_nothing_is_learnt_where_nobody_goes_by_prices() -> None:
+    async with asyncio.timeout(5):
+        await PriceLearning(PlacementEngine(Ledger(Configuration()))).run()
