@@ -51,7 +51,8 @@ def test_a_gateway_that_is_told_to_end_takes_its_agent_along(short: Path) -> Non
         assert not Path(f"/proc/{found[0]}").exists()
 
 
-def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would wait for ever."""
 
     def refuse(claim: NodeLock) -> None:
@@ -59,63 +60,54 @@ def test_what_cannot_be_done_for_an_agent_ends_it(short: Path, monkeypatch: pyte
 
     monkeypatch.setattr(NodeLock, "take", refuse)
 
-    async def main() -> None:
-        async with scene(short, "share") as here:
-            async with asyncio.timeout(60):
-                await here.hung_up()
-
-    asyncio.run(main())
+    async with scene(short, "share") as here:
+        async with asyncio.timeout(60):
+            await here.hung_up()
 
 
-def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
+@pytest.mark.anyio
+async def test_nothing_is_offered_where_no_agent_comes_back_until_one_does(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (relay, gateway):
         monkeypatch.setattr(module, "AWAY_FOR_S", 0.3)
     monkeypatch.setattr(gateway, "LOOK_EVERY_S", 0.05)
 
-    async def main() -> None:
-        async with scene(short, "share") as here:
-            await here.until_offered(GPU_MEMORY, 60)
-            await here.lose_agent()
-            await here.until_offered(GPU_MEMORY, 0)
-            await here.start_agent()
-            await here.until_offered(GPU_MEMORY, 60)
-            here.cluster.create(simple_pod("a", container(mem=4)))
-            await here.until_running(1)
-            await here.until(lambda: here.disagreements() == [])
-
-    asyncio.run(main())
+    async with scene(short, "share") as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        await here.lose_agent()
+        await here.until_offered(GPU_MEMORY, 0)
+        await here.start_agent()
+        await here.until_offered(GPU_MEMORY, 60)
+        here.cluster.create(simple_pod("a", container(mem=4)))
+        await here.until_running(1)
+        await here.until(lambda: here.disagreements() == [])
 
 
-def test_an_agent_that_hangs_is_ended(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.anyio
+async def test_an_agent_that_hangs_is_ended(short: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway, "QUIET_FOR_S", 0.2)
 
-    async def main() -> None:
-        async with scene(short, "share") as here:
-            async with asyncio.timeout(60):
-                await here.hung_up()
-
-    asyncio.run(main())
+    async with scene(short, "share") as here:
+        async with asyncio.timeout(60):
+            await here.hung_up()
 
 
-def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
+@pytest.mark.anyio
+async def test_the_older_gateway_starts_anew_when_the_younger_one_is_gone(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise nobody would serve the node."""
     monkeypatch.setattr(gateway, "ABANDONED_AFTER_S", 0.3)
     monkeypatch.setattr(gateway, "LOOK_EVERY_S", 0.05)
 
-    async def main() -> None:
-        async with scene(short, "share") as here:
-            await here.until_offered(GPU_MEMORY, 60)
-            older = here.running()
-            await here.start_younger_agent()
-            await here.until(here.agent.kubelet.registered.is_set)
-            await here.stop_agent()
-            with pytest.raises(gateway.AbandonedError):
-                async with asyncio.timeout(20):
-                    await older[0]
-            await cancelled(older)
-
-    asyncio.run(main())
+    async with scene(short, "share") as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        older = here.running()
+        await here.start_younger_agent()
+        await here.until(here.agent.kubelet.registered.is_set)
+        await here.stop_agent()
+        with pytest.raises(gateway.AbandonedError):
+            async with asyncio.timeout(20):
+                await older[0]
+        await cancelled(older)

@@ -16,8 +16,9 @@ async def nobody(method: str, resource: str, body: bytes) -> bytes:
     raise AssertionError(f"{method} of {resource}")
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("G1")
-def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_is_served(
+async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_is_served(
     short: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plugin is there meanwhile, and the kubelet is asked again."""
@@ -31,31 +32,28 @@ def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_is_serv
         if len(callers) == 3:
             asked_thrice.set()
 
-    async def main() -> None:
-        directory = short / "dp"
-        directory.mkdir()
-        silent = await asyncio.start_unix_server(mute, directory / KUBELET_SOCKET)
-        registered = asyncio.Event()
-        registrar = Registrar(directory, nobody, changed=lambda: registered.set() if registrar.registered else None)
-        await registrar.offer((GPU_MEMORY,), {GPU_MEMORY: b""})
-        task = asyncio.create_task(registrar.run())
-        try:
-            async with asyncio.timeout(60):
-                await asked_thrice.wait()
-            assert list(directory.glob("gputile-gpu-mem-*.sock"))
-            assert not registered.is_set()
-            silent.close()
-            for writer in callers:
-                writer.close()
-            (directory / KUBELET_SOCKET).unlink(missing_ok=True)
-            kubelet = Kubelet(directory, short / "pr" / "kubelet.sock", lambda uid, phase, reason: None, 1)
-            monkeypatch.setattr(registration, "ANSWER_WITHIN_S", 10.0)  # this one answers, however busy the machine
-            await kubelet.start({})
-            async with asyncio.timeout(60):
-                await registered.wait()
-            await kubelet.kill()
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
+    directory = short / "dp"
+    directory.mkdir()
+    silent = await asyncio.start_unix_server(mute, directory / KUBELET_SOCKET)
+    registered = asyncio.Event()
+    registrar = Registrar(directory, nobody, changed=lambda: registered.set() if registrar.registered else None)
+    await registrar.offer((GPU_MEMORY,), {GPU_MEMORY: b""})
+    task = asyncio.create_task(registrar.run())
+    try:
+        async with asyncio.timeout(60):
+            await asked_thrice.wait()
+        assert list(directory.glob("gputile-gpu-mem-*.sock"))
+        assert not registered.is_set()
+        silent.close()
+        for writer in callers:
+            writer.close()
+        (directory / KUBELET_SOCKET).unlink(missing_ok=True)
+        kubelet = Kubelet(directory, short / "pr" / "kubelet.sock", lambda uid, phase, reason: None, 1)
+        monkeypatch.setattr(registration, "ANSWER_WITHIN_S", 10.0)  # this one answers, however busy the machine
+        await kubelet.start({})
+        async with asyncio.timeout(60):
+            await registered.wait()
+        await kubelet.kill()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -37,31 +37,29 @@ async def some_rounds(here: Scene, count: int = 4) -> None:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("B1")
-def test_at_rest_nothing_is_gone_through_again(short: Path, rounds: list[int]) -> None:
+async def test_at_rest_nothing_is_gone_through_again(short: Path, rounds: list[int]) -> None:
     """But a change of any of the three, the kubelet's list, the pods or what they hold, is seen."""
 
-    async def main() -> None:
-        async with scene(short) as here:
-            await here.until_offered(GPU_MEMORY, 60)
-            here.cluster.create(simple_pod("a", container(mem=2)))
-            here.cluster.create(simple_pod("b", container(mem=3)))
-            await here.until_running(2)
-            await here.until(lambda: rounds[-1:] == [0] and not here.disagreements())
-            here.agent.kubelet.state = msgspec.structs.replace(here.agent.kubelet.state, epoch=0.0)  # long settled
-            await some_rounds(here)
-            at_rest = len(rounds)
-            await some_rounds(here)
-            assert len(rounds) == at_rest
+    async with scene(short) as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        here.cluster.create(simple_pod("a", container(mem=2)))
+        here.cluster.create(simple_pod("b", container(mem=3)))
+        await here.until_running(2)
+        await here.until(lambda: rounds[-1:] == [0] and not here.disagreements())
+        here.agent.kubelet.state = msgspec.structs.replace(here.agent.kubelet.state, epoch=0.0)  # long settled
+        await some_rounds(here)
+        at_rest = len(rounds)
+        await some_rounds(here)
+        assert len(rounds) == at_rest
 
-            pod = here.pod("default/a")
-            here.cluster.status(pod.metadata.uid, "Running", "")
-            await some_rounds(here, 1)
-            assert len(rounds) == at_rest
+        pod = here.pod("default/a")
+        here.cluster.status(pod.metadata.uid, "Running", "")
+        await some_rounds(here, 1)
+        assert len(rounds) == at_rest
 
-            here.kubelet.finish(pod.metadata.uid)
-            await here.until(lambda: len(rounds) > at_rest)
-            here.cluster.delete("default/a")
-            await here.until(lambda: len(here.agent.admission.holdings) == 1)
-
-    asyncio.run(main())
+        here.kubelet.finish(pod.metadata.uid)
+        await here.until(lambda: len(rounds) > at_rest)
+        here.cluster.delete("default/a")
+        await here.until(lambda: len(here.agent.admission.holdings) == 1)

@@ -36,77 +36,71 @@ async def answered(url: str) -> str:
     return await asyncio.to_thread(ask)
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("M1", "U11")
-def test_it_rests_without_a_gpu_and_starts_with_one(short: Path) -> None:
+async def test_it_rests_without_a_gpu_and_starts_with_one(short: Path) -> None:
     """Whatever labels come and go, an agent runs wherever there is a GPU. What the last one said goes."""
 
-    async def main() -> None:
-        (port,) = free_ports(1)
-        url, options = f"http://{LOOPBACK}:{port}", (f"--metrics-port={port}",)
-        async with process_scene(
-            short, {MODE_LABEL: "cgpu"}, [15360], Configuration(), visible=False, options=options
-        ) as here:
-            await here.until(lambda: resting(here))
-            assert here.process is not None
-            pid = here.process.pid
-            await here.until(lambda: accepts(port))
-            assert await answered(f"{url}/readyz") == await answered(f"{url}/healthz")
-            assert "gputile_agent_resting 1" in await answered(f"{url}/metrics")
-            await here.until(lambda: children(pid) == [] or "leaving" not in command(children(pid)[0]))
-            assert status(pid, "VmRSS") < MOST_MIB * 1024
-            assert status(pid, "Threads") == 1
-            before = wakeups(pid)
-            await asyncio.sleep(3)
-            assert wakeups(pid) - before <= 1, "it looks at the machine twice a minute, and does nothing else"
-            assert here.cluster.node.metadata.labels == {MODE_LABEL: "cgpu"}
-            assert here.cluster.node.status.conditions == ()
-            assert list(here.places.device_plugins.glob("gputile-*")) == []
-            with_gpu(here.hardware)
-            await here.until_offered(GPU_MEMORY, 15)
-            assert not resting(here)
-            assert here.process.pid == pid, "the very process that the kubelet started goes on"
-
-    asyncio.run(main())
+    (port,) = free_ports(1)
+    url, options = f"http://{LOOPBACK}:{port}", (f"--metrics-port={port}",)
+    async with process_scene(
+        short, {MODE_LABEL: "cgpu"}, [15360], Configuration(), visible=False, options=options
+    ) as here:
+        await here.until(lambda: resting(here))
+        assert here.process is not None
+        pid = here.process.pid
+        await here.until(lambda: accepts(port))
+        assert await answered(f"{url}/readyz") == await answered(f"{url}/healthz")
+        assert "gputile_agent_resting 1" in await answered(f"{url}/metrics")
+        await here.until(lambda: children(pid) == [] or "leaving" not in command(children(pid)[0]))
+        assert status(pid, "VmRSS") < MOST_MIB * 1024
+        assert status(pid, "Threads") == 1
+        before = wakeups(pid)
+        await asyncio.sleep(3)
+        assert wakeups(pid) - before <= 1, "it looks at the machine twice a minute, and does nothing else"
+        assert here.cluster.node.metadata.labels == {MODE_LABEL: "cgpu"}
+        assert here.cluster.node.status.conditions == ()
+        assert list(here.places.device_plugins.glob("gputile-*")) == []
+        with_gpu(here.hardware)
+        await here.until_offered(GPU_MEMORY, 15)
+        assert not resting(here)
+        assert here.process.pid == pid, "the very process that the kubelet started goes on"
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("U11")
-def test_a_node_whose_gpus_are_gone_is_one_without(short: Path) -> None:
+async def test_a_node_whose_gpus_are_gone_is_one_without(short: Path) -> None:
     """What an agent said of it is removed, what others say stays."""
 
-    async def main() -> None:
-        async with process_scene(short, {MODE_LABEL: "cgpu"}, [15360], Configuration(), seed=3) as here:
-            await here.until_offered(GPU_MEMORY, 15)
-            await here.until(lambda: MODEL_LABEL in here.cluster.node.metadata.labels)
-            assert INVENTORY_ANNOTATION in here.cluster.node.metadata.annotations
-            assert here.cluster.condition(DRIVER_PROBLEM).status == "False"
-            await here.stop_agent()
-            here.hardware.rename(here.hardware.with_suffix(".gone"))
-            await here.start_agent()
-            await here.until(lambda: resting(here))
-            await here.until(lambda: MODEL_LABEL not in here.cluster.node.metadata.labels)
-            assert here.cluster.node.metadata.labels == {MODE_LABEL: "cgpu"}
-            assert INVENTORY_ANNOTATION not in here.cluster.node.metadata.annotations
-            assert here.cluster.node.status.conditions == ()
-
-    asyncio.run(main())
+    async with process_scene(short, {MODE_LABEL: "cgpu"}, [15360], Configuration(), seed=3) as here:
+        await here.until_offered(GPU_MEMORY, 15)
+        await here.until(lambda: MODEL_LABEL in here.cluster.node.metadata.labels)
+        assert INVENTORY_ANNOTATION in here.cluster.node.metadata.annotations
+        assert here.cluster.condition(DRIVER_PROBLEM).status == "False"
+        await here.stop_agent()
+        here.hardware.rename(here.hardware.with_suffix(".gone"))
+        await here.start_agent()
+        await here.until(lambda: resting(here))
+        await here.until(lambda: MODEL_LABEL not in here.cluster.node.metadata.labels)
+        assert here.cluster.node.metadata.labels == {MODE_LABEL: "cgpu"}
+        assert INVENTORY_ANNOTATION not in here.cluster.node.metadata.annotations
+        assert here.cluster.node.status.conditions == ()
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("L1")
-def test_a_card_without_a_driver_is_told(short: Path) -> None:
+async def test_a_card_without_a_driver_is_told(short: Path) -> None:
     """It advertises nothing, and an event states the remedy."""
 
-    async def main() -> None:
-        async with process_scene(short, {}, [], Configuration(), visible=False) as here:
-            await here.until(lambda: resting(here))
-            await here.stop_agent()
-            nvml.FakeMachine(short / "machine", [], init=nvml.DRIVER_NOT_LOADED).write()
-            with_gpu(here.hardware)
-            await here.start_agent()
-            await here.until(lambda: here.cluster.condition(DRIVER_PROBLEM).status == "True")
-            await here.until(lambda: any("driver" in message for _, _, message in here.cluster.events))
-            assert not any(here.kubelet.manager.allocatable().values())
-
-    asyncio.run(main())
+    async with process_scene(short, {}, [], Configuration(), visible=False) as here:
+        await here.until(lambda: resting(here))
+        await here.stop_agent()
+        nvml.FakeMachine(short / "machine", [], init=nvml.DRIVER_NOT_LOADED).write()
+        with_gpu(here.hardware)
+        await here.start_agent()
+        await here.until(lambda: here.cluster.condition(DRIVER_PROBLEM).status == "True")
+        await here.until(lambda: any("driver" in message for _, _, message in here.cluster.events))
+        assert not any(here.kubelet.manager.allocatable().values())
 
 
 def wakeups(pid: int) -> int:

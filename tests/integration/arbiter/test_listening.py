@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.server import Arbiter
@@ -20,34 +22,30 @@ def sockets() -> set[str]:
     return {name for name in found if name.startswith("socket:")}
 
 
-def test_one_socket_for_each_container_and_none_that_stays(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_one_socket_for_each_container_and_none_that_stays(tmp_path: Path) -> None:
     one = Assignment((Allocation(str(tmp_path), (CardClaim(CARD),)),))
 
-    async def main() -> None:
-        arbiter, before = Arbiter(), sockets()
-        await asyncio.gather(arbiter.assign(one), arbiter.listen())
-        assert len(sockets() - before) == 1
-        await asyncio.gather(arbiter.assign(one), arbiter.assign(Assignment()), arbiter.listen())
-        await asyncio.sleep(0.05)
-        assert sockets() <= before
-        assert not (tmp_path / SOCKET).exists()
-        arbiter.close()
-
-    asyncio.run(main())
+    arbiter, before = Arbiter(), sockets()
+    await asyncio.gather(arbiter.assign(one), arbiter.listen())
+    assert len(sockets() - before) == 1
+    await asyncio.gather(arbiter.assign(one), arbiter.assign(Assignment()), arbiter.listen())
+    await asyncio.sleep(0.05)
+    assert sockets() <= before
+    assert not (tmp_path / SOCKET).exists()
+    arbiter.close()
 
 
-def test_a_container_that_goes_while_its_socket_is_made_leaves_none(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_a_container_that_goes_while_its_socket_is_made_leaves_none(tmp_path: Path) -> None:
     allocations = tmp_path / "allocations"
     one = Assignment((Allocation(str(allocations / "a"), (CardClaim(CARD),)),))
 
-    async def main() -> None:
-        arbiter, before = Arbiter(), sockets()
-        await arbiter.assign(one)  # its directory is not there yet
-        (allocations / "a").mkdir(parents=True)
-        await asyncio.gather(arbiter.listen(), arbiter.assign(Assignment()))
-        await asyncio.sleep(0.05)
-        assert sockets() <= before
-        assert list((allocations / "a").iterdir()) == []
-        arbiter.close()
-
-    asyncio.run(main())
+    arbiter, before = Arbiter(), sockets()
+    await arbiter.assign(one)  # its directory is not there yet
+    (allocations / "a").mkdir(parents=True)
+    await asyncio.gather(arbiter.listen(), arbiter.assign(Assignment()))
+    await asyncio.sleep(0.05)
+    assert sockets() <= before
+    assert list((allocations / "a").iterdir()) == []
+    arbiter.close()

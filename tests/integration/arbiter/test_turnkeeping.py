@@ -54,83 +54,77 @@ def answers(path: Path) -> bool:
             return False
 
 
-def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        store, wanted = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ["one"]
-        store.prepare("one")
-        monkeypatch.setattr(arbiter_process, "STOP_WITHIN_S", 60.0)
-        turns = ArbiterProcess(store, lambda beside: shares_of(store, *wanted))
-        path = store.allocations / "one" / SOCKET
-        turns.starting("one")
-        assert (store.allocations / "one" / "share").read_bytes().startswith(b"gputile-share 1\n")
-        turns.refresh()
-        await until(lambda: answers(path))
-        first = turns.pid
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        await until(lambda: turns.pid not in (None, first) and answers(path))
-        store.prepare("two")
-        wanted.append("two")
-        turns.refresh()
-        await until(lambda: answers(store.allocations / "two" / SOCKET))
-        wanted.clear()
-        turns.refresh()
-        await until(lambda: turns.pid is None and not path.exists())
-        await turns.stop()
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, wanted = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ["one"]
+    store.prepare("one")
+    monkeypatch.setattr(arbiter_process, "STOP_WITHIN_S", 60.0)
+    turns = ArbiterProcess(store, lambda beside: shares_of(store, *wanted))
+    path = store.allocations / "one" / SOCKET
+    turns.starting("one")
+    assert (store.allocations / "one" / "share").read_bytes().startswith(b"gputile-share 1\n")
+    turns.refresh()
+    await until(lambda: answers(path))
+    first = turns.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: turns.pid not in (None, first) and answers(path))
+    store.prepare("two")
+    wanted.append("two")
+    turns.refresh()
+    await until(lambda: answers(store.allocations / "two" / SOCKET))
+    wanted.clear()
+    turns.refresh()
+    await until(lambda: turns.pid is None and not path.exists())
+    await turns.stop()
 
 
-def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
-    async def main() -> None:
-        claim = NodeLock(tmp_path / "owner", "b")
-        older, younger = (
-            Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")),
-            Store(tmp_path, claim, UsageFiles(tmp_path / "usage")),
-        )
-        older.prepare("one")
-        former = ArbiterProcess(older, lambda beside: shares_of(older, "one"))
-        latter = ArbiterProcess(younger, lambda beside: shares_of(younger, "one"))
-        path = older.allocations / "one" / SOCKET
-        former.refresh()
-        await until(lambda: answers(path))
-        claim.take()
-        latter.refresh()
-        former.refresh()
-        await until(lambda: former.pid is None and latter.pid is not None and answers(path))
-        await latter.stop()
-        assert not answers(path)
-        await former.stop()
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
+    claim = NodeLock(tmp_path / "owner", "b")
+    older, younger = (
+        Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")),
+        Store(tmp_path, claim, UsageFiles(tmp_path / "usage")),
+    )
+    older.prepare("one")
+    former = ArbiterProcess(older, lambda beside: shares_of(older, "one"))
+    latter = ArbiterProcess(younger, lambda beside: shares_of(younger, "one"))
+    path = older.allocations / "one" / SOCKET
+    former.refresh()
+    await until(lambda: answers(path))
+    claim.take()
+    latter.refresh()
+    former.refresh()
+    await until(lambda: former.pid is None and latter.pid is not None and answers(path))
+    await latter.stop()
+    assert not answers(path)
+    await former.stop()
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("G4")
-def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
+async def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who had how much of a card can be seen, and no counter falls."""
     monkeypatch.setattr(arbiter_process, "REPORT_EVERY_S", 0.05)
     told: list[Mapping[tuple[str, str], int]] = []
 
-    async def main() -> None:
-        store = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
-        store.prepare("one")
-        turns = ArbiterProcess(store, lambda beside: shares_of(store, "one"), told.append)
-        path = store.allocations / "one" / SOCKET
-        turns.refresh()
-        await until(lambda: answers(path))
-        await asyncio.to_thread(use, path)
-        await until(lambda: bool(told) and told[-1].get((str(path.parent), CARD), 0) >= USED_NS)
-        first, before = turns.pid, told[-1][str(path.parent), CARD]
-        assert first is not None
-        os.kill(first, signal.SIGKILL)
-        await until(lambda: turns.pid not in (None, first) and answers(path))
-        await asyncio.to_thread(use, path)
-        await until(lambda: told[-1][str(path.parent), CARD] >= before + USED_NS)
-        await turns.stop()
-
-    asyncio.run(main())
+    store = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
+    store.prepare("one")
+    turns = ArbiterProcess(store, lambda beside: shares_of(store, "one"), told.append)
+    path = store.allocations / "one" / SOCKET
+    turns.refresh()
+    await until(lambda: answers(path))
+    await asyncio.to_thread(use, path)
+    await until(lambda: bool(told) and told[-1].get((str(path.parent), CARD), 0) >= USED_NS)
+    first, before = turns.pid, told[-1][str(path.parent), CARD]
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    await until(lambda: turns.pid not in (None, first) and answers(path))
+    await asyncio.to_thread(use, path)
+    await until(lambda: told[-1][str(path.parent), CARD] >= before + USED_NS)
+    await turns.stop()
     spent = [found.get((str(tmp_path / "allocations" / "one"), CARD), 0) for found in told]
     assert spent == sorted(spent)
 
