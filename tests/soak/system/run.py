@@ -153,7 +153,7 @@ class Run:
             self.findings.violated("no card is over-allocated", text, involved, key=key)
         self.findings.count("looks at all cards")
         now = self.findings.now()
-        for name, gang in self.lives.gangs.items():
+        for name, gang in list(self.lives.gangs.items()):
             if gang.first and not gang.whole and not gang.broken and gang.in_part_for(now) > GANG_WHOLE_WITHIN_S:
                 text = f"{name}: {len(gang.bound)} of {gang.size} pods are bound for {gang.in_part_for(now):.0f} s"
                 self.findings.violated("no gang runs in part", text, sorted(gang.created), key=name)
