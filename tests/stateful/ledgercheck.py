@@ -13,10 +13,7 @@ NODE_ARRAYS = ("serving_mode", "max_pods_per_gpu", "unit", "spread", "grouped")
 
 def image(ledger: Ledger) -> dict[str, Any]:
     """Return all that a ledger holds by names: rows and numbers of trust groups may differ between ledgers."""
-    group_names = {number: name for name, number in ledger._table._groups.items()} | {
-        NO_GROUP: "",
-        MIXED_GROUPS: "several",
-    }
+    group_names = ledger.group_names() | {NO_GROUP: "", MIXED_GROUPS: "several"}
     nodes = {}
     for row, node_info in ledger.nodes():
         cards = len(node_info.inventory.cards)

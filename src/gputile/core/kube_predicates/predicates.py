@@ -7,6 +7,7 @@ since is looked at again: by spec for what concerns a node alone, by pod for wha
 from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -17,10 +18,10 @@ from gputile.core.kube_predicates.pod_requests import PODS, Amounts, insufficien
 
 UNKNOWN_NODE = "node(s) are not known"
 TAINT_WEIGHT, AFFINITY_WEIGHT = 3, 2  # kube-scheduler's default weights of the two score plugins
-_MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 50 MB
+MOST_ANSWERS = 500_000  # reasons of nodes that are kept, over all specs: some 50 MB
 _FEWEST_TEMPLATES, _MOST_TEMPLATES = 16, 256
-_MOST_QUESTIONS = 32
-_MOVES_KEPT = 2048  # so far back is told what has changed; who fell behind further begins anew
+MOST_QUESTIONS = 32
+MOVES_KEPT = 2048  # so far back is told what has changed; who fell behind further begins anew
 _A_STEP = 256  # pods that are counted before others are let in
 
 
@@ -61,6 +62,14 @@ class _Guest(msgspec.Struct, frozen=True, gc=False):
     needs: Amounts
 
 
+class Kept(NamedTuple):
+    """How much is kept to answer sooner: specs, single pods, and changes of who is where."""
+
+    specs: int
+    questions: int
+    moves: int
+
+
 class Predicates:
     """The in-tree scheduler's view of a cluster: place pods in it, and ask where another may go."""
 
@@ -75,6 +84,10 @@ class Predicates:
         self._base = 0
 
     # -- facts
+
+    def kept(self) -> Kept:
+        """Return how much is kept; each has its bound."""
+        return Kept(len(self._templates), len(self._questions), len(self._moves))
 
     def put_node(self, node: Node) -> None:
         """Count a node, in place of the one of its name; pods that were placed on it count there."""
@@ -208,9 +221,9 @@ class Predicates:
 
     def _log(self, name: str, placed: Placed | None, sign: int) -> None:
         self._moves.append((name, placed, sign))
-        if len(self._moves) >= 2 * _MOVES_KEPT:
-            self._base += _MOVES_KEPT
-            del self._moves[:_MOVES_KEPT]
+        if len(self._moves) >= 2 * MOVES_KEPT:
+            self._base += MOVES_KEPT
+            del self._moves[:MOVES_KEPT]
 
     def _template(self, spec: PodSpec) -> _Template:
         """Return what is known of a spec, brought up to date."""
@@ -222,7 +235,7 @@ class Predicates:
             template = self._templates[id(spec)] = _Template(spec, pod_requests(spec), static, {}, now)
             for name in self._loads:
                 self._judge(template, name)
-            most = min(_MOST_TEMPLATES, _MOST_ANSWERS // max(1, len(self._loads)))
+            most = min(_MOST_TEMPLATES, MOST_ANSWERS // max(1, len(self._loads)))
             if len(self._templates) > max(_FEWEST_TEMPLATES, most):
                 self._templates.popitem(last=False)
         elif template.position != now:
@@ -277,7 +290,7 @@ class Predicates:
                 for check in checks:
                     check.count(Placed(guest.pod, load.node), 1)
         self._questions[id(pod)] = _Question(pod, checks, position)
-        if len(self._questions) > _MOST_QUESTIONS:
+        if len(self._questions) > MOST_QUESTIONS:
             self._questions.popitem(last=False)
 
 

@@ -247,6 +247,10 @@ class Ledger:
 
     # -- questions
 
+    def group_names(self) -> dict[int, str]:
+        """Return the trust group that each number stands for, of those that are in use or have been lately."""
+        return self._table.group_names()
+
     def group_number(self, name: str) -> int:
         """Return the number of a trust group in ``node_arrays.group``; 0 for one that holds nothing yet."""
         return self._table.group_number(name)

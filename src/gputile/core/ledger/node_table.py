@@ -140,6 +140,10 @@ class NodeTable:
         """How many trust groups have a number."""
         return len(self._groups)
 
+    def group_names(self) -> dict[int, str]:
+        """Return the trust group that each number stands for."""
+        return {number: name for name, number in self._groups.items()}
+
     def keep_groups(self, names: Collection[str]) -> None:
         """Forget the numbers of all other trust groups; they hold nothing."""
         self._groups = {name: number for name, number in self._groups.items() if name in names}

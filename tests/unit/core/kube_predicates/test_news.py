@@ -47,7 +47,7 @@ moves = st.one_of(
 @given(st.lists(moves, max_size=30), st.sampled_from([1, 4096]))
 def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told: list[tuple[Any, ...]], kept: int) -> None:
     """Nodes that change, go and come again under their pods; a log of moves that is too short; steps that prepare."""
-    kept_before, module._MOVES_KEPT = module._MOVES_KEPT, kept
+    kept_before, module.MOVES_KEPT = module.MOVES_KEPT, kept
     try:
         live = Predicates(())
         nodes: dict[str, Node] = {}
@@ -77,7 +77,7 @@ def test_what_was_told_bit_by_bit_answers_as_what_is_told_at_once(told: list[tup
                     assert at_once(live.reason(each, name)) == answers.get(name, UNKNOWN_NODE)
                 assert live.reasons(each) == answers
     finally:
-        module._MOVES_KEPT = kept_before
+        module.MOVES_KEPT = kept_before
 
 
 def test_what_is_kept_is_bounded() -> None:
@@ -89,14 +89,14 @@ def test_what_is_kept_is_bounded() -> None:
     for _ in range(20_000):
         live.place(PODS[0], "n0")
         live.remove(PODS[0].metadata.uid)
-    assert len(live._questions) <= module._MOST_QUESTIONS
-    assert len(live._moves) <= 2 * module._MOVES_KEPT
+    assert live.kept().questions <= module.MOST_QUESTIONS
+    assert live.kept().moves <= 2 * module.MOVES_KEPT
     many = Predicates([a_node(f"n{i}", "a", 3) for i in range(100)])
     many_specs = [msgspec.convert(msgspec.to_builtins(PODS[0]), type=type(PODS[0])) for _ in range(200)]
-    before, module._MOST_ANSWERS = module._MOST_ANSWERS, 3000
+    before, module.MOST_ANSWERS = module.MOST_ANSWERS, 3000
     try:
         for each in many_specs:
             many.reasons(each)
-        assert len(many._templates) <= 30
+        assert many.kept().specs <= 30
     finally:
-        module._MOST_ANSWERS = before
+        module.MOST_ANSWERS = before
