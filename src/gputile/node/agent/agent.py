@@ -16,10 +16,10 @@ from gputile.node.agent.advertise.advertised_state import AdvertisedState, start
 from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.cdi_files import CdiFiles
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.handler import MPS_DIRECTORY, AllocationHandler
 from gputile.node.agent.allocate.kubelet_calls import answer
 from gputile.node.agent.allocate.pod_cache import answered_pod, apply_pod, read_again, remove_pod, replace_pods
-from gputile.node.agent.allocate.pod_devices import DeviceTable
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.checkpoint.records import Records
@@ -89,8 +89,8 @@ class Agent:
         self._closed_since: float | None = None
         before = self._records.in_force
         setup = starting_setup(eyes.seen, before, configuration.unit_mib)
-        holdings = DeviceTable(self._records.saved.holdings)
-        self.admission = AllocationState(configuration, setup, holdings, self._store.started)
+        holdings = DeviceTable(self._records.saved.holdings, self._store.started())
+        self.admission = AllocationState(configuration, setup, holdings)
         cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
         self.kubelet = KubeletLink(gateway, lambda call: answer(self.desk, call))
         self._handover = HandOver(cluster, self.kubelet, lambda: self.node, closed_for)

@@ -1,6 +1,7 @@
 """The kubelet as the agent sees it: through the gateway, which talks to it."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from gputile.node.agent.advertise.device_lists import Device
@@ -21,6 +22,7 @@ from gputile.node.gateway.messages import (
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 
 _MARGIN_S = 0.1
+SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
 
 
 class GatewayGoneError(Exception):
@@ -74,6 +76,11 @@ class KubeletLink:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
         raise GatewayGoneError("the gateway has hung up")
+
+    @property
+    def settled(self) -> bool:
+        """Whether the kubelet has had time to list its own pods again since it started."""
+        return time.monotonic() - self.state.epoch > SETTLED_AFTER_S
 
     async def take_charge(self) -> None:
         """Have other agents let go of the node; return when they have."""

@@ -14,8 +14,8 @@ from gputile.core.devices.request import parse_request
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
-from gputile.node.agent.allocate.pod_devices import DeviceTable
 from gputile.node.agent.allocate.validation import AllocationConflict
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.agent.reconcile.reconciler import Release, reconcile

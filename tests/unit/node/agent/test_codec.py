@@ -121,3 +121,38 @@ def test_what_an_older_agent_wrote_is_read() -> None:
     part = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001"), "u1-main", None)
     assert read.holdings == (PodDevices("u1", "ns", "a", 1024, "cgpu", "ns", 5, parts=(part,), cards={0: "GPU-0"}),)
     assert (read.mode, read.unit_mib, read.registered) == ("cgpu", 1024, (GPU_MEMORY,))
+
+
+def test_the_format_is_the_one_that_other_agents_read_and_write() -> None:
+    """B1: after a downgrade too. The names on the wire stay, whatever they are called here."""
+    content = json.loads(TEXT)["content"]
+    assert content == {
+        "holdings": [
+            {
+                "uid": "u",
+                "namespace": "ns",
+                "name": "a",
+                "unit_mib": 1024,
+                "mode": "share",
+                "trust_group": "ns",
+                "since_ns": 5,
+                "parts": [
+                    {
+                        "container": "main",
+                        "phase": "app",
+                        "resource": "aliyun.com/gpu-mem",
+                        "ids": ["g0-00001"],
+                        "directory": "d",
+                        "mounts": None,
+                    }
+                ],
+                "cards": {"0": "GPU-0"},
+                "identified": True,
+            }
+        ],
+        "mode": "share",
+        "unit_mib": 1024,
+        "sharing": "none",
+        "replicas": 1,
+        "registered": ["aliyun.com/gpu-mem"],
+    }

@@ -8,8 +8,9 @@ from gputile.api.core import Container, PodStatus
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocate.container_matcher import candidates, unlisted_candidates, worth_asking
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.reconcile.listing import ListedPod
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -90,13 +91,12 @@ def test_a_container_that_was_started_is_not_meant_while_another_could_be() -> N
     """A kubelet that has forgotten a running container's devices leaves it alone, and asks for the next one."""
     pod = known("a", container("one", mem=2), container("two", mem=2))
     shown = listing(listed("a", one={}, two={}))
-    for held in (
-        DeviceTable(),
-        DeviceTable([holding(pod, ContainerDevices("one", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001")))]),
-    ):
-        found = candidates(shown, book(pod), held, GPU_MEMORY, 2, started=lambda uid, name: name == "one")
+    ids = ("g0-00000", "g0-00001")
+    for held in ([], [holding(pod, ContainerDevices("one", Phase.APP, GPU_MEMORY, ids, "uid-a-one"))]):
+        found = candidates(shown, book(pod), DeviceTable(held, ["uid-a-one"]), GPU_MEMORY, 2)
         assert [(c.container, c.sure) for c in found] == [("two", True)]
-        (last,) = candidates(shown, book(pod), held, GPU_MEMORY, 2, started=lambda uid, name: True)
+        both = DeviceTable(held, ["uid-a-one", "uid-a-two"])
+        (last,) = candidates(shown, book(pod), both, GPU_MEMORY, 2)
         assert (last.container, last.sure) == ("one", False)
 
 

@@ -15,8 +15,9 @@ from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Limits
 from gputile.node.agent.allocate.device_ids import encode
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.allocate.validation import AllocationConflict
 from gputile.node.agent.checkpoint.store import BOOT_FILE, Store
@@ -45,7 +46,7 @@ def booked(pod: Pod, card: int) -> KnownPod:
 
 def admission(mode: Mode, pods: list[KnownPod], holdings: list[PodDevices], *started: str) -> AllocationState:
     setup = NodeConfig(Inventory(CARDS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024))
-    found = AllocationState(Configuration(), setup, DeviceTable(holdings), frozenset(started).__contains__)
+    found = AllocationState(Configuration(), setup, DeviceTable(holdings, started))
     found.pods.update({pod.key: pod for pod in pods})
     return found
 
@@ -209,11 +210,49 @@ def test_what_was_let_start_before_the_machine_did_does_not_run(tmp_path: Path) 
     claim.take()
     store = Store(tmp_path, claim, UsageFiles(tmp_path / "usage"))
     limits = Limits("default", "a", "uid-a", "main", "share", 1024, ())
-    assert not store.started("uid-a-main")
+    assert not store.started()
     store.write_limits("uid-a-main", limits)
-    assert store.started("uid-a-main")
+    assert store.started() == {"uid-a-main"}
     boot = store.allocations / "uid-a-main" / BOOT_FILE
     boot.write_text("another boot")
-    assert not store.started("uid-a-main")
+    assert not store.started()
     boot.unlink()  # written by an agent that did not know of boots
-    assert store.started("uid-a-main")
+    assert store.started() == {"uid-a-main"}
+
+
+def test_a_kubelet_that_has_just_started_gives_no_other_what_runs_in_pods_that_it_has_not_come_to() -> None:
+    """It lists its pods one after the other, and what it has forgotten counts as free until then (M4)."""
+    pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
+    node = admission(Mode.CGPU, [pod, other], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
+    listing = {"default/b": ListedPod("default", "b", {"main": {}})}
+    node.settled = False
+    ids = node.preferred(GPU_MEMORY, free(), (), 2, listing, 0.0)
+    assert not set(ids) & set(SIDE)
+    assert node.holdings.get(pod.uid) is not None
+    node.settled = True
+    node.preferred(GPU_MEMORY, free(), (), 2, listing, 0.0)
+    assert node.holdings.get(pod.uid) is None
+
+
+def test_a_running_container_is_not_taken_for_one_that_asks_for_what_its_init_container_had() -> None:
+    """The kubelet leaves it alone: another pod asks, and is refused what is held."""
+    init, main = ("g0-00000",), ("g0-00000", "g0-00001")
+    pod = booked(simple_pod("a", container(mem=2), init=(container("init", mem=1),)), 0)
+    other = booked(simple_pod("b", container(mem=2)), 0)
+    held = holding(pod, part("init", init, Phase.INIT), part("main", main))
+    node = admission(Mode.CGPU, [pod, other], [held], "uid-a-init", "uid-a-main")
+    listing = {**bare("main"), "default/b": ListedPod("default", "b", {"main": {}})}
+    with pytest.raises(AllocationConflict, match="held by pod default/a already"):
+        node.allocate(GPU_MEMORY, main, listing, 0.0, 2)
+    assert node.holdings.get(pod.uid) == held
+
+
+def test_no_two_pods_have_one_directory() -> None:
+    """One is answered in the place of another that waits too, as the list shows afterwards."""
+    pod, other = booked(simple_pod("a", container(mem=2)), 0), booked(simple_pod("b", container(mem=2)), 0)
+    node = admission(Mode.CGPU, [pod, other], [])
+    first, _ = node.allocate(GPU_MEMORY, MAIN, {**bare("main")}, 0.0, 2)
+    listing = {**bare("main"), "default/b": ListedPod("default", "b", {"main": {GPU_MEMORY: frozenset(MAIN)}})}
+    node.settle(listing, 2)
+    second, _ = node.allocate(GPU_MEMORY, OTHER, listing, 0.0, 2)
+    assert first.directory != second.directory

@@ -16,8 +16,8 @@ from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, MigDevice, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState, NotYet
 from gputile.node.agent.allocate.device_ids import encode
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
-from gputile.node.agent.allocate.pod_devices import DeviceTable
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.allocate.validation import AllocationConflict
 from gputile.node.agent.checkpoint.store import Store
@@ -108,7 +108,7 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
     """What it counts with, and its limits, are not made anew under it; no more than the card has is promised."""
     ids = tuple(encode(0, slot) for slot in range(2))
     here = node(Mode.CGPU, known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))
-    here = AllocationState(Configuration(), here.setup, here.holdings, frozenset({"uid-a-main"}).__contains__)
+    here = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, ["uid-a-main"]))
     here.pods.update({name.key: name for name in (known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))})
     both = listed(GPU_MEMORY, a=ids, b=ids)
     assert [start.directory for start in here.prestart(GPU_MEMORY, ids, both, 1)] == ["uid-b-main"]
@@ -149,7 +149,7 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     for start in starts:  # as an agent wrote them that did not wait
         wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.cards)
         store.write_limits(start.directory, msgspec.structs.replace(start.limits, cards=wrong))
-    later = AllocationState(Configuration(), here.setup, here.holdings, store.started)
+    later = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, store.started()))
     later.pods[found.key] = found
     corrected = [start.directory for start in later.let_start() if store.correct_limits(start.directory, start.limits)]
     assert sorted(corrected) == [start.directory for start in starts]

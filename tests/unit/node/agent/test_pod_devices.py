@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocate.device_ids import encode
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
 
 resources = st.sampled_from((GPU_MEMORY, GPU_CORE))
 devices = st.lists(st.builds(encode, st.integers(0, 1), st.integers(0, 3)), max_size=4, unique=True)

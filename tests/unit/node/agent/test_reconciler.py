@@ -16,8 +16,9 @@ from gputile.core.devices.allocation import Chosen, allocate, binding_annotation
 from gputile.core.devices.inventory import Card, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable, PodDevices, static_uid
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, static_uid
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.agent.reconcile.listing_sync import sync_with_listing
 from gputile.node.agent.reconcile.reconciler import Complain, Confirm, Correct, Correction, Release, reconcile
@@ -156,16 +157,10 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
     init, one, two = part("init", "g2-00001", phase=Phase.INIT), part("one", "g2-00000"), part("two", "g2-00001")
 
     def told(known: KnownPod, parts: tuple[ContainerDevices, ...], *started: str) -> list[tuple[str, str]]:
-        found = reconcile(
-            [known],
-            DeviceTable([held(known, *parts)] if parts else []),
-            listing,
-            SHARE,
-            9,
-            synced=True,
-            settled=True,
-            started=lambda uid, name: name in started,
-        )
+        mounted = {each.container: each.directory for each in parts}
+        ran = [mounted.get(name, f"{known.uid}-{name}") for name in started]
+        table = DeviceTable([held(known, *parts)] if parts else [], ran)
+        found = reconcile([known], table, listing, SHARE, 9, synced=True, settled=True)
         return [(each.reason, each.message) for each in found if isinstance(each, Complain)]
 
     for parts in ((init, one, two), (init, two)):

@@ -19,8 +19,9 @@ from gputile.core.devices.inventory import Card, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.gpu_time.time_shares import TimeShares, gpu_times, policy_of, time_condition, time_shares
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.arbiter.assignment import decode_assignment, encode_assignment

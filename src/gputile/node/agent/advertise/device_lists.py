@@ -13,7 +13,7 @@ from gputile.core.devices.inventory import Card
 from gputile.node.agent.advertise.node_config import NodeConfig
 from gputile.node.agent.advertise.slots import free_slots, free_units
 from gputile.node.agent.allocate.device_ids import encode
-from gputile.node.agent.allocate.pod_devices import DeviceTable
+from gputile.node.agent.allocate.device_table import DeviceTable
 
 Device = tuple[str, bool]
 

@@ -12,8 +12,9 @@ Everything else is served as the kubelet chose, and the ledger corrected.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -21,7 +22,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import ObjectMeta, Pod
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import NodeConfig
-from gputile.node.agent.allocate.answer import Grant, Limits, directory_name, environment, pod_mib, shares_of
+from gputile.node.agent.allocate.answer import Grant, Limits, environment, pod_mib, shares_of
 from gputile.node.agent.allocate.container_matcher import (
     ContainerCandidate,
     candidates,
@@ -29,14 +30,16 @@ from gputile.node.agent.allocate.container_matcher import (
     worth_asking,
 )
 from gputile.node.agent.allocate.device_ids import DeviceIdError
+from gputile.node.agent.allocate.device_stage import DeviceEvent
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.placement_targets import PlacementTargets
 from gputile.node.agent.allocate.pod_cache import PodCache
 from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
-    DeviceTable,
     PodDevices,
     cards_of,
+    directory_name,
     stand_in,
     static_uid,
     unknown_uid,
@@ -50,7 +53,7 @@ from gputile.node.agent.allocate.validation import (
     stranger_on,
     validate,
 )
-from gputile.node.agent.reconcile.listing import Listing
+from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.agent.reconcile.listing_sync import holding_for, sync_with_listing, with_part
 
 EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
@@ -80,22 +83,16 @@ class Start:
 class AllocationState:
     """The state of the node's admissions. ``pods`` are the pods bound to this node, by key.
 
-    ``started`` says whether a container was let start with the allocation directory of this name.
+    ``settled`` is unset while the kubelet has just started and lists its pods one after the other.
     """
 
-    def __init__(
-        self,
-        configuration: Configuration,
-        setup: NodeConfig,
-        holdings: DeviceTable,
-        started: Callable[[str], bool] = lambda _: False,
-    ) -> None:
-        self._started = started
+    def __init__(self, configuration: Configuration, setup: NodeConfig, holdings: DeviceTable) -> None:
         self.configuration = configuration
         self.setup = setup
         self.holdings = holdings
         self.pods = PodCache()
         self.labels: Mapping[str, str] = {}
+        self.settled = True
         self._expected: _Expected | None = None
         self._last_uid = ""
 
@@ -117,16 +114,9 @@ class AllocationState:
             listed = listing.get(holding.key)
             if listed is None or not holding.identified:
                 continue
-            kept = tuple(
-                part
-                for part in holding.parts
-                if part.container not in listed.containers
-                or listed.ids(part.container, part.resource)
-                or listed.has(part.resource, part.ids)
-                or self._ran(holding, part)
-            )
-            if len(kept) != len(holding.parts):
-                self._keep(holding, kept)
+            event = self._loss(holding)
+            if event is not None:
+                self.holdings.apply(holding, event, partial(_bare, listed))
 
     def expects(self, resource: str, ids: Iterable[str], now: float) -> bool:
         """Return whether an ``allocate`` of ``ids`` follows the last preference, so that its pod is known already."""
@@ -146,13 +136,7 @@ class AllocationState:
             if pod.alive and pod.request is not None
             for part in pod.request.containers
         }
-        return own | {part.directory for holding in self.holdings for part in holding.parts}
-
-    def was_started(self, uid: str, container: str) -> bool:
-        """Return whether a container of the pod was let start: it may run, whatever the kubelet knows of it."""
-        held = self.holdings.get(uid)
-        mounted = {part.directory for part in held.parts if part.container == container} if held else set()
-        return any(self._started(directory) for directory in mounted or {directory_name(uid, container)})
+        return own | self.holdings.directories()
 
     # -- the protocol
 
@@ -214,7 +198,7 @@ class AllocationState:
         self._release(ids, resource, listing, holding.uid)
         before = {i for p in holding.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
         if not _is_init(candidate):
-            holding = self._without_forgotten(holding, resource, ids)
+            holding = self._without_moved(holding, resource, ids)
         reused = before.issuperset(ids)
         holding, part = self._verified(candidate, holding, resource, ids, reused=reused, may_wait=may_wait)
         self.holdings.put(holding)
@@ -259,7 +243,7 @@ class AllocationState:
             if problem := given_twice(self.setup, self.holdings, holding, part):
                 raise NotYet(problem)
         if len({holding.uid for holding, _ in found}) > 1:  # one that was let start before has all it needs
-            found = [pair for pair in found if not self._started(pair[1].directory)] or found
+            found = [pair for pair in found if not self.holdings.stage(pair[1]).may_run] or found
         return [self._start(holding, part) for holding, part in found]
 
     def let_start(self) -> list[Start]:
@@ -273,7 +257,7 @@ class AllocationState:
             if pod is None or pod.uid != holding.uid or not pod.alive:
                 continue
             for part in holding.parts:
-                if self._started(part.directory):
+                if self.holdings.stage(part).may_run:
                     with contextlib.suppress(NotYet):
                         found.append(self._start(holding, part))
         return found
@@ -287,8 +271,8 @@ class AllocationState:
 
     def _candidates(self, listing: Listing | None, resource: str, size: int) -> list[ContainerCandidate]:
         if listing is None:
-            return unlisted_candidates(self.pods, self.holdings, resource, size, self.was_started)
-        return candidates(listing, self.pods, self.holdings, resource, size, self._last_uid, self.was_started)
+            return unlisted_candidates(self.pods, self.holdings, resource, size)
+        return candidates(listing, self.pods, self.holdings, resource, size, self._last_uid)
 
     def _asking(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> ContainerCandidate | None:
         """Return who asks for just these IDs; those of an init container can only be for its own pod."""
@@ -301,7 +285,13 @@ class AllocationState:
                 for p in holding.parts
             )
         }
-        return next((c for c in found if c.pod is not None and c.pod.uid in owners), found[0] if found else None)
+        own = (c for c in found if c.pod is not None and c.pod.uid in owners and not self._runs_on(c))
+        return next(own, found[0] if found else None)
+
+    def _runs_on(self, candidate: ContainerCandidate) -> bool:
+        """Return whether it is a container that was let start and is left alone, as no init container is."""
+        uid = candidate.pod.uid if candidate.pod is not None else ""
+        return not _is_init(candidate) and self.holdings.stage_of(uid, candidate.container).may_run
 
     def _holding(self, candidate: ContainerCandidate | None, mark: str, now_ns: int) -> PodDevices:
         """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""
@@ -327,7 +317,8 @@ class AllocationState:
         container, pod, asked = (candidate.container, candidate.pod, candidate.part) if candidate else ("", None, None)
         phase = asked.phase if asked else Phase.APP
         try:
-            part = ContainerDevices(container, phase, resource, ids, _directory(holding, container))
+            directory = self.holdings.directory_for(holding.uid, container)
+            part = ContainerDevices(container, phase, resource, ids, directory)
             holding = with_part(holding, part, self.setup)
         except DeviceIdError as error:
             raise AllocationConflict(str(error)) from error
@@ -355,31 +346,33 @@ class AllocationState:
                 continue
             pod = self.pods.get(holding.key)
             alive = pod is not None and pod.alive and pod.uid == holding.uid
-            if not alive or (listing is not None and holding.key not in listing):
-                self.holdings.drop(holding.uid)
-            elif listing is not None:
-                shown = listing[holding.key]
-                kept = (
-                    part
-                    for part in holding.parts
-                    if part.resource != resource
-                    or free.isdisjoint(part.ids)
-                    or shown.has(resource, part.ids)
-                    or self._ran(holding, part)
-                )
-                self._keep(holding, tuple(kept))
+            shown = listing.get(holding.key) if listing is not None else None
+            if not alive or (listing is not None and shown is None and self.settled):
+                self.holdings.apply(holding, DeviceEvent.POD_GONE)
+            elif listing is not None and (event := self._loss(holding)) is not None:
+                nothing = ListedPod(holding.namespace, holding.name)
+                self.holdings.apply(holding, event, partial(_offered, shown or nothing, resource, free))
 
-    def _without_forgotten(self, holding: PodDevices, resource: str, ids: tuple[str, ...]) -> PodDevices:
+    def _loss(self, holding: PodDevices) -> DeviceEvent | None:
+        """Return what it means that the kubelet does not count devices as the pod's; None if that is no news.
+
+        A pod that runs has been admitted with all of its devices: those were given for good.
+        """
+        pod = self.pods.get(holding.key)
+        if pod is None or pod.uid != holding.uid:
+            return DeviceEvent.POD_GONE
+        return DeviceEvent.UNLISTED if pod.pod.status.phase != "Running" else None
+
+    def _without_moved(self, holding: PodDevices, resource: str, ids: tuple[str, ...]) -> PodDevices:
         """Take away what containers of the pod had of ``ids``: the kubelet has forgotten that they run with them.
 
         Their allocation directories stay as long as the pod. Init containers hand theirs on.
         """
-        kept = tuple(
-            part
-            for part in holding.parts
-            if part.resource != resource or not self._started_to_stay(part) or set(ids).isdisjoint(part.ids)
-        )
-        return holding if len(kept) == len(holding.parts) else msgspec.structs.replace(holding, parts=kept)
+
+        def moved(part: ContainerDevices) -> bool:
+            return part.phase is not Phase.INIT and part.resource == resource and not set(ids).isdisjoint(part.ids)
+
+        return self.holdings.kept_after(holding, DeviceEvent.MOVED, moved)
 
     def _in_use(self, ids: Iterable[str], resource: str, uid: str, candidate: ContainerCandidate | None) -> set[str]:
         """Return IDs that this container may not use, even if the kubelet calls them free; others may be among them.
@@ -393,26 +386,9 @@ class AllocationState:
             for holding in self.holdings.holders(resource, ids)
             for part in holding.parts
             if part.resource == resource
-            and (holding.uid != uid or (apart and part.container != own and self._started_to_stay(part)))
+            and (holding.uid != uid or (apart and part.container != own and self.holdings.is_fixed(part)))
             for device_id in part.ids
         }
-
-    def _started_to_stay(self, part: ContainerDevices) -> bool:
-        """Return whether a container was let start that hands its devices on to no other of its pod."""
-        return part.phase is not Phase.INIT and self._started(part.directory)
-
-    def _ran(self, holding: PodDevices, part: ContainerDevices) -> bool:
-        """Return whether a container runs, or did: its devices were given for good."""
-        pod = self.pods.get(holding.key)
-        if pod is None or pod.uid != holding.uid:
-            return False
-        return pod.pod.status.phase == "Running" or self._started(part.directory)
-
-    def _keep(self, holding: PodDevices, parts: tuple[ContainerDevices, ...]) -> None:
-        if parts:
-            self.holdings.put(msgspec.structs.replace(holding, parts=parts))
-        else:
-            self.holdings.drop(holding.uid)
 
     def _cards(self, pod: KnownPod | None, holding: PodDevices, part: ContainerDevices) -> tuple[int, ...]:
         return cards_of(holding, part.container, pod.shared_cards if pod is not None and self.setup.mode.shared else 0)
@@ -427,7 +403,7 @@ class AllocationState:
         Raises:
             NotYet: says who or what is in the way.
         """
-        if self._started(part.directory):
+        if self.holdings.stage(part).may_run:
             return
         most = self.configuration.max_pods_per_gpu
         try:
@@ -440,7 +416,7 @@ class AllocationState:
 
     def _precedes(self, one: PodDevices, other: PodDevices) -> bool:
         """Return whether ``one`` has the cards rather than ``other``: it has been started, or came first."""
-        ran, mine = (any(self._started(part.directory) for part in holding.parts) for holding in (one, other))
+        ran, mine = (any(self.holdings.stage(part).may_run for part in holding.parts) for holding in (one, other))
         return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
 
     def _limits(self, holding: PodDevices, part: ContainerDevices) -> Limits:
@@ -469,18 +445,19 @@ class AllocationState:
         )
 
 
+def _bare(listed: ListedPod, part: ContainerDevices) -> bool:
+    """Return whether the kubelet lists the container, and lists none of these devices, its own or another's."""
+    return (
+        part.container in listed.containers
+        and not listed.ids(part.container, part.resource)
+        and not listed.has(part.resource, part.ids)
+    )
+
+
+def _offered(listed: ListedPod, resource: str, free: Set[str], part: ContainerDevices) -> bool:
+    """Return whether one of the devices is among the ``free`` ones, and the kubelet does not list them."""
+    return part.resource == resource and not free.isdisjoint(part.ids) and not listed.has(resource, part.ids)
+
+
 def _is_init(candidate: ContainerCandidate | None) -> bool:
     return candidate is not None and candidate.part is not None and candidate.part.phase is Phase.INIT
-
-
-def _directory(holding: PodDevices, container: str) -> str:
-    """Return the directory of a container's allocation: one for both of its resources, and no other container's.
-
-    A container may have mounted what was answered in the name of another one of its pod.
-    """
-    own = next((part.directory for part in holding.parts if part.container == container and part.directory), "")
-    others = {part.directory for part in holding.parts if part.container != container}
-    name = own or directory_name(holding.uid, container)
-    while name in others:
-        name += ".1"  # no name of a container has a dot
-    return name

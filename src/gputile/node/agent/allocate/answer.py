@@ -5,7 +5,6 @@ kubelet has assigned cannot differ. Both resources of a core_mem container get t
 two.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -126,10 +125,3 @@ def pod_mib(holding: PodDevices, pod: KnownPod | None, index: int) -> int:
 def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:
     """Return the container path and the host path of each mount."""
     return tuple((mount.container_path, mount.host_path) for mount in mounts)
-
-
-def directory_name(uid: str, container: str) -> str:
-    """Return the name of the directory of one container's allocation: the same for both of its resources."""
-    if uid.replace("-", "").isalnum():
-        return f"{uid}-{container}"
-    return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"

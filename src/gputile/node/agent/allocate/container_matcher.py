@@ -12,16 +12,13 @@ admission has begun goes first, then pending pods, then the oldest; what the kub
 afterwards in any case.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gputile.core.devices.request import ContainerRequest, Phase
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import DeviceTable
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
-
-Started = Callable[[str, str], bool]
-"""Whether the container of a pod, by UID and name, has been let start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +47,6 @@ def candidates(
     resource: str,
     size: int,
     last_uid: str = "",
-    started: Started = lambda _uid, _container: False,
 ) -> list[ContainerCandidate]:
     """Return who may be asking for ``size`` IDs of ``resource``, the likeliest first.
 
@@ -64,7 +60,7 @@ def candidates(
             if bare:
                 found.append(((2, "", key), ContainerCandidate(key, bare, pod if pod and pod.alive else None)))
             continue
-        candidate = _next_container(listed, pod, holdings, resource, size, started)
+        candidate = _next_container(listed, pod, holdings, resource, size)
         if candidate is not None:
             meta, pending = pod.pod.metadata, pod.pod.status.phase in ("", "Pending")
             rank = 0 if candidate.sure and pending else 1
@@ -79,14 +75,13 @@ def unlisted_candidates(
     holdings: DeviceTable,
     resource: str,
     size: int,
-    started: Started = lambda _uid, _container: False,
 ) -> list[ContainerCandidate]:
     """Return who is asking where the kubelet does not answer ``List``, if only one pod lacks just that; else none."""
     found = []
     for key, pod in pods.items():
         if pod.alive and pod.pod.metadata.deletion_timestamp is None and pod.pod.status.phase in ("", "Pending"):
             listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, _held_containers(pod, holdings))
-            candidate = _next_container(listed, pod, holdings, resource, size, started)
+            candidate = _next_container(listed, pod, holdings, resource, size)
             if candidate is not None and candidate.sure:
                 found.append((pod.pod.metadata.creation_timestamp or "", key, candidate))
     ordered = [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:2])]
@@ -102,7 +97,7 @@ def worth_asking(found: list[ContainerCandidate]) -> list[str]:
 
 
 def _next_container(
-    listed: ListedPod, pod: KnownPod, holdings: DeviceTable, resource: str, size: int, started: Started
+    listed: ListedPod, pod: KnownPod, holdings: DeviceTable, resource: str, size: int
 ) -> ContainerCandidate | None:
     """Return the container of ``pod`` that comes next; one that seems to have had its turn only if nothing else does.
 
@@ -117,7 +112,7 @@ def _next_container(
         remembered = held is not None and held.part(part.name, resource) is not None
         if demand != size or listed.ids(part.name, resource):
             continue
-        ran = started(pod.uid, part.name)
+        ran = holdings.stage_of(pod.uid, part.name).may_run
         if not remembered and not ran:
             return ContainerCandidate(listed.key, part.name, pod, part, sure=True)
         if part.phase is not Phase.INIT and not ran:

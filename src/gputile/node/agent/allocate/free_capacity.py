@@ -19,8 +19,9 @@ from gputile.api.well_known import INVENTORY_ANNOTATION, MODE_LABEL, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.core.devices.request import Shape
 from gputile.core.ledger.node_info import NodeInfo, node_info_of
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import DeviceTable, PodDevices
+from gputile.node.agent.allocate.pod_devices import PodDevices
 
 if TYPE_CHECKING:
     from gputile.core.ledger.snapshot import CardState

@@ -152,6 +152,7 @@ class AllocationHandler:
                     await self._until_left(start.limits)
                     usage = self._enforcement.prepare(Mode(start.limits.mode), start.directory, start.mounts)
                     self._store.write_limits(start.directory, start.limits, usage)
+                    self._admission.holdings.let_start(start.directory)
                     self._share_time(start.directory)
             except NotYet as error:
                 self._changed()
@@ -203,6 +204,7 @@ class AllocationHandler:
         """Return what the kubelet lists, after reading those pods from the API server that may be the one."""
         listing = await self._list()
         if listing is not None:
+            self._admission.settled = self._kubelet.settled
             self._admission.settle(listing, time.time_ns())
         until = time.monotonic() + PATIENCE_S
         while unclear := self._admission.unclear(listing, resource, size)[:MOST_LOOKUPS]:

@@ -13,9 +13,10 @@ from gputile.core.devices.request import RequestKind, Shape
 from gputile.node.agent.advertise.device_lists import displaced
 from gputile.node.agent.advertise.node_config import NodeConfig
 from gputile.node.agent.allocate.container_matcher import ContainerCandidate
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.free_capacity import FreeCapacity, node_info
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import DeviceTable, PodDevices
+from gputile.node.agent.allocate.pod_devices import PodDevices
 from gputile.node.agent.allocate.preferred_allocation import (
     Slots,
     booked_indices,

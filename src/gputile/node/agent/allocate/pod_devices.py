@@ -4,7 +4,8 @@ The kubelet names no pod in its calls, and PodResources shows no init containers
 here and in a checkpoint. A holding is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+import hashlib
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from types import MappingProxyType
 
@@ -114,67 +115,22 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     def replaced(self, part: ContainerDevices) -> "PodDevices":
         """Return the holding with ``part`` in the place of what the container had of the resource."""
         others = tuple(p for p in self.parts if (p.container, p.resource) != (part.container, part.resource))
-        return msgspec.structs.replace(self, parts=(*others, part))
+        return self.only((*others, part))
+
+    def only(self, parts: tuple[ContainerDevices, ...]) -> "PodDevices":
+        """Return the pod with just these devices."""
+        return msgspec.structs.replace(self, parts=parts)
+
+    def without(self, resource: str, ids: Collection[str]) -> "PodDevices":
+        """Return the pod without the containers' devices of a resource of which one is among ``ids``."""
+        return self.only(tuple(p for p in self.parts if p.resource != resource or set(p.ids).isdisjoint(ids)))
 
 
-class DeviceTable:
-    """All holdings of the node, by the pod's UID."""
-
-    def __init__(self, holdings: Iterable[PodDevices] = ()) -> None:
-        self._by_uid: dict[str, PodDevices] = {}
-        self._holders: dict[tuple[str, str], set[str]] = {}  # UIDs by resource and device ID
-        for holding in holdings:
-            self.put(holding)
-
-    def __iter__(self) -> Iterator[PodDevices]:
-        return iter(tuple(self._by_uid.values()))
-
-    def __len__(self) -> int:
-        return len(self._by_uid)
-
-    def get(self, uid: str) -> PodDevices | None:
-        """Return what a pod holds."""
-        return self._by_uid.get(uid)
-
-    def put(self, holding: PodDevices) -> None:
-        """Add a holding, or replace the one of this UID."""
-        self._unlist(self._by_uid.get(holding.uid))
-        self._by_uid[holding.uid] = holding
-        for part in holding.parts:
-            for device_id in part.ids:
-                self._holders.setdefault((part.resource, device_id), set()).add(holding.uid)
-
-    def drop(self, uid: str) -> None:
-        """Forget what a pod held."""
-        self._unlist(self._by_uid.pop(uid, None))
-
-    def on(self, index: int, without: str = "") -> Iterator[PodDevices]:
-        """Yield the holdings on a card, without that of the pod ``without``."""
-        return (h for h in self._by_uid.values() if index in h.indices and h.uid != without)
-
-    def slots(self, resource: str, index: int) -> set[int]:
-        """Return the slots of a card that are held."""
-        return {slot for h in self._by_uid.values() for slot in h.slots.get(resource, EMPTY).get(index, ())}
-
-    def mib(self, index: int, without: str = "") -> int:
-        """Return the MiB of a card that pods hold as memory units."""
-        return sum(holding.mib(index) for holding in self.on(index, without))
-
-    def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
-        """Return the holdings that have one of ``ids``."""
-        uids: set[str] = set().union(*(self._holders.get((resource, device_id), ()) for device_id in ids))
-        if len(uids) > 1:
-            return [holding for holding in self if holding.uid in uids]
-        return [self._by_uid[uid] for uid in uids]
-
-    def _unlist(self, holding: PodDevices | None) -> None:
-        """Take a holding that was put out of the list of holders."""
-        for part in holding.parts if holding is not None else ():
-            for device_id in part.ids:
-                uids = self._holders.get((part.resource, device_id), set())
-                uids.discard(holding.uid if holding is not None else "")
-                if not uids:
-                    self._holders.pop((part.resource, device_id), None)
+def directory_name(uid: str, container: str) -> str:
+    """Return the name of the directory of one container's allocation: the same for both of its resources."""
+    if uid.replace("-", "").isalnum():
+        return f"{uid}-{container}"
+    return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
 
 
 def cards_of(holding: PodDevices, container: str, cards: int = 0) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.core.devices.advertised import CORE_PERCENT
 from gputile.node.agent.advertise.device_lists import displaced
 from gputile.node.agent.advertise.node_config import NodeConfig
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
 
 SHARED_RESOURCES = (GPU_MEMORY, GPU_CORE)
 

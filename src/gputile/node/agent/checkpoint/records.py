@@ -11,7 +11,8 @@ from gputile.api.well_known import INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.inventory import InventoryError, decode_inventory
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable
+from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.pod_devices import ContainerDevices
 from gputile.node.agent.checkpoint.codec import Checkpoint
 from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, recover
 from gputile.node.agent.checkpoint.store import Store
@@ -51,6 +52,7 @@ class Records:
 
     def read_again(self, holdings: DeviceTable) -> None:
         """Take in what the agent before this one has written until it let go of the node."""
+        holdings.started = self._store.started()
         loaded = self._store.load()
         if loaded is None:
             return
@@ -79,7 +81,7 @@ class Records:
         self._recovered = seen
         known_pods = {pod.uid: pod for pod in admission.pods.values()}
         for holding in recover(text, known_pods, setup, time.time_ns()):
-            known = holdings.get(holding.uid) or msgspec.structs.replace(holding, parts=())
+            known = holdings.get(holding.uid) or holding.only(())
             for part in holding.parts:
                 before = known.part(part.container, part.resource)
                 if before is None:
@@ -96,11 +98,7 @@ def _drop_stand_ins(holdings: DeviceTable, part: ContainerDevices) -> None:
     for former in holdings.holders(part.resource, part.ids):
         if former.identified:
             continue
-        left = tuple(p for p in former.parts if p.resource != part.resource or set(p.ids).isdisjoint(part.ids))
-        if left:
-            holdings.put(msgspec.structs.replace(former, parts=left))
-        else:
-            holdings.drop(former.uid)
+        holdings.keep(former.without(part.resource, part.ids))
 
 
 def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:

@@ -118,9 +118,11 @@ class Store:
             cards = [CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards]
             write_whole(path / LIMITS, encode_limits(cards, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
 
-    def started(self, directory: str) -> bool:
-        """Return whether a container was let start with this allocation since the machine did: it may run."""
-        path = self.allocations / directory
+    def started(self) -> frozenset[str]:
+        """Return the allocation directories with which a container was let start since the machine did."""
+        return frozenset(path.name for path in self.allocations.iterdir() if self._has_started(path))
+
+    def _has_started(self, path: Path) -> bool:
         try:
             return (path / BOOT_FILE).read_text() == self._boot
         except OSError:  # of an agent that wrote no such file

@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 
 QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
 LIST_WITHIN_S = 2.0
-SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
-LASTS_S = 5.0  # report only differences that persist this long: list and pods are read at different moments
+LASTS_S = 5.0  # what is complained of has been so for as long: the list and the pods are not of one moment
 
 
 class DriftCheck:
@@ -78,24 +77,16 @@ class DriftCheck:
         if listing is None:
             return False
         admission, holdings = self._admission, self._admission.holdings
+        holdings.started = self._store.started()
         before = tuple(holdings)
-        settled = time.monotonic() - self._kubelet.state.epoch > SETTLED_AFTER_S
+        settled = self._kubelet.settled
         compared = (listing, synced, settled, *self._known())
         if compared == self._right:
             return False
         if synced:
             sync_with_listing(listing, admission.pods, holdings, admission.setup, time.time_ns())
         pods, now_ns = admission.pods.values(), time.time_ns()
-        found = reconcile(
-            pods,
-            holdings,
-            listing,
-            admission.setup,
-            now_ns,
-            synced=synced,
-            settled=settled,
-            started=admission.was_started,
-        )
+        found = reconcile(pods, holdings, listing, admission.setup, now_ns, synced=synced, settled=settled)
         conflict = await self._corrector.carry_out(self._lasting(found))
         held = tuple(holdings)
         if not before == held == self._saved:
@@ -108,6 +99,7 @@ class DriftCheck:
         self._correct_limits()
         if synced:
             self._store.keep_only(admission.directories())
+            holdings.started = self._store.started()
         self._metrics.holdings.set(len(holdings))
         # Who is not identified is looked for until it has been long enough.
         self._right = compared if not found and all(holding.identified for holding in holdings) else None

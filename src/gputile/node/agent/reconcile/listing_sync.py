@@ -12,10 +12,10 @@ import msgspec
 from gputile.api.well_known import MIG_PREFIX
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
-from gputile.node.agent.allocate.answer import directory_name
 from gputile.node.agent.allocate.device_ids import DeviceIdError, by_card
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, DeviceTable, PodDevices
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 
 
@@ -85,11 +85,7 @@ def _take_over(
                     own = with_part(own, part, setup)
             holdings.drop(former.uid)
         else:
-            left = tuple(p for p in former.parts if p.resource != resource or ids.isdisjoint(p.ids))
-            if left:
-                holdings.put(msgspec.structs.replace(former, parts=left))
-            else:
-                holdings.drop(former.uid)
+            holdings.keep(former.without(resource, ids))
     request = pod.part(container)
     phase = request.phase if request else Phase.APP
     return with_part(own, ContainerDevices(container, phase, resource, tuple(sorted(ids)), directory, mounts), setup)

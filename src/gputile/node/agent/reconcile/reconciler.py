@@ -11,9 +11,9 @@ from gputile.api.well_known import GPUSHARE_ASSIGNED
 from gputile.core.devices.allocation import CardShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
-from gputile.node.agent.allocate.container_matcher import Started
+from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import DeviceTable, PodDevices, stand_in
+from gputile.node.agent.allocate.pod_devices import PodDevices, stand_in
 from gputile.node.agent.reconcile.allocation_annotations import allocation_of, annotations_of
 from gputile.node.agent.reconcile.listing import Listing
 
@@ -70,12 +70,11 @@ def reconcile(
     *,
     synced: bool,
     settled: bool,
-    started: Started = lambda _uid, _container: False,
 ) -> list[Correction]:
     """Return what differs.
 
     ``synced`` says that ``pods`` is complete, so that what is missing there is gone; ``settled`` that the kubelet has
-    had time to list its own pods again since it started; ``started`` which containers were let start.
+    had time to list its own pods again since it started.
     """
     known = {pod.uid: pod for pod in pods}
     found: list[Correction] = []
@@ -89,7 +88,7 @@ def reconcile(
         ]
     for pod in known.values():
         if pod.alive and pod.request is not None:
-            found += _judge(pod, holdings.get(pod.uid), listing, setup, now_ns, started)
+            found += _judge(pod, holdings, listing, setup, now_ns)
     return found
 
 
@@ -107,10 +106,8 @@ def _gone(holding: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
     return pod is not None or (holding.identified and bool(shown))
 
 
-def _judge(
-    pod: KnownPod, holding: PodDevices | None, listing: Listing, setup: NodeConfig, now_ns: int, started: Started
-) -> list[Correction]:
-    found = _forgotten(pod, listing, started)
+def _judge(pod: KnownPod, holdings: DeviceTable, listing: Listing, setup: NodeConfig, now_ns: int) -> list[Correction]:
+    found, holding = _forgotten(pod, listing, holdings), holdings.get(pod.uid)
     if holding is not None and _complete(pod, holding):
         return _corrected(pod, holding, setup, now_ns) + found
     return found or _missing(pod, listing)
@@ -146,7 +143,7 @@ def _complete(pod: KnownPod, holding: PodDevices) -> bool:
     )
 
 
-def _forgotten(pod: KnownPod, listing: Listing, started: Started) -> list[Correction]:
+def _forgotten(pod: KnownPod, listing: Listing, holdings: DeviceTable) -> list[Correction]:
     """Complain of containers that run on with devices that the kubelet has forgotten.
 
     It has after the loss of its checkpoint, and where one kubelet refuses a pod whose first containers run and dies
@@ -160,7 +157,7 @@ def _forgotten(pod: KnownPod, listing: Listing, started: Started) -> list[Correc
         for part in pod.request.containers
         if part.phase is not Phase.INIT
         and any(pod.demand(part, each) and not listed.ids(part.name, each) for each in MODE_RESOURCES)
-        and started(pod.uid, part.name)
+        and holdings.stage_of(pod.uid, part.name).may_run
     ]
     if not names:
         return []

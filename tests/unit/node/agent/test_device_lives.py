@@ -1,0 +1,262 @@
+"""Random lives of pods on a node: no ID has two containers, what was started stays, a restart changes nothing (M4, B1).
+
+Pods are admitted, started, forgotten by the kubelet, deleted and moved, in any order, while the agent and the machine
+start anew in between.
+"""
+
+import itertools
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod, PodStatus
+from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
+from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.request import ContainerRequest, Phase
+from gputile.node.agent.advertise.device_lists import devices
+from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.allocate.allocation_state import AllocationState, NotYet
+from gputile.node.agent.allocate.device_stage import DeviceEvent, DeviceStage, after
+from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.known_pods import known_pod
+from gputile.node.agent.allocate.validation import AllocationConflict
+from gputile.node.agent.checkpoint.codec import Checkpoint, decode_checkpoint, encode_checkpoint
+from gputile.node.agent.reconcile.listing import ListedPod, Listing
+from gputile.node.agent.reconcile.listing_sync import sync_with_listing
+from gputile.node.agent.reconcile.reconciler import Release, reconcile
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+
+CARDS = tuple(Card(index, f"GPU-{index}", 8192) for index in range(3))
+Stages = dict[tuple[str, str], DeviceStage]
+
+
+def reachable(stage: DeviceStage) -> set[DeviceStage]:
+    """Return the stages that up to two events lead to: a call of the kubelet can show that one has just happened."""
+    once = {stage, *(after(stage, event) for event in DeviceEvent)}
+    return once | {after(each, event) for each in once for event in DeviceEvent}
+
+
+class DeviceLives(RuleBasedStateMachine):
+    """A kubelet that admits, forgets and chooses as it likes, its pods, and the state of the agent."""
+
+    @initialize(mode=st.sampled_from((Mode.CGPU, Mode.EXCLUSIVE)))
+    def start(self, mode: Mode) -> None:
+        self.resource = GPU_MEMORY if mode is Mode.CGPU else WHOLE_GPU
+        self.config = NodeConfig(Inventory(CARDS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024))
+        self.state = AllocationState(Configuration(), self.config, DeviceTable())
+        self.pods: dict[str, Pod] = {}
+        self.written: dict[str, dict[str, frozenset[str]]] = {}  # the kubelet's checkpoint: pod -> container -> IDs
+        self.running: dict[tuple[str, str], frozenset[str]] = {}  # what each app container and sidecar runs with
+        self.unseen: set[str] = set()  # pods that a kubelet which has started anew has still to come to
+        self.count = itertools.count(1)
+        self.before: Stages = {}
+
+    # -- what the kubelet does
+
+    def listing(self) -> Listing:
+        found = {}
+        for key, pod in self.pods.items():
+            if key in self.unseen:
+                continue
+            sidecars = [each for each in pod.spec.init_containers if each.restart_policy == "Always"]
+            names = [each.name for each in (*sidecars, *pod.spec.containers)]
+            held = self.written.get(key, {})
+            shown = {name: {self.resource: held[name]} if name in held else {} for name in names}
+            found[key] = ListedPod(pod.metadata.namespace, pod.metadata.name, shown)
+        return found
+
+    def free(self) -> set[str]:
+        """Return the IDs that the kubelet counts as nobody's."""
+        offered = {i for i, healthy in devices(self.state.setup, self.state.holdings, self.resource) if healthy}
+        return offered.difference(*(ids for held in self.written.values() for ids in held.values()))
+
+    def asked_for(self, key: str) -> tuple[ContainerRequest, ...]:
+        request = self.state.pods[key].request
+        return request.containers if request is not None else ()
+
+    def admit(self, data: st.DataObject, key: str) -> bool:
+        """Ask for the devices of each container of a pod that lacks them and does not run, as the kubelet does."""
+        written, reusable = self.written.setdefault(key, {}), set[str]()
+        for asked in self.asked_for(key):
+            size = self.state.pods[key].demand(asked, self.resource)
+            held = written.get(asked.name)
+            if held is None and not self.state.holdings.stage_of(self.pods[key].metadata.uid, asked.name).may_run:
+                held = self.give(data, size, reusable)
+                self.move(key, asked, held or frozenset())
+                if held is None:
+                    return False
+                written[asked.name] = held
+            reusable = reusable | held if held and asked.phase is Phase.INIT else reusable - (held or set())
+        return True
+
+    def move(self, key: str, asked: ContainerRequest, ids: frozenset[str]) -> None:
+        """The kubelet's word goes: what it gives to another container of the pod is that one's now."""
+        if asked.phase is not Phase.INIT:
+            kept = {known: held for known, held in self.running.items() if known[0] != key or ids.isdisjoint(held)}
+            self.running = kept
+
+    def give(self, data: st.DataObject, size: int, reusable: set[str]) -> frozenset[str] | None:
+        listing = self.listing()
+        self.state.settle(listing, 1)
+        must = sorted(reusable)[:size]
+        # IDs of an init container that the kubelet has forgotten may be asked for by their own pod again, or by
+        # another one: the call does not tell. The kubelet is taken to give them only where they are preferred.
+        handed_on = {i for held in self.state.holdings for p in held.parts if p.phase is Phase.INIT for i in p.ids}
+        available = sorted(self.free().union(must))
+        chosen = tuple(must)
+        if len(must) < size:
+            wished = self.state.preferred(self.resource, available, must, size, listing, 0.0)
+            rest = sorted(set(available) - handed_on - set(wished))
+            follows = data.draw(st.booleans(), label="the kubelet takes what is preferred")
+            others = [*wished, *rest] if follows else [*data.draw(st.permutations(rest)), *wished]
+            chosen = tuple(dict.fromkeys((*must, *others)))[:size]
+        if len(chosen) < size:
+            return None
+        try:
+            self.state.allocate(self.resource, chosen, listing, 0.0, 1)
+        except AllocationConflict:
+            return None
+        return frozenset(chosen)
+
+    # -- what happens
+
+    @rule(
+        data=st.data(), init=st.integers(0, 2), sidecar=st.integers(0, 2), apps=st.lists(st.integers(1, 2), max_size=2)
+    )
+    def a_pod_comes(self, data: st.DataObject, init: int, sidecar: int, apps: list[int]) -> None:
+        name, resource = f"p{next(self.count)}", self.resource
+        first = [container("init", **{resource: init})] if init else []
+        side = msgspec.structs.replace(container("side", **{resource: sidecar}), restart_policy="Always")
+        first += [side] if sidecar else []
+        others = [container(f"c{i}", **{resource: size}) for i, size in enumerate(apps or [1])]
+        pod = simple_pod(name, *others, init=tuple(first))
+        pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=f"uid-{name}"))
+        self.pods[pod.key] = pod
+        self.state.pods[pod.key] = known_pod(pod, Configuration())
+        if not self.admit(data, pod.key):
+            self.remove(pod.key)
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def containers_are_started(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.pods)))
+        for asked in self.asked_for(key):
+            ids = self.written.get(key, {}).get(asked.name)
+            if ids is None:  # forgotten: it waits until it is admitted again, unless it runs
+                if asked.phase is Phase.INIT or (key, asked.name) in self.running:
+                    continue
+                return
+            try:
+                starts = self.state.prestart(self.resource, tuple(sorted(ids)), self.listing(), 2)
+            except NotYet:
+                return
+            for each in starts:
+                self.state.holdings.let_start(each.directory)
+            if asked.phase is not Phase.INIT:
+                self.running[key, asked.name] = ids
+            if data.draw(st.booleans(), label="no more for now"):
+                return
+        pod = msgspec.structs.replace(self.pods[key], status=PodStatus(phase="Running"))
+        self.pods[key], self.state.pods[key] = pod, known_pod(pod, Configuration())
+
+    @precondition(lambda self: self.written)
+    @rule(data=st.data(), everything=st.booleans())
+    def the_kubelet_starts_anew_and_has_forgotten(self, data: st.DataObject, *, everything: bool) -> None:
+        """It admits again, one after the other, the pods that do not run yet, and fails those that it cannot serve."""
+        keys = sorted(self.written) if everything else [data.draw(st.sampled_from(sorted(self.written)))]
+        for key in keys:
+            self.written.pop(key, None)
+        self.unseen, self.state.settled = set(keys), False
+        for key in keys:
+            self.unseen.discard(key)
+            if not self.admit(data, key):
+                self.remove(key)
+        self.state.settled = True
+
+    @precondition(lambda self: self.pods)
+    @rule(data=st.data())
+    def a_pod_goes(self, data: st.DataObject) -> None:
+        self.remove(data.draw(st.sampled_from(sorted(self.pods))))
+
+    def remove(self, key: str) -> None:
+        del self.pods[key], self.state.pods[key]
+        self.written.pop(key, None)
+        self.running = {known: ids for known, ids in self.running.items() if known[0] != key}
+
+    @rule()
+    def a_round_compares(self) -> None:
+        state, listing = self.state, self.listing()
+        sync_with_listing(listing, state.pods, state.holdings, state.setup, 3)
+        found = reconcile(state.pods.values(), state.holdings, listing, state.setup, 3, synced=True, settled=True)
+        for each in found:
+            if isinstance(each, Release):
+                state.holdings.drop(each.uid)
+        assert {holding.key for holding in state.holdings} <= self.pods.keys()
+        state.holdings.started &= state.directories()
+
+    @rule()
+    def the_agent_starts_anew(self) -> None:
+        """From its checkpoint, and from what the files in the allocations' directories say."""
+        old = self.state.holdings
+        read = decode_checkpoint(encode_checkpoint(Checkpoint(holdings=tuple(old))))
+        new = DeviceTable(read.holdings, old.started)
+        assert tuple(new) == tuple(old)
+        state = AllocationState(Configuration(), self.config, new)
+        state.pods.update(self.state.pods)
+        before, self.state = self.stages(), state
+        assert self.stages() == before
+        assert state.directories() >= {each.directory for held in old for each in held.parts}
+
+    @rule()
+    def the_machine_starts_anew(self) -> None:
+        self.state.holdings.started = frozenset()
+        self.running.clear()
+
+    # -- what is always so
+
+    def stages(self) -> Stages:
+        return {
+            (pod.metadata.uid, asked.name): self.state.holdings.stage_of(pod.metadata.uid, asked.name)
+            for key, pod in self.pods.items()
+            for asked in self.asked_for(key)
+        }
+
+    @invariant()
+    def stages_change_as_the_table_says(self) -> None:
+        if hasattr(self, "state"):
+            now = self.stages()
+            for known, stage in self.before.items():
+                assert now.get(known, stage) in reachable(stage)
+            self.before = now
+
+    @invariant()
+    def no_id_has_two_running_containers(self) -> None:
+        owners: dict[str, tuple[str, str]] = {}
+        for known, ids in getattr(self, "running", {}).items():
+            for device_id in ids:
+                assert owners.setdefault(device_id, known) == known
+
+    @invariant()
+    def what_runs_keeps_its_devices_while_its_pod_is_there(self) -> None:
+        for (key, name), ids in getattr(self, "running", {}).items():
+            held = self.state.holdings.get(self.pods[key].metadata.uid)
+            found = held.part(name, self.resource) if held is not None else None
+            assert found is not None
+            assert frozenset(found.ids) == ids
+            assert self.state.holdings.stage(found) is DeviceStage.STARTED
+
+    @invariant()
+    def no_card_has_more_than_it_can_hold(self) -> None:
+        for card in CARDS if hasattr(self, "state") else ():
+            used = {i for ids in self.running.values() for i in ids if i.startswith(f"g{card.index}-")}
+            assert len(used) <= (8 if self.resource == GPU_MEMORY else 1)
+
+
+TestDeviceLives = DeviceLives.TestCase
+TestDeviceLives.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
