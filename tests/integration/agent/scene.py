@@ -18,9 +18,8 @@ from gputile.core.devices.health import Health
 from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.agent.agent import Agent
 from gputile.node.agent.allocate.answer import VISIBLE_DEVICES
-from gputile.node.agent.allocate.handler import MPS_DIRECTORY
 from gputile.node.agent.allocate.validation import SHARED_RESOURCES
-from gputile.node.agent.host import HostPaths
+from gputile.node.agent.host import MPS_DIRECTORY, Host, HostPaths
 from gputile.node.gateway.gateway import Gateway, Sockets
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
@@ -146,9 +145,8 @@ class Scene:
         link = to_gateway(*await asyncio.open_connection(sock=theirs))
         daemons = MpsDaemons(self.places.state / MPS_DIRECTORY, str(self.mps_program))
         configuration = self.cluster.configuration
-        self.agent = Agent(
-            NODE, self.places, self.eyes, self.cluster, configuration, link, claim, daemons, closed_for=CLOSED_FOR_S
-        )
+        host = Host(NODE, self.places, self.eyes, daemons)
+        self.agent = Agent(host, self.cluster, configuration, link, claim, CLOSED_FOR_S)
         self.cluster.connect(self.agent.on_pods, self.agent.on_node)
         attending = gateway.attend(*await asyncio.open_connection(sock=ours))
         self._tasks += [asyncio.create_task(work) for work in (self.agent.run(), attending)]

@@ -337,9 +337,7 @@ def test_the_limits_are_there_before_the_container(short: Path) -> None:
 
 
 @pytest.mark.requirement("B1")
-def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
-    short: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(short: Path) -> None:
     """A pod that has ended is taken for one that runs, for the watch lags and the kubelet's checkpoint is older."""
 
     async def main() -> None:
@@ -350,14 +348,14 @@ def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
             await here.until(lambda: not here.disagreements())
             here.cluster.lag = 60.0  # the agent hears nothing from now on
             (stale,) = here.agent.admission.holdings
-            prefer = here.agent.desk.preferred
+            prefer = here.agent.handler.preferred
 
             async def prefer_and_forget(*asked: Any) -> tuple[str, ...]:
                 ids = await prefer(*asked)
                 here.agent.admission.holdings.put(stale)
                 return ids
 
-            monkeypatch.setattr(here.agent.desk, "preferred", prefer_and_forget)
+            here.agent.handler.preferred = prefer_and_forget  # type: ignore[method-assign]
             here.kubelet.finish(here.pod("default/ended").metadata.uid)
             both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
             here.cluster.create(both)

@@ -13,27 +13,27 @@ from gputile.api.core import Node, Pod, unversioned
 from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise.advertised_state import AdvertisedState, starting_setup
-from gputile.node.agent.advertise.mps import MpsDaemons
+from gputile.node.agent.advertise.mode_change import ModeChange, Wakeups
+from gputile.node.agent.allocate.allocation_files import AllocationFiles
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.cdi_files import CdiFiles
 from gputile.node.agent.allocate.device_table import DeviceTable
-from gputile.node.agent.allocate.handler import MPS_DIRECTORY, AllocationHandler
-from gputile.node.agent.allocate.kubelet_calls import answer
-from gputile.node.agent.allocate.pod_cache import answered_pod, apply_pod, read_again, remove_pod, replace_pods
+from gputile.node.agent.allocate.handler import AllocationHandler
+from gputile.node.agent.allocate.lookup import Lookup
+from gputile.node.agent.allocate.pod_cache import apply_pod, read_again, remove_pod, replace_pods
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.checkpoint.records import Records
 from gputile.node.agent.checkpoint.store import Store
 from gputile.node.agent.gateway_link import KubeletLink
 from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
-from gputile.node.agent.gpu_time.time_shares import gpu_times, time_shares
+from gputile.node.agent.gpu_time.time_shares import TimeShares, gpu_times, time_shares
 from gputile.node.agent.hand_over import HandOver
-from gputile.node.agent.host import GpuMonitor, HostPaths
+from gputile.node.agent.host import Host
 from gputile.node.agent.reconcile.corrections import CorrectionWriter
 from gputile.node.agent.reconcile.drift_check import DriftCheck
 from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.status.node_status import tell_node, wanted_status
-from gputile.node.agent.wakeup import Wakeup
 from gputile.node.gateway.messages import FromGateway, MessageChannel
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.isolation.limits import USAGE
@@ -60,75 +60,56 @@ class Agent:
 
     def __init__(
         self,
-        node_name: str,
-        places: HostPaths,
-        eyes: GpuMonitor,
+        host: Host,
         cluster: NodeApi,
         configuration: Configuration,
         gateway: MessageChannel[FromGateway],
         claim: NodeLock,
-        mps: MpsDaemons | None = None,
-        *,
         closed_for: float = CLOSED_FOR_S,
     ) -> None:
         self.metrics = AgentMetrics()
+        self.kubelet = KubeletLink(gateway)
         self._lag = LoopLag("agent")
         self.metrics.registry.register(self._lag.seconds)
-        self.node: Node | None = None
-        self._node_name = node_name
-        self._eyes = eyes
+        self._host = host
         self._cluster = cluster
-        self._mps = mps or MpsDaemons(places.state / MPS_DIRECTORY)
-        self._store = Store(places.state, claim, UsageFiles(places.usage / USAGE))
-        self._records = Records(self._store, places.device_plugins)
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
-        self._reconcile, self._publish = Wakeup(), Wakeup()
+        self._wakeups = Wakeups()
         self._beat = time.monotonic()
         self._told = False
-        self._closed_for = closed_for
-        self._closed_since: float | None = None
-        before = self._records.in_force
-        setup = starting_setup(eyes.seen, before, configuration.unit_mib)
-        holdings = DeviceTable(self._records.saved.holdings, self._store.started())
-        self.admission = AllocationState(configuration, setup, holdings)
-        cdi = CdiFiles(places.cdi, places.root) if places.cdi is not None else None
-        self.kubelet = KubeletLink(gateway, lambda call: answer(self.desk, call))
-        self._handover = HandOver(cluster, self.kubelet, lambda: self.node, closed_for)
-        self.offering = AdvertisedState(
-            self.admission, self._records, self.kubelet, self._mps, cdi, places.device_plugins
-        )
-        allocations = str(self._store.allocations)
-        self._turns = ArbiterProcess(
-            self._store, lambda beside: time_shares(self.admission, allocations, beside), self._used
-        )
-        self.desk = AllocationHandler(
-            self.admission,
-            self._store,
-            places.host_state or places.state,
-            self.kubelet,
-            cluster,
-            self.metrics,
-            node_name,
-            self.offering.save,
-            self._allocated,
-            self._mps,
-            cdi,
-            self._turns.starting,
-            lambda: self._records.recover(self.admission),
-        )
-        self._comparison = DriftCheck(
-            self.admission,
-            self.kubelet,
-            self.desk,
-            self._store,
-            self._records,
-            CorrectionWriter(cluster, self.metrics, self.admission),
-            self._turns,
-            self.offering,
-            self.metrics,
-            self._renew,
-        )
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
+        paths = host.paths
+        self._store = Store(paths.state, claim, UsageFiles(paths.usage / USAGE))
+        self._records = Records(self._store, paths.device_plugins)
+        self.admission = self._starting_state(configuration)
+        self._handover = HandOver(cluster, self.kubelet, self.admission, closed_for)
+        cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
+        self.offering = AdvertisedState(
+            self.admission, self._records, self.kubelet, host.mps, cdi, paths.device_plugins
+        )
+        self._arbiter = ArbiterProcess(self._store, self._time_shares, self._used)
+        self.handler = AllocationHandler(
+            self.admission,
+            Lookup(self.admission, self.kubelet, cluster, host.node_name),
+            AllocationFiles(self._store, paths, host.mps, cdi, self._arbiter),
+            self.offering,
+            self._wakeups.compare,
+            self.metrics,
+        )
+        self._mode = ModeChange(self.offering, host.monitor, cluster, self._wakeups, closed_for)
+        writer = CorrectionWriter(cluster, self.metrics, self.admission)
+        self._drift = DriftCheck(self.admission, self.kubelet, self._records, writer, self._mode, self._arbiter)
+
+    def _starting_state(self, configuration: Configuration) -> AllocationState:
+        """Return what the agent before this one has left."""
+        setup = starting_setup(self._host.monitor.seen, self._records.in_force, configuration.unit_mib)
+        holdings = DeviceTable(self._records.saved.holdings, self._store.started())
+        return AllocationState(configuration, setup, holdings)
+
+    @property
+    def node(self) -> Node | None:
+        """The node as the watch has it."""
+        return self.admission.node
 
     # -- what the API server says
 
@@ -146,29 +127,30 @@ class Agent:
                 self._synced.set()
             case _:
                 return
-        self._reconcile.wish()
+        self._wakeups.compare.wish()
 
     def on_node(self, event: WatchEvent[Node]) -> None:
         """Take in news of this node."""
         match event:
             case Applied(node):
-                before, self.node = self.node, node
+                before, self.admission.node = self.admission.node, node
                 if before is not None and unversioned(before) == unversioned(node):
                     return
             case Replaced(nodes):
-                self.node = next((node for node in nodes if node.metadata.name == self._node_name), None)
+                name = self._host.node_name
+                self.admission.node = next((node for node in nodes if node.metadata.name == name), None)
             case _:
                 return
         if self.node is not None:
             self._node_seen.set()
-        self._reconcile.wish()
-        self._publish.wish()
+        self._wakeups.compare.wish()
+        self._wakeups.publish.wish()
 
     def configure(self, configuration: Configuration) -> None:
         """Take in a new configuration."""
         self.admission.configuration = configuration
         read_again(self.admission.pods, configuration)
-        self._reconcile.wish()
+        self._wakeups.compare.wish()
 
     # -- what probes ask, from any thread
 
@@ -194,17 +176,17 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._lag.run())
-                tasks.create_task(self.kubelet.run())
+                tasks.create_task(self.kubelet.run(self.handler))
                 await self._begin()
                 tasks.create_task(self._open())
                 tasks.create_task(self._forever(self._watch_machine))
                 tasks.create_task(self._forever(self._compare))
                 tasks.create_task(self._forever(self._tell_node))
         finally:
-            self._worker.submit(self._eyes.close)  # after the step under way, which waits on what this frees
+            self._worker.submit(self._host.monitor.close)  # after the step under way, which waits on what this frees
             self._worker.shutdown(wait=False)
-            await self._turns.stop()
-            await self._mps.stop()
+            await self._arbiter.stop()
+            await self._host.mps.stop()
 
     async def _begin(self) -> None:
         """Look around, and take the node over from the agent before."""
@@ -214,18 +196,18 @@ class Agent:
                 await self._synced.wait()
                 await self._node_seen.wait()
         await self.kubelet.told.wait()
-        await self._handover.close(self.admission.configuration)
+        await self._handover.close()
         await self.kubelet.take_charge()
         self.metrics.starts.set(self.kubelet.state.starts)
         self._records.read_again(self.admission.holdings)
         self._records.recover(self.admission)
-        self.offering.take_over(self.node)
-        await self._renew()
+        self.offering.take_over()
+        await self._mode.renew()
 
     async def _open(self) -> None:
         """Let the node take pods again, if it has been closed for this agent to take over."""
         await self._handover.open()
-        self._publish.wish()
+        self._wakeups.publish.wish()
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -236,74 +218,46 @@ class Agent:
                 await asyncio.sleep(1.0)
 
     async def _look_at_machine(self, seconds: float) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._eyes.step, seconds)
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._host.monitor.step, seconds)
 
     async def _watch_machine(self) -> None:
         if await self._look_at_machine(PROBE_STEP_S):
-            await self._renew()
+            await self._mode.renew()
 
     async def _compare(self) -> None:
         self._beat = time.monotonic()
-        await self._reconcile.wait(RECONCILE_EVERY_S)
+        await self._wakeups.compare.wait(RECONCILE_EVERY_S)
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
-                again = await self._comparison.round(synced=self._synced.is_set())
+                again = await self._drift.round(synced=self._synced.is_set())
         except TimeoutError as error:
             raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error
         if again:
-            asyncio.get_running_loop().call_later(AGAIN_S, self._reconcile.wish)
+            asyncio.get_running_loop().call_later(AGAIN_S, self._wakeups.compare.wish)
         await asyncio.sleep(RECONCILE_APART_S)
 
     async def _tell_node(self) -> None:
-        await self._publish.wait(TELL_EVERY_S)
+        await self._wakeups.publish.wait(TELL_EVERY_S)
         if self.node is None or not self._store.mine:
             return
         left = self._handover.left(self.node)
         if left:
-            asyncio.get_running_loop().call_later(left, self._publish.wish)
-        wanted = wanted_status(self.offering, self._eyes.seen, opened=left == 0)
+            asyncio.get_running_loop().call_later(left, self._wakeups.publish.wish)
+        wanted = wanted_status(self.offering, self._host.monitor.seen, opened=left == 0)
         try:
             told = await tell_node(self._cluster, self.node, wanted, datetime.now(UTC))
         except KubeError:
-            self._publish.wish()
+            self._wakeups.publish.wish()
             raise
         self._told = True
         if told:
             await asyncio.sleep(RECONCILE_APART_S)
 
-    # -- what is in force
+    # -- what the arbiter is told, and says
 
-    async def _renew(self) -> None:
-        """Bring the offer up to date; change the mode when the node has been closed for long enough."""
-        await self.offering.renew(self._eyes.seen, self.node)
-        if await self._emptied():
-            await self.offering.renew(self._eyes.seen, self.node, free=True)
-        self._publish.wish()
-
-    async def _emptied(self) -> bool:
-        """Return whether no pod can be on its way to a node that is closing.
-
-        Raises:
-            KubeError: the API server does not say which pods are bound here.
-        """
-        if not self.offering.plan.closing or self.node is None or not self.offering.shut(self.node):
-            self._closed_since = None
-            return False
-        loop = asyncio.get_running_loop()
-        if self._closed_since is None:
-            self._closed_since = loop.time()
-            loop.call_later(self._closed_for, self._reconcile.wish)
-        if loop.time() - self._closed_since < self._closed_for:
-            return False
-        # The watch may lag behind what was bound while the node closed.
-        for pod in await self._cluster.bound_pods():
-            answered_pod(self.admission.pods, pod, self.admission.configuration)
-        return True
+    def _time_shares(self, beside: str) -> TimeShares:
+        return time_shares(self.admission, str(self._store.allocations), beside)
 
     def _used(self, used: Mapping[tuple[str, str], int]) -> None:
         """Take in the nanoseconds that each container has had on each card."""
         self.metrics.gpu_times.rows = tuple(gpu_times(self.admission, used))
-
-    def _allocated(self) -> None:
-        self.offering.allocated()
-        self._reconcile.wish()

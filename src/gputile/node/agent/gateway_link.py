@@ -2,15 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from gputile.node.agent.advertise.device_lists import Device
-from gputile.node.agent.allocate.kubelet_calls import devices_message
+from gputile.node.agent.allocate.kubelet_calls import ADMISSION, DevicePluginCalls, answer, devices_message
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.gateway.messages import (
-    Answer,
     Call,
-    CallRefused,
     FromGateway,
     ListDevices,
     Listed,
@@ -22,6 +20,7 @@ from gputile.node.gateway.messages import (
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 
 _MARGIN_S = 0.1
+QUIET_S, LONGEST_BUSY_S = 0.2, 2.0
 SETTLED_AFTER_S = 10.0  # a kubelet that has just started lists its pods one after the other
 
 
@@ -30,29 +29,28 @@ class GatewayGoneError(Exception):
 
 
 class KubeletLink:
-    """What the agent hears from the kubelet, and tells it. ``answer`` answers the kubelet's calls.
+    """What the agent hears from the kubelet, and tells it. ``asked`` is when it last asked to be given devices, on the
+    monotonic clock.
 
     ``state`` is the gateway's latest, ``told`` is set once it has said any; ``registered`` is set once the kubelet has
     taken all resources.
     """
 
-    def __init__(
-        self, link: MessageChannel[FromGateway], answer: Callable[[Call], Awaitable[Answer | CallRefused]]
-    ) -> None:
+    def __init__(self, link: MessageChannel[FromGateway]) -> None:
+        self.asked = 0.0
         self.state = State()
         self.registered = asyncio.Event()
         self.told = asyncio.Event()
         self._in_charge = asyncio.Event()
         self._link = link
-        self._answer = answer
         self._told: dict[str, tuple[Device, ...]] = {}
         self._asked: dict[int, asyncio.Future[bytes | None]] = {}
         self._last = 0
         self._latest: tuple[bytes, Listing] = (b"", {})
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def run(self) -> None:
-        """Take in what the gateway says.
+    async def run(self, handler: DevicePluginCalls) -> None:
+        """Take in what the gateway says; ``handler`` answers the kubelet's calls.
 
         Raises:
             GatewayGoneError: it has hung up.
@@ -61,7 +59,7 @@ class KubeletLink:
             async for message in self._link.messages():
                 match message:
                     case Call():
-                        task = asyncio.get_running_loop().create_task(self._serve(message))
+                        task = asyncio.get_running_loop().create_task(self._serve(handler, message))
                         self._tasks.add(task)
                         task.add_done_callback(self._tasks.discard)
                     case Listed(number, body):
@@ -81,6 +79,14 @@ class KubeletLink:
     def settled(self) -> bool:
         """Whether the kubelet has had time to list its own pods again since it started."""
         return time.monotonic() - self.state.epoch > SETTLED_AFTER_S
+
+    async def until_quiet(self) -> None:
+        """Wait until the kubelet has asked nothing for a moment, two seconds at most: it waits for answers."""
+        for _ in range(int(LONGEST_BUSY_S / QUIET_S)):
+            quiet = time.monotonic() - self.asked
+            if quiet >= QUIET_S:
+                return
+            await asyncio.sleep(QUIET_S - quiet)
 
     async def take_charge(self) -> None:
         """Have other agents let go of the node; return when they have."""
@@ -121,8 +127,10 @@ class KubeletLink:
         if state.registered:
             self.registered.set()
 
-    async def _serve(self, call: Call) -> None:
-        self._link.send(await self._answer(call))
+    async def _serve(self, handler: DevicePluginCalls, call: Call) -> None:
+        if call.method in ADMISSION:
+            self.asked = time.monotonic()
+        self._link.send(await answer(handler, call))
 
 
 def as_listing(answer: pb.ListPodResourcesResponse) -> Listing:

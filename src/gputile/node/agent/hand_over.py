@@ -14,11 +14,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.well_known import HANDOVER_ANNOTATION
 from gputile.core.devices.request import Phase
 from gputile.kube.errors import KubeError
+from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.gateway_link import KubeletLink
@@ -36,7 +36,7 @@ TAKEN_IN_AFTER_S = 0.5  # from the kubelet's ListAndWatch until it counts what t
 
 
 class HandOver:
-    """One agent's part. ``node`` is the node as the watch has it; ``closed_for`` is in seconds.
+    """One agent's part. ``closed_for`` is in seconds.
 
     ``under_way`` says that this agent keeps the node closed.
     """
@@ -45,24 +45,24 @@ class HandOver:
         self,
         cluster: NodeApi,
         kubelet: KubeletLink,
-        node: Callable[[], Node | None],
+        state: AllocationState,
         closed_for: float,
         now: Callable[[], float] = time.time,
     ) -> None:
         self.under_way = False
         self._cluster = cluster
         self._kubelet = kubelet
-        self._node = node
+        self._state = state
         self._closed_for = closed_for
         self._now = now
         self._text = ""
 
-    async def close(self, configuration: Configuration) -> None:
+    async def close(self) -> None:
         """Close the node where another agent serves it, and wait until no pod is on its way to it.
 
         Where the API server is away nothing can be bound either, so it goes on without.
         """
-        if not self._kubelet.state.others or self._node() is None:
+        if not self._kubelet.state.others or self._state.node is None:
             return
         self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
         try:
@@ -70,7 +70,7 @@ class HandOver:
             self.under_way = True
             await self._until(self._seen, SEEN_WITHIN_S)
             await asyncio.sleep(self._closed_for)
-            pods = [known_pod(pod, configuration) for pod in await self._cluster.bound_pods()]
+            pods = [known_pod(pod, self._state.configuration) for pod in await self._cluster.bound_pods()]
         except KubeError as error:
             log.warning("the node is not closed before another agent is replaced: %s", error)
             return
@@ -109,7 +109,7 @@ class HandOver:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _seen(self) -> bool:
-        node = self._node()
+        node = self._state.node
         return node is not None and node.metadata.annotations.get(HANDOVER_ANNOTATION) == self._text
 
     async def _until(self, true: Callable[[], bool], within: float) -> None:

@@ -23,10 +23,11 @@ from gputile.kube.kubeconfig import Access
 from gputile.kube.reflector import Reflector
 from gputile.kube.reflector_metrics import export_reflectors
 from gputile.node.agent import malloc_trim
+from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.agent.agent import Agent
 from gputile.node.agent.api_server import ApiServerNodeApi
 from gputile.node.agent.gateway_link import GatewayGoneError
-from gputile.node.agent.host import HostPaths
+from gputile.node.agent.host import MPS_DIRECTORY, Host, HostPaths
 from gputile.node.agent.status.monitoring import monitoring_app, start_monitoring
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
@@ -92,7 +93,8 @@ async def serve(
         cluster = ApiServerNodeApi(connection, events, name)
         eyes = Monitor(open_probe, await _published(connection, name))
         claim = NodeLock(settings.places.claim, behind.token)
-        agent = Agent(name, settings.places, eyes, cluster, configuration, gateway, claim)
+        host = Host(name, settings.places, eyes, MpsDaemons(settings.places.state / MPS_DIRECTORY))
+        agent = Agent(host, cluster, configuration, gateway, claim)
         if settings.metrics_port:
             app = monitoring_app(agent.metrics.registry, agent.sick, agent.unready)
             start_monitoring(settings.metrics_port, app)

@@ -13,11 +13,13 @@ from gputile.core.devices.inventory import Card, Inventory
 from gputile.core.devices.request import parse_request
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
 from gputile.node.agent.allocate.validation import AllocationConflict
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
+from gputile.node.agent.reconcile.listing_sync import settle
 from gputile.node.agent.reconcile.reconciler import Release, reconcile
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -86,8 +88,8 @@ class Node(RuleBasedStateMachine):
         if len(available) < size:
             return None
         listing = self.listing()
-        self.admission.settle(listing, 1)
-        wished = self.admission.preferred(GPU_MEMORY, available, (), size, listing, 0.0)
+        settle(self.admission, listing, 1)
+        wished = preferred_devices(self.admission, GPU_MEMORY, available, (), size, listing, 0.0)
         assert set(wished) <= set(available)
         assert len(set(wished)) == len(wished) <= size
         if follow:
@@ -98,7 +100,7 @@ class Node(RuleBasedStateMachine):
     def allocate(self, pod: Pod, name: str, ids: tuple[str, ...]) -> bool:
         listing = self.listing()
         try:
-            grant, holding = self.admission.allocate(GPU_MEMORY, ids, listing, 0.0, 1)
+            grant, holding = allocate_devices(self.admission, GPU_MEMORY, ids, listing, 0.0, 1)
         except AllocationConflict:
             return False
         assert grant.environment["NVIDIA_VISIBLE_DEVICES"] == f"GPU-{ids[0][1]}"
@@ -119,9 +121,7 @@ class Node(RuleBasedStateMachine):
     @rule()
     def all_is_compared(self) -> None:
         admission = self.admission
-        found = reconcile(
-            admission.pods.values(), admission.holdings, self.listing(), admission.setup, 1, synced=True, settled=True
-        )
+        found = reconcile(admission, self.listing(), 1, synced=True)
         for correction in found:
             if isinstance(correction, Release):
                 admission.holdings.drop(correction.uid)

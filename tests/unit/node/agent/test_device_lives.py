@@ -18,14 +18,16 @@ from gputile.core.devices.inventory import Card, Inventory
 from gputile.core.devices.request import ContainerRequest, Phase
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation_state import AllocationState, NotYet
+from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.container_start import NotYet, prestart
 from gputile.node.agent.allocate.device_stage import DeviceEvent, DeviceStage, after
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
 from gputile.node.agent.allocate.validation import AllocationConflict
 from gputile.node.agent.checkpoint.codec import Checkpoint, decode_checkpoint, encode_checkpoint
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
-from gputile.node.agent.reconcile.listing_sync import sync_with_listing
+from gputile.node.agent.reconcile.listing_sync import settle, sync_with_listing
 from gputile.node.agent.reconcile.reconciler import Release, reconcile
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -101,7 +103,7 @@ class DeviceLives(RuleBasedStateMachine):
 
     def give(self, data: st.DataObject, size: int, reusable: set[str]) -> frozenset[str] | None:
         listing = self.listing()
-        self.state.settle(listing, 1)
+        settle(self.state, listing, 1)
         must = sorted(reusable)[:size]
         # IDs of an init container that the kubelet has forgotten may be asked for by their own pod again, or by
         # another one: the call does not tell. The kubelet is taken to give them only where they are preferred.
@@ -109,7 +111,7 @@ class DeviceLives(RuleBasedStateMachine):
         available = sorted(self.free().union(must))
         chosen = tuple(must)
         if len(must) < size:
-            wished = self.state.preferred(self.resource, available, must, size, listing, 0.0)
+            wished = preferred_devices(self.state, self.resource, available, must, size, listing, 0.0)
             rest = sorted(set(available) - handed_on - set(wished))
             follows = data.draw(st.booleans(), label="the kubelet takes what is preferred")
             others = [*wished, *rest] if follows else [*data.draw(st.permutations(rest)), *wished]
@@ -117,7 +119,7 @@ class DeviceLives(RuleBasedStateMachine):
         if len(chosen) < size:
             return None
         try:
-            self.state.allocate(self.resource, chosen, listing, 0.0, 1)
+            allocate_devices(self.state, self.resource, chosen, listing, 0.0, 1)
         except AllocationConflict:
             return None
         return frozenset(chosen)
@@ -151,7 +153,7 @@ class DeviceLives(RuleBasedStateMachine):
                     continue
                 return
             try:
-                starts = self.state.prestart(self.resource, tuple(sorted(ids)), self.listing(), 2)
+                starts = prestart(self.state, self.resource, tuple(sorted(ids)), self.listing(), 2)
             except NotYet:
                 return
             for each in starts:
@@ -190,8 +192,8 @@ class DeviceLives(RuleBasedStateMachine):
     @rule()
     def a_round_compares(self) -> None:
         state, listing = self.state, self.listing()
-        sync_with_listing(listing, state.pods, state.holdings, state.setup, 3)
-        found = reconcile(state.pods.values(), state.holdings, listing, state.setup, 3, synced=True, settled=True)
+        sync_with_listing(state, listing, 3)
+        found = reconcile(state, listing, 3, synced=True)
         for each in found:
             if isinstance(each, Release):
                 state.holdings.drop(each.uid)

@@ -14,7 +14,9 @@ from gputile.api.well_known import GPU_MEMORY, MEMORY_UNIT_ANNOTATION, WHOLE_GPU
 from gputile.core.devices.inventory import Card, Inventory
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, MigDevice, NodeConfig
-from gputile.node.agent.allocate.allocation_state import AllocationState, NotYet
+from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.container_start import NotYet, limits_of_started, prestart
 from gputile.node.agent.allocate.device_ids import encode
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
@@ -22,7 +24,7 @@ from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.allocate.validation import AllocationConflict
 from gputile.node.agent.checkpoint.store import Store
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
-from gputile.node.agent.reconcile.listing_sync import sync_with_listing
+from gputile.node.agent.reconcile.listing_sync import settle, sync_with_listing
 from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -67,19 +69,19 @@ def test_what_the_kubelet_lists_is_given_to_no_other(
 ) -> None:
     """The kubelet offers all, those of a pod that has not started yet too; where it lists nothing, the same."""
     here = node(mode, known("a", resource, size), known("b", resource, size))
-    here.allocate(resource, ids, listed(resource, a=()), 0.0, 1)
+    allocate_devices(here, resource, ids, listed(resource, a=()), 0.0, 1)
     after = listed(resource, a=ids, b=())
-    here.settle(after, 2)
+    settle(here, after, 2)
     offered = [device_id for device_id, _ in devices(here.setup, here.holdings, resource)]
     assert set(ids) <= set(offered)
     for _ in range(2):
-        chosen = here.preferred(resource, offered, (), size, after if asked else None, 3.0)
+        chosen = preferred_devices(here, resource, offered, (), size, after if asked else None, 3.0)
         assert len(chosen) == size
         assert set(ids).isdisjoint(chosen)
     for listing in (after, None):
         with pytest.raises(AllocationConflict, match="held by pod default/a already"):
-            here.allocate(resource, ids, listing, 100.0, 3)
-    here.allocate(resource, chosen, after, 3.0, 3)
+            allocate_devices(here, resource, ids, listing, 100.0, 3)
+    allocate_devices(here, resource, chosen, after, 3.0, 3)
     assert {part.ids for holding in here.holdings for part in holding.parts} == {ids, chosen}
 
 
@@ -90,17 +92,19 @@ def test_two_pods_that_have_been_given_the_same(mode: Mode, resource: str, size:
     here = node(mode, known("a", resource, size), known("b", resource, size))
     both = listed(resource, a=ids, b=ids)
     for _ in range(2):  # and it stays so
-        sync_with_listing(both, here.pods, here.holdings, here.setup, 1)
+        sync_with_listing(here, both, 1)
         assert {holding.uid for holding in here.holdings} == {"uid-a", "uid-b"}
     if resource == GPU_MEMORY:
-        starts = here.prestart(resource, ids, both, 2)
+        starts = prestart(here, resource, ids, both, 2)
         assert [start.directory for start in starts] == ["uid-a-main", "uid-b-main"]
         assert here.holdings.mib(0) == 2 * size * 1024
         with pytest.raises(AllocationConflict, match="MiB left"):
-            here.allocate(resource, tuple(encode(0, slot) for slot in range(2, 8)), listed(resource, c=()), 0.0, 2)
+            allocate_devices(
+                here, resource, tuple(encode(0, slot) for slot in range(2, 8)), listed(resource, c=()), 0.0, 2
+            )
         return
     with pytest.raises(NotYet, match="delete one of the two pods"):
-        here.prestart(resource, ids, both, 2)
+        prestart(here, resource, ids, both, 2)
 
 
 @pytest.mark.requirement("M4")
@@ -111,11 +115,11 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
     here = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, ["uid-a-main"]))
     here.pods.update({name.key: name for name in (known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))})
     both = listed(GPU_MEMORY, a=ids, b=ids)
-    assert [start.directory for start in here.prestart(GPU_MEMORY, ids, both, 1)] == ["uid-b-main"]
+    assert [start.directory for start in prestart(here, GPU_MEMORY, ids, both, 1)] == ["uid-b-main"]
     most = tuple(encode(0, slot) for slot in range(5))
     here = node(Mode.CGPU, known("a", GPU_MEMORY, 5), known("b", GPU_MEMORY, 5))
     with pytest.raises(NotYet, match="3072 of 8192 MiB left, the pod would hold 5120"):
-        here.prestart(GPU_MEMORY, most, listed(GPU_MEMORY, a=most, b=most), 1)
+        prestart(here, GPU_MEMORY, most, listed(GPU_MEMORY, a=most, b=most), 1)
 
 
 @pytest.mark.requirement("M4", "U3")
@@ -128,13 +132,13 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     for name, ids in parts.items():
         shown = {each: {GPU_MEMORY: frozenset(held[each])} if each in held else {} for each in parts}
         listing = {"default/a": ListedPod("default", "a", shown)}
-        here.settle(listing, 1)
-        grant, _ = here.allocate(GPU_MEMORY, ids, listing, 0.0, 1)
+        settle(here, listing, 1)
+        grant, _ = allocate_devices(here, GPU_MEMORY, ids, listing, 0.0, 1)
         assert grant.environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(len(ids))
         held[name] = ids
     for ids in parts.values():
         with pytest.raises(NotYet, match="has not said yet what pod default/a asks for"):
-            here.prestart(GPU_MEMORY, ids, listing, 2)
+            prestart(here, GPU_MEMORY, ids, listing, 2)
     claim = NodeLock(tmp_path / "owner", "me")
     claim.take()
     store = Store(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
@@ -144,15 +148,17 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     shown = {name: {GPU_MEMORY: frozenset(ids)} for name, ids in parts.items()}
     listing = {"default/a": ListedPod("default", "a", shown)}
     here.pods[found.key] = found
-    starts = [start for ids in parts.values() for start in here.prestart(GPU_MEMORY, ids, listing, 3)]
+    starts = [start for ids in parts.values() for start in prestart(here, GPU_MEMORY, ids, listing, 3)]
     assert [[share.mib for share in start.limits.cards] for start in starts] == [[1024], [3072]]
     for start in starts:  # as an agent wrote them that did not wait
         wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.cards)
         store.write_limits(start.directory, msgspec.structs.replace(start.limits, cards=wrong))
     later = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, store.started()))
     later.pods[found.key] = found
-    corrected = [start.directory for start in later.let_start() if store.correct_limits(start.directory, start.limits)]
+    corrected = [
+        start.directory for start in limits_of_started(later) if store.correct_limits(start.directory, start.limits)
+    ]
     assert sorted(corrected) == [start.directory for start in starts]
     for start, mib in zip(starts, (1024, 3072), strict=True):
         assert f"card GPU-0 {mib} 0" in (store.allocations / start.directory / "limits").read_text().splitlines()
-    assert not any(store.correct_limits(start.directory, start.limits) for start in later.let_start())
+    assert not any(store.correct_limits(start.directory, start.limits) for start in limits_of_started(later))

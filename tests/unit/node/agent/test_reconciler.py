@@ -16,6 +16,7 @@ from gputile.core.devices.allocation import Chosen, allocate, binding_annotation
 from gputile.core.devices.inventory import Card, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, static_uid
@@ -66,7 +67,15 @@ def compare(
     synced: bool = True,
     settled: bool = True,
 ) -> list[Correction]:
-    return reconcile(pods, DeviceTable(holdings), listing, setup, 9, synced=synced, settled=settled)
+    state = state_of(pods, DeviceTable(holdings), setup)
+    state.settled = settled
+    return reconcile(state, listing, 9, synced=synced)
+
+
+def state_of(pods: list[KnownPod], holdings: DeviceTable, setup: NodeConfig = SHARE) -> AllocationState:
+    state = AllocationState(Configuration(), setup, holdings)
+    state.pods.update({pod.key: pod for pod in pods})
+    return state
 
 
 def test_what_agrees_is_confirmed_once() -> None:
@@ -160,7 +169,7 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
         mounted = {each.container: each.directory for each in parts}
         ran = [mounted.get(name, f"{known.uid}-{name}") for name in started]
         table = DeviceTable([held(known, *parts)] if parts else [], ran)
-        found = reconcile([known], table, listing, SHARE, 9, synced=True, settled=True)
+        found = reconcile(state_of([known], table), listing, 9, synced=True)
         return [(each.reason, each.message) for each in found if isinstance(each, Complain)]
 
     for parts in ((init, one, two), (init, two)):
@@ -178,7 +187,7 @@ def test_ids_under_a_stand_in_are_adopted_by_the_pod_that_has_them() -> None:
     pod = bound(simple_pod("a", container(mem=1), init=(container("init", mem=1),)), 2)
     init = part("init", "g1-00000", phase=Phase.INIT)
     holdings = DeviceTable([held(pod, init, part("main", "g1-00000"), uid=static_uid("default/a"))])
-    sync_with_listing(shown(("a", {"main": ("g1-00000",)})), {pod.key: pod}, holdings, SHARE, 9)
+    sync_with_listing(state_of([pod], holdings), shown(("a", {"main": ("g1-00000",)})), 9)
     (holding,) = holdings
     assert holding.uid == pod.uid
     assert {(p.container, p.directory) for p in holding.parts} == {("init", "dir-init"), ("main", "dir-main")}
@@ -189,5 +198,5 @@ def test_ids_that_another_pod_was_thought_to_have_change_hands() -> None:
     one, other = bound(simple_pod("one", container(mem=1)), 0), bound(simple_pod("other", container(mem=1)), 1)
     holdings = DeviceTable([held(one, part("main", "g1-00000"))])
     listing = shown(("one", {"main": ()}), ("other", {"main": ("g1-00000",)}))
-    sync_with_listing(listing, {one.key: one, other.key: other}, holdings, SHARE, 9)
+    sync_with_listing(state_of([one, other], holdings), listing, 9)
     assert [(h.uid, h.parts[0].ids, h.parts[0].directory) for h in holdings] == [(other.uid, ("g1-00000",), "dir-main")]

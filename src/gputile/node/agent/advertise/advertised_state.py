@@ -67,18 +67,20 @@ class AdvertisedState:
         text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
         return text == encode_inventory(closed(self.admission.setup))
 
-    def take_over(self, node: Node | None) -> None:
-        """Go on with what was in force before; as ``node`` was published, where the checkpoint has been lost."""
+    def take_over(self) -> None:
+        """Go on with what was in force before; as the node was published, where the checkpoint has been lost."""
+        node = self.admission.node
         self._in_force = self._records.in_force
         if self._records.lost and self._in_force is None and node is not None:
             self._in_force = published_before(node, self.admission.configuration.unit_mib)
 
-    async def renew(self, seen: Observation, node: Node | None, *, free: bool = False) -> None:
+    async def renew(self, seen: Observation, *, free: bool = False) -> None:
         """Work out anew what the node offers, and tell the kubelet if it is something else.
 
         ``free`` says that no pod can be on its way to the node any more: it has been closed for long enough.
         """
-        admission, labels = self.admission, dict(node.metadata.labels) if node else {}
+        admission, node = self.admission, self.admission.node
+        labels = dict(node.metadata.labels) if node else {}
         if node is not None or self._in_force is None:
             self.plan = self._planned(seen, labels, free=free)
             if node is not None:
@@ -119,6 +121,10 @@ class AdvertisedState:
     def save(self) -> None:
         """Write the checkpoint."""
         self._records.save(self.admission, self._in_force, self._resources)
+
+    def recover(self) -> None:
+        """Take in what the kubelet's checkpoint says."""
+        self._records.recover(self.admission)
 
     def _save_or_later(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The kubelet's calls on the device plugins, as they come through the gateway: reads them, asks the desk, answers."""
+"""The kubelet's calls on the device plugins, as they come through the gateway: read, handled, answered."""
 
 import logging
 from collections.abc import Sequence
@@ -11,6 +11,8 @@ from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 log = logging.getLogger(__name__)
 
+ADMISSION = ("GetPreferredAllocation", "Allocate")
+"""The calls by which the kubelet admits a pod."""
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 
 
@@ -30,7 +32,7 @@ class DevicePluginCalls(Protocol):
         """Return what a container gets.
 
         Raises:
-            Contradiction: the IDs cannot be served.
+            AllocationConflict: the IDs cannot be served.
         """
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
@@ -41,17 +43,17 @@ class DevicePluginCalls(Protocol):
         """
 
 
-async def answer(desk: DevicePluginCalls, call: Call) -> Answer | CallRefused:
+async def answer(handler: DevicePluginCalls, call: Call) -> Answer | CallRefused:
     """Return what the kubelet is answered."""
     try:
         match call.method:
             case "GetPreferredAllocation":
-                return Answer(call.number, await _preferred(desk, call))
+                return Answer(call.number, await _preferred(handler, call))
             case "Allocate":
-                return Answer(call.number, await _allocate(desk, call))
+                return Answer(call.number, await _allocate(handler, call))
             case "PreStartContainer":
                 asked = pb.PreStartContainerRequest.FromString(call.body)
-                await desk.prestart(call.resource, tuple(asked.devices_ids))
+                await handler.prestart(call.resource, tuple(asked.devices_ids))
                 return Answer(call.number, pb.PreStartContainerResponse().SerializeToString())
             case unknown:
                 return CallRefused(call.number, "UNIMPLEMENTED", f"there is no {unknown}")
@@ -71,12 +73,12 @@ def devices_message(devices: Sequence[Device]) -> bytes:
     ).SerializeToString()
 
 
-async def _preferred(desk: DevicePluginCalls, call: Call) -> bytes:
+async def _preferred(handler: DevicePluginCalls, call: Call) -> bytes:
     """Steer the kubelet. An error here would kill the pod, so there is none: no preference is an answer too."""
     answers = []
     for asked in pb.PreferredAllocationRequest.FromString(call.body).container_requests:
         try:
-            ids = await desk.preferred(
+            ids = await handler.preferred(
                 call.resource,
                 tuple(asked.available_deviceIDs),
                 tuple(asked.must_include_deviceIDs),
@@ -89,10 +91,10 @@ async def _preferred(desk: DevicePluginCalls, call: Call) -> bytes:
     return pb.PreferredAllocationResponse(container_responses=answers).SerializeToString()
 
 
-async def _allocate(desk: DevicePluginCalls, call: Call) -> bytes:
+async def _allocate(handler: DevicePluginCalls, call: Call) -> bytes:
     """Answer what a container gets."""
     answers = [
-        await desk.allocate(call.resource, tuple(asked.devices_ids))
+        await handler.allocate(call.resource, tuple(asked.devices_ids))
         for asked in pb.AllocateRequest.FromString(call.body).container_requests
     ]
     return pb.AllocateResponse(container_responses=answers).SerializeToString()

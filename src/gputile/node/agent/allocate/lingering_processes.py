@@ -6,7 +6,7 @@ off the card.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Final
 
 from gputile.node.agent.checkpoint.store import Store
@@ -15,16 +15,18 @@ LONGEST_S: Final = 120.0
 
 
 class LingeringProcesses:
-    """What the processes of pods that are gone still have. ``present`` are the directories of those that are not."""
+    """What the processes of pods that are gone still have."""
 
-    def __init__(self, store: Store, present: Callable[[], Collection[str]]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._present = present
         self._since: dict[str, float] = {}
 
-    def on(self, uuids: Collection[str]) -> str:
-        """Return which pod that is gone still has processes on one of the cards, "" for none worth waiting for."""
-        present, now, found, held = set(self._present()), time.monotonic(), "", set()
+    def on(self, uuids: Collection[str], present: Collection[str]) -> str:
+        """Return which pod that is gone still has processes on one of the cards, "" for none worth waiting for.
+
+        ``present`` are the allocation directories of the pods that are not gone.
+        """
+        now, found, held = time.monotonic(), "", set()
         for name in self._store.usage.names():
             if name in present or not self._store.usage.is_held(name):
                 continue

@@ -13,7 +13,9 @@ import msgspec
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
+from gputile.node.agent.advertise.node_config import NodeConfig
 from gputile.node.agent.allocate.device_ids import by_card
+from gputile.node.agent.allocate.known_pods import KnownPod
 
 EMPTY: Mapping[int, frozenset[int]] = MappingProxyType({})
 
@@ -131,6 +133,23 @@ def directory_name(uid: str, container: str) -> str:
     if uid.replace("-", "").isalnum():
         return f"{uid}-{container}"
     return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
+
+
+def holding_for(
+    uid: str, pod: KnownPod | None, key: str, setup: NodeConfig, trust_group: str, now_ns: int
+) -> PodDevices:
+    """Return an empty holding for a pod, or for the stand-in ``uid`` where ``pod`` is None."""
+    namespace, _, name = key.partition("/")
+    unit = pod.request.unit_mib if pod and pod.request else setup.in_force.unit_mib
+    mode, identified = setup.mode.value, bool(key)
+    return PodDevices(uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified)
+
+
+def with_part(holding: PodDevices, part: ContainerDevices, setup: NodeConfig) -> PodDevices:
+    """Return ``holding`` with ``part``, and the UUIDs of the cards that it is on."""
+    holding = holding.replaced(part)
+    cards = {card.index: card.uuid for card in setup.inventory.cards if card.index in holding.indices}
+    return msgspec.structs.replace(holding, cards=cards | holding.cards)
 
 
 def cards_of(holding: PodDevices, container: str, cards: int = 0) -> tuple[int, ...]:

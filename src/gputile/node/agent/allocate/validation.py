@@ -37,7 +37,7 @@ def validate(
     container of the pod: the kubelet takes them in any order, and the pod holds the cards anyway.
 
     Raises:
-        Contradiction: says which rule is broken.
+        AllocationConflict: says which rule is broken.
     """
     part = holding.part(container, resource)
     ids = part.ids if part else ()

@@ -17,8 +17,7 @@ from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
 from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY, mounts_of
 from gputile.node.agent.allocate.device_ids import DeviceIdError
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name
-from gputile.node.agent.reconcile.listing_sync import holding_for, with_part
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name, holding_for, with_part
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 FILE_NAME = "kubelet_internal_checkpoint"

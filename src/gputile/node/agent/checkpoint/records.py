@@ -12,18 +12,17 @@ from gputile.core.devices.inventory import InventoryError, decode_inventory
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
-from gputile.node.agent.allocate.pod_devices import ContainerDevices
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, with_part
 from gputile.node.agent.checkpoint.codec import Checkpoint
 from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, recover
 from gputile.node.agent.checkpoint.store import Store
-from gputile.node.agent.reconcile.listing_sync import with_part
 
 
 class Records:
     """The agent's checkpoint and the kubelet's. ``saved`` is what the agent before this one wrote."""
 
     def __init__(self, store: Store, device_plugins: Path) -> None:
-        self._store = store
+        self.store = store
         self._kubelets = device_plugins / FILE_NAME
         loaded = store.load()
         self.lost = loaded is None
@@ -39,7 +38,7 @@ class Records:
     def save(self, admission: AllocationState, in_force: EffectiveMode | None, resources: Iterable[str]) -> None:
         """Write down who holds what, what is in force, and the ``resources`` that are served."""
         now = in_force or EffectiveMode(Mode.EXCLUSIVE, 0)
-        self._store.save(
+        self.store.save(
             Checkpoint(
                 holdings=tuple(admission.holdings),
                 mode=now.mode.value if in_force else "",
@@ -52,8 +51,8 @@ class Records:
 
     def read_again(self, holdings: DeviceTable) -> None:
         """Take in what the agent before this one has written until it let go of the node."""
-        holdings.started = self._store.started()
-        loaded = self._store.load()
+        holdings.started = self.store.started()
+        loaded = self.store.load()
         if loaded is None:
             return
         self.saved, self.lost = loaded, False

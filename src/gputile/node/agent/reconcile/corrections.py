@@ -29,7 +29,9 @@ class CorrectionWriter:
 
     async def carry_out(self, found: Iterable[Correction]) -> bool:
         """Carry out all corrections; return whether one met a pod that has changed since, and will succeed soon."""
-        return any(await asyncio.gather(*(self._one(correction) for correction in found)))
+        again = any(await asyncio.gather(*(self._one(correction) for correction in found)))
+        self._metrics.holdings.set(len(self._admission.holdings))
+        return again
 
     async def _one(self, correction: Correction) -> bool:
         try:

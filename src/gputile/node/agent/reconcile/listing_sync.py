@@ -5,90 +5,114 @@ server did not know yet) or, rarely, under the name's former owner: a pod that w
 while the watch lagged behind. Only the label changes; the IDs, and the directory that the container was given, stay.
 """
 
-from collections.abc import Mapping
-
-import msgspec
+from dataclasses import dataclass
+from functools import partial
 
 from gputile.api.well_known import MIG_PREFIX
 from gputile.core.devices.request import Phase
-from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
+from gputile.node.agent.advertise.node_config import MODE_RESOURCES
+from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_ids import DeviceIdError, by_card
-from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name
+from gputile.node.agent.allocate.pod_devices import (
+    ContainerDevices,
+    PodDevices,
+    directory_name,
+    holding_for,
+    with_part,
+)
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 
 
-def sync_with_listing(
-    listing: Listing, pods: Mapping[str, KnownPod], holdings: DeviceTable, setup: NodeConfig, now_ns: int
-) -> list[PodDevices]:
-    """Bring ``holdings`` in line with the listing, and return those that changed."""
-    changed: dict[str, PodDevices] = {}
+def sync_with_listing(state: AllocationState, listing: Listing, now_ns: int) -> None:
+    """Put each listed device under the pod and the container that the kubelet lists it for."""
     for key, listed in listing.items():
-        pod = pods.get(key)
+        pod = state.pods.get(key)
         if pod is None or not pod.alive:
             continue
         for container, resource, ids in listed.parts():
-            held = holdings.get(pod.uid)
+            held = state.holdings.get(pod.uid)
             part = held.part(container, resource) if held else None
-            if (part is not None and frozenset(part.ids) == ids) or not _ours(resource, ids):
-                continue
-            holding = _take_over(listing, listed, pod, container, resource, ids, holdings, setup, now_ns)
-            holdings.put(holding)
-            changed[holding.uid] = holding
-    return list(changed.values())
+            if (part is None or frozenset(part.ids) != ids) and _ours(resource, ids):
+                _take_over(state, listing, _ListedDevices(pod, container, resource, ids), now_ns)
 
 
-def holding_for(
-    uid: str, pod: KnownPod | None, key: str, setup: NodeConfig, trust_group: str, now_ns: int
-) -> PodDevices:
-    """Return an empty holding for a pod, or for the stand-in ``uid`` where ``pod`` is None."""
-    namespace, _, name = key.partition("/")
-    unit = pod.request.unit_mib if pod and pod.request else setup.in_force.unit_mib
-    mode, identified = setup.mode.value, bool(key)
-    return PodDevices(uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified)
+def settle(state: AllocationState, listing: Listing, now_ns: int) -> None:
+    """Correct what is remembered by what the kubelet lists while it waits for an answer.
+
+    It admits nothing meanwhile, so a listed container that has no devices got none, whatever was answered before:
+    the kubelet died before it wrote the answer down, or it was for another pod. One that was let start is another
+    matter: that the kubelet had written down, and has forgotten.
+    """
+    sync_with_listing(state, listing, now_ns)
+    for holding in state.holdings:
+        listed = listing.get(holding.key)
+        if listed is None or not holding.identified:
+            continue
+        event = state.loss(holding)
+        if event is not None:
+            state.holdings.apply(holding, event, partial(_bare, listed))
 
 
-def with_part(holding: PodDevices, part: ContainerDevices, setup: NodeConfig) -> PodDevices:
-    """Return ``holding`` with ``part``, and the UUIDs of the cards that it is on."""
-    holding = holding.replaced(part)
-    cards = {card.index: card.uuid for card in setup.inventory.cards if card.index in holding.indices}
-    return msgspec.structs.replace(holding, cards=cards | holding.cards)
+@dataclass(frozen=True, slots=True)
+class _ListedDevices:
+    """What the kubelet lists for one container of a pod."""
+
+    pod: KnownPod
+    container: str
+    resource: str
+    ids: frozenset[str]
+
+    def devices(self, directory: str, mounts: tuple[tuple[str, str], ...] | None) -> ContainerDevices:
+        """Return them as devices of the container, with the directory that it mounts."""
+        request = self.pod.part(self.container)
+        phase = request.phase if request else Phase.APP
+        return ContainerDevices(self.container, phase, self.resource, tuple(sorted(self.ids)), directory, mounts)
 
 
-def _take_over(
-    listing: Listing,
-    listed: ListedPod,
-    pod: KnownPod,
-    container: str,
-    resource: str,
-    ids: frozenset[str],
-    holdings: DeviceTable,
-    setup: NodeConfig,
-    now_ns: int,
-) -> PodDevices:
-    own = holdings.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
-    directory, mounts = directory_name(pod.uid, container), None
-    for former in holdings.holders(resource, ids):
+def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices, now_ns: int) -> None:
+    """Take the devices from whoever was thought to have them, and give them to the container that is listed."""
+    pod, holdings = listed.pod, state.holdings
+    own = holdings.get(pod.uid) or holding_for(pod.uid, pod, pod.key, state.setup, pod.trust_group, now_ns)
+    directory, mounts = directory_name(pod.uid, listed.container), None
+    for former in holdings.holders(listed.resource, listed.ids):
         other = listing.get(former.key)
-        if former.key != listed.key and other is not None and other.has(resource, ids):
+        if former.key != pod.key and other is not None and other.has(listed.resource, listed.ids):
             continue  # the kubelet has given them to both
-        for part in former.parts:
-            another = former.uid != own.uid or part.phase is not Phase.INIT
-            if part.resource == resource and frozenset(part.ids) == ids and another:
-                directory, mounts = part.directory, part.mounts
+        answered = _answered_as(former, listed)
+        if answered is not None:
+            directory, mounts = answered.directory, answered.mounts
         if former.uid == own.uid:
             continue
-        if former.key == listed.key:  # the same pod under a stand-in, or mistaken for the former one of its name
+        if former.key == pod.key:  # the same pod under a stand-in, or mistaken for the former one of its name
             for part in former.parts:
                 if own.part(part.container, part.resource) is None:
-                    own = with_part(own, part, setup)
+                    own = with_part(own, part, state.setup)
             holdings.drop(former.uid)
         else:
-            holdings.keep(former.without(resource, ids))
-    request = pod.part(container)
-    phase = request.phase if request else Phase.APP
-    return with_part(own, ContainerDevices(container, phase, resource, tuple(sorted(ids)), directory, mounts), setup)
+            holdings.keep(former.without(listed.resource, listed.ids))
+    holdings.put(with_part(own, listed.devices(directory, mounts), state.setup))
+
+
+def _answered_as(former: PodDevices, listed: _ListedDevices) -> ContainerDevices | None:
+    """Return the devices of ``former`` under which the listed ones were answered; init containers hand theirs on."""
+    found = (
+        part
+        for part in reversed(former.parts)
+        if part.resource == listed.resource
+        and frozenset(part.ids) == listed.ids
+        and (former.uid != listed.pod.uid or part.phase is not Phase.INIT)
+    )
+    return next(found, None)
+
+
+def _bare(listed: ListedPod, part: ContainerDevices) -> bool:
+    """Return whether the kubelet lists the container, and lists none of these devices, its own or another's."""
+    return (
+        part.container in listed.containers
+        and not listed.ids(part.container, part.resource)
+        and not listed.has(part.resource, part.ids)
+    )
 
 
 def _ours(resource: str, ids: frozenset[str]) -> bool:

@@ -11,6 +11,7 @@ from gputile.api.well_known import GPUSHARE_ASSIGNED
 from gputile.core.devices.allocation import CardShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
+from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import PodDevices, stand_in
@@ -61,34 +62,21 @@ class Complain:
 Correction = Release | Correct | Confirm | Complain
 
 
-def reconcile(
-    pods: Iterable[KnownPod],
-    holdings: DeviceTable,
-    listing: Listing,
-    setup: NodeConfig,
-    now_ns: int,
-    *,
-    synced: bool,
-    settled: bool,
-) -> list[Correction]:
-    """Return what differs.
-
-    ``synced`` says that ``pods`` is complete, so that what is missing there is gone; ``settled`` that the kubelet has
-    had time to list its own pods again since it started.
-    """
-    known = {pod.uid: pod for pod in pods}
+def reconcile(state: AllocationState, listing: Listing, now_ns: int, *, synced: bool) -> list[Correction]:
+    """Return what differs. ``synced`` says that the state's pods are complete: what is missing there is gone."""
+    known = {pod.uid: pod for pod in state.pods.values()}
     found: list[Correction] = []
     if synced:
         found += [
             Release(holding.uid)
-            for holding in holdings
-            if (settled or not stand_in(holding.uid))
+            for holding in state.holdings
+            if (state.settled or not stand_in(holding.uid))
             and (holding.identified or now_ns - holding.since_ns > UNKNOWN_FOR_NS)
             and _gone(holding, known.get(holding.uid), listing)
         ]
     for pod in known.values():
         if pod.alive and pod.request is not None:
-            found += _judge(pod, holdings, listing, setup, now_ns)
+            found += _judge(state, pod, listing, now_ns)
     return found
 
 
@@ -106,10 +94,10 @@ def _gone(holding: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
     return pod is not None or (holding.identified and bool(shown))
 
 
-def _judge(pod: KnownPod, holdings: DeviceTable, listing: Listing, setup: NodeConfig, now_ns: int) -> list[Correction]:
-    found, holding = _forgotten(pod, listing, holdings), holdings.get(pod.uid)
+def _judge(state: AllocationState, pod: KnownPod, listing: Listing, now_ns: int) -> list[Correction]:
+    found, holding = _forgotten(pod, listing, state.holdings), state.holdings.get(pod.uid)
     if holding is not None and _complete(pod, holding):
-        return _corrected(pod, holding, setup, now_ns) + found
+        return _corrected(pod, holding, state.setup, now_ns) + found
     return found or _missing(pod, listing)
 
 

@@ -1,0 +1,130 @@
+"""Decides ``PreStartContainer``: whether a container may start, and with which limits.
+
+Cards without room, or with pods that it must not share them with, are a matter of time: the container waits until those
+have gone that were on them before.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.answer import Limits, shares_of
+from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, stand_in
+from gputile.node.agent.allocate.validation import Occupied, check_others, given_twice, stranger_on
+from gputile.node.agent.reconcile.listing import Listing
+from gputile.node.agent.reconcile.listing_sync import sync_with_listing
+
+
+class NotYet(Exception):
+    """A container must not start before this is settled; the kubelet tries again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A container that may be about to start: its limits, and what it was told to mount, None where nobody knows."""
+
+    directory: str
+    limits: Limits
+    mounts: Mapping[str, str] | None
+
+
+def prestart(
+    state: AllocationState, resource: str, ids: tuple[str, ...], listing: Listing | None, now_ns: int
+) -> list[Start]:
+    """Return the container with ``ids``.
+
+    An init container and the container that takes over its IDs are two, each with its own limits.
+
+    Raises:
+        NotYet: it is not certain whose the IDs are, or what is known of it forbids the start.
+    """
+    if listing is not None:
+        sync_with_listing(state, listing, now_ns)
+    wanted = frozenset(ids)
+    found = [
+        (holding, part)
+        for holding in state.holdings.holders(resource, ids)
+        for part in holding.parts
+        if part.resource == resource and frozenset(part.ids) == wanted
+    ]
+    if not found:
+        raise NotYet(f"no container is known yet that has these IDs of {resource}")
+    for holding, part in found:
+        if problem := given_twice(state.setup, state.holdings, holding, part):
+            raise NotYet(problem)
+    if len({holding.uid for holding, _ in found}) > 1:  # one that was let start before has all it needs
+        found = [pair for pair in found if not state.holdings.stage(pair[1]).may_run] or found
+    return [_start(state, holding, part) for holding, part in found]
+
+
+def limits_of_started(state: AllocationState) -> list[Start]:
+    """Return the containers that were let start and whose pods are known, with the limits that are right for them.
+
+    An agent of an earlier release let containers start before it knew their pods, with limits to be corrected.
+    """
+    found = []
+    for holding in state.holdings:
+        pod = state.pod_of(holding)
+        for part in holding.parts if pod is not None and pod.alive else ():
+            if state.holdings.stage(part).may_run:
+                with contextlib.suppress(NotYet):
+                    found.append(_start(state, holding, part))
+    return found
+
+
+def _start(state: AllocationState, holding: PodDevices, part: ContainerDevices) -> Start:
+    _wait_for_others(state, holding, part)
+    mounts = dict(part.mounts) if part.mounts is not None else None
+    return Start(part.directory, _limits(state, holding, part), mounts)
+
+
+def _before(state: AllocationState, holding: PodDevices) -> DeviceTable:
+    """Return the holdings of those who have cards rather than the pod of ``holding``; others wait for it."""
+    return DeviceTable(o for o in state.holdings if o.uid != holding.uid and _precedes(state, o, holding))
+
+
+def _wait_for_others(state: AllocationState, holding: PodDevices, part: ContainerDevices) -> None:
+    """Keep a container from its first start while those forbid it who were on its cards before.
+
+    Raises:
+        NotYet: says who or what is in the way.
+    """
+    if state.holdings.stage(part).may_run:
+        return
+    most = state.configuration.max_pods_per_gpu
+    try:
+        check_others(state.setup, _before(state, holding), holding, part.resource, most)
+    except Occupied as error:
+        raise NotYet(str(error)) from error
+
+
+def _precedes(state: AllocationState, one: PodDevices, other: PodDevices) -> bool:
+    """Return whether ``one`` has the cards rather than ``other``: it has been started, or came first."""
+    ran, mine = (any(state.holdings.stage(part).may_run for part in holding.parts) for holding in (one, other))
+    return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
+
+
+def _limits(state: AllocationState, holding: PodDevices, part: ContainerDevices) -> Limits:
+    if not holding.identified:
+        raise NotYet("the kubelet does not say yet whose these device IDs are")
+    if stand_in(holding.uid) and state.setup.mode.shared:
+        # Its IDs may count in another unit than the one in force, and its annotation may say other cards.
+        raise NotYet(f"the API server has not said yet what pod {holding.key} asks for")
+    own = state.pod_of(holding)
+    indices, before = state.cards(holding, part.container, own), _before(state, holding)
+    for index in indices:
+        stranger = stranger_on(state.setup, before, holding, index)
+        if stranger is not None:
+            raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
+    shares = shares_of(state.setup, holding, part.container, own.part(part.container) if own else None, indices)
+    return Limits(
+        namespace=holding.namespace,
+        pod=holding.name,
+        uid=holding.uid,
+        container=part.container,
+        mode=state.setup.mode.value,
+        unit_mib=holding.unit_mib,
+        cards=shares,
+    )

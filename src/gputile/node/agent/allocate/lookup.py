@@ -1,0 +1,71 @@
+"""Reads what a decision needs: the kubelet's list, and from the API server the pods that may be asking.
+
+A call holds up every pod of the node and has no deadline in the kubelet, so what is fetched has one here. The
+kubelet's list is waited for less than half a second. The API server is waited for longer, but only where it gives no
+answer about a pod that nothing is known of: what such a pod is given without knowing it, the kubelet keeps for good.
+"""
+
+import asyncio
+import logging
+import time
+
+from gputile.kube.errors import KubeError
+from gputile.node.agent.allocate.allocation import unclear
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.pod_cache import answered_pod
+from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.gateway_link import KubeletLink
+from gputile.node.agent.reconcile.listing import Listing
+from gputile.node.agent.reconcile.listing_sync import settle
+
+log = logging.getLogger(__name__)
+
+FETCH_WITHIN_S = 0.45
+READ_WITHIN_S, PATIENCE_S, READ_AGAIN_S = 2.0, 10.0, 0.2
+MOST_LOOKUPS = 8
+
+
+class Lookup:
+    """Brings the state up to date before a call is decided. ``latest`` is the last list of the kubelet's."""
+
+    def __init__(self, state: AllocationState, kubelet: KubeletLink, cluster: NodeApi, node: str) -> None:
+        self.latest: Listing = {}
+        self._state = state
+        self._kubelet = kubelet
+        self._cluster = cluster
+        self._node = node
+
+    async def list(self) -> Listing | None:
+        """Return what the kubelet lists; None where it does not say so in time."""
+        listing = await self._kubelet.list(FETCH_WITHIN_S)
+        if listing is not None:
+            self.latest = listing
+        return listing
+
+    async def look(self, resource: str, size: int) -> Listing | None:
+        """Return what the kubelet lists, after reading those pods from the API server that may be the one."""
+        listing = await self.list()
+        if listing is not None:
+            self._state.settled = self._kubelet.settled
+            settle(self._state, listing, time.time_ns())
+        until = time.monotonic() + PATIENCE_S
+        while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:
+            answered = await asyncio.gather(*(self._read(key) for key in keys))
+            known = all(key in self._state.pods for key in keys)
+            if known or all(answered) or time.monotonic() > until:
+                break
+            await asyncio.sleep(READ_AGAIN_S)
+        return listing
+
+    async def _read(self, key: str) -> bool:
+        """Read a pod from the API server; return whether it answered, be it that there is none."""
+        namespace, _, name = key.partition("/")
+        try:
+            async with asyncio.timeout(READ_WITHIN_S):
+                pod = await self._cluster.pod(namespace, name, READ_WITHIN_S)
+        except (KubeError, TimeoutError) as error:
+            log.warning("cannot read pod %s: %s", key, error)
+            return False
+        if pod is not None and pod.spec.node_name == self._node:
+            answered_pod(self._state.pods, pod, self._state.configuration)
+        return True
