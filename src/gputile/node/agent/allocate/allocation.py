@@ -26,7 +26,7 @@ from gputile.node.agent.allocate.container_matcher import (
 )
 from gputile.node.agent.allocate.device_ids import DeviceIdError
 from gputile.node.agent.allocate.device_stage import DeviceEvent
-from gputile.node.agent.allocate.placement_targets import PlacementTargets
+from gputile.node.agent.allocate.placement_targets import DeviceQuestion, PlacementTargets
 from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
     PodDevices,
@@ -70,8 +70,8 @@ def preferred_devices(
             return False
         return True
 
-    targets = PlacementTargets(state.setup, state.holdings, state.pods, state.labels, state.configuration)
-    ids = targets.choose(blank, candidate, resource, readable(offered), readable(kept), size, servable)
+    asked = DeviceQuestion(blank, candidate, resource, readable(offered), readable(kept), size)
+    ids = PlacementTargets(state, asked).choose(servable)
     state.expected = ExpectedAllocation(resource, frozenset(ids), candidate, now)
     state.last_uid = blank.uid
     return ids

@@ -5,15 +5,14 @@ can have no booking at all: a static pod, or one whose node was named by hand. T
 follows choose from what is free now, and the annotation is written afterwards.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, Mode
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.node.agent.advertise.device_lists import displaced
-from gputile.node.agent.advertise.node_config import NodeConfig
+from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.container_matcher import ContainerCandidate
-from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.free_capacity import FreeCapacity, node_info
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import PodDevices
@@ -29,106 +28,114 @@ from gputile.node.agent.allocate.validation import SHARED_RESOURCES, stranger_on
 Servable = Callable[[tuple[str, ...]], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceQuestion:
+    """What ``GetPreferredAllocation`` asks: ``size`` IDs of ``available``, with all of ``must``.
+
+    ``holding`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows.
+    """
+
+    holding: PodDevices
+    candidate: ContainerCandidate | None
+    resource: str
+    available: Slots
+    must: Slots
+    size: int
+
+    @property
+    def pod(self) -> KnownPod | None:
+        """The pod that asks, where it is known."""
+        return self.candidate.pod if self.candidate else None
+
+    @property
+    def booked(self) -> tuple[str, ...]:
+        """The UUIDs of the cards that are booked for the container."""
+        shares = self.pod.booked(self.candidate.container) if self.pod and self.candidate else ()
+        return tuple(share.uuid for share in shares)
+
+
 class PlacementTargets:
     """One choice of device IDs, on the state of the node at this moment."""
 
-    def __init__(
-        self,
-        setup: NodeConfig,
-        holdings: DeviceTable,
-        pods: Mapping[str, KnownPod],
-        labels: Mapping[str, str],
-        configuration: Configuration,
-    ) -> None:
-        self._setup = setup
-        self._holdings = holdings
-        self._pods = pods
-        self._labels = labels
-        self._configuration = configuration
+    def __init__(self, state: AllocationState, asked: DeviceQuestion) -> None:
+        self._state = state
+        self._asked = asked
+        cards = state.setup.inventory.cards
+        self._usable = [c.index for c in cards if c.healthy and not displaced(c, state.holdings)]
 
-    def choose(
-        self,
-        holding: PodDevices,
-        candidate: ContainerCandidate | None,
-        resource: str,
-        available: Slots,
-        must: Slots,
-        size: int,
-        servable: Servable,
-    ) -> tuple[str, ...]:
-        """Return the IDs for the container of ``candidate``, whose pod holds ``holding`` so far.
+    def choose(self, servable: Servable) -> tuple[str, ...]:
+        """Return the IDs for the container that asks.
 
         The first set that is ``servable`` is taken. Where none is, the answer is IDs of as few cards as possible, and
         the check at ``Allocate`` says what is wrong with them.
         """
-        if resource.startswith(MIG_PREFIX):
-            return on_some_card(size, available, must)
-        usable = [c.index for c in self._setup.inventory.cards if c.healthy and not displaced(c, self._holdings)]
-        if self._setup.replicated:
-            friendly = [i for i in usable if stranger_on(self._setup, self._holdings, holding, i) is None]
-            shares = candidate.pod.booked(candidate.container) if candidate and candidate.pod else ()
-            booked = booked_indices(self._setup, (share.uuid for share in shares))
-            ids = spread_evenly(size, booked, available, must) if set(booked) <= set(friendly) else None
+        asked = self._asked
+        if asked.resource.startswith(MIG_PREFIX):
+            return on_some_card(asked.size, asked.available, asked.must)
+        if self._state.setup.replicated:
+            return self._replicas(servable)
+        options = self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options()
+        for indices in options:
+            ids = spread_evenly(asked.size, indices, asked.available, asked.must)
             if ids is not None and servable(ids):
                 return ids
-            return replicas(size, available, must, self._room(""), friendly)
-        for indices in self._options(holding, candidate, resource, available, must, size, usable):
-            ids = spread_evenly(size, indices, available, must)
-            if ids is not None and servable(ids):
-                return ids
-        return on_some_card(size, {i: available[i] for i in usable if i in available}, must)
+        usable = {i: asked.available[i] for i in self._usable if i in asked.available}
+        return on_some_card(asked.size, usable, asked.must)
 
-    def _options(
-        self,
-        holding: PodDevices,
-        candidate: ContainerCandidate | None,
-        resource: str,
-        available: Slots,
-        must: Slots,
-        size: int,
-        usable: list[int],
-    ) -> Iterator[tuple[int, ...]]:
-        pod = candidate.pod if candidate else None
-        booked = pod.booked(candidate.container) if pod and candidate else ()
-        if resource not in SHARED_RESOURCES:
-            yield booked_indices(self._setup, (share.uuid for share in booked))
-            free = [i for i in usable if available.get(i) and i not in must]
-            kind = RequestKind.TOPOLOGY if resource == TOPOLOGY_GPU else RequestKind.WHOLE
-            chosen = self._room(holding.uid).choose(Shape(kind, size - len(must)), "", free) if size > len(must) else ()
-            if chosen is not None:
-                yield tuple(sorted((*must, *chosen)))
-            return
-        yield tuple(sorted(holding.indices))
-        yield booked_indices(self._setup, (share.uuid for share in booked))
-        if pod and pod.allocation:
-            yield booked_indices(self._setup, (share.uuid for share in pod.allocation.cards))
-        room = self._room(holding.uid)
-        for shape in self._shapes(holding, candidate, resource, size):
-            each = -(-size // shape.cards)
-            enough = [i for i in usable if len(available.get(i, ())) >= each]
-            chosen = room.choose(shape, holding.trust_group, enough)
+    def _replicas(self, servable: Servable) -> tuple[str, ...]:
+        asked, setup = self._asked, self._state.setup
+        friendly = [i for i in self._usable if stranger_on(setup, self._state.holdings, asked.holding, i) is None]
+        booked = booked_indices(setup, asked.booked)
+        if set(booked) <= set(friendly):
+            ids = spread_evenly(asked.size, booked, asked.available, asked.must)
+            if ids is not None and servable(ids):
+                return ids
+        return replicas(asked.size, asked.available, asked.must, self._room(""), friendly)
+
+    def _whole_options(self) -> Iterator[tuple[int, ...]]:
+        """Yield the booked cards, then the best of those that are free."""
+        asked = self._asked
+        yield booked_indices(self._state.setup, asked.booked)
+        free = [i for i in self._usable if asked.available.get(i) and i not in asked.must]
+        kind = RequestKind.TOPOLOGY if asked.resource == TOPOLOGY_GPU else RequestKind.WHOLE
+        lacking = asked.size - len(asked.must)
+        chosen = self._room(asked.holding.uid).choose(Shape(kind, lacking), "", free) if lacking > 0 else ()
+        if chosen is not None:
+            yield tuple(sorted((*asked.must, *chosen)))
+
+    def _shared_options(self) -> Iterator[tuple[int, ...]]:
+        """Yield the cards that the pod is on, the booked ones of the container and the pod, then what fits now."""
+        asked = self._asked
+        yield tuple(sorted(asked.holding.indices))
+        yield booked_indices(self._state.setup, asked.booked)
+        if asked.pod and asked.pod.allocation:
+            yield booked_indices(self._state.setup, (share.uuid for share in asked.pod.allocation.cards))
+        room = self._room(asked.holding.uid)
+        for shape in self._shapes():
+            each = -(-asked.size // shape.cards)
+            enough = [i for i in self._usable if len(asked.available.get(i, ())) >= each]
+            chosen = room.choose(shape, asked.holding.trust_group, enough)
             if chosen is not None:
                 yield chosen
 
-    def _shapes(
-        self, holding: PodDevices, candidate: ContainerCandidate | None, resource: str, size: int
-    ) -> Iterator[Shape]:
+    def _shapes(self) -> Iterator[Shape]:
         """Yield what is looked for: room for the whole pod, then for this container alone."""
-        group, pod = holding.trust_group, candidate.pod if candidate else None
-        cards = 1
+        asked, pod, cards = self._asked, self._asked.pod, 1
         if pod and pod.request:
             yield pod.request.shape
             cards = pod.request.shape.cards
-        mib = size * holding.unit_mib // cards if resource == GPU_MEMORY else 0
-        percent = 0 if resource == GPU_MEMORY else size // cards
-        part = candidate.part if candidate else None
+        memory, unit = asked.resource == GPU_MEMORY, asked.holding.unit_mib
+        mib = asked.size * unit // cards if memory else 0
+        percent = 0 if memory else asked.size // cards
+        part = asked.candidate.part if asked.candidate else None
         if part is not None:
-            mib, percent = part.units * holding.unit_mib // cards, part.percent // cards
+            mib, percent = part.units * unit // cards, part.percent // cards
         # A core_mem node serves requests of both; where only one is known, as of a static pod, the least of the other.
-        if self._setup.mode is Mode.CORE_MEM:
+        if self._state.setup.mode is Mode.CORE_MEM:
             percent = max(1, percent)
-        yield Shape(RequestKind.SHARED, cards, mib, percent, group)
+        yield Shape(RequestKind.SHARED, cards, mib, percent, asked.holding.trust_group)
 
     def _room(self, without: str) -> FreeCapacity:
-        node = node_info(self._setup.inventory, self._setup.mode, self._labels, self._configuration)
-        return FreeCapacity(node, self._holdings, self._pods.values(), without)
+        state = self._state
+        node = node_info(state.setup.inventory, state.setup.mode, state.labels, state.configuration)
+        return FreeCapacity(node, state.holdings, state.pods.values(), without)

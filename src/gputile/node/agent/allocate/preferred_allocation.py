@@ -6,7 +6,6 @@ number of IDs on the right number of cards, and only where no such set exists is
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gputile.core.devices.request import Shape
 from gputile.node.agent.advertise.node_config import NodeConfig
 from gputile.node.agent.allocate.device_ids import DeviceIdError, decode, encode
 from gputile.node.agent.allocate.free_capacity import FreeCapacity
@@ -71,8 +70,3 @@ def booked_indices(setup: NodeConfig, uuids: Iterable[str]) -> tuple[int, ...]:
     index_of = {card.uuid: card.index for card in setup.inventory.cards if card.healthy}
     wanted = tuple(uuids)
     return tuple(index_of[uuid] for uuid in wanted) if all(uuid in index_of for uuid in wanted) else ()
-
-
-def part_shape(shape: Shape, mib: int, percent: int, cards: int) -> Shape:
-    """Return the shape of one container, for a pod whose containers do not fit on the same cards."""
-    return Shape(shape.kind, cards, mib, percent, shape.trust_group)
