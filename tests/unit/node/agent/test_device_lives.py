@@ -53,6 +53,7 @@ class DeviceLives(RuleBasedStateMachine):
         self.pods: dict[str, Pod] = {}
         self.written: dict[str, dict[str, frozenset[str]]] = {}  # the kubelet's checkpoint: pod -> container -> IDs
         self.running: dict[tuple[str, str], frozenset[str]] = {}  # what each app container and sidecar runs with
+        self.epoch = 0.0
         self.unseen: set[str] = set()  # pods that a kubelet which has started anew has still to come to
         self.count = itertools.count(1)
         self.before: Stages = {}
@@ -103,6 +104,7 @@ class DeviceLives(RuleBasedStateMachine):
 
     def give(self, data: st.DataObject, size: int, reusable: set[str]) -> frozenset[str] | None:
         listing = self.listing()
+        self.state.heard(listing, self.epoch, settled=not self.unseen)
         settle(self.state, listing, 1)
         must = sorted(reusable)[:size]
         # IDs of an init container that the kubelet has forgotten may be asked for by their own pod again, or by
@@ -172,12 +174,11 @@ class DeviceLives(RuleBasedStateMachine):
         keys = sorted(self.written) if everything else [data.draw(st.sampled_from(sorted(self.written)))]
         for key in keys:
             self.written.pop(key, None)
-        self.unseen, self.state.settled = set(keys), False
+        self.unseen, self.epoch = set(keys), self.epoch + 1
         for key in keys:
             self.unseen.discard(key)
             if not self.admit(data, key):
                 self.remove(key)
-        self.state.settled = True
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data())

@@ -228,11 +228,12 @@ def test_a_kubelet_that_has_just_started_gives_no_other_what_runs_in_pods_that_i
     pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
     node = admission(Mode.CGPU, [pod, other], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
     listing = {"default/b": ListedPod("default", "b", {"main": {}})}
-    node.settled = False
+    node.heard(listing, 1.0, settled=False)
     ids = preferred_devices(node, GPU_MEMORY, free(), (), 2, listing, 0.0)
     assert not set(ids) & set(SIDE)
     assert node.holdings.get(pod.uid) is not None
-    node.settled = True
+    node.heard({**bare("side", "main"), **listing}, 1.0, settled=False)
+    node.heard(listing, 1.0, settled=False)
     preferred_devices(node, GPU_MEMORY, free(), (), 2, listing, 0.0)
     assert node.holdings.get(pod.uid) is None
 

@@ -44,8 +44,9 @@ class ExpectedAllocation:
 class AllocationState:
     """The node as its agent knows it. ``pods`` are the pods bound to it, by key; ``node`` is None until it was seen.
 
-    ``settled`` is unset while the kubelet has just started and lists its pods one after the other. ``last_uid`` is the
-    pod that was last seen in admission.
+    ``settled`` is unset while the kubelet has just started and lists its pods one after the other; ``listed`` are the
+    keys of those that it has listed by then, and ``epoch`` is when it was first seen. ``last_uid`` is the pod that was
+    last seen in admission.
     """
 
     configuration: Configuration
@@ -55,8 +56,19 @@ class AllocationState:
     labels: Mapping[str, str] = field(default_factory=dict)
     node: Node | None = None
     settled: bool = True
+    epoch: float = 0.0
+    listed: frozenset[str] = frozenset()
     expected: ExpectedAllocation | None = None
     last_uid: str = ""
+
+    def heard(self, listing: Listing, epoch: float, *, settled: bool) -> None:
+        """Take note of which pods the kubelet of this ``epoch`` has come to."""
+        before = self.listed if epoch == self.epoch and not settled else frozenset()
+        self.epoch, self.settled, self.listed = epoch, settled, before | listing.keys()
+
+    def has_left(self, key: str, listing: Listing) -> bool:
+        """Return whether a pod that the kubelet does not list is gone, and not only to be come to."""
+        return key not in listing and (self.settled or key in self.listed)
 
     def pod_of(self, holding: PodDevices) -> KnownPod | None:
         """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""
@@ -94,7 +106,7 @@ class AllocationState:
             pod = self.pod_of(holding)
             alive = pod is not None and pod.alive
             shown = listing.get(holding.key) if listing is not None else None
-            if not alive or (listing is not None and shown is None and self.settled):
+            if not alive or (listing is not None and self.has_left(holding.key, listing)):
                 self.holdings.apply(holding, DeviceEvent.POD_GONE)
             elif listing is not None and (event := self.loss(holding)) is not None:
                 nothing = ListedPod(holding.namespace, holding.name)

@@ -69,7 +69,7 @@ class DriftCheck:
             self._records.recover(self._state)
         if listing is None:
             return False
-        self._state.settled = self._kubelet.settled
+        self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
         self._state.holdings.started = self._store.started()
         compared = (listing, synced, self._state.settled, *self._known())
         if compared == self._right:
