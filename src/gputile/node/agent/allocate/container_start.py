@@ -95,9 +95,12 @@ def _wait_for_others(state: AllocationState, holding: PodDevices, part: Containe
         return
     most = state.configuration.max_pods_per_gpu
     try:
-        check_others(state.setup, _before(state, holding), holding, part.resource, most)
-    except Occupied as error:
-        raise NotYet(str(error)) from error
+        check_others(state.setup, state.holdings, holding, part.resource, most)
+    except Occupied:  # mostly all pods have room; only where they do not it counts who came first
+        try:
+            check_others(state.setup, _before(state, holding), holding, part.resource, most)
+        except Occupied as error:
+            raise NotYet(str(error)) from error
 
 
 def _precedes(state: AllocationState, one: PodDevices, other: PodDevices) -> bool:
@@ -113,9 +116,10 @@ def _limits(state: AllocationState, holding: PodDevices, part: ContainerDevices)
         # Its IDs may count in another unit than the one in force, and its annotation may say other cards.
         raise NotYet(f"the API server has not said yet what pod {holding.key} asks for")
     own = state.pod_of(holding)
-    indices, before = state.cards(holding, part.container, own), _before(state, holding)
+    indices = state.cards(holding, part.container, own)
     for index in indices:
-        stranger = stranger_on(state.setup, before, holding, index)
+        stranger = stranger_on(state.setup, state.holdings, holding, index)
+        stranger = stranger and stranger_on(state.setup, _before(state, holding), holding, index)
         if stranger is not None:
             raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
     shares = shares_of(state.setup, holding, part.container, own.part(part.container) if own else None, indices)
