@@ -337,7 +337,9 @@ def test_the_limits_are_there_before_the_container(short: Path) -> None:
 
 
 @pytest.mark.requirement("B1")
-def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(short: Path) -> None:
+def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pod that has ended is taken for one that runs, for the watch lags and the kubelet's checkpoint is older."""
 
     async def main() -> None:
@@ -355,7 +357,7 @@ def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(short: Path
                 here.agent.admission.holdings.put(stale)
                 return ids
 
-            here.agent.handler.preferred = prefer_and_forget  # type: ignore[method-assign]
+            monkeypatch.setattr(here.agent.desk, "preferred", prefer_and_forget)
             here.kubelet.finish(here.pod("default/ended").metadata.uid)
             both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
             here.cluster.create(both)

@@ -219,9 +219,9 @@ def _without_moved(state: AllocationState, holding: PodDevices, resource: str, i
 def _in_use(
     state: AllocationState, ids: Iterable[str], resource: str, uid: str, candidate: ContainerCandidate | None
 ) -> set[str]:
-    """Return those of ``ids``, and others, that are no free ones to a container, whatever the kubelet believes.
+    """Return IDs that this container may not use, even if the kubelet calls them free; others may be among them.
 
-    An init container may have what others of its pod have: they take it over, or it does not run again.
+    An init container may use IDs of its pod's other containers: they take them over, or it does not run again.
     """
     own = candidate.container if candidate else ""
     apart = not _is_init(candidate)

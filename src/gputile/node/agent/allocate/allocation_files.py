@@ -75,7 +75,7 @@ class AllocationFiles:
         self._arbiter.starting(start.directory)
 
     async def _until_served(self, limits: Limits) -> None:
-        """Wait for the MPS control daemon of the container's cards; one for several starts when they are allocated."""
+        """Wait for the container's MPS control daemon; a daemon for several GPUs starts when they are allocated."""
         cards = tuple(share.uuid for share in limits.cards)
         if limits.mode != Mode.MPS.value or not cards:
             return

@@ -19,7 +19,7 @@ from gputile.node.agent.reconcile.reconciler import Complain, Correction, reconc
 log = logging.getLogger(__name__)
 
 LIST_WITHIN_S = 2.0
-LASTS_S = 5.0  # Report only differences that persist this long: the list and the pods are not of one moment.
+LASTS_S = 5.0  # report only differences that persist this long: list and pods are read at different moments
 
 
 class DriftCheck:
