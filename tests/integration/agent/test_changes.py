@@ -111,7 +111,7 @@ def test_a_closing_node_takes_no_new_pods_and_opens_again_when_the_wish_is_withd
     async def main() -> None:
         async with scene(short, "share") as here:
             await here.until_offered(GPU_MEMORY, 60)
-            here.agent._closed_for = 3600.0
+            here.agent.mode.closed_for = 3600.0
             here.cluster.relabel({MODE_LABEL: "topology"})
             await here.until(lambda: here.cluster.condition(MODE_PENDING).reason == "Closing")
             here.cluster.create(simple_pod("a", container(mem=4)))

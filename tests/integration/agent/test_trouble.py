@@ -357,7 +357,7 @@ def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
                 here.agent.admission.holdings.put(stale)
                 return ids
 
-            monkeypatch.setattr(here.agent.desk, "preferred", prefer_and_forget)
+            monkeypatch.setattr(here.agent.handler, "preferred", prefer_and_forget)
             here.kubelet.finish(here.pod("default/ended").metadata.uid)
             both = simple_pod("both", container(asks={WHOLE_GPU: 2}))
             here.cluster.create(both)

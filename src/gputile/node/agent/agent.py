@@ -74,7 +74,7 @@ class Agent:
         self._host = host
         self._cluster = cluster
         self._synced, self._node_seen = asyncio.Event(), asyncio.Event()
-        self._wakeups = Wakeups()
+        self.wakeups = Wakeups()
         self._beat = time.monotonic()
         self._told = False
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
@@ -93,12 +93,12 @@ class Agent:
             Lookup(self.admission, self.kubelet, cluster, host.node_name),
             AllocationFiles(self._store, paths, host.mps, cdi, self._arbiter),
             self.offering,
-            self._wakeups.compare,
+            self.wakeups.compare,
             self.metrics,
         )
-        self._mode = ModeChange(self.offering, host.monitor, cluster, self._wakeups, closed_for)
+        self.mode = ModeChange(self.offering, host.monitor, cluster, self.wakeups, closed_for)
         writer = CorrectionWriter(cluster, self.metrics, self.admission)
-        self._drift = DriftCheck(self.admission, self.kubelet, self._records, writer, self._mode, self._arbiter)
+        self._drift = DriftCheck(self.admission, self.kubelet, self._records, writer, self.mode, self._arbiter)
 
     def _starting_state(self, configuration: Configuration) -> AllocationState:
         """Return what the agent before this one has left."""
@@ -127,7 +127,7 @@ class Agent:
                 self._synced.set()
             case _:
                 return
-        self._wakeups.compare.wish()
+        self.wakeups.compare.wish()
 
     def on_node(self, event: WatchEvent[Node]) -> None:
         """Take in news of this node."""
@@ -143,14 +143,14 @@ class Agent:
                 return
         if self.node is not None:
             self._node_seen.set()
-        self._wakeups.compare.wish()
-        self._wakeups.publish.wish()
+        self.wakeups.compare.wish()
+        self.wakeups.publish.wish()
 
     def configure(self, configuration: Configuration) -> None:
         """Take in a new configuration."""
         self.admission.configuration = configuration
         read_again(self.admission.pods, configuration)
-        self._wakeups.compare.wish()
+        self.wakeups.compare.wish()
 
     # -- what probes ask, from any thread
 
@@ -202,12 +202,12 @@ class Agent:
         self._records.read_again(self.admission.holdings)
         self._records.recover(self.admission)
         self.offering.take_over()
-        await self._mode.renew()
+        await self.mode.renew()
 
     async def _open(self) -> None:
         """Let the node take pods again, if it has been closed for this agent to take over."""
         await self._handover.open()
-        self._wakeups.publish.wish()
+        self.wakeups.publish.wish()
 
     async def _forever(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -222,32 +222,32 @@ class Agent:
 
     async def _watch_machine(self) -> None:
         if await self._look_at_machine(PROBE_STEP_S):
-            await self._mode.renew()
+            await self.mode.renew()
 
     async def _compare(self) -> None:
         self._beat = time.monotonic()
-        await self._wakeups.compare.wait(RECONCILE_EVERY_S)
+        await self.wakeups.compare.wait(RECONCILE_EVERY_S)
         try:
             async with asyncio.timeout(ROUND_WITHIN_S):
                 again = await self._drift.round(synced=self._synced.is_set())
         except TimeoutError as error:
             raise TimeoutError(f"comparing took more than {ROUND_WITHIN_S:g} s, and begins anew") from error
         if again:
-            asyncio.get_running_loop().call_later(AGAIN_S, self._wakeups.compare.wish)
+            asyncio.get_running_loop().call_later(AGAIN_S, self.wakeups.compare.wish)
         await asyncio.sleep(RECONCILE_APART_S)
 
     async def _tell_node(self) -> None:
-        await self._wakeups.publish.wait(TELL_EVERY_S)
+        await self.wakeups.publish.wait(TELL_EVERY_S)
         if self.node is None or not self._store.mine:
             return
         left = self._handover.left(self.node)
         if left:
-            asyncio.get_running_loop().call_later(left, self._wakeups.publish.wish)
+            asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
         wanted = wanted_status(self.offering, self._host.monitor.seen, opened=left == 0)
         try:
             told = await tell_node(self._cluster, self.node, wanted, datetime.now(UTC))
         except KubeError:
-            self._wakeups.publish.wish()
+            self.wakeups.publish.wish()
             raise
         self._told = True
         if told:

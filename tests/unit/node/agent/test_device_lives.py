@@ -133,10 +133,10 @@ class DeviceLives(RuleBasedStateMachine):
     )
     def a_pod_comes(self, data: st.DataObject, init: int, sidecar: int, apps: list[int]) -> None:
         name, resource = f"p{next(self.count)}", self.resource
-        first = [container("init", **{resource: init})] if init else []
-        side = msgspec.structs.replace(container("side", **{resource: sidecar}), restart_policy="Always")
+        first = [container("init", asks={resource: init})] if init else []
+        side = container("side", sidecar=True, asks={resource: sidecar})
         first += [side] if sidecar else []
-        others = [container(f"c{i}", **{resource: size}) for i, size in enumerate(apps or [1])]
+        others = [container(f"c{i}", asks={resource: size}) for i, size in enumerate(apps or [1])]
         pod = simple_pod(name, *others, init=tuple(first))
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid=f"uid-{name}"))
         self.pods[pod.key] = pod

@@ -28,7 +28,7 @@ class ModeChange:
         self._monitor = monitor
         self._cluster = cluster
         self._wakeups = wakeups
-        self._closed_for = closed_for
+        self.closed_for = closed_for
         self._closed_since: float | None = None
 
     async def renew(self) -> None:
@@ -51,8 +51,8 @@ class ModeChange:
         loop = asyncio.get_running_loop()
         if self._closed_since is None:
             self._closed_since = loop.time()
-            loop.call_later(self._closed_for, self._wakeups.compare.wish)
-        if loop.time() - self._closed_since < self._closed_for:
+            loop.call_later(self.closed_for, self._wakeups.compare.wish)
+        if loop.time() - self._closed_since < self.closed_for:
             return False
         # The watch may lag behind what was bound while the node closed.
         for pod in await self._cluster.bound_pods():
