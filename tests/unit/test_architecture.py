@@ -47,3 +47,9 @@ def test_each_name_in_a_row_is_a_module_of_that_package(package: str) -> None:
         if name not in OTHER:
             found = [*(SOURCE / package).rglob(f"{name.rstrip('/')}.py"), *(SOURCE / package).rglob(name.rstrip("/"))]
             assert found, f"{package}/ has no {name}"
+
+
+def test_modules_beside_packages_are_named() -> None:
+    beside = [path for name in ("core", "controlplane", "node", "tools") for path in (SOURCE / name).glob("[!_]*.py")]
+    unnamed = [path.name for path in beside if f"`{path.relative_to(SOURCE)}`" not in TEXT]
+    assert not unnamed
