@@ -74,13 +74,26 @@ class PlacementTargets:
             return on_some_card(asked.size, asked.available, asked.must)
         if self._state.setup.replicated:
             return self._replicas(servable)
-        options = self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options()
-        for indices in options:
+        for indices in self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options():
             ids = spread_evenly(asked.size, indices, asked.available, asked.must)
             if ids is not None and servable(ids):
                 return ids
         usable = {i: asked.available[i] for i in self._usable if i in asked.available}
         return on_some_card(asked.size, usable, asked.must)
+
+    def _ids_of_the_pod(self) -> int:
+        """Return how many IDs of a card the whole pod needs, where this is the first of its containers; else 0.
+
+        The kubelet gives the IDs of an init container to the containers after it, and fills up what they lack. So a
+        card that has no IDs for them, since a pod that was deleted by force has them yet, must not get the first one.
+        """
+        asked, pod = self._asked, self._asked.pod
+        if asked.holding.indices or pod is None or pod.request is None:
+            return 0
+        shape, unit = pod.request.shape, asked.holding.unit_mib
+        if asked.resource == GPU_MEMORY:
+            return -(-shape.mib // unit) if unit else 0
+        return shape.percent
 
     def _replicas(self, servable: Servable) -> tuple[str, ...]:
         asked, setup = self._asked, self._state.setup
@@ -104,7 +117,16 @@ class PlacementTargets:
             yield tuple(sorted((*asked.must, *chosen)))
 
     def _shared_options(self) -> Iterator[tuple[int, ...]]:
-        """Yield the cards that the pod is on, the booked ones of the container and the pod, then what fits now."""
+        """Yield the cards that the pod is on, the booked ones of the container and the pod, then what fits now.
+
+        Cards with enough IDs for the whole pod come first.
+        """
+        for least in dict.fromkeys((self._ids_of_the_pod(), 0)):
+            for indices in self._shared_options_with(least):
+                if all(self._has(i, least) for i in indices):
+                    yield indices
+
+    def _shared_options_with(self, least: int) -> Iterator[tuple[int, ...]]:
         asked = self._asked
         yield tuple(sorted(asked.holding.indices))
         yield booked_indices(self._state.setup, asked.booked)
@@ -112,11 +134,13 @@ class PlacementTargets:
             yield booked_indices(self._state.setup, (share.uuid for share in asked.pod.allocation.cards))
         room = self._room(asked.holding.uid)
         for shape in self._shapes():
-            each = -(-asked.size // shape.cards)
-            enough = [i for i in self._usable if len(asked.available.get(i, ())) >= each]
-            chosen = room.choose(shape, asked.holding.trust_group, enough)
+            each = max(least, -(-asked.size // shape.cards))
+            chosen = room.choose(shape, asked.holding.trust_group, [i for i in self._usable if self._has(i, each)])
             if chosen is not None:
                 yield chosen
+
+    def _has(self, index: int, ids: int) -> bool:
+        return len(self._asked.available.get(index, ())) >= ids
 
     def _shapes(self) -> Iterator[Shape]:
         """Yield what is looked for: room for the whole pod, then for this container alone."""

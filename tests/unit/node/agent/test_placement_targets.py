@@ -1,0 +1,56 @@
+"""To which GPU a container is steered, where the kubelet has fewer IDs to give than the ledger believes."""
+
+import msgspec
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Container, Pod
+from gputile.api.well_known import GPU_MEMORY, MEMORY_UNIT_ANNOTATION, Mode
+from gputile.core.devices.allocation import Chosen, allocate, binding_annotations
+from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.request import parse_request
+from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.allocate.allocation import preferred_devices
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.device_ids import encode
+from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.known_pods import known_pod
+from gputile.node.agent.reconcile.listing import ListedPod
+from tests.corebuilders import container
+from tests.fakes.agentcluster import simple_pod
+
+UNIT = 1024
+CARDS = (Card(0, "GPU-0", 4 * UNIT), Card(1, "GPU-1", 4 * UNIT))
+
+
+def booked_on_the_first_gpu(init: tuple[Container, ...], *containers: Container) -> Pod:
+    pod = simple_pod("p", *containers, init=init, annotations={MEMORY_UNIT_ANNOTATION: str(UNIT)})
+    request = parse_request(pod, UNIT)
+    assert request is not None
+    chosen = (Chosen(CARDS[0], 1),)
+    written = pod.metadata.annotations | binding_annotations(allocate(request, chosen, "cgpu", 1), chosen)
+    return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid="u", annotations=written))
+
+
+@pytest.mark.requirement("M6")
+@pytest.mark.parametrize(
+    ("init", "containers"),
+    [
+        ((container("init", mem=1),), (container("main", mem=2),)),
+        ((), (container("one", mem=1), container("two", mem=1))),
+    ],
+    ids=["an init container, whose IDs the next one gets", "two containers"],
+)
+@pytest.mark.parametrize(("left", "expected"), [(1, 1), (2, 0)])
+def test_the_first_container_goes_where_the_whole_pod_has_ids(
+    init: tuple[Container, ...], containers: tuple[Container, ...], left: int, expected: int
+) -> None:
+    """A pod that was deleted by force has IDs of the booked GPU yet."""
+    pod = booked_on_the_first_gpu(init, *containers)
+    config = NodeConfig(Inventory(CARDS, mode="cgpu", unit_mib=UNIT), EffectiveMode(Mode.CGPU, UNIT))
+    state = AllocationState(Configuration(), config, DeviceTable())
+    state.pods[pod.key] = known_pod(pod, Configuration())
+    listing = {pod.key: ListedPod(pod.metadata.namespace, pod.metadata.name, {})}
+    available = [encode(0, slot) for slot in range(left)] + [encode(1, slot) for slot in range(4)]
+    (wished,) = preferred_devices(state, GPU_MEMORY, available, (), 1, listing, 0.0)
+    assert wished.startswith(f"g{expected}-")
