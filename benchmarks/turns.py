@@ -16,7 +16,7 @@ from tests.integration.arbiter.busy import Busy, measure
 from tests.integration.arbiter.process import ArbiterProcess
 
 from benchmarks.report import Result
-from gputile.node.arbiter.assignment import CardClaim
+from gputile.node.arbiter.assignment_message import CardClaim
 
 NAME: Final = "turns"
 KERNEL_NS: Final = 5_000_000

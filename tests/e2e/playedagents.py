@@ -1,7 +1,8 @@
 """Agents of simulated nodes: their own decisions about mode and unit, without a GPU or a device plugin.
 
-What a node is set to is decided by the very code of the agent (``gputile.node.agent.advertise.modes``); its labels,
-inventory, conditions and counts are written as the agent and the kubelet write them, and a pod that is deleted ends.
+What a node is set to is decided by the very code of the agent (``gputile.node.agent.advertise.mode_and_unit``); its
+labels, inventory, conditions and counts are written as the agent and the kubelet write them, and a pod that is deleted
+ends.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.core.devices.advertised import resources_for_mode
 from gputile.core.devices.inventory import Inventory, decode_inventory, encode_inventory
 from gputile.node.agent.advertise.labels import node_labels
-from gputile.node.agent.advertise.modes import plan
+from gputile.node.agent.advertise.mode_and_unit import plan
 from gputile.node.agent.advertise.node_config import EffectiveMode
 from gputile.node.agent.status.published import Wanted, node_patch
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError

@@ -18,7 +18,7 @@ from gputile.api.well_known import (
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
-from gputile.controlplane.extender.pod_binder import ApiServerPodBinder
+from gputile.controlplane.extender.pod_api import ApiServerPodApi
 from gputile.core.scheduling.decision import Decision
 from gputile.kube.connection import Connection
 from gputile.kube.errors import Conflict
@@ -290,7 +290,7 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
     access = load_access(cluster.kubeconfig(SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS))
 
     async with Connection(access) as connection:
-        real = ApiServerPodBinder(connection, lambda: True)
+        real = ApiServerPodApi(connection, lambda: True)
         decision = Decision("t4", (), None)
         late = decision.binding(namespace, "late", uid, first)
         fenced = await real.fence(namespace, "late")

@@ -11,7 +11,7 @@ from gputile.api.well_known import GPU_CORE, GPU_MEMORY, INVENTORY_ANNOTATION, M
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES
 from gputile.node.agent.status.published import CARD_PROBLEM, DRIVER_PROBLEM
-from gputile.node.isolation.limits import USAGE
+from gputile.node.isolation.limits_format import USAGE
 from tests.e2e.extender import assert_nothing_over_allocated, events_of
 from tests.e2e.node import (
     DONE,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL
-from gputile.node.isolation.limits import USAGE, USAGE_BYTES
+from gputile.node.isolation.limits_format import USAGE, USAGE_BYTES
 from tests.e2e.node import GpuNode, gpu_node, probe_pod, runs
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import LEAVE

@@ -39,9 +39,15 @@ from gputile.node.agent.allocate import cdi, device_ids
 from gputile.node.agent.allocate.known_pods import known_pod
 from gputile.node.agent.checkpoint import kubelet_checkpoint
 from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
-from gputile.node.arbiter import protocol, usage
-from gputile.node.arbiter.assignment import Allocation as TimeAllocation
-from gputile.node.arbiter.assignment import Assignment, AssignmentError, CardClaim, decode_assignment, encode_assignment
+from gputile.node.arbiter import protocol, usage_message
+from gputile.node.arbiter.assignment_message import Allocation as TimeAllocation
+from gputile.node.arbiter.assignment_message import (
+    Assignment,
+    AssignmentError,
+    CardClaim,
+    decode_assignment,
+    encode_assignment,
+)
 from gputile.node.isolation.driver_symbols import NotADriver, functions
 from gputile.support.yaml_loader import DocumentError, load_document
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool
@@ -362,7 +368,9 @@ TARGETS: Mapping[str, Target] = {
             protocol.Message(protocol.MessageKind.TURN, 1, 2, 3).encode(),
         ),
     ),
-    "arbiter-usage": Target(usage.decode_usage, (usage.UsageError,), (usage.encode_usage({"/d/a": {"GPU-a": 5}}),)),
+    "arbiter-usage": Target(
+        usage_message.decode_usage, (usage_message.UsageError,), (usage_message.encode_usage({"/d/a": {"GPU-a": 5}}),)
+    ),
     "arbiter-assignment": Target(
         decode_assignment,
         (AssignmentError,),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hatch_build import FLAGS, LINK, SOURCES, build_library, library_sources
 
-from gputile.node.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
 from tests.fakes.cuda import FakeGpus
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from hatch_build import SOURCES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.isolation.limits import MOST_CARDS, USAGE_BYTES, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import MOST_CARDS, USAGE_BYTES, CardLimit, encode_limits
 from tests.native.container import Container, library
 
 TRY = """

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment import CardClaim
+from gputile.node.arbiter.assignment_message import CardClaim
 from gputile.node.arbiter.shares import WHOLE
-from gputile.node.isolation.limits import CardLimit, encode_limits
+from gputile.node.isolation.limits_format import CardLimit, encode_limits
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program
 

@@ -18,7 +18,7 @@ from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import Binder, BindError, Clock
 from gputile.controlplane.extender.fence import fence_off
-from gputile.controlplane.extender.pod_binder import NoLongerActive
+from gputile.controlplane.extender.pod_api import NoLongerActive
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted, PodsReplaced

@@ -93,7 +93,7 @@ def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRo
     from gputile.node.isolation.memory_check import memory_rows
     from gputile.node.isolation.time_check import time_rows
     from gputile.node.nvml.errors import NvmlError
-    from gputile.node.nvml.real import open_real
+    from gputile.node.nvml.nvml_probe import open_real
 
     try:
         cards = open_real().inventory().cards

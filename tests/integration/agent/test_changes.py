@@ -18,7 +18,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
 )
 from gputile.core.devices.allocation import Allocation, decode_allocation
-from gputile.node.agent.advertise.modes import MODE_PENDING, UNIT_REFUSED
+from gputile.node.agent.advertise.mode_and_unit import MODE_PENDING, UNIT_REFUSED
 from gputile.node.agent.advertise.node_offer import MIG_PROBLEM
 from gputile.node.agent.advertise.other_plugin import FOREIGN_PLUGIN
 from gputile.node.nvml.probe import MigInstance

@@ -11,7 +11,7 @@ from gputile.node.agent.allocate import isolation_mounts
 from gputile.node.agent.allocate.isolation_mounts import ISOLATED
 from gputile.node.agent.allocate.kubelet_calls import AgentNotReady
 from gputile.node.isolation.library import LibraryMissing
-from gputile.node.isolation.limits import USAGE
+from gputile.node.isolation.limits_format import USAGE
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 from tests.fakes.cuda import FakeGpus

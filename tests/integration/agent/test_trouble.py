@@ -17,7 +17,7 @@ from gputile.core.devices.health import Health, HealthState
 from gputile.node.agent import agent
 from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY
 from gputile.node.agent.reconcile import drift_check
-from gputile.node.isolation.limits import USAGE
+from gputile.node.isolation.limits_format import USAGE
 from gputile.node.nvml.monitor import Observation
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod

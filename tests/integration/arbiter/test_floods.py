@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim
 from gputile.node.arbiter.connection import MOST_READ, Connection
 from gputile.node.arbiter.listener import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.server import Arbiter
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from gputile.node.agent.allocate.usage_files import UsageFiles
-from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.gpu_time import arbiter_process
 from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
 from gputile.node.agent.gpu_time.time_shares import TimeShares
-from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.gateway.node_lock import NodeLock
 
@@ -24,7 +24,7 @@ WITHIN_S = 60.0
 USED_NS = 40_000_000
 
 
-def shares_of(store: Store, *names: str) -> TimeShares:
+def shares_of(store: NodeFiles, *names: str) -> TimeShares:
     allocations = tuple(Allocation(str(store.allocations / name), (CardClaim(CARD),)) for name in names)
     return TimeShares(Assignment(allocations), dict.fromkeys(names, b"gputile-share 1\nend\n"))
 
@@ -56,7 +56,7 @@ def answers(path: Path) -> bool:
 
 @pytest.mark.anyio
 async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, wanted = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ["one"]
+    store, wanted = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")), ["one"]
     store.prepare("one")
     monkeypatch.setattr(arbiter_process, "STOP_WITHIN_S", 60.0)
     turns = ArbiterProcess(store, lambda beside: shares_of(store, *wanted))
@@ -83,8 +83,8 @@ async def test_served_again_when_the_arbiter_is_killed(tmp_path: Path, monkeypat
 async def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
     claim = NodeLock(tmp_path / "owner", "b")
     older, younger = (
-        Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")),
-        Store(tmp_path, claim, UsageFiles(tmp_path / "usage")),
+        NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage")),
+        NodeFiles(tmp_path, claim, UsageFiles(tmp_path / "usage")),
     )
     older.prepare("one")
     former = ArbiterProcess(older, lambda beside: shares_of(older, "one"))
@@ -110,7 +110,7 @@ async def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
     monkeypatch.setattr(arbiter_process, "REPORT_EVERY_S", 0.05)
     told: list[Mapping[tuple[str, str], int]] = []
 
-    store = Store(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
+    store = NodeFiles(tmp_path, claimed(tmp_path, "a"), UsageFiles(tmp_path / "usage"))
     store.prepare("one")
     turns = ArbiterProcess(store, lambda beside: shares_of(store, "one"), told.append)
     path = store.allocations / "one" / SOCKET

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gputile.cli.main import app
 from gputile.node.isolation import memory_check, simulated_gpus
-from gputile.node.isolation.limits import USAGE, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import USAGE, CardLimit, encode_limits
 from tests.fakes.cuda import library
 
 RUNNER = CliRunner()

@@ -7,7 +7,7 @@ import pytest
 from native.layouts import headers
 
 from gputile.node.arbiter.protocol import Message, MessageKind
-from gputile.node.isolation.limits import CardLimit, encode_limits
+from gputile.node.isolation.limits_format import CardLimit, encode_limits
 from gputile.node.native_layouts import (
     ARBITER_MESSAGE,
     LAYOUTS,

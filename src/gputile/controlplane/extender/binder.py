@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
-from gputile.controlplane.extender.pod_binder import PodBinder
+from gputile.controlplane.extender.pod_api import PodApi
 from gputile.core.devices.request import Request
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import Booking
@@ -59,10 +59,10 @@ class _Unconfirmed:
 class Binder:
     """Sends Bindings, one at a time for each pod, any number at a time for different pods."""
 
-    def __init__(self, engine: PlacementEngine, pod_binder: PodBinder, clock: Clock) -> None:
+    def __init__(self, engine: PlacementEngine, pod_api: PodApi, clock: Clock) -> None:
         self._engine = engine
         self._ledger = engine.ledger
-        self._pod_binder = pod_binder
+        self._pod_api = pod_api
         self._clock = clock
         self._under_way: dict[str, asyncio.Task[Decision | None]] = {}
         # By UID. There is at most one for each pod that has GPUs booked here and is not bound yet.
@@ -76,7 +76,7 @@ class Binder:
             BindError: it cannot be read, or is gone.
         """
         try:
-            pod = await self._pod_binder.pod(namespace, name)
+            pod = await self._pod_api.pod(namespace, name)
         except KubeError as error:
             raise BindError(f"pod {namespace}/{name} cannot be read: {error}") from error
         if pod is None or pod.metadata.uid != uid:
@@ -146,7 +146,7 @@ class Binder:
         """Send the Binding; on return the pod is bound as decided, else BindError is raised.
 
         kube-scheduler's view of the pod may be older than the pod. Then it is read, and the Binding sent again for the
-        version that it has; but not where its gang has given it another place since (``scheduling.claim``).
+        version that it has; but not where its gang has given it another place since (``gang_reservation.claim``).
         """
         meta, version, error = pod.metadata, decision.version or pod.metadata.resource_version, None
         for _ in range(_VERSIONS):
@@ -167,7 +167,7 @@ class Binder:
         """Send the Binding for one version of the pod; return the conflict that it met, None where the pod is bound."""
         meta = pod.metadata
         try:
-            await self._pod_binder.bind(decision.binding(meta.namespace, meta.name, meta.uid, version))
+            await self._pod_api.bind(decision.binding(meta.namespace, meta.name, meta.uid, version))
         except Conflict as error:
             return error
         except NotFound as error:
@@ -192,7 +192,7 @@ class Binder:
         uid = pod.metadata.uid
         before = self._ledger.booking(uid)
         try:
-            found = await self._pod_binder.pod(pod.metadata.namespace, pod.metadata.name)
+            found = await self._pod_api.pod(pod.metadata.namespace, pod.metadata.name)
         except KubeError as error:
             self._unconfirmed[uid] = _Unconfirmed(pod, decision, version, self._clock.monotonic())
             raise BindError(f"the Binding of pod {pod.key} met a conflict: {why}; then: {error}") from error
@@ -220,7 +220,7 @@ class Binder:
         meta = unconfirmed.pod.metadata
         before = self._ledger.booking(meta.uid)
         try:
-            found = await self._pod_binder.fence(meta.namespace, meta.name)
+            found = await self._pod_api.fence(meta.namespace, meta.name)
         except ApiError as error:
             found = await self._read_unwritable(unconfirmed, error)
         except KubeError as error:
@@ -239,7 +239,7 @@ class Binder:
     async def _read_unwritable(self, unconfirmed: _Unconfirmed, refused: ApiError) -> Pod | None:
         """Return a pod that may not be written to, once its version or the time tells what became of its Binding."""
         try:
-            return await self._pod_binder.pod(unconfirmed.pod.metadata.namespace, unconfirmed.pod.metadata.name)
+            return await self._pod_api.pod(unconfirmed.pod.metadata.namespace, unconfirmed.pod.metadata.name)
         except KubeError as error:
             raise BindError(
                 f"whether pod {unconfirmed.pod.key} is bound is not known yet: {refused}; {error}"
@@ -269,7 +269,7 @@ class Binder:
             if booking.uid in self._under_way or booking.uid in self._unconfirmed:
                 continue
             try:
-                found = await self._pod_binder.pod(booking.namespace, booking.name)
+                found = await self._pod_api.pod(booking.namespace, booking.name)
             except KubeError as error:
                 log.warning("a Binding cannot be confirmed yet", extra={"pod": booking.key, "why": str(error)})
                 continue

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
-from gputile.controlplane.extender.pod_binder import PodBinder
+from gputile.controlplane.extender.pod_api import PodApi
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.kube.errors import KubeError
 
@@ -26,7 +26,7 @@ ANSWER_LOST_FOR_GOOD_S = 75.0
 
 
 async def fence_off(
-    pod_binder: PodBinder,
+    pod_api: PodApi,
     configuration: Configuration,
     monotonic: Callable[[], float],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -44,10 +44,10 @@ async def fence_off(
     def over() -> bool:
         return monotonic() - begun >= ANSWER_LOST_FOR_GOOD_S
 
-    left = list(_may_be_bound(await pod_binder.unbound(), configuration))
+    left = list(_may_be_bound(await pod_api.unbound(), configuration))
     log.info("fencing pods off from earlier Bindings", extra={"pods": len(left)})
     while left:
-        left = await _each(pod_binder, left, over)
+        left = await _each(pod_api, left, over)
         if not left:
             return
         if over():
@@ -71,7 +71,7 @@ def _may_be_bound(pods: Iterable[Pod], configuration: Configuration) -> Iterator
             yield pod
 
 
-async def _each(pod_binder: PodBinder, pods: list[Pod], over: Callable[[], bool]) -> list[Pod]:
+async def _each(pod_api: PodApi, pods: list[Pod], over: Callable[[], bool]) -> list[Pod]:
     """Write to each pod, some at a time; return those that could not be written to, or are left."""
     waiting, failed, in_a_row = iter(pods), list[Pod](), 0
 
@@ -82,7 +82,7 @@ async def _each(pod_binder: PodBinder, pods: list[Pod], over: Callable[[], bool]
                 failed.append(pod)
                 continue
             try:
-                await pod_binder.fence(pod.metadata.namespace, pod.metadata.name)
+                await pod_api.fence(pod.metadata.namespace, pod.metadata.name)
             except KubeError as error:
                 if not failed:
                     log.warning("a pod cannot be fenced off: %s", error, extra={"pod": pod.key})

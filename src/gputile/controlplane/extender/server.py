@@ -29,7 +29,7 @@ from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.leader_gate import LeaderGate
 from gputile.controlplane.extender.metrics import ExtenderMetrics
-from gputile.controlplane.extender.pod_binder import BIND_SECONDS, ApiServerPodBinder
+from gputile.controlplane.extender.pod_api import BIND_SECONDS, ApiServerPodApi
 from gputile.controlplane.extender.pod_requeuer import PodRequeuer
 from gputile.controlplane.extender.price_learning import PriceLearning
 from gputile.controlplane.leader_election import Election, LeaderElection, NotReady, SoleReplica
@@ -98,10 +98,10 @@ class Extender:
         self._budgets = Reflector(connection, path, PodDisruptionBudget, budgets.budgets)
         self._election = self._elect(connection)
         self._gate = LeaderGate(self._election, time.monotonic)
-        self._pod_binder = ApiServerPodBinder(connection, self._election.leads)
+        self._pod_api = ApiServerPodApi(connection, self._election.leads)
         engine = PlacementEngine(self.ledger, prices_later=True)
         self._price_learning = PriceLearning(engine)
-        self.binder = Binder(engine, self._pod_binder, Clock(time.monotonic, time.time_ns))
+        self.binder = Binder(engine, self._pod_api, Clock(time.monotonic, time.time_ns))
         self.app: Starlette = create_app(
             ExtenderHandlers(engine, self.binder, self._record, self._requeuer.refused, budgets=budgets),
             self.metrics,
@@ -132,7 +132,7 @@ class Extender:
 
     async def _catch_up(self, fence: bool) -> None:
         if fence:
-            await fence_off(self._pod_binder, self.ledger.configuration, time.monotonic)
+            await fence_off(self._pod_api, self.ledger.configuration, time.monotonic)
         await asyncio.gather(self._pods.relist(), self._nodes.relist())
 
     def _record(self, event: PodEvent) -> None:

@@ -43,7 +43,10 @@ class ServingMode(IntEnum):
 
     @property
     def blocks(self) -> bool:
-        """Whether a pod on cards that nobody knows blocks the node: where gputile gives out cards for one's own."""
+        """Whether a pod on unknown cards blocks the node.
+
+        It does where gputile books particular cards; not on a node without cards, of another plugin, or time-sliced.
+        """
         return self not in (ServingMode.NOTHING, ServingMode.OTHER_PLUGIN, ServingMode.SLICED)
 
 

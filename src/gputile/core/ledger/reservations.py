@@ -12,7 +12,7 @@ from gputile.core.ledger.booking import Booking
 def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
     """Return the reservation that ``pod`` carries, as a booking; None where it has none that keeps cards for it.
 
-    A place keeps just what the pod asks for: its Binding would write down what the place says.
+    A reservation counts only if it is what the pod asks for, because the Binding copies it unchanged.
     """
     if pod.spec.node_name or pod.finished:
         return None

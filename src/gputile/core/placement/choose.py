@@ -9,7 +9,7 @@ from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import CardState, NodeState
 from gputile.core.placement.fit import card_fits, fits
-from gputile.core.placement.packing.state import card_key
+from gputile.core.placement.packing.array_scores import card_key
 from gputile.core.placement.policies import binpack, spread
 from gputile.core.placement.topology import best_set
 
@@ -23,7 +23,7 @@ def choose_cards(
     """Return the cards that the pod gets on ``node``, by index; None where it does not fit.
 
     Empty on a node whose cards another device plugin hands out. ``value`` is what remnants are worth, for packing
-    (``Market.value``); where it is not known, packing fills one card before the next.
+    (``PackingState.value``); where it is not known, packing fills one card before the next.
     """
     if not fits(node, shape, group):
         return None

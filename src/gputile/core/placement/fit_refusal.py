@@ -50,7 +50,7 @@ class FitRefusal:
     """Why a request does not fit a node: ``used`` of the node's ``capacity`` cards cannot be given by the rule.
 
     ``card`` is the one that comes closest, and ``shortage`` what it lacks; of cards that are too small it is the
-    largest. ``blocked_by`` is the pod that closes the node. ``info`` is None for a node that is not known.
+    largest. ``blocked_by`` is the pod that closes the node. ``node_info`` is None for a node that is not known.
     """
 
     rule: FitRule

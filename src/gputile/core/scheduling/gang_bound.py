@@ -45,7 +45,9 @@ class _Group:
 def most_placed(
     specs: Sequence[tuple[GangCandidate, int]], ledger: Ledger, predicates: Predicates, enough: int
 ) -> Steps[int]:
-    """Return, in steps, how many pods could have a place at once, at most; any number from ``enough`` on where it is.
+    """Return, in steps, an upper bound of how many pods could have a place at once.
+
+    Where the bound is ``enough`` or more, any number from ``enough`` on may be returned.
 
     ``specs`` has a pod of each spec, and how many there are of it.
     """

@@ -37,7 +37,7 @@ _FAR = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """The places of a gang's pods, by UID; see ``placement.gang.Search`` for ``fits`` and ``certain``.
+    """The places of a gang's pods, by UID; see ``placement.gang_search.Search`` for ``fits`` and ``certain``.
 
     ``lacking`` says of a pod without a place why it has none, "" where all have one.
     """

@@ -1,10 +1,11 @@
 """What a pod gets when its Binding is decided: a pod of a gang gets the place that its gang's plan keeps for it.
 
 A plan is complete when all its places are in the ledger and still free for their pods. Since one extender decides all
-Bindings on one ledger, from then on nobody else can take them. Only the controller could take a place away, unheard of
-yet. So a plan begins with one pod, its first: its Binding holds for the very version of the pod that is known here, and
-the controller, before it touches any place of a plan that has not begun, takes that of the first pod away. One of the
-two comes first, and the other one fails. That makes the start of a gang all or nothing, at any lag.
+Bindings on one ledger, from then on nobody else can take them. Only the controller can withdraw a place, and the
+extender's watch may not have shown that yet. So a plan begins with one pod, its first: its Binding holds for the very
+version of the pod that is known here, and the controller, before it touches any place of a plan that has not begun,
+takes that of the first pod away. One of the two comes first, and the other one fails. That makes the start of a gang
+all or nothing, at any lag.
 """
 
 from dataclasses import replace

@@ -25,8 +25,8 @@ from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_cards
 from gputile.core.placement.fit import refusal
 from gputile.core.placement.fit_refusal import SUMMARY, UNRESOLVABLE, FitRefusal, FitRule
+from gputile.core.placement.packing.array_scores import PackingState, build, scores
 from gputile.core.placement.packing.prices import Prices, prices
-from gputile.core.placement.packing.state import PackingState, build, scores
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.demand_tracker import DemandTracker
 
@@ -80,7 +80,7 @@ class PlacementEngine:
         self.packing_state = packing_state
 
     def supply(self) -> tuple[list[str], int]:
-        """Return what ``packing.state.build`` needs beside the arrays: the model of each row, and all milli-CPU."""
+        """Return what ``packing.array_scores.build`` needs beside the arrays: the rows' models, and all milli-CPU."""
         models, cpu = [""] * self.ledger.node_arrays.rows, 0
         for row in self.ledger.row_of.values():
             node_info = self.ledger.node_info(row)

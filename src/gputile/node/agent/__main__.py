@@ -12,7 +12,7 @@ from gputile.kube.errors import ConfigError
 from gputile.kube.kubeconfig import load_access
 from gputile.node.agent.serve import GatewayLink, decode_settings, serve
 from gputile.node.gateway.messages import LINK
-from gputile.node.nvml.real import open_real
+from gputile.node.nvml.nvml_probe import open_real
 from gputile.support.logs import set_up_logging
 from gputile.support.ports import PortError
 

@@ -14,17 +14,17 @@ from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.errors import KubeError
 from gputile.node.agent.advertise.advertised_state import AdvertisedState, starting_setup
 from gputile.node.agent.advertise.mode_change import ModeChange, Wakeups
-from gputile.node.agent.allocate.allocation_files import AllocationFiles
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.cdi_files import CdiFiles
+from gputile.node.agent.allocate.container_preparation import ContainerPreparation
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.handler import AllocationHandler
 from gputile.node.agent.allocate.lookup import Lookup
 from gputile.node.agent.allocate.pod_cache import apply_pod, read_again, remove_pod, replace_pods
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.api_server import NodeApi
+from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.checkpoint.records import Records
-from gputile.node.agent.checkpoint.store import Store
 from gputile.node.agent.gateway_link import KubeletLink
 from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
 from gputile.node.agent.gpu_time.time_shares import TimeShares, gpu_times, time_shares
@@ -36,7 +36,7 @@ from gputile.node.agent.status.metrics import AgentMetrics
 from gputile.node.agent.status.node_status import tell_node, wanted_status
 from gputile.node.gateway.messages import FromGateway, MessageChannel
 from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.isolation.limits import USAGE
+from gputile.node.isolation.limits_format import USAGE
 from gputile.support.loop_lag import LoopLag
 
 log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class Agent:
         self._told = False
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
         paths = host.paths
-        self._store = Store(paths.state, claim, UsageFiles(paths.usage / USAGE))
+        self._store = NodeFiles(paths.state, claim, UsageFiles(paths.usage / USAGE))
         self._records = Records(self._store, paths.device_plugins)
         self.admission = self._starting_state(configuration)
         self._handover = HandOver(cluster, self.kubelet, self.admission, closed_for)
@@ -91,7 +91,7 @@ class Agent:
         self.handler = AllocationHandler(
             self.admission,
             Lookup(self.admission, self.kubelet, cluster, host.node_name),
-            AllocationFiles(self._store, paths, host.mps, cdi, self._arbiter),
+            ContainerPreparation(self._store, paths, host.mps, cdi, self._arbiter),
             self.offering,
             self.wakeups.compare,
             self.metrics,

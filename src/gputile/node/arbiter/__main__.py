@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from gputile.node.arbiter.assignment import AssignmentError, decode_assignment
+from gputile.node.arbiter.assignment_message import AssignmentError, decode_assignment
 from gputile.node.arbiter.server import TRY_AGAIN_S, Arbiter
-from gputile.node.arbiter.usage import Used, encode_usage
+from gputile.node.arbiter.usage_message import Used, encode_usage
 
 log = logging.getLogger("gputile.node.arbiter")
 

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gputile.node.arbiter.assignment import Allocation, Assignment
+from gputile.node.arbiter.assignment_message import Allocation, Assignment
 from gputile.node.arbiter.connection import Connection
 from gputile.node.arbiter.listener import (
     CONNECTIONS_AT_ONCE,
@@ -33,7 +33,7 @@ from gputile.node.arbiter.rate_limit import (
     PoolShare,
 )
 from gputile.node.arbiter.timeslice_scheduler import MS
-from gputile.node.arbiter.usage import Used
+from gputile.node.arbiter.usage_message import Used
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.isolation.library import library_path
-from gputile.node.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 
 TOGETHER: Final = 4

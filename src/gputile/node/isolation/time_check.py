@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim, encode_assignment
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE
 from gputile.node.isolation.library import library_path
-from gputile.node.isolation.limits import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
 
 LIMIT_MIB: Final = 2048
 SECONDS: Final = 4.0

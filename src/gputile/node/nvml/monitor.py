@@ -14,7 +14,7 @@ from typing import Final
 from gputile.core.devices.health import Examined, Health, Sign, after, remembered, without
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.errors import Code, NvmlError, Problem, problem_of
-from gputile.node.nvml.null import NullProbe
+from gputile.node.nvml.null_probe import NullProbe
 from gputile.node.nvml.probe import Probe, ProbedCard, ProbedMachine
 
 EXAMINE_EVERY_S: Final = 10.0

@@ -22,7 +22,7 @@ from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.allocate.validation import AllocationConflict
-from gputile.node.agent.checkpoint.store import BOOT_FILE, Store
+from gputile.node.agent.checkpoint.node_files import BOOT_FILE, NodeFiles
 from gputile.node.agent.reconcile.listing import ListedPod
 from gputile.node.agent.reconcile.listing_sync import settle
 from gputile.node.gateway.node_lock import NodeLock
@@ -211,7 +211,7 @@ def test_a_pod_that_nobody_knows_has_a_directory_for_each_container() -> None:
 def test_what_was_let_start_before_the_machine_did_does_not_run(tmp_path: Path) -> None:
     claim = NodeLock(tmp_path / "owner", "me")
     claim.take()
-    store = Store(tmp_path, claim, UsageFiles(tmp_path / "usage"))
+    store = NodeFiles(tmp_path, claim, UsageFiles(tmp_path / "usage"))
     limits = Limits("default", "a", "uid-a", "main", "share", 1024, ())
     assert not store.started()
     store.write_limits("uid-a-main", limits)

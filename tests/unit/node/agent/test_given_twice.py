@@ -22,7 +22,7 @@ from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.allocate.validation import AllocationConflict
-from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.agent.reconcile.listing_sync import settle, sync_with_listing
 from gputile.node.gateway.node_lock import NodeLock
@@ -141,7 +141,7 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
             prestart(here, GPU_MEMORY, ids, listing, 2)
     claim = NodeLock(tmp_path / "owner", "me")
     claim.take()
-    store = Store(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
+    store = NodeFiles(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
     pod = simple_pod("a", container("one", mem=2), container("two", mem=6), annotations={MEMORY_UNIT_ANNOTATION: "512"})
     meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
     found = known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())

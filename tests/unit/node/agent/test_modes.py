@@ -6,7 +6,7 @@ from gputile.api.config.v1alpha1 import Features
 from gputile.api.core import NodeCondition
 from gputile.api.well_known import MODE_LABEL, MODES, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.core.devices.inventory import Card
-from gputile.node.agent.advertise.modes import (
+from gputile.node.agent.advertise.mode_and_unit import (
     MODE_PENDING,
     UNIT_REFUSED,
     LabelError,

@@ -24,7 +24,7 @@ from gputile.node.agent.allocate.known_pods import known_pod
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
 from gputile.node.agent.gpu_time.time_shares import TimeShares, gpu_times, policy_of, time_condition, time_shares
 from gputile.node.agent.status.metrics import AgentMetrics
-from gputile.node.arbiter.assignment import decode_assignment, encode_assignment
+from gputile.node.arbiter.assignment_message import decode_assignment, encode_assignment
 from gputile.node.arbiter.shares import WHOLE, Share, ShareClaim, fallback, share_of
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod

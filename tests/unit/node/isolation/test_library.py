@@ -14,10 +14,10 @@ from gputile.node.agent.allocate.answer import Limits
 from gputile.node.agent.allocate.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.allocate.usage_files import UsageFiles
 from gputile.node.agent.allocate.usage_mount import is_mounted, mount_usage
-from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.isolation.library import NAME, LibraryMissing, install, library_path, place_in
-from gputile.node.isolation.limits import USAGE_BYTES
+from gputile.node.isolation.limits_format import USAGE_BYTES
 from tests.localcluster.nosuid import nosuid_directory
 
 
@@ -223,7 +223,7 @@ def test_the_files_of_an_allocation(tmp_path: Path, node: Node) -> None:
     """Limits that the library reads, and a place to count that any user of the container can write."""
     claim = NodeLock(tmp_path / "owner", "this agent")
     claim.take()
-    store = Store(tmp_path, claim, node.usage)
+    store = NodeFiles(tmp_path, claim, node.usage)
     limits = Limits("ns", "pod", "uid", "main", "core_mem", 128, (CardShare("GPU-1", 0, 4096, 20),))
     path, usage = store.prepare("uid-main"), node.usage.path("uid-main")
     store.write_limits("uid-main", limits, usage)
@@ -249,7 +249,7 @@ def test_other_users_of_the_node_reach_nothing_of_containers(tmp_path: Path, nod
     (state / "allocations" / "uid-main").mkdir(parents=True, mode=0o755)
     for path in (state, state / "allocations", node.usage.directory):
         path.chmod(0o755)
-    store = Store(state, NodeLock(tmp_path / "owner", "this agent"), node.usage)
+    store = NodeFiles(state, NodeLock(tmp_path / "owner", "this agent"), node.usage)
     assert node.usage.problem() == ""
     modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (state, store.allocations, node.usage.directory)}
     assert modes == {state: 0o711, store.allocations: 0o700, node.usage.directory: 0o700}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.nvml.real import RealProbe, open_real
+from gputile.node.nvml.nvml_probe import RealProbe, open_real
 from tests.fakes import nvml as fake
 
 Present = Callable[[str], fake.FakeMachine]

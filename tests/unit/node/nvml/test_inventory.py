@@ -5,8 +5,8 @@ import pytest
 from gputile.core.devices.health import Health
 from gputile.core.devices.inventory import check_inventory, decode_inventory, encode_inventory
 from gputile.node.nvml.errors import NvmlError
+from gputile.node.nvml.nvml_probe import open_real
 from gputile.node.nvml.probe import Mig, inventory_of
-from gputile.node.nvml.real import open_real
 from tests.fakes import nvml as fake
 
 from .conftest import Present, ProbeOf

@@ -18,8 +18,8 @@ from gputile.node.nvml.monitor import (
     READ_EVERY_S,
     Monitor,
 )
+from gputile.node.nvml.nvml_probe import RealProbe, open_real
 from gputile.node.nvml.probe import Mig, inventory_of
-from gputile.node.nvml.real import RealProbe, open_real
 from tests.fakes import nvml as fake
 
 from .conftest import Present
@@ -256,7 +256,7 @@ def elsewhere() -> Elsewhere:
 
 LOOK = """
 from gputile.node.nvml.monitor import Monitor
-from gputile.node.nvml.real import open_real
+from gputile.node.nvml.nvml_probe import open_real
 monitor = Monitor(open_real)
 monitor.step(0.01)
 machine = monitor.seen.machine
@@ -275,7 +275,7 @@ def test_a_library_that_is_installed_later_is_found(elsewhere: Elsewhere, tmp_pa
     later = f"""
 from pathlib import Path
 from gputile.node.nvml.monitor import LONGEST_RETRY_S, Monitor
-from gputile.node.nvml.real import open_real
+from gputile.node.nvml.nvml_probe import open_real
 now_s = 0.0
 monitor = Monitor(open_real, clock=lambda: now_s)
 monitor.step(0.01)

@@ -22,7 +22,7 @@ Float64 = npt.NDArray[np.float64]
 CARD = 1000
 """Shares and remnants are in thousandths of a card."""
 SELECTIVE = 2.5
-"""Assumed CPU overcommit factor: a node may choose among the pods that come, and take those that need less."""
+"""Factor by which a node's free CPU goes further than at the mean demand, since pods that need less CPU come too."""
 _QUANTILE = 0.1
 _USED_WELL = 0.5
 CPU_GRAIN = 100

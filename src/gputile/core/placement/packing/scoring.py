@@ -18,7 +18,7 @@ Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 GPU_STEP = 0.05
-"""What less than this many cards would be gained by is not worth starting another node: ties go to the first node."""
+"""Gains are rounded down to multiples of this, in cards: small differences are ties, which the first node wins."""
 CPU_STEP = 0.0125
 """The same for pods without GPUs."""
 FINISHED = 0.5

@@ -9,7 +9,7 @@ from gputile.api.core import Node
 from gputile.api.well_known import INVENTORY_ANNOTATION, WHOLE_GPU, Mode
 from gputile.core.devices.inventory import Inventory, encode_inventory
 from gputile.node.agent.advertise.device_lists import devices
-from gputile.node.agent.advertise.modes import ModePlan, plan
+from gputile.node.agent.advertise.mode_and_unit import ModePlan, plan
 from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES, EffectiveMode, NodeConfig
 from gputile.node.agent.advertise.node_offer import closed, published, setup_of

@@ -24,9 +24,9 @@ from gputile.node.agent.allocate.container_matcher import (
     unlisted_candidates,
     worth_asking,
 )
+from gputile.node.agent.allocate.device_id_sets import readable
 from gputile.node.agent.allocate.device_ids import DeviceIdError
 from gputile.node.agent.allocate.device_stage import DeviceEvent
-from gputile.node.agent.allocate.placement_targets import DeviceQuestion, PlacementTargets
 from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
     PodDevices,
@@ -35,7 +35,7 @@ from gputile.node.agent.allocate.pod_devices import (
     unknown_uid,
     with_part,
 )
-from gputile.node.agent.allocate.preferred_allocation import readable
+from gputile.node.agent.allocate.preferred_allocation import DeviceQuestion, PreferredAllocation
 from gputile.node.agent.allocate.validation import AllocationConflict, Occupied, validate
 from gputile.node.agent.reconcile.listing import Listing
 
@@ -71,7 +71,7 @@ def preferred_devices(
         return True
 
     asked = DeviceQuestion(blank, candidate, resource, readable(offered), readable(kept), size)
-    ids = PlacementTargets(state, asked).choose(servable)
+    ids = PreferredAllocation(state, asked).choose(servable)
     state.expected = ExpectedAllocation(resource, frozenset(ids), candidate, now)
     state.last_uid = blank.uid
     return ids

@@ -90,11 +90,12 @@ class AllocationState:
         return own | self.holdings.directories()
 
     def release(self, ids: Iterable[str], resource: str, listing: Listing | None, uid: str) -> None:
-        """Forget what the kubelet has let go of: it would not offer, or give away, what it still sees as taken.
+        """Forget the old owners of IDs that the kubelet offers or gives: it does so with free ones only.
 
-        But it does, too: while it waits for an answer, a ``List`` that finds a pod gone makes it count anew what is
-        taken, without what it is about to give (``UpdateAllocatedDevices`` in pkg/kubelet/cm/devicemanager). So what it
-        lists, or cannot be asked about, is not forgotten.
+        There is one exception. While the kubelet waits for an answer, a ``List`` that finds a pod gone makes it count
+        the used IDs anew, without those that it is about to give (``UpdateAllocatedDevices`` in
+        pkg/kubelet/cm/devicemanager). So what ``List`` still shows is kept, and everything of a living pod where
+        ``List`` fails.
 
         Containers that were let start keep theirs even if the kubelet has forgotten them: it does after the loss of its
         checkpoint, and where it refuses a pod that another one had started and dies before it has told the API server.

@@ -96,8 +96,8 @@ def shares_of(
 ) -> tuple[CardShare, ...]:
     """Return a container's share of each of the cards it is on.
 
-    What the pod's specification says goes before the IDs that are there so far: of two resources one comes first. Where
-    it is not known, the container has what its own IDs are worth.
+    The amounts are those of the pod's specification. The container's IDs may be incomplete: the kubelet asks for its
+    two resources one after the other. Where the specification is not known, the amounts are what the IDs are worth.
     """
     count, shares = max(1, len(indices)), []
     for index in indices:

@@ -28,8 +28,8 @@ class ContainerCandidate:
     ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
     ``part`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
     ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is
-    unset where the pod that is known by this name does not ask for this, so that it could only be the next of that
-    name.
+    False where the pod known by this name does not ask for this resource: the caller can only be a newer pod of the
+    same name.
     """
 
     key: str

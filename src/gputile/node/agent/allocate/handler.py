@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from gputile.node.agent.advertise.advertised_state import AdvertisedState
 from gputile.node.agent.allocate.allocation import allocate_devices, answered, preferred_devices
-from gputile.node.agent.allocate.allocation_files import AllocationFiles
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Grant, mounts_of
+from gputile.node.agent.allocate.container_preparation import ContainerPreparation
 from gputile.node.agent.allocate.container_start import NotYet, Start, prestart
 from gputile.node.agent.allocate.isolation_mounts import NotIsolated
 from gputile.node.agent.allocate.kubelet_calls import AgentNotReady
@@ -30,7 +30,7 @@ class AllocationHandler:
         self,
         state: AllocationState,
         lookup: Lookup,
-        files: AllocationFiles,
+        files: ContainerPreparation,
         offering: AdvertisedState,
         compare: Wakeup,
         metrics: AgentMetrics,

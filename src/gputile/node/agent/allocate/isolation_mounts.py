@@ -27,7 +27,7 @@ from gputile.node.isolation.library import (
     place_in,
     place_named,
 )
-from gputile.node.isolation.limits import USAGE
+from gputile.node.isolation.limits_format import USAGE
 
 log = logging.getLogger(__name__)
 

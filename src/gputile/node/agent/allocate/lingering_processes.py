@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection
 from typing import Final
 
-from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.checkpoint.node_files import NodeFiles
 
 LONGEST_S: Final = 120.0
 
@@ -17,7 +17,7 @@ LONGEST_S: Final = 120.0
 class LingeringProcesses:
     """What the processes of pods that are gone still have."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: NodeFiles) -> None:
         self._store = store
         self._since: dict[str, float] = {}
 

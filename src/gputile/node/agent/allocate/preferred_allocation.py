@@ -1,72 +1,165 @@
-"""Which device IDs to prefer, so that the kubelet takes those of the booked card.
+"""Where a container should go: to the cards its pod is on already, then to the booked ones, then where it fits now.
 
-The kubelet fills up whatever is missing with IDs of its own choice, from any card. So an answer always has the whole
-number of IDs on the right number of cards, and only where no such set exists is it less.
+The booking can be out of date: the card may have failed, or the kubelet may have put another pod there. A pod
+can have no booking at all: a static pod, or one whose node was named by hand. Then the very rules that the scheduler
+follows choose from what is free now, and the annotation is written afterwards.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from gputile.node.agent.advertise.node_config import NodeConfig
-from gputile.node.agent.allocate.device_ids import DeviceIdError, decode, encode
-from gputile.node.agent.allocate.free_capacity import FreeCapacity
+from gputile.api.well_known import GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, Mode
+from gputile.core.devices.request import RequestKind, Shape
+from gputile.node.agent.advertise.device_lists import displaced
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.container_matcher import ContainerCandidate
+from gputile.node.agent.allocate.device_id_sets import (
+    Slots,
+    booked_indices,
+    on_some_card,
+    replicas,
+    spread_evenly,
+)
+from gputile.node.agent.allocate.free_capacity import FreeCapacity, node_info
+from gputile.node.agent.allocate.known_pods import KnownPod
+from gputile.node.agent.allocate.pod_devices import PodDevices
+from gputile.node.agent.allocate.validation import SHARED_RESOURCES, stranger_on
 
-Slots = Mapping[int, frozenset[int]]
+Servable = Callable[[tuple[str, ...]], bool]
 
 
-def readable(device_ids: Iterable[str]) -> dict[int, frozenset[int]]:
-    """Return the slots of each card, leaving out what is no device ID: the kubelet may know IDs of other plugins."""
-    found: dict[int, set[int]] = {}
-    for device_id in device_ids:
-        try:
-            index, slot = decode(device_id)
-        except DeviceIdError:
-            continue
-        found.setdefault(index, set()).add(slot)
-    return {index: frozenset(slots) for index, slots in found.items()}
+@dataclass(frozen=True, slots=True)
+class DeviceQuestion:
+    """What ``GetPreferredAllocation`` asks: ``size`` IDs of ``available``, with all of ``must``.
 
-
-def spread_evenly(size: int, indices: Sequence[int], available: Slots, must: Slots) -> tuple[str, ...] | None:
-    """Return ``size`` IDs, as many of each of ``indices``, with all of ``must``; None where there are not enough.
-
-    ``available`` includes ``must``, as in the kubelet's request.
+    ``holding`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows.
     """
-    if not indices or size % len(indices) or not must.keys() <= set(indices):
-        return None
-    each, chosen = size // len(indices), []
-    for index in sorted(indices):
-        kept = must.get(index, frozenset())
-        others = sorted(available.get(index, frozenset()) - kept)[: max(0, each - len(kept))]
-        if len(kept) + len(others) != each:
-            return None
-        chosen += [encode(index, slot) for slot in (*sorted(kept), *others)]
-    return tuple(chosen)
+
+    holding: PodDevices
+    candidate: ContainerCandidate | None
+    resource: str
+    available: Slots
+    must: Slots
+    size: int
+
+    @property
+    def pod(self) -> KnownPod | None:
+        """The pod that asks, where it is known."""
+        return self.candidate.pod if self.candidate else None
+
+    @property
+    def booked(self) -> tuple[str, ...]:
+        """The UUIDs of the cards that are booked for the container."""
+        shares = self.pod.booked(self.candidate.container) if self.pod and self.candidate else ()
+        return tuple(share.uuid for share in shares)
 
 
-def on_some_card(size: int, available: Slots, must: Slots) -> tuple[str, ...]:
-    """Return up to ``size`` IDs on as few cards as possible, those of ``must`` first: the answer of last resort."""
-    chosen = [encode(index, slot) for index in sorted(must) for slot in sorted(must[index])]
-    for index in sorted(available, key=lambda i: (i not in must, -len(available[i]), i)):
-        others = sorted(available[index] - must.get(index, frozenset()))
-        chosen += [encode(index, slot) for slot in others[: size - len(chosen)]]
-        if len(chosen) >= size:
-            break
-    return tuple(chosen)
+class PreferredAllocation:
+    """One choice of device IDs, on the state of the node at this moment."""
 
+    def __init__(self, state: AllocationState, asked: DeviceQuestion) -> None:
+        self._state = state
+        self._asked = asked
+        cards = state.setup.inventory.cards
+        self._usable = [c.index for c in cards if c.healthy and not displaced(c, state.holdings)]
 
-def replicas(size: int, available: Slots, must: Slots, room: FreeCapacity, usable: Iterable[int]) -> tuple[str, ...]:
-    """Return IDs of replicated cards: different cards first, the least used of those that are ``usable``."""
-    chosen = [encode(index, slot) for index in sorted(must) for slot in sorted(must[index])]
-    left = {i: sorted(available.get(i, frozenset()) - must.get(i, frozenset()), reverse=True) for i in usable}
-    load = {index: room.pods_on(index) for index in left}
-    while len(chosen) < size and any(left.values()):
-        index = min((i for i in left if left[i]), key=lambda i: (load[i], i))
-        chosen.append(encode(index, left[index].pop()))
-        load[index] += 1
-    return tuple(chosen)
+    def choose(self, servable: Servable) -> tuple[str, ...]:
+        """Return the IDs for the container that asks.
 
+        The first set that is ``servable`` is taken. Where none is, the answer is IDs of as few cards as possible, and
+        the check at ``Allocate`` says what is wrong with them.
+        """
+        asked = self._asked
+        if asked.resource.startswith(MIG_PREFIX):
+            return on_some_card(asked.size, asked.available, asked.must)
+        if self._state.setup.replicated:
+            return self._replicas(servable)
+        for indices in self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options():
+            ids = spread_evenly(asked.size, indices, asked.available, asked.must)
+            if ids is not None and servable(ids):
+                return ids
+        usable = {i: asked.available[i] for i in self._usable if i in asked.available}
+        return on_some_card(asked.size, usable, asked.must)
 
-def booked_indices(setup: NodeConfig, uuids: Iterable[str]) -> tuple[int, ...]:
-    """Return the indices that booked cards have now; empty if one of them is not there or not healthy."""
-    index_of = {card.uuid: card.index for card in setup.inventory.cards if card.healthy}
-    wanted = tuple(uuids)
-    return tuple(index_of[uuid] for uuid in wanted) if all(uuid in index_of for uuid in wanted) else ()
+    def _ids_of_the_pod(self) -> int:
+        """Return how many IDs of a card the whole pod needs, where this is the first of its containers; else 0.
+
+        The kubelet gives the IDs of an init container to the containers after it, and fills up what they lack. So a
+        card that has no IDs for them, since a pod that was deleted by force has them yet, must not get the first one.
+        """
+        asked, pod = self._asked, self._asked.pod
+        if asked.holding.indices or pod is None or pod.request is None:
+            return 0
+        shape, unit = pod.request.shape, asked.holding.unit_mib
+        if asked.resource == GPU_MEMORY:
+            return -(-shape.mib // unit) if unit else 0
+        return shape.percent
+
+    def _replicas(self, servable: Servable) -> tuple[str, ...]:
+        asked, setup = self._asked, self._state.setup
+        friendly = [i for i in self._usable if stranger_on(setup, self._state.holdings, asked.holding, i) is None]
+        booked = booked_indices(setup, asked.booked)
+        if set(booked) <= set(friendly):
+            ids = spread_evenly(asked.size, booked, asked.available, asked.must)
+            if ids is not None and servable(ids):
+                return ids
+        return replicas(asked.size, asked.available, asked.must, self._room(""), friendly)
+
+    def _whole_options(self) -> Iterator[tuple[int, ...]]:
+        """Yield the booked cards, then the best of those that are free."""
+        asked = self._asked
+        yield booked_indices(self._state.setup, asked.booked)
+        free = [i for i in self._usable if asked.available.get(i) and i not in asked.must]
+        kind = RequestKind.TOPOLOGY if asked.resource == TOPOLOGY_GPU else RequestKind.WHOLE
+        lacking = asked.size - len(asked.must)
+        chosen = self._room(asked.holding.uid).choose(Shape(kind, lacking), "", free) if lacking > 0 else ()
+        if chosen is not None:
+            yield tuple(sorted((*asked.must, *chosen)))
+
+    def _shared_options(self) -> Iterator[tuple[int, ...]]:
+        """Yield the cards that the pod is on, the booked ones of the container and the pod, then what fits now.
+
+        Cards with enough IDs for the whole pod come first.
+        """
+        for least in dict.fromkeys((self._ids_of_the_pod(), 0)):
+            for indices in self._shared_options_with(least):
+                if all(self._has(i, least) for i in indices):
+                    yield indices
+
+    def _shared_options_with(self, least: int) -> Iterator[tuple[int, ...]]:
+        asked = self._asked
+        yield tuple(sorted(asked.holding.indices))
+        yield booked_indices(self._state.setup, asked.booked)
+        if asked.pod and asked.pod.allocation:
+            yield booked_indices(self._state.setup, (share.uuid for share in asked.pod.allocation.cards))
+        room = self._room(asked.holding.uid)
+        for shape in self._shapes():
+            each = max(least, -(-asked.size // shape.cards))
+            chosen = room.choose(shape, asked.holding.trust_group, [i for i in self._usable if self._has(i, each)])
+            if chosen is not None:
+                yield chosen
+
+    def _has(self, index: int, ids: int) -> bool:
+        return len(self._asked.available.get(index, ())) >= ids
+
+    def _shapes(self) -> Iterator[Shape]:
+        """Yield what is looked for: room for the whole pod, then for this container alone."""
+        asked, pod, cards = self._asked, self._asked.pod, 1
+        if pod and pod.request:
+            yield pod.request.shape
+            cards = pod.request.shape.cards
+        memory, unit = asked.resource == GPU_MEMORY, asked.holding.unit_mib
+        mib = asked.size * unit // cards if memory else 0
+        percent = 0 if memory else asked.size // cards
+        part = asked.candidate.part if asked.candidate else None
+        if part is not None:
+            mib, percent = part.units * unit // cards, part.percent // cards
+        # A core_mem node serves requests of both; where only one is known, as of a static pod, the least of the other.
+        if self._state.setup.mode is Mode.CORE_MEM:
+            percent = max(1, percent)
+        yield Shape(RequestKind.SHARED, cards, mib, percent, asked.holding.trust_group)
+
+    def _room(self, without: str) -> FreeCapacity:
+        state = self._state
+        node = node_info(state.setup.inventory, state.setup.mode, state.labels, state.configuration)
+        return FreeCapacity(node, state.holdings, state.pods.values(), without)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.agent.advertise.mps import SEVERAL, SINGLE
-from gputile.node.isolation.limits import USAGE
+from gputile.node.isolation.limits_format import USAGE
 
 SOURCE: Final = "gputile-usage"
 _OWN: Final = (USAGE, SINGLE, SEVERAL)  # what an agent leaves there where nothing is mounted

@@ -15,13 +15,13 @@ from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, with_part
 from gputile.node.agent.checkpoint.codec import Checkpoint
 from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, recover
-from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.checkpoint.node_files import NodeFiles
 
 
 class Records:
     """The agent's checkpoint and the kubelet's. ``saved`` is what the agent before this one wrote."""
 
-    def __init__(self, store: Store, device_plugins: Path) -> None:
+    def __init__(self, store: NodeFiles, device_plugins: Path) -> None:
         self.store = store
         self._kubelets = device_plugins / FILE_NAME
         loaded = store.load()

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.gpu_time.time_shares import TimeShares
-from gputile.node.arbiter.assignment import Assignment, encode_assignment
-from gputile.node.arbiter.usage import Totals, decode_usage
+from gputile.node.arbiter.assignment_message import Assignment, encode_assignment
+from gputile.node.arbiter.usage_message import Totals, decode_usage
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class ArbiterProcess:
 
     def __init__(
         self,
-        store: Store,
+        store: NodeFiles,
         shares: Callable[[str], TimeShares],
         told: Callable[[Mapping[tuple[str, str], int]], None] = lambda _: None,
     ) -> None:

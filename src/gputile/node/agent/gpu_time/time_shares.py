@@ -14,7 +14,7 @@ from gputile.node.agent.allocate.isolation_mounts import ISOLATED
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import PodDevices, cards_of
 from gputile.node.agent.status.metrics import TimeUsed
-from gputile.node.arbiter.assignment import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim
 from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
 from gputile.node.native_layouts import SHARE_FIRST_LINE
 

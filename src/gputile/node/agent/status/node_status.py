@@ -7,7 +7,7 @@ from gputile.api.core import Node, NodeCondition, ObjectReference
 from gputile.core.devices.inventory import encode_inventory
 from gputile.node.agent.advertise.advertised_state import AdvertisedState
 from gputile.node.agent.advertise.labels import node_labels
-from gputile.node.agent.advertise.modes import placement_condition
+from gputile.node.agent.advertise.mode_and_unit import placement_condition
 from gputile.node.agent.advertise.node_offer import mig_condition, mps_condition
 from gputile.node.agent.advertise.other_plugin import foreign_condition
 from gputile.node.agent.api_server import NodeApi

@@ -1,6 +1,6 @@
 """The packing policy on the ledger's arrays: what shares are worth as the cluster stands, and what a placement costs.
 
-``packing`` and ``prices`` say what a placement costs; this turns what the ledger knows into their terms, thousandths of
+``scoring`` and ``prices`` say what a placement costs; this turns what the ledger knows into their terms, thousandths of
 a card, and their answer into the integers that nodes are compared by.
 """
 

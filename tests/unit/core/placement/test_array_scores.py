@@ -13,10 +13,10 @@ from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_cards
+from gputile.core.placement.packing.array_scores import PackingState, build, remnants, scores
 from gputile.core.placement.packing.demand import generic
 from gputile.core.placement.packing.prices import CARD, prices
 from gputile.core.placement.packing.scoring import PodDemand, score, thousandths
-from gputile.core.placement.packing.state import PackingState, build, remnants, scores
 from tests.corebuilders import gpu_node, ledger_of, pod, request_of
 from tests.unit.core.placement.strategies import ledgers, requests
 

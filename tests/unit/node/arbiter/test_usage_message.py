@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.arbiter.usage import Totals, UsageError, Used, decode_usage, encode_usage
+from gputile.node.arbiter.usage_message import Totals, UsageError, Used, decode_usage, encode_usage
 
 names = st.text(max_size=20)
 used = st.dictionaries(names, st.dictionaries(names, st.integers(min_value=0, max_value=2**62), max_size=3), max_size=3)

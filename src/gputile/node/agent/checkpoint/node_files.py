@@ -22,7 +22,7 @@ from gputile.node.agent.allocate.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.isolation.limits import LIMITS, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import LIMITS, CardLimit, encode_limits
 from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Store:
+class NodeFiles:
     """Files under one directory on the host, which no pod but the agent can write.
 
     What is of containers is closed to other users of the node: a container's socket is its own. Containers have their
@@ -83,8 +83,7 @@ class Store:
     def write_limits(self, directory: str, limits: Limits, usage: Path | None = None) -> None:
         """Write what is enforced into an allocation's directory: for the library, and for people and tools.
 
-        In ``usage``, a file that the container has mounted, is then what it held when it last ran: nothing, since it is
-        about to be created anew.
+        The container's ``usage`` file, which it has mounted, is set to zero: the container is about to be created.
         """
         path = self.prepare(directory)
         if usage is not None:

@@ -20,7 +20,7 @@ class NoLongerActive(KubeError):
     """Another replica may be deciding by now; nothing was sent."""
 
 
-class PodBinder(Protocol):
+class PodApi(Protocol):
     """The extender's calls. Errors are those of ``gputile.kube.errors``."""
 
     async def bind(self, binding: Binding) -> None:
@@ -40,7 +40,7 @@ class PodBinder(Protocol):
         """Return all pods that have no node, read from the API server itself."""
 
 
-class ApiServerPodBinder:
+class ApiServerPodApi:
     """The calls on a connection; ``active`` tells whether this replica may still act."""
 
     def __init__(self, connection: Connection, active: Callable[[], bool]) -> None:

@@ -11,7 +11,7 @@ from gputile.node.agent.allocate.container_start import Start
 from gputile.node.agent.allocate.isolation_mounts import IsolationMounts
 from gputile.node.agent.allocate.kubelet_calls import AgentNotReady
 from gputile.node.agent.allocate.lingering_processes import LingeringProcesses
-from gputile.node.agent.checkpoint.store import Store
+from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
 from gputile.node.agent.host import MPS_DIRECTORY, HostPaths
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
@@ -20,11 +20,11 @@ DAEMON_WITHIN_S = 5.0
 LEFT_WITHIN_S, LOOK_AGAIN_S = 20.0, 0.1  # the kubelet waits 30 s for PreStartContainer
 
 
-class AllocationFiles:
+class ContainerPreparation:
     """The files of all containers on the node, and the daemons that must run before a container does."""
 
     def __init__(
-        self, store: Store, paths: HostPaths, mps: MpsDaemons, cdi: CdiFiles | None, arbiter: ArbiterProcess
+        self, store: NodeFiles, paths: HostPaths, mps: MpsDaemons, cdi: CdiFiles | None, arbiter: ArbiterProcess
     ) -> None:
         host_state = paths.host_state or paths.state
         self._store = store
