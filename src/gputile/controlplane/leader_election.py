@@ -32,7 +32,7 @@ class SoleReplica:
         """Return whether this replica may act now."""
         return self._leads
 
-    async def lead(self) -> None:
+    async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:  # noqa: ARG002 - there is no Lease
         """Catch up, once.
 
         Raises:
@@ -69,8 +69,10 @@ class LeaderElection:
         """Return whether this replica may act now."""
         return self._lease.valid() and self._caught_up == self._lease.term
 
-    async def lead(self) -> None:
+    async def lead(self, wanted: Callable[[], bool] = lambda: True) -> None:
         """Take or renew the Lease, and catch up where another replica may have acted since.
+
+        While the cluster is listed the Lease is renewed as long as it is ``wanted``.
 
         Raises:
             NotReady: another replica holds the Lease, or has taken it meanwhile.
@@ -82,7 +84,7 @@ class LeaderElection:
         term = self._lease.term
         if term != self._caught_up:
             log.info("taking over", extra={"lease_transitions": term[1], "released": self._lease.vacated})
-            renewing = asyncio.create_task(self._renew_for_ever())
+            renewing = asyncio.create_task(self._renew_for_ever(wanted))
             try:
                 await self._catch_up(not self._lease.vacated)
             finally:
@@ -121,10 +123,10 @@ class LeaderElection:
                 log.warning("the Lease cannot be read or written: %s", error)
             await asyncio.sleep(seconds)
 
-    async def _renew_for_ever(self) -> NoReturn:
+    async def _renew_for_ever(self, wanted: Callable[[], bool]) -> NoReturn:
         while True:
             await asyncio.sleep(RENEW_EVERY_S)
-            await self.renew(wanted=True)
+            await self.renew(wanted=wanted())
 
     async def resign(self, *, release: bool) -> None:
         """Act no more; ``release`` the Lease, for the next replica to take at once, or let it end by itself."""

@@ -40,7 +40,7 @@ class LeaderGate:
 
     async def _lead(self) -> None:
         try:
-            await self._election.lead()
+            await self._election.lead(self._is_asked)
         except KubeError as error:
             raise NotReady(f"this replica cannot take over: {error}") from error
 
@@ -48,4 +48,7 @@ class LeaderGate:
         """Renew the Lease every ``seconds`` while this replica is asked; read it while it is not. Runs for ever."""
         while True:
             await asyncio.sleep(seconds)
-            await self._election.renew(wanted=self._monotonic() - self._last_call < self._idle_seconds)
+            await self._election.renew(wanted=self._is_asked())
+
+    def _is_asked(self) -> bool:
+        return self._monotonic() - self._last_call < self._idle_seconds

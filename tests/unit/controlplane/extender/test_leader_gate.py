@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from gputile.controlplane import leader_election
 from gputile.controlplane.extender.leader_gate import LeaderGate
 from gputile.controlplane.leader_election import LeaderElection, NotReady, SoleReplica
 from gputile.kube.connection import Connection
 from gputile.kube.errors import AnswerLost
 from gputile.kube.lease import LeaseHolder
 from gputile.kube.lease_state import LeaseState
-from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import QUICK
 
 pytestmark = pytest.mark.requirement("B1")
@@ -234,3 +235,39 @@ async def test_calls_at_the_same_time_take_it_once() -> None:
         only = Replica(scene, "only")
         assert await asyncio.gather(*(only.admitted() for _ in range(20))) == [True] * 20
         assert only.listed == 1
+
+
+@pytest.mark.anyio
+async def test_who_is_asked_no_more_while_it_lists_leaves_the_lease_to_who_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list may fail for ever on one replica, from which kube-scheduler's leader has moved to another."""
+    monkeypatch.setattr(leader_election, "RENEW_EVERY_S", 0.001)
+    async with on_stage() as scene:
+        first, second = Replica(scene, "first"), Replica(scene, "second")
+
+        over = asyncio.Event()
+
+        async def long_list(_: bool) -> None:
+            await over.wait()
+
+        async def for_some_seconds() -> None:
+            scene.time += LEASE_S - MARGIN_S - 1
+            sent = len(scene.server.requests)
+            # The second one was sent after the clock had moved.
+            await until(lambda: len(scene.server.requests) >= sent + 2, 60)
+
+        first.catch_up = long_list
+        asked = asyncio.create_task(first.admitted())
+        await until(lambda: scene.server.count("patch") >= 2, 60)
+        for _ in range(3):
+            await for_some_seconds()
+        assert not await second.admitted(), "the first one is asked, and keeps the Lease while it lists"
+        for _ in range(6):
+            await for_some_seconds()
+        renewed = scene.server.count("patch")
+        await for_some_seconds()
+        assert scene.server.count("patch") == renewed, "nobody has asked the first one for a minute"
+        assert not await second.admitted()
+        scene.time += LEASE_S
+        assert await second.admitted()
+        over.set()
+        assert not await asked
