@@ -264,7 +264,7 @@ def _names(kind: type) -> Iterator[str]:
 
 def test_what_came_and_went_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand pods; the logs of changes, which are of a fixed length, are shortened."""
-    monkeypatch.setattr(predicates, "_MOVES_KEPT", 8)
+    monkeypatch.setattr(predicates, "MOVES_KEPT", 8)
     monkeypatch.setattr(Changes.__init__, "__defaults__", (8,))
     bench, sizes = Bench(*nodes(2, 8)), []
     for turn in range(100):
