@@ -31,6 +31,7 @@ from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
     PodDevices,
     holding_for,
+    stand_in,
     static_uid,
     unknown_uid,
     with_part,
@@ -100,7 +101,7 @@ def allocate_devices(
         candidate = expected.candidate
     else:
         candidate = _asking(state, resource, ids, listing)
-    holding = _holding(state, candidate, min(ids, default=""), now_ns)
+    holding = _with_stand_ins(state, _holding(state, candidate, min(ids, default=""), now_ns), candidate, resource, ids)
     state.release(ids, resource, listing, holding.uid)
     before = {i for p in holding.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
     if not _is_init(candidate):
@@ -155,8 +156,12 @@ def _asking(
             p.phase is Phase.INIT and p.resource == resource and not set(ids).isdisjoint(p.ids) for p in holding.parts
         )
     }
-    own = (c for c in found if c.pod is not None and c.pod.uid in owners and not _runs_on(state, c))
-    return next(own, found[0] if found else None)
+    own = [c for c in found if c.pod is not None and c.pod.uid in owners and not _runs_on(state, c)]
+    if listing is None and not own:
+        # Several pods may be asking for so many; only that of the init container gets its very IDs.
+        pods = {key: pod for key, pod in state.pods.items() if pod.uid in owners}
+        own = [c for c in unlisted_candidates(pods, state.holdings, resource, len(ids)) if not _runs_on(state, c)]
+    return next(iter((*own, *found)), None)
 
 
 def _runs_on(state: AllocationState, candidate: ContainerCandidate) -> bool:
@@ -175,6 +180,27 @@ def _holding(state: AllocationState, candidate: ContainerCandidate | None, mark:
     meta = ObjectMeta(namespace=namespace, name=name)
     group = pod.trust_group if pod else state.configuration.trust_group(Pod(metadata=meta))
     return state.holdings.get(uid) or holding_for(uid, pod, key, state.setup, group, now_ns)
+
+
+def _with_stand_ins(
+    state: AllocationState,
+    holding: PodDevices,
+    candidate: ContainerCandidate | None,
+    resource: str,
+    ids: tuple[str, ...],
+) -> PodDevices:
+    """Take over what the same pod was answered while the API server did not know it yet."""
+    pod = candidate.pod if candidate else None
+    for former in state.holdings.holders(resource, ids) if pod is not None else ():
+        if stand_in(former.uid) and former.uid != holding.uid and former.key == holding.key:
+            for part in former.parts:
+                asked = pod.part(part.container) if pod is not None else None
+                if holding.part(part.container, part.resource) is None:
+                    known = msgspec.structs.replace(part, phase=asked.phase) if asked else part
+                    holding = with_part(holding, known, state.setup)
+            state.holdings.drop(former.uid)
+            state.holdings.put(holding)
+    return holding
 
 
 def _verified(

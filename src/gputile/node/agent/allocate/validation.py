@@ -137,7 +137,7 @@ def _check_company(
 def given_twice(setup: NodeConfig, holdings: DeviceTable, holding: PodDevices, part: ContainerDevices) -> str:
     """Return why a container must not start with IDs that another pod holds too, "" where it may.
 
-    The kubelet can give the same IDs to two pods; see ``Admission``. An ID of memory or compute is a name, and each of
+    The kubelet can give the same IDs to two pods; see ``allocation``. An ID of memory or compute is a name, and each of
     the pods has its own limits: there it is enough that the card has room for both.
     """
     others = [other for other in holdings.holders(part.resource, part.ids) if other.uid != holding.uid]
