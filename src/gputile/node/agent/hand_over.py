@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 
 CLOSED_AT_MOST_S = 60.0
 SEEN_WITHIN_S = 5.0
-ADMITTED_WITHIN_S, STUCK_AFTER_S = 40.0, 5.0
+ADMITTED_WITHIN_S = 40.0
+STUCK_AFTER_S = 12.0  # longer than one call of the kubelet waits for the API server
 LIST_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.1
 LISTENING_WITHIN_S = 20.0
@@ -100,9 +101,13 @@ class HandOver:
         """Wait until the kubelet has admitted ``pods``; it may have a queue of them, and one that it never admits."""
         loop = asyncio.get_running_loop()
         last, progress, begin = len(pods) + 1, loop.time(), loop.time()
-        while waiting := unadmitted(pods, await self._kubelet.list(LIST_WITHIN_S)):
-            if len(waiting) < last:
-                last, progress = len(waiting), loop.time()
+        while True:
+            listing = await self._kubelet.list(LIST_WITHIN_S)
+            waiting = unadmitted(pods, listing)
+            if not waiting:
+                return
+            if listing is None or len(waiting) < last:  # a kubelet that does not answer is no sign of a stuck pod
+                last, progress = min(last, len(waiting)), loop.time()
             if loop.time() - progress > STUCK_AFTER_S or loop.time() - begin > ADMITTED_WITHIN_S:
                 log.warning("not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5]))
                 return
