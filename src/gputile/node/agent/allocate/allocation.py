@@ -191,11 +191,13 @@ def _with_stand_ins(
 ) -> PodDevices:
     """Take over what the same pod was answered while the API server did not know it yet."""
     pod = candidate.pod if candidate else None
-    for former in state.holdings.holders(resource, ids) if pod is not None else ():
+    if pod is None:
+        return holding
+    for former in state.holdings.holders(resource, ids):
         if stand_in(former.uid) and former.uid != holding.uid and former.key == holding.key:
             for part in former.parts:
-                asked = pod.part(part.container) if pod is not None else None
                 if holding.part(part.container, part.resource) is None:
+                    asked = pod.part(part.container)
                     known = msgspec.structs.replace(part, phase=asked.phase) if asked else part
                     holding = with_part(holding, known, state.setup)
             state.holdings.drop(former.uid)
