@@ -27,6 +27,7 @@ class SoleReplica:
     def __init__(self, catch_up: Callable[[bool], Awaitable[None]]) -> None:
         self._catch_up = catch_up
         self._leads = False
+        self._stopped = False
 
     def leads(self) -> bool:
         """Return whether this replica may act now."""
@@ -36,10 +37,13 @@ class SoleReplica:
         """Catch up, once.
 
         Raises:
+            NotReady: this replica has stopped.
             KubeError: the cluster cannot be listed.
         """
         if not self._leads:
             await self._catch_up(True)
+            if self._stopped:
+                raise NotReady("this replica stops")
             self._leads = True
 
     async def renew(self, *, wanted: bool) -> None:
@@ -47,6 +51,7 @@ class SoleReplica:
 
     async def resign(self, *, release: bool) -> None:  # noqa: ARG002 - the next process fences in any case
         """Act no more."""
+        self._stopped = True
         self._leads = False
 
 
@@ -75,7 +80,7 @@ class LeaderElection:
         While the cluster is listed the Lease is renewed as long as it is ``wanted``.
 
         Raises:
-            NotReady: another replica holds the Lease, or has taken it meanwhile.
+            NotReady: another replica holds the Lease, or has taken it meanwhile, or this one has stopped.
             KubeError: the Lease cannot be read or written, or the cluster cannot be listed.
         """
         lapsed = not self._lease.valid()
@@ -129,9 +134,14 @@ class LeaderElection:
             await self.renew(wanted=wanted())
 
     async def resign(self, *, release: bool) -> None:
-        """Act no more; ``release`` the Lease, for the next replica to take at once, or let it end by itself."""
-        self._caught_up = None
-        if not release:
+        """Act no more, for good; ``release`` the Lease, for the next replica to take at once, or let it end by itself.
+
+        A Lease that was released tells the next replica that no writes are under way. A replica that has not caught up
+        yet cannot say that of the one before.
+        """
+        caught_up, self._caught_up = self._caught_up == self._lease.term, None
+        if not (release and caught_up):
+            self._lease.give_up()
             return
         try:
             await self._lease.release()

@@ -113,21 +113,28 @@ class LeaseHolder:
         async with self._lock:
             return await self._claim()
 
+    def give_up(self) -> None:
+        """Stop holding the lease, and take it no more; it lapses by itself."""
+        self._state.give_up()
+
     async def release(self) -> None:
-        """Give the lease up, so that another replica need not wait for its end. Does nothing if it is not held.
+        """Give the lease up, so that another replica need not wait for its end. Nothing is written if it is not held.
 
         Raises:
             KubeError: it cannot be written. This replica stops acting all the same.
         """
+        self.give_up()
         async with self._lock:
-            self._state.give_up()
-            record = self._state.record
-            if record and record.holder == self._state.identity:
+            for _ in range(2):
+                record = self._state.record
+                if record is None or record.holder != self._state.identity:
+                    return
                 nobody = LeaseRecord(record.resource_version, "", 1.0, record.transitions, record.uid)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
-                except Conflict:
-                    return
+                except (Conflict, NotFound):  # perhaps by a renewal of this replica's whose answer was lost
+                    await self._read()
+                    continue
                 self._state.seen(stored, self._monotonic())
 
     async def _claim(self) -> bool:

@@ -49,6 +49,7 @@ class LeaseState:
     clocks that do not run at quite the same rate and for decisions already on their way.
 
     ``vacated`` says whether the one before had released the lease when this replica took it: it had nothing under way.
+    ``given_up`` says that this replica stops: whatever it still has under way, it takes the lease no more.
     """
 
     def __init__(self, identity: str, duration: float, margin: float) -> None:
@@ -62,6 +63,7 @@ class LeaseState:
         self.valid_until = NEVER
         self.record: LeaseRecord | None = None
         self.vacated = False
+        self.given_up = False
         self._seen_at = NEVER
 
     def valid(self, now: float) -> bool:
@@ -78,6 +80,8 @@ class LeaseState:
 
     def next_step(self, now: float) -> LeaseStep:
         """Return what to do in order to hold the lease."""
+        if self.given_up:
+            return LeaseStep.WAIT
         if self.record is None:
             return LeaseStep.CREATE
         if self.record.holder == self.identity:
@@ -106,8 +110,9 @@ class LeaseState:
         if record.holder == self.identity:
             if before is not None and before.holder != self.identity:
                 self.vacated = not before.holder
-            self.valid_until = started + self.duration - self.margin
+            self.valid_until = NEVER if self.given_up else started + self.duration - self.margin
 
     def give_up(self) -> None:
-        """Stop believing in the claim, as one does before releasing the lease."""
+        """Stop believing in the claim, for good, as one does before releasing the lease."""
+        self.given_up = True
         self.valid_until = NEVER

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from gputile.controlplane import leader_election
-from gputile.controlplane.leader_election import LeaderElection, NotReady
+from gputile.controlplane.leader_election import LeaderElection, NotReady, SoleReplica
 from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.lease import LeaseHolder
@@ -37,6 +37,12 @@ class Scene:
 
     async def list(self) -> None:
         self.story.append("lists")
+
+    @property
+    def holder(self) -> str:
+        """Who holds the Lease, as the API server has it."""
+        spec: dict[str, str] = self.server.store[LEASES]["controller"]["spec"]
+        return spec.get("holderIdentity", "")
 
 
 @asynccontextmanager
@@ -118,3 +124,72 @@ async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pyte
         with contextlib.suppress(asyncio.CancelledError):
             await running
     assert caplog.text.count("leads no more") == 1, "a standby says nothing"
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_stops_while_it_lists_lets_the_lease_lapse() -> None:
+    """The request that made it take over outlives its server, which waits for requests only for a while.
+
+    A Lease that was released would tell the next replica that nobody has left a write under way.
+    """
+    async with on_stage() as scene:
+        listing, over = asyncio.Event(), asyncio.Event()
+
+        async def list_for_long() -> None:
+            listing.set()
+            await over.wait()
+
+        scene.catch_up = list_for_long
+        leading = asyncio.create_task(scene.election.lead())
+        await listing.wait()
+        written = scene.server.count("patch")
+        await scene.election.resign(release=True)
+        over.set()
+        with pytest.raises(NotReady):
+            await leading
+        assert not scene.election.leads()
+        assert scene.story == []
+        assert scene.holder == "a"
+        assert scene.server.count("patch") == written
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("release", [True, False])
+async def test_a_replica_that_has_stopped_does_not_take_the_lease(release: bool) -> None:
+    async with on_stage() as scene:
+        resigning = asyncio.create_task(scene.election.resign(release=release))
+        leading = asyncio.create_task(scene.election.lead())
+        await resigning
+        with pytest.raises(NotReady):
+            await leading
+        assert not scene.election.leads()
+        assert scene.holder == ""
+
+
+@pytest.mark.anyio
+async def test_a_replica_that_stops_while_it_renews_gives_the_lease_back() -> None:
+    """Whoever waits for the answer is ended, and another version of the Lease is stored than the replica knows."""
+    async with on_stage() as scene:
+        await scene.election.lead()
+        scene.server.fault("patch", "lose")
+        await scene.election.renew(wanted=True)
+        await scene.election.resign(release=True)
+        assert scene.holder == ""
+
+
+@pytest.mark.anyio
+async def test_the_only_replica_that_stops_while_it_lists_does_not_act() -> None:
+    listing, over = asyncio.Event(), asyncio.Event()
+
+    async def list_for_long(_: bool) -> None:
+        listing.set()
+        await over.wait()
+
+    election = SoleReplica(list_for_long)
+    leading = asyncio.create_task(election.lead())
+    await listing.wait()
+    await election.resign(release=True)
+    over.set()
+    with pytest.raises(NotReady):
+        await leading
+    assert not election.leads()

@@ -127,7 +127,8 @@ async def test_who_gets_it_back_lists_what_the_other_did() -> None:
     async with on_stage() as scene:
         first, second = Replica(scene, "first"), Replica(scene, "second")
         assert await first.admitted()
-        await first.election.resign(release=True)
+        assert not await second.admitted()
+        scene.time += LEASE_S
         assert await second.admitted()
         await second.election.resign(release=True)
         assert await first.admitted()
@@ -153,10 +154,37 @@ async def test_who_takes_over_from_one_that_died_fences_and_after_one_that_relea
         await first.election.resign(release=True)
         assert await second.admitted()
         assert second.fenced == [False]
-        assert not await first.admitted()
+        third = Replica(scene, "third")
+        assert not await third.admitted()
         scene.time += LEASE_S + MARGIN_S
+        assert await third.admitted()
+        assert third.fenced == [True]
+
+
+@pytest.mark.anyio
+async def test_who_stops_before_it_has_fenced_leaves_that_to_the_next() -> None:
+    """The first died with a Binding under way, and the second stops while it takes over."""
+    async with on_stage() as scene:
+        first, second, third = (Replica(scene, name) for name in ("first", "second", "third"))
         assert await first.admitted()
-        assert first.fenced == [False, True]
+        assert not await second.admitted()
+        scene.time += LEASE_S
+        fencing, over = asyncio.Event(), asyncio.Event()
+
+        async def fence(_: bool) -> None:
+            fencing.set()
+            await over.wait()
+
+        second.catch_up = fence
+        asked = asyncio.create_task(second.admitted())
+        await fencing.wait()
+        await second.election.resign(release=True)
+        await third.admitted()
+        scene.time += LEASE_S
+        assert await third.admitted()
+        assert third.fenced == [True]
+        over.set()
+        assert not await asked
 
 
 @pytest.mark.anyio
