@@ -26,7 +26,7 @@ demo: $(STAMP) ## decide which card each pod of examples/ gets, and show the clu
 
 test: $(STAMP) ## everything: lint, types, imports, unit, stateful, wire and end-to-end tests
 	@$(MAKE) --no-print-directory -j2 -O lint types imports
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m tests
 
 quick: $(STAMP) ## lint, types, imports and the unit tests, in under two minutes
 	@$(MAKE) --no-print-directory -j2 -O lint types imports

@@ -9,6 +9,8 @@ from gputile.cli.main import app
 from gputile.node.isolation import simulated_gpus
 from tests.fakes.cuda import library
 
+pytestmark = pytest.mark.alone
+
 RUNNER = CliRunner()
 
 

@@ -2,7 +2,11 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from tests.native.container import Container, program
+
+pytestmark = pytest.mark.alone
 
 
 def test_the_cost_of_calls(one_card: Callable[..., Container]) -> None:

@@ -16,6 +16,8 @@ from tests.integration.arbiter.busy import until
 from tests.integration.arbiter.process import ArbiterProcess, write_share
 from tests.native.container import Container, program
 
+pytestmark = pytest.mark.alone
+
 Maker = Callable[..., Container]
 SECONDS = 6.0
 TENTH = WHOLE // 10

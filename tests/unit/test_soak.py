@@ -1,5 +1,6 @@
 """The soak itself: a failure ends it, and says how to see it again."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -42,11 +43,12 @@ def test_a_failure_that_chance_found_names_the_seed_that_finds_it_again(tmp_path
     (tmp_path / "conftest.py").write_text((Path(__file__).parents[1] / "conftest.py").read_text())
     (tmp_path / "test_numbers.py").write_text(FAILS_AT_TIMES)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", str(tmp_path)]
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout
+    own = {**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(tmp_path / ".hypothesis")}
+    said = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False).stdout
     (said_so,) = [line for line in said.splitlines() if line.startswith("Tests that chance")]
     seed = said_so.partition("--hypothesis-seed=")[2]
     (tmp_path / ".hypothesis").rename(tmp_path / "forgotten")
     again = subprocess.run(
-        [*command, f"--hypothesis-seed={seed}"], cwd=tmp_path, capture_output=True, text=True, check=False
+        [*command, f"--hypothesis-seed={seed}"], cwd=tmp_path, env=own, capture_output=True, text=True, check=False
     )
     assert again.returncode == 1

@@ -17,6 +17,8 @@ from tests.integration.arbiter.busy import Busy, measure, until
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.localcluster.processtree import cpu_seconds
 
+pytestmark = pytest.mark.alone
+
 SECOND = 10**9
 CLOSE = 0.05
 ROUGH = 0.3  # what tells shares from none on a machine that is too busy to measure more

@@ -1,0 +1,107 @@
+"""Runs every test in three parts: those on a real control plane beside all others, then those that need the machine.
+
+`make test` runs this. Each line of the output begins with the part that wrote it. Each part has files of its own below
+``.cache/tests``: pytest's and hypothesis's caches, ``junit.xml``, and ``output.txt`` with all that it printed.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from xml.etree import ElementTree
+
+HERE: Final = Path(__file__).resolve().parents[1]
+STORE: Final = HERE / ".cache" / "tests"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One run of pytest: its name, and the arguments that choose its tests."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+
+E2E: Final = Part("e2e", ("tests/e2e", "-m", "not alone"))
+OTHERS: Final = Part("others", ("tests", "--ignore=tests/e2e", "-m", "not alone"))
+ALONE: Final = Part("alone", ("tests", "-m", "alone"))
+
+
+def main() -> int:
+    """Run all parts; return 0 if each of them passed."""
+    shutil.rmtree(STORE, ignore_errors=True)
+    return run([E2E, OTHERS], [ALONE])
+
+
+def run(*phases: Sequence[Part], store: Path = STORE) -> int:
+    """Run the parts of a phase at once and the phases in their order, whatever fails; return 0 if all parts passed."""
+    codes: dict[Part, int] = {}
+    for parts in phases:
+        with ExitStack() as stack:
+            programs = {part: stack.enter_context(_start(part, store / part.name)) for part in parts}
+            for program in programs.values():
+                stack.callback(program.terminate)  # where this process is told to end before them
+            readers = [
+                threading.Thread(target=_forward, args=(part, program, store / part.name))
+                for part, program in programs.items()
+            ]
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join()
+            codes |= {part: program.wait() for part, program in programs.items()}
+    print(*(line for part in codes for line in _summary(part, codes[part], store / part.name)), sep="\n", flush=True)
+    return int(any(codes.values()))
+
+
+def _start(part: Part, directory: Path) -> subprocess.Popen[str]:
+    directory.mkdir(parents=True)
+    command = [sys.executable, "-m", "pytest", *part.arguments, f"--junit-xml={directory / 'junit.xml'}"]
+    return subprocess.Popen(
+        [*command, "-o", f"cache_dir={directory / 'pytest'}"],
+        cwd=HERE,
+        env={**os.environ, "HYPOTHESIS_STORAGE_DIRECTORY": str(directory / "hypothesis")},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def _forward(part: Part, program: subprocess.Popen[str], directory: Path) -> None:
+    """Print the lines of a part as they come, and keep them."""
+    assert program.stdout is not None
+    with (directory / "output.txt").open("w", encoding="utf-8") as kept:
+        for line in program.stdout:
+            kept.write(line)
+            print(f"{part.name:6} | {line}", end="", flush=True)
+
+
+def _summary(part: Part, code: int, directory: Path) -> list[str]:
+    """Return what became of a part, and each test that failed."""
+    lines = [f"{part.name}: {'passed' if code == 0 else f'FAILED, exit status {code}'}"]
+    try:
+        (suite,) = ElementTree.parse(directory / "junit.xml").getroot().iter("testsuite")
+    except (OSError, ElementTree.ParseError):
+        lines[0] += ", and said nothing of its tests"
+    else:
+        said = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
+        lines[0] += "".join(f", {number} {name}" for name, number in said.items())
+        lines[0] += f", {float(suite.get('time', 0)):.0f} s"
+        lines += [
+            f"  {case.get('classname')}.{case.get('name')}"
+            for case in suite.iter("testcase")
+            if case.find("failure") is not None or case.find("error") is not None
+        ]
+    return lines if code == 0 else [*lines, f"  {directory / 'output.txt'}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
