@@ -36,7 +36,7 @@ def inspect(
     from gputile.core.ledger.ledger import Ledger
     from gputile.tools.simulator.scenario import unit_in_force
     from gputile.tools.views import inspect as tables
-    from gputile.tools.views.node_summaries import node_summaries, to_builtins
+    from gputile.tools.views.node_summaries import node_summaries
 
     live = read_cluster(kubeconfig, context, read_given(config), installed_in)
     configuration = in_force(live.given, None, unit_in_force(live.nodes))
@@ -54,7 +54,7 @@ def inspect(
         shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in names)]
     unit = tables.unit_of(shown, configuration.unit_mib)
     if output is Output.JSON:
-        write_json({"unitMib": unit, "nodes": to_builtins(shown)})
+        write_json({"unitMib": unit, "nodes": shown})
     elif details:
         write(tables.details(shown, unit))
     else:

@@ -220,12 +220,12 @@ def _run(simulation: "Simulation", scenario: "Scenario") -> "list[Outcome]":
 
 def _print(output: Format, simulation: "Simulation", outcomes: "list[Outcome]", count: "Fit | None") -> None:
     from gputile.tools.views import inspect
-    from gputile.tools.views.node_summaries import node_summaries, to_builtins
+    from gputile.tools.views.node_summaries import node_summaries
 
     nodes = node_summaries(simulation.ledger)
     unit = inspect.unit_of(nodes, simulation.configuration.unit_mib)
     if output is Format.JSON:
-        answer = {"decisions": [_decision(outcome) for outcome in outcomes], "nodes": to_builtins(nodes)}
+        answer: dict[str, Any] = {"decisions": [_decision(outcome) for outcome in outcomes], "nodes": nodes}
         if count is not None:
             answer["fit"] = {
                 "copies": count.copies,

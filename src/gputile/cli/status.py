@@ -32,7 +32,7 @@ def status(
 
     Exits with 0 when every component is ready, and with 3 while one is not.
     """
-    from gputile.tools.views.status import RolloutPhase, table, to_builtins
+    from gputile.tools.views.status import RolloutPhase, table
 
     deadline = time.monotonic() + wait
     while True:
@@ -41,7 +41,7 @@ def status(
             break
         time.sleep(LOOK_EVERY_S)
     if output is Output.JSON:
-        write_json(to_builtins(installation))
+        write_json(installation)
     else:
         write(table(installation))
     if installation.phase is not RolloutPhase.DEPLOYED:

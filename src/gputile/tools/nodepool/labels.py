@@ -115,9 +115,12 @@ def _untold(pool: NodePool, key: str) -> bool:
     domain, qualified, _ = key.partition("/")
     if not qualified:
         return key in _WITHOUT_DOMAIN.get(pool.provider, ())
-    return any(
-        domain == each or domain.endswith(f".{each}") for each in (*_DOMAINS, *_PROVIDERS_DOMAINS[pool.provider])
-    )
+    return within(domain, (*_DOMAINS, *_PROVIDERS_DOMAINS[pool.provider]))
+
+
+def within(domain: str, domains: tuple[str, ...]) -> bool:
+    """Return whether a domain is one of ``domains``, or below one."""
+    return any(domain == each or domain.endswith(f".{each}") for each in domains)
 
 
 def _cards(pool: NodePool) -> dict[str, Told]:

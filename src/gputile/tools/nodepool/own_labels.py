@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gputile.tools.nodepool.labels import TO_A_KUBELET, Told, told
+from gputile.tools.nodepool.labels import TO_A_KUBELET, Told, told, within
 from gputile.tools.nodepool.pool import NodePool
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?", re.ASCII)
@@ -55,8 +55,4 @@ def _contradiction(key: str, value: str, known: Told) -> str:
 
 def _of_kubernetes(key: str) -> bool:
     domain = key.rpartition("/")[0]
-    return _in(domain, _KUBERNETES) and not _in(domain, _KUBELETS) and key not in TO_A_KUBELET
-
-
-def _in(domain: str, domains: tuple[str, ...]) -> bool:
-    return any(domain == each or domain.endswith(f".{each}") for each in domains)
+    return within(domain, _KUBERNETES) and not within(domain, _KUBELETS) and key not in TO_A_KUBELET

@@ -15,7 +15,7 @@ from gputile.tools.replay.departures import Stay
 from gputile.tools.replay.engine import replay
 from gputile.tools.replay.fragmentation import Trail, replay_with_trail
 from gputile.tools.replay.results import Result, result
-from gputile.tools.replay.trace import read_arrivals, read_nodes, read_workload
+from gputile.tools.replay.trace import Arrivals, Nodes, Workload, read_arrivals, read_nodes, read_workload
 
 Outcome = TypeVar("Outcome")
 
@@ -32,11 +32,14 @@ class Task:
     """Peak demand in ``measure_departures``, as a multiple of the GPUs."""
 
 
+def _read(task: Task) -> tuple[Nodes, Workload, Arrivals]:
+    nodes, workload = read_nodes(task.trace), read_workload(task.trace, task.workload)
+    return nodes, workload, read_arrivals(task.trace, nodes, workload, task.seed)
+
+
 def measure(task: Task) -> Result:
     """Replay arrivals without departures; seconds are CPU time, which other processes do not change."""
-    nodes = read_nodes(task.trace)
-    workload = read_workload(task.trace, task.workload)
-    arrivals = read_arrivals(task.trace, nodes, workload, task.seed)
+    nodes, workload, arrivals = _read(task)
     started = time.process_time()
     curve = replay(nodes, workload, arrivals, make_policy(task.policy, nodes, workload, task.seed))
     return result(task.workload, task.policy, task.seed, curve, time.process_time() - started)
@@ -44,9 +47,7 @@ def measure(task: Task) -> Result:
 
 def measure_with_trail(task: Task) -> tuple[Result, Trail]:
     """Replay like ``measure`` and follow the fragments, which counts into the seconds."""
-    nodes = read_nodes(task.trace)
-    workload = read_workload(task.trace, task.workload)
-    arrivals = read_arrivals(task.trace, nodes, workload, task.seed)
+    nodes, workload, arrivals = _read(task)
     started = time.process_time()
     curve, trail = replay_with_trail(nodes, workload, arrivals, make_policy(task.policy, nodes, workload, task.seed))
     return result(task.workload, task.policy, task.seed, curve, time.process_time() - started), trail
@@ -54,13 +55,11 @@ def measure_with_trail(task: Task) -> tuple[Result, Trail]:
 
 def measure_departures(task: Task) -> Stay:
     """Replay pods that leave again."""
-    nodes = read_nodes(task.trace)
-    workload = read_workload(task.trace, task.workload)
-    rank = read_arrivals(task.trace, nodes, workload, task.seed).rank
+    nodes, workload, arrivals = _read(task)
     plan = departures.schedule(nodes, workload, task.seed, task.load)
     policy = make_policy(task.policy, nodes, workload, task.seed)
     started = time.process_time()
-    starts = departures.replay(nodes, workload, plan, policy, rank)
+    starts = departures.replay(nodes, workload, plan, policy, arrivals.rank)
     seconds = round(time.process_time() - started, 3)
     stay = departures.summary(workload, task.policy, task.seed, task.load, plan, starts)
     return replace(stay, seconds=seconds)

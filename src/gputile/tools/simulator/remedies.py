@@ -1,6 +1,7 @@
 """What would have to change so that a pod fits: found by trying it, with the code that decides live (B4)."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -42,16 +43,16 @@ def _smaller(subject: Subject, request: Request, nodes: Sequence[NodeReport]) ->
     if not names:
         return None
     if shape.kind is not RequestKind.SHARED:
-        cards = _largest(shape.cards - 1, lambda n: _replaced(shape, cards=n), subject, request, names)
+        cards = _largest(shape.cards - 1, lambda n: replace(shape, cards=n), subject, request, names)
         return _less(cards, f"{cards and cards[0]} of {shape.kind.value}", subject)
     unit = shape.unit_mib or request.unit_mib
     most = shape.mib // unit - 1
-    memory = _largest(most, lambda n: _replaced(shape, mib=n * unit), subject, request, names)
+    memory = _largest(most, lambda n: replace(shape, mib=n * unit), subject, request, names)
     if memory is not None:
         total = memory[0] * shape.cards
         return _less(memory, f"{total} units of {unit} MiB{_each(shape)}", subject)
     steps = shape.percent // PERCENT_STEP - 1
-    compute = _largest(steps, lambda n: _replaced(shape, percent=n * PERCENT_STEP), subject, request, names)
+    compute = _largest(steps, lambda n: replace(shape, percent=n * PERCENT_STEP), subject, request, names)
     percent = compute[0] * PERCENT_STEP * shape.cards if compute else 0
     return _less(compute, f"{percent} percent of compute{_each(shape)}", subject)
 
@@ -66,17 +67,6 @@ def _each(shape: Shape) -> str:
     return "" if shape.cards == 1 else f" over its {shape.cards} cards"
 
 
-def _replaced(shape: Shape, *, cards: int | None = None, mib: int | None = None, percent: int | None = None) -> Shape:
-    return Shape(
-        shape.kind,
-        shape.cards if cards is None else cards,
-        shape.mib if mib is None else mib,
-        shape.percent if percent is None else percent,
-        shape.trust_group,
-        shape.unit_mib,
-    )
-
-
 def _largest(
     most: int, shaped: Callable[[int], Shape], subject: Subject, request: Request, names: Sequence[str]
 ) -> tuple[int, list[str]] | None:
@@ -85,7 +75,7 @@ def _largest(
     low, high = 1, most
     while low <= high:  # what fits, fits with less too
         middle = (low + high) // 2
-        tried = Request(shaped(middle), request.unit_mib, request.containers, request.cpu)
+        tried = replace(request, shape=shaped(middle))
         feasible = subject.engine.filter(tried, names).feasible
         if feasible:
             best, low = (middle, feasible), middle + 1

@@ -78,13 +78,8 @@ class _Workload(msgspec.Struct):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
-class _JobTemplate(msgspec.Struct):
-    spec: _WorkloadSpec
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-
-
 class _CronJobSpec(msgspec.Struct, rename="camel"):
-    job_template: _JobTemplate
+    job_template: _Workload
     suspend: bool = False
 
 

@@ -1,7 +1,5 @@
 """The cluster's nodes, cards and pods as plain records: what every table, page and JSON answer is made of."""
 
-from typing import Any
-
 import msgspec
 
 from gputile.core.ledger.booking import Booking
@@ -65,11 +63,6 @@ def node_summaries(ledger: Ledger) -> list[NodeSummary]:
     """Return all nodes with GPUs, or with pods that ask for some, by name."""
     found = (_node(ledger, row, node_info) for row, node_info in ledger.nodes())
     return [node for node in found if node.gpus or node.pods or node.problem]
-
-
-def to_builtins(nodes: list[NodeSummary]) -> Any:
-    """Return the summaries as what JSON is made of."""
-    return msgspec.to_builtins(nodes, str_keys=True)
 
 
 def _node(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeSummary:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -77,11 +76,6 @@ def assess(
     return Installation(
         phase, unit_mib, resting, components, sorted((_node(node, agents) for node in served), key=lambda n: n.name)
     )
-
-
-def to_builtins(installation: Installation) -> Any:
-    """Return the installation as what JSON is made of."""
-    return msgspec.to_builtins(installation)
 
 
 def table(installation: Installation) -> str:
