@@ -26,7 +26,7 @@ from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.slices import sliced
 from gputile.core.devices.allocation import encode_allocation
-from gputile.core.placement.steps import Steps
+from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced
 
 NODES, PODS, GANGS, LARGE = 5_000, 50_000, 1_000, 2_000
@@ -73,8 +73,8 @@ class Bench:
 
     async def list(self) -> None:
         """Take the lists that a service begins with, and make one round on them."""
-        await sliced(self.view.node_news(Replaced(self.nodes)))
-        await sliced(self.view.pod_news(Replaced(self.pods)))
+        await sliced(self.view.node_event(Replaced(self.nodes)))
+        await sliced(self.view.pod_event(Replaced(self.pods)))
         await self.keeper.run_round()
 
 
@@ -112,7 +112,7 @@ async def _pod_events(bench: Bench, meter: LoopMeter) -> None:
                 Applied(msgspec.structs.replace(_newer(pod), status=ended)),
                 Deleted(pod),
             ):
-                yield from bench.view.pod_news(event)
+                yield from bench.view.pod_event(event)
                 yield
 
     with meter.watching():
@@ -126,7 +126,7 @@ async def _node_events(bench: Bench, meter: LoopMeter) -> None:
     cordoned = msgspec.structs.replace(cordoned, spec=msgspec.structs.replace(cordoned.spec, unschedulable=True))
     with meter.watching():
         for event in (Applied(cordoned), Deleted(cordoned), Applied(bench.nodes[0])):
-            bench.view.take_nodes(event)
+            at_once(bench.view.node_event(event))
             await _begun(bench.keeper.run_round)
 
 
@@ -166,8 +166,8 @@ async def _scrape(bench: Bench, meter: LoopMeter) -> None:
     connection: Any = None  # nothing is sent
     settings = ControllerSettings("bench", "bench", "bench")
     controller = Controller(connection, bench.view.ledger.configuration, settings)
-    await sliced(controller.cluster_state.node_news(Replaced(bench.nodes)))
-    await sliced(controller.cluster_state.pod_news(Replaced(bench.pods)))
+    await sliced(controller.cluster_state.node_event(Replaced(bench.nodes)))
+    await sliced(controller.cluster_state.pod_event(Replaced(bench.pods)))
     transport = httpx.ASGITransport(app=controller.app)
     async with httpx.AsyncClient(transport=transport, base_url="http://controller") as client:
 
@@ -220,7 +220,7 @@ def _gang(
             creation_timestamp="2030-03-17T17:46:40Z",
         )
         spec = msgspec.structs.replace(pod.spec, scheduling_gates=(SchedulingGate(name=GANG_GATE),), affinity=affinity)
-        bench.view.take_pods(Applied(msgspec.structs.replace(pod, metadata=meta, spec=spec)))
+        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(pod, metadata=meta, spec=spec))))
 
 
 def _node(number: int) -> Node:

@@ -17,7 +17,7 @@ from gputile.controlplane.controller.slices import sliced
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.changes import Changes
-from gputile.core.placement.steps import Steps
+from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import gpu_node, pod
 from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
@@ -59,7 +59,7 @@ def test_a_gang_that_never_fits_is_told_so_though_all_its_pods_differ(machines: 
     """Labels that no rule looks at make no difference, and shapes take part in one sum."""
     bench = Bench(*nodes(machines, 8))
     for i in range(size):
-        bench.view.take_pods(Applied(numbered("huge", i, size, born=OLD)))
+        at_once(bench.view.pod_event(Applied(numbered("huge", i, size, born=OLD))))
     bench.gang("alone", 1)
     first, steps = counted(bench, 7200)
     assert said(first) == {"huge": "GangTooLarge", "alone": "GangPlanned"}
@@ -79,7 +79,7 @@ def test_nor_does_a_rule_that_looks_at_the_numbers_hide_that(machines: int, size
         }
         rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
         spec = msgspec.structs.replace(asking.spec, affinity=msgspec.convert(rules, Affinity))
-        bench.view.take_pods(Applied(msgspec.structs.replace(asking, spec=spec)))
+        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asking, spec=spec))))
     assert said(bench.round(7200)) == {"huge": "GangTooLarge"}
 
 
@@ -89,7 +89,7 @@ def odd_gang(bench: Bench, name: str = "odd", born: str = OLD) -> None:
         asking = pod(f"{name}-{i}", mem=4 if i < 15 else 3)
         labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: "31"}
         meta = msgspec.structs.replace(asking.metadata, labels=labels, creation_timestamp=born)
-        bench.view.take_pods(Applied(msgspec.structs.replace(asking, metadata=meta)))
+        at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asking, metadata=meta))))
 
 
 def odd_bench() -> Bench:
@@ -139,10 +139,10 @@ def test_gangs_that_take_turns_keep_cards_for_no_longer_than_one() -> None:
 
 def test_even_a_gang_that_would_fit_some_day_does_not_keep_cards_for_ever() -> None:
     bench = Bench(*nodes(1, 4))
-    bench.view.take_pods(Applied(member("x", 0, 1, node="n0", labels={})))  # no allocation: the node is closed
-    bench.view.take_nodes(Applied(nodes(2, 4)[1]))
+    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n0", labels={}))))  # no allocation: the node is closed
+    at_once(bench.view.node_event(Applied(nodes(2, 4)[1])))
     for i in range(8):
-        bench.view.take_pods(Applied(numbered("large", i, 8, born=OLD)))
+        at_once(bench.view.pod_event(Applied(numbered("large", i, 8, born=OLD))))
     for after in range(0, 3600, 80):
         bench.round(after)
         assert kept(bench) == 4
@@ -157,8 +157,8 @@ def test_a_search_that_failed_is_not_made_again_before_something_changes() -> No
     assert first > 1000
     _, again = counted(bench, -19999.8)
     assert again < 100
-    bench.view.take_pods(Applied(member("x", 0, 1, node="n0", labels={})))
-    bench.view.take_pods(Deleted(member("x", 0, 1, node="n0", labels={})))
+    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n0", labels={}))))
+    at_once(bench.view.pod_event(Deleted(member("x", 0, 1, node="n0", labels={}))))
     _, soon = counted(bench, -19999.5)
     assert soon < 100, "one that gave up is not made again at once, whatever becomes free"
     _, later = counted(bench, -19990)
@@ -219,7 +219,7 @@ def test_a_gang_looks_for_places_in_proportion_to_its_pods() -> None:
 def test_finished_pods_of_gangs_cost_nothing() -> None:
     bench = Bench()
     for i in range(500):
-        bench.view.take_pods(Applied(member("g", i, 500, node="n", phase="Succeeded" if i % 2 else "Failed")))
+        at_once(bench.view.pod_event(Applied(member("g", i, 500, node="n", phase="Succeeded" if i % 2 else "Failed"))))
     assert calls(bench.round) < 100
     assert len(bench.view.members) == 0
 
@@ -229,11 +229,11 @@ def test_pods_that_have_succeeded_count_while_others_of_their_gang_run() -> None
     bench = Bench()
     done = member("g", 0, 3, node="n", phase="Succeeded")
     runs = member("g", 1, 3, node="n")
-    bench.view.take_pods(Replaced([done, runs, member("g", 2, 3)]))
-    bench.view.take_nodes(Applied(nodes(1, 4)[0]))
+    at_once(bench.view.pod_event(Replaced([done, runs, member("g", 2, 3)])))
+    at_once(bench.view.node_event(Applied(nodes(1, 4)[0])))
     assert placed(bench.round()) == ["g-2"]
-    bench.view.take_pods(Deleted(runs))
-    bench.view.take_pods(Deleted(member("g", 2, 3)))
+    at_once(bench.view.pod_event(Deleted(runs)))
+    at_once(bench.view.pod_event(Deleted(member("g", 2, 3))))
     assert len(bench.view.members) == 0
 
 
@@ -270,13 +270,13 @@ def test_what_came_and_went_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
     for turn in range(100):
         for i in range(100):
             gang = f"{turn}-{i // 4}"
-            bench.view.take_pods(Applied(numbered(gang, i % 4, 4)))
+            at_once(bench.view.pod_event(Applied(numbered(gang, i % 4, 4))))
             if i % 4 == 3:
                 bench.round(turn)
                 for each in range(4):
                     how = {"phase": "Succeeded" if each % 2 else "Failed", "node": "n0", "version": "9"}
-                    bench.view.take_pods(Applied(numbered(gang, each, 4, **how)))
-                    bench.view.take_pods(Deleted(numbered(gang, each, 4)))
+                    at_once(bench.view.pod_event(Applied(numbered(gang, each, 4, **how))))
+                    at_once(bench.view.pod_event(Deleted(numbered(gang, each, 4))))
         bench.round(turn)
         sizes.append(entries((bench.view, bench.planner)))
     assert max(sizes[20:]) <= max(sizes[:20]) * 1.02

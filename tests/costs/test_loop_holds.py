@@ -18,6 +18,7 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_reconciler import WRITES_AT_ONCE, GangReconciler
 from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.placement.steps import at_once
 from gputile.core.scheduling import gang_reservation
 from gputile.kube.reflector import Applied, Replaced
 from tests.corebuilders import gpu_node
@@ -100,7 +101,7 @@ def test_the_collector_walks_no_pod_of_the_cluster() -> None:
     )
     text = msgspec.json.encode(full)
     view = ClusterState(Configuration(admission=Admission(gangs=True)))
-    view.take_nodes(Replaced(nodes(4)))
+    at_once(view.node_event(Replaced(nodes(4))))
     gc.collect()
     before = len(gc.get_objects())
     pods = []
@@ -108,7 +109,7 @@ def test_the_collector_walks_no_pod_of_the_cluster() -> None:
         each = msgspec.json.decode(text, type=Pod)
         each.metadata.uid = each.metadata.name = str(number)
         pods.append(each)
-    view.take_pods(Replaced(pods))
+    at_once(view.pod_event(Replaced(pods)))
     assert len(list(view.ledger.bookings())) == 1000
     gc.collect()
     assert len(gc.get_objects()) - before < 100
@@ -168,8 +169,8 @@ assert "numpy.ma" not in sys.modules
 
 def test_bookings_that_differ_in_their_version_only_are_equal() -> None:
     view = ClusterState(Configuration(admission=Admission(gangs=True)))
-    view.take_nodes(Replaced(nodes(1)))
-    view.take_pods(Applied(member("g", 0, 1, node="n0")))
+    at_once(view.node_event(Replaced(nodes(1))))
+    at_once(view.pod_event(Applied(member("g", 0, 1, node="n0"))))
     booking = next(view.ledger.bookings())
     assert msgspec.structs.replace(booking, version="9") == booking
     assert hash(msgspec.structs.replace(booking, version="9")) == hash(booking)

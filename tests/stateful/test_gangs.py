@@ -40,6 +40,7 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_reservation import claim, place_of, place_problem
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -113,7 +114,7 @@ class Gangs(RuleBasedStateMachine):
         self.active = True
         self.view = ClusterState(CONFIGURATION)
         self.view.tick(self.controller_ns)
-        self.view.take_nodes(Replaced(list(self.server.nodes.values())))
+        at_once(self.view.node_event(Replaced(list(self.server.nodes.values()))))
         self.the_controller_lists()
         planner = GangPlanner(self.view, self.new_plan)
         self.keeper = GangReconciler(self.view, planner, self.server, lambda: self.active, lambda: self.controller_ns)
@@ -127,7 +128,7 @@ class Gangs(RuleBasedStateMachine):
         return not any(self.ahead.values())
 
     def the_controller_lists(self) -> None:
-        self.view.take_pods(Replaced(list(self.server.pods.values())))
+        at_once(self.view.pod_event(Replaced(list(self.server.pods.values()))))
         self.view_at = len(self.server.log)
         self.server.told = Told(dict(self.server.pods))
 
@@ -188,7 +189,7 @@ class Gangs(RuleBasedStateMachine):
         self.sick[name] = sick
         self.server.nodes[name] = node(name, sick)
         self.extender.apply(NodeApplied(self.server.nodes[name]))
-        self.view.take_nodes(Applied(self.server.nodes[name]))
+        at_once(self.view.node_event(Applied(self.server.nodes[name])))
         healthy = healthy_cards(NAMES, self.sick)
         for each in self.members():
             hold = reservation_of(each)
@@ -314,7 +315,7 @@ class Gangs(RuleBasedStateMachine):
 
     def the_controller_hears(self, count: int) -> None:
         for event in self.server.log[self.view_at : self.view_at + count]:
-            self.view.take_pods(event)
+            at_once(self.view.pod_event(event))
             self.server.told.hear(event)
             self.view_at += 1
 

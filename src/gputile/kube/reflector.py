@@ -59,7 +59,6 @@ class ReflectorCounts:
 
     lists: int = 0
     watches: int = 0
-    events: int = 0
     bookmarks: int = 0
     duplicates: int = 0
     unreadable: int = 0
@@ -221,7 +220,6 @@ class Reflector(Generic[T]):
         if order == 0:
             self.counts.duplicates += 1
             return
-        self.counts.events += 1
         if isinstance(event, UnreadableObject):
             self.counts.unreadable += 1
             self._log(event)

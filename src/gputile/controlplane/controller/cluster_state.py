@@ -41,8 +41,9 @@ class PlacementState:
 class ClusterState:
     """One event loop owns it. It calls ``changed`` after everything that may let a gang start or end its wait.
 
-    What it keeps is bounded by what is in the cluster: nodes, PodGroups, the version of each pod, pods that are bound
-    and run, and pods of gangs that have not all finished.
+    ``placement`` is the cluster as it is; ``empty_placement`` is the cluster as if no pod were in it: what does not fit
+    there never will. What is kept is bounded by what is in the cluster: nodes, PodGroups, the version of each pod, pods
+    that are bound and run, and pods of gangs that have not all finished.
     """
 
     def __init__(self, configuration: Configuration, changed: Callable[[], None] = lambda: None) -> None:
@@ -60,22 +61,10 @@ class ClusterState:
         self._pods: dict[str, Pod] = {}  # by UID: those that count for kube-scheduler, and those of gangs
         self._versions: dict[str, int] = {}
         self._reservation_ends: dict[str, int] = {}  # UID of an unbound pod -> when its reservation ends, or has ended
-        self._live = PlacementState(PlacementEngine(self.ledger), Predicates(()))
-        self._empty = PlacementState(PlacementEngine(self._vacant), Predicates(()))
+        self.placement = PlacementState(PlacementEngine(self.ledger), Predicates(()))
+        self.empty_placement = PlacementState(PlacementEngine(self._vacant), Predicates(()))
 
     # -- what is known
-
-    def node(self, name: str) -> Node | None:
-        """Return a node."""
-        return self.nodes.get(name)
-
-    def placement(self) -> PlacementState:
-        """Return the cluster as it is."""
-        return self._live
-
-    def empty_placement(self) -> PlacementState:
-        """Return the cluster as if no pod were in it: what does not fit there never will."""
-        return self._empty
 
     def reservation(self, pod: Pod) -> Reservation | None:
         """Return a pod's reservation, None where it has none or it has ended."""
@@ -88,17 +77,7 @@ class ClusterState:
 
     # -- what the watches tell
 
-    def take_pods(self, event: WatchEvent[Pod]) -> None:
-        """Take an event of the pods' watch."""
-        for _ in self.pod_news(event):
-            pass
-
-    def take_nodes(self, event: WatchEvent[Node]) -> None:
-        """Take an event of the nodes' watch."""
-        for _ in self.node_news(event):
-            pass
-
-    def pod_news(self, event: WatchEvent[Pod]) -> Steps[None]:
+    def pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
         """Take an event of the pods' watch, in steps."""
         match event:
             case Applied(pod):
@@ -121,7 +100,7 @@ class ClusterState:
                 return
         self._changed()
 
-    def node_news(self, event: WatchEvent[Node]) -> Steps[None]:
+    def node_event(self, event: WatchEvent[Node]) -> Steps[None]:
         """Take an event of the nodes' watch, in steps."""
         match event:
             case Applied(node):
@@ -140,12 +119,7 @@ class ClusterState:
                 return
         self._changed()
 
-    def take_groups(self, event: WatchEvent[PodGroup]) -> None:
-        """Take an event of the PodGroups' watch."""
-        for _ in self.group_news(event):
-            pass
-
-    def group_news(self, event: WatchEvent[PodGroup]) -> Steps[None]:
+    def group_event(self, event: WatchEvent[PodGroup]) -> Steps[None]:
         """Take an event of the PodGroups' watch, in steps."""
         yield
         groups = self.groups if self.groups is not None else {}
@@ -232,7 +206,7 @@ class ClusterState:
         for gone in self.members.drop(uid):
             self._pods.pop(gone, None)
         self._reservation_ends.pop(uid, None)
-        self._live.predicates.remove(uid)
+        self.placement.predicates.remove(uid)
 
     def _occupy(self, pod: Pod) -> None:
         """Count the pod where it is, or where GPUs are reserved for it."""
@@ -244,9 +218,9 @@ class ClusterState:
             node = reservation.node if reservation.expires_ns > self.now_ns else ""
         else:
             self._reservation_ends.pop(uid, None)
-        self._live.predicates.remove(uid)
+        self.placement.predicates.remove(uid)
         if node:
-            self._live.predicates.place(pod, node)
+            self.placement.predicates.place(pod, node)
 
     def _apply_node(self, node: Node) -> None:
         name = node.metadata.name
@@ -256,7 +230,7 @@ class ClusterState:
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeApplied(node))
         if before is None or _schedulable(before) != _schedulable(node):
-            for placement in (self._live, self._empty):
+            for placement in (self.placement, self.empty_placement):
                 placement.predicates.put_node(node)
             self._room_changed()
 
@@ -265,7 +239,7 @@ class ClusterState:
         self.units.drop(name)
         for ledger in (self.ledger, self._vacant):
             ledger.apply(NodeDeleted(name))
-        for placement in (self._live, self._empty):
+        for placement in (self.placement, self.empty_placement):
             placement.predicates.drop_node(name)
         self._room_changed()
 

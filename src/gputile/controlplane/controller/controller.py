@@ -70,7 +70,7 @@ class Controller:
         lease = LeaseHolder(connection, settings.namespace, settings.lease, state, within=max(1.0, seconds / 3))
         self.election = LeaderElection(lease, self._catch_up, self._reconsider_all)
         active = self.election.leads
-        self.nodes = NodeReconciler(writer, configuration, self.cluster_state.node, active, time.monotonic)
+        self.nodes = NodeReconciler(writer, configuration, self.cluster_state.nodes.get, active, time.monotonic)
         planner = GangPlanner(self.cluster_state, lambda: secrets.token_hex(6))
         self.gangs = GangReconciler(self.cluster_state, planner, writer, active, time.time_ns, self.updates)
         self._node_watch = Reflector(connection, "/api/v1/nodes", Node, self._take_nodes)
@@ -100,7 +100,7 @@ class Controller:
             work += [
                 self._pod_watch.run(),
                 watch_pod_groups(
-                    self._connection, lambda event: self.updates.put(self.cluster_state.group_news(event))
+                    self._connection, lambda event: self.updates.put(self.cluster_state.group_event(event))
                 ),
                 self.gangs.run(),
             ]
@@ -158,18 +158,18 @@ class Controller:
         return sum(c.type == AGENT_SILENT and c.status == "True" for c in conditions)
 
     def _take_pods(self, event: WatchEvent[Pod]) -> None:
-        self.updates.put(self._pod_news(event))
+        self.updates.put(self._pod_event(event))
 
     def _take_nodes(self, event: WatchEvent[Node]) -> None:
-        self.updates.put(self._node_news(event))
+        self.updates.put(self._node_event(event))
 
-    def _pod_news(self, event: WatchEvent[Pod]) -> Steps[None]:
-        yield from self.cluster_state.pod_news(event)
+    def _pod_event(self, event: WatchEvent[Pod]) -> Steps[None]:
+        yield from self.cluster_state.pod_event(event)
         if isinstance(event, Replaced):
             self._has_listed("pods")
 
-    def _node_news(self, event: WatchEvent[Node]) -> Steps[None]:
-        yield from self.cluster_state.node_news(event)
+    def _node_event(self, event: WatchEvent[Node]) -> Steps[None]:
+        yield from self.cluster_state.node_event(event)
         match event:
             case Applied(node) | Deleted(node):
                 self.nodes.queue.add(node.metadata.name)

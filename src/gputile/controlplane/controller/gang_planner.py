@@ -20,7 +20,7 @@ from gputile.controlplane.controller.starvation import StarvationTimeout
 from gputile.core.devices.gang_membership import GangName, gated
 from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import Reservation, reservation_of
-from gputile.core.placement.steps import Steps, at_once
+from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan, candidate, plan_gang
 from gputile.core.scheduling.gang_rules import in_line, no_room_text, together_text, too_few_text
@@ -114,14 +114,10 @@ class GangPlanner:
         self._steps_left = 0
         self._round = Round()
 
-    def next_round(self, now_ns: int) -> Round:
-        """Return what to write now; the cluster state already has it. ``now_ns`` is Unix time in nanoseconds."""
-        return at_once(self.steps(now_ns))
-
     def steps(self, now_ns: int) -> Steps[Round]:
-        """Return in steps what ``next_round`` returns; the cluster state may not change meanwhile.
+        """Return, in steps, what to write now; the cluster state already has it, and may not change meanwhile.
 
-        Whoever gives up half-way closes the steps, and calls ``abandon``.
+        ``now_ns`` is Unix time in nanoseconds. Whoever gives up half-way closes the steps, and calls ``abandon``.
         """
         cluster_state, result = self._cluster_state, Round()
         self._round, self._steps_left = result, STEPS_A_ROUND
@@ -255,7 +251,7 @@ class GangPlanner:
             self._report(gang, "InvalidGPURequest", f"gang {gang.name.name}: {error}", result)
             return None
         pods, freed = _uids(gang), cluster_state.freed
-        plan = yield from self._search(members, gang.needed, cluster_state.placement())
+        plan = yield from self._search(members, gang.needed, cluster_state.placement)
         tried = self._tried.pop(gang.name, None)
         if plan.fits:
             return plan
@@ -282,7 +278,7 @@ class GangPlanner:
     ) -> Steps[GangPlan]:
         known, grown = self._ever.get(gang.name), self._cluster_state.grown
         if known is None or (known.pods, known.needed, known.grown) != (pods, gang.needed, grown):
-            plan = yield from self._search(members, gang.needed, self._cluster_state.empty_placement())
+            plan = yield from self._search(members, gang.needed, self._cluster_state.empty_placement)
             known = self._ever[gang.name] = _Ever(pods, gang.needed, grown, plan)
         return known.plan
 

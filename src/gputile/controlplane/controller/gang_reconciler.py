@@ -22,7 +22,7 @@ from gputile.controlplane.controller.gang_planner import GangEvent, GangPlanner,
 from gputile.controlplane.controller.slices import sliced
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.reservation import encode_reservation, reservation_of
-from gputile.core.placement.steps import Steps
+from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.errors import KubeError, NotFound
 from gputile.kube.reflector import Deleted
 
@@ -159,7 +159,7 @@ class GangReconciler:
         self.changed()
         if isinstance(error, NotFound):
             # The write was for this pod by name, so nothing has to be read: whoever has the name now is another pod.
-            self._cluster_state.take_pods(Deleted(pod))
+            at_once(self._cluster_state.pod_event(Deleted(pod)))
             return
         try:
             found = await self._writer.pod(pod.metadata.namespace, pod.metadata.name)
@@ -167,7 +167,7 @@ class GangReconciler:
             self._cluster_state.not_written(pod)
             return
         if found is None or found.metadata.uid != pod.metadata.uid:
-            self._cluster_state.take_pods(Deleted(pod))
+            at_once(self._cluster_state.pod_event(Deleted(pod)))
             return
         self._cluster_state.written(found)
         self._cluster_state.not_written(pod)

@@ -217,7 +217,7 @@ def _valid_reservation(cluster_state: ClusterState, pod: Pod) -> Reservation | N
 
 def _still_fits(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> Steps[bool]:
     """Return, in steps, whether kube-scheduler's own checks let the pod go where its reservation is."""
-    predicates = cluster_state.placement().predicates
+    predicates = cluster_state.placement.predicates
     counted = predicates.remove(pod.metadata.uid)
     try:
         return (yield from predicates.reason(pod, reservation.node)) is None

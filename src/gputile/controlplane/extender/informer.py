@@ -17,6 +17,7 @@ from gputile.core.ledger.events import (
     PodsReplaced,
 )
 from gputile.core.ledger.ledger import Ledger
+from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.decoding import Applied, Deleted, Replaced, T, UnreadableObject, WatchEvent
 
 log = logging.getLogger(__name__)
@@ -59,18 +60,23 @@ class Informer:
             case Deleted(pod):
                 self._apply(PodDeleted(pod.metadata.uid))
                 self._budgets.pod_deleted(pod.metadata.uid)
-            case Replaced(pods, unreadable):
-                unread = frozenset(each.uid for each in unreadable)
-                self._apply(PodsReplaced(pods, unread))
-                self._budgets.pods_replaced(pods, unread)
-                # What a list brought stays for long: a full collection need not walk it again and again.
-                gc.collect()
-                gc.freeze()
+            case Replaced():
+                at_once(self._list_of_pods(event))
             case UnreadableObject():
                 pass  # logged by the reflector; the last word on the pod stands
 
     async def listed_pods(self, event: Replaced[Pod]) -> None:
-        """Take a list of pods as ``pods`` does, in pieces between which others get their turn.
+        """Take a list of pods as ``pods`` does; others get their turn between its steps."""
+        for _ in self._list_of_pods(event):
+            await asyncio.sleep(0)
+
+    async def listed_nodes(self, event: Replaced[Node]) -> None:
+        """Take a list of nodes as ``nodes`` does; others get their turn between its steps."""
+        for _ in self._list_of_nodes(event):
+            await asyncio.sleep(0)
+
+    def _list_of_pods(self, event: Replaced[Pod]) -> Steps[None]:
+        """Take a list of pods in steps.
 
         What is gone goes first. What is there and not taken in yet is as if the watch were that much behind; a replica
         that has to have seen it all waits for the end of this.
@@ -78,28 +84,27 @@ class Informer:
         position = self._ledger.changes.position
         unread = {each.uid for each in event.unreadable}
         there = frozenset(unread.union(pod.metadata.uid for pod in event.objects))
-        await asyncio.sleep(0)
+        yield
         self._ledger.apply(PodsReplaced((), there))
-        await asyncio.sleep(0)
+        yield
         self._budgets.pods_replaced((), there)
         for pods in _pieces(event.objects):
-            await asyncio.sleep(0)
+            yield
             for pod in pods:
                 self._ledger.apply(PodApplied(pod))
                 self._budgets.pod_applied(pod)
         self._free_any(position)
-        await asyncio.sleep(0)
+        yield
         # What a list brought stays for long: a full collection need not walk it again and again.
         gc.freeze()
 
-    async def listed_nodes(self, event: Replaced[Node]) -> None:
-        """Take a list of nodes as ``nodes`` does, in pieces between which others get their turn."""
+    def _list_of_nodes(self, event: Replaced[Node]) -> Steps[None]:
         position = self._ledger.changes.position
         unread = {each.name for each in event.unreadable}
         there = frozenset(unread.union(node.metadata.name for node in event.objects))
         self._ledger.apply(NodesReplaced((), there))
         for nodes in _pieces(event.objects):
-            await asyncio.sleep(0)
+            yield
             for node in nodes:
                 self._ledger.apply(NodeApplied(node))
         self._free_any(position)
@@ -115,8 +120,8 @@ class Informer:
                 self._apply(NodeApplied(node))
             case Deleted(node):
                 self._apply(NodeDeleted(node.metadata.name))
-            case Replaced(nodes, unreadable):
-                self._apply(NodesReplaced(nodes, frozenset(each.name for each in unreadable)))
+            case Replaced():
+                at_once(self._list_of_nodes(event))
             case UnreadableObject():
                 pass  # logged by the reflector; the last word on the node stands
 

@@ -12,6 +12,7 @@ from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, 
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner, Round
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.core.placement.steps import at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import gpu_node, pod
 
@@ -53,7 +54,7 @@ class Bench:
         self.view = ClusterState(Configuration(admission=Admission(gangs=True)))
         self.plans = 0
         self.planner = GangPlanner(self.view, self.new_plan)
-        self.view.take_nodes(Replaced(nodes or [node(cards=cards)]))
+        at_once(self.view.node_event(Replaced(nodes or [node(cards=cards)])))
 
     def new_plan(self) -> str:
         self.plans += 1
@@ -61,10 +62,10 @@ class Bench:
 
     def gang(self, name: str, count: int, size: int = 0, **more: Any) -> None:
         for i in range(count):
-            self.view.take_pods(Applied(member(name, i, size or count, **more)))
+            at_once(self.view.pod_event(Applied(member(name, i, size or count, **more))))
 
     def round(self, after: float = 0) -> Round:
-        return self.planner.next_round(int((NOW + after) * SECOND))
+        return at_once(self.planner.steps(int((NOW + after) * SECOND)))
 
 
 def placed(result: Round) -> list[str]:
@@ -99,8 +100,8 @@ def test_priority_goes_before_age_and_age_before_the_rest() -> None:
 
 def test_a_gang_that_does_not_fit_is_passed_and_not_for_ever() -> None:
     bench = Bench()
-    bench.view.take_pods(Applied(member("x", 0, 1, node="n", labels={})))  # no allocation: the node is closed
-    bench.view.take_nodes(Applied(node("m")))
+    at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n", labels={}))))  # no allocation: the node is closed
+    at_once(bench.view.node_event(Applied(node("m"))))
     bench.gang("large", 5, born="2030-03-17T17:46:30Z")
     bench.gang("small", 1)
     result = bench.round()
@@ -122,7 +123,7 @@ def test_a_gang_that_can_never_fit_closes_nothing() -> None:
     assert placed(result) == ["small-0"]
     assert said(result) == {"huge": "GangTooLarge", "small": "GangPlanned"}
     assert "the empty cluster has room for 4" in next(n.message for n in result.events if n.reason == "GangTooLarge")
-    bench.view.take_nodes(Applied(node("more")))
+    at_once(bench.view.node_event(Applied(node("more"))))
     assert len(placed(bench.round(9999))) == 5, "a node came"
 
 
@@ -136,7 +137,7 @@ def test_what_was_said_is_not_said_again() -> None:
 def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
     bench = Bench()
     bench.gang("g", 2)
-    bench.view.take_pods(Applied(member("g", 1, 2, version="2", gates=("other.example.com/gate",))))
+    at_once(bench.view.pod_event(Applied(member("g", 1, 2, version="2", gates=("other.example.com/gate",)))))
     result = bench.round(6)
     assert not result.reservations
     assert said(result) == {"g": "GangIncomplete"}
@@ -146,10 +147,12 @@ def test_pods_that_are_going_do_not_stand_in_for_their_successors() -> None:
     """A job is started anew while its old pods still end: the new ones start together."""
     bench = Bench(cards=2)
     for i in range(2):
-        bench.view.take_pods(Applied(member("old", i, 2, node="elsewhere", deleted=BORN, labels=_labels("g", 2))))
-    bench.view.take_pods(Applied(member("new", 0, 2, labels=_labels("g", 2))))
+        at_once(
+            bench.view.pod_event(Applied(member("old", i, 2, node="elsewhere", deleted=BORN, labels=_labels("g", 2))))
+        )
+    at_once(bench.view.pod_event(Applied(member("new", 0, 2, labels=_labels("g", 2)))))
     assert not bench.round().reservations
-    bench.view.take_pods(Applied(member("new", 1, 2, labels=_labels("g", 2))))
+    at_once(bench.view.pod_event(Applied(member("new", 1, 2, labels=_labels("g", 2)))))
     assert placed(bench.round()) == ["new-0", "new-1"]
 
 
@@ -157,8 +160,8 @@ def test_pods_of_an_earlier_run_that_succeeded_do_not_count() -> None:
     bench = Bench()
     for i in range(2):
         done = member("old", i, 2, node="n", phase="Succeeded", labels=_labels("g", 2))
-        bench.view.take_pods(Applied(done))
-    bench.view.take_pods(Applied(member("new", 0, 2, labels=_labels("g", 2))))
+        at_once(bench.view.pod_event(Applied(done)))
+    at_once(bench.view.pod_event(Applied(member("new", 0, 2, labels=_labels("g", 2)))))
     assert not bench.round().reservations
 
 
@@ -166,12 +169,12 @@ def test_a_pod_group_says_the_size() -> None:
     bench, labels = Bench(), {POD_GROUP_LABEL: "job"}
     bench.gang("job", 2, labels=labels)
     assert "the cluster has no PodGroups" in bench.round().events[0].message
-    bench.view.take_groups(Replaced([]))
+    at_once(bench.view.group_event(Replaced([])))
     assert "PodGroup default/job does not exist" in bench.round().events[0].message
     group = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(2))
-    bench.view.take_groups(Applied(group))
+    at_once(bench.view.group_event(Applied(group)))
     assert placed(bench.round()) == ["job-0", "job-1"]
-    bench.view.take_groups(Deleted(group))
+    at_once(bench.view.group_event(Deleted(group)))
     assert not bench.round().gates, "a gang of unknown size goes no further"
 
 
@@ -181,7 +184,7 @@ def test_a_pod_group_without_a_valid_size_starts_nothing(least: int) -> None:
     """The simulator says the same: what is not 1 or more is no size."""
     bench = Bench()
     bench.gang("job", 2, labels={POD_GROUP_LABEL: "job"})
-    bench.view.take_groups(Applied(PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(least))))
+    at_once(bench.view.group_event(Applied(PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(least)))))
     found = bench.round()
     assert not found.reservations
     assert "its spec.minMember is not 1 or more" in found.events[0].message
@@ -190,7 +193,7 @@ def test_a_pod_group_without_a_valid_size_starts_nothing(least: int) -> None:
 def test_old_news_of_a_pod_is_no_news() -> None:
     bench = Bench()
     bench.gang("g", 1, version="5")
-    bench.view.take_pods(Applied(member("g", 0, 1, version="4", node="n")))
+    at_once(bench.view.pod_event(Applied(member("g", 0, 1, version="4", node="n"))))
     assert placed(bench.round()) == ["g-0"]
 
 
@@ -200,7 +203,7 @@ def test_a_request_that_breaks_a_rule_is_named() -> None:
     meta = msgspec.structs.replace(
         asking.metadata, labels=asking.metadata.labels | _labels("g", 1), creation_timestamp=BORN
     )
-    bench.view.take_pods(Applied(msgspec.structs.replace(asking, metadata=meta)))
+    at_once(bench.view.pod_event(Applied(msgspec.structs.replace(asking, metadata=meta))))
     assert said(bench.round()) == {"g": "InvalidGPURequest"}
 
 

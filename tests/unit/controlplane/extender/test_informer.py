@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.informer import Informer
+from gputile.core.ledger.events import NodesReplaced, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.kube.decoding import Replaced, UnreadableObject
 from tests.corebuilders import allocation_text, share
@@ -48,9 +49,9 @@ async def test_piece_by_piece_is_the_same_as_at_once(
     listed_nodes: Replaced[Node] = Replaced([gpu_node(f"n{i}") for i in sorted(nodes)], [])
     unread = [UnreadableObject("default", f"p{i}", f"uid-p{i}", "nonsense") for i in unreadable - after]
     listed: Replaced[Pod] = Replaced([held(i, card=1) for i in sorted(after)], unread)
-    (feed, slowly), (other, at_once) = fed(), fed()
-    other.nodes(copy.deepcopy(listed_nodes))
-    other.pods(copy.deepcopy(listed))
+    (feed, slowly), (_, at_once) = fed(), fed()
+    at_once.apply(NodesReplaced(copy.deepcopy(listed_nodes.objects)))
+    at_once.apply(PodsReplaced(copy.deepcopy(listed.objects), frozenset(each.uid for each in unread)))
 
     await feed.listed_nodes(listed_nodes)
     await feed.listed_pods(listed)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputile.api.well_known import MODEL_COUNT_PREFIX
 from gputile.core.devices.inventory import Card
-from gputile.node.agent.advertise.labels import is_ours, mixed_notice, node_labels
+from gputile.node.agent.advertise.labels import is_ours, node_labels
 
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")  # Kubernetes' own rule
 
@@ -50,13 +50,6 @@ def test_a_node_without_cards_has_no_label() -> None:
 def test_the_name_is_what_sed_makes_of_nvidia_smis(name: str) -> None:
     made = subprocess.run(["sed", "s/ /-/g"], input=name, text=True, capture_output=True, check=True).stdout
     assert node_labels(cards((name, 1)))["aliyun.accelerator/nvidia_name"] == made
-
-
-def test_only_cards_that_differ_are_worth_an_event() -> None:
-    assert mixed_notice(cards(("Tesla T4", 15109), ("Tesla T4", 15109))) == ""
-    notice = mixed_notice(cards(("Tesla T4", 15109), ("Tesla P4", 7611), ("Tesla T4", 15109)))
-    assert "1 x Tesla P4, 2 x Tesla T4" in notice
-    assert "model.gputile.io/<model>" in notice
 
 
 @given(st.lists(st.tuples(st.text(max_size=96), st.integers(1, 2**24)), max_size=8))

@@ -32,15 +32,3 @@ def node_labels(cards: Sequence[Card]) -> dict[str, str]:
 def is_ours(label: str) -> bool:
     """Return whether ``label`` is one that the agent sets, and removes where it is no longer true."""
     return label in _SINGLE or label.startswith(MODEL_COUNT_PREFIX)
-
-
-def mixed_notice(cards: Sequence[Card]) -> str:
-    """Return the text of the event that explains the labels of a node with different cards, "" for one of a kind."""
-    counts = Counter(card.model for card in cards)
-    if len(counts) < 2:
-        return ""
-    kinds = ", ".join(f"{n} x {model}" for model, n in sorted(counts.items()))
-    return (
-        f"the cards of this node differ ({kinds}): it has no label {MODEL_LABEL} or {LEGACY_MODEL_LABEL}, "
-        f"since neither would be true of all of them; select by {MODEL_COUNT_PREFIX}<model> instead"
-    )
