@@ -121,7 +121,7 @@ class DeviceLives(RuleBasedStateMachine):
         if len(chosen) < size:
             return None
         try:
-            allocate_devices(self.state, self.resource, chosen, listing, 0.0, 1)
+            allocate_devices(self.state, self.resource, chosen, listing, 0.0, 1, may_wait=True)
         except AllocationConflict:
             return None
         return frozenset(chosen)

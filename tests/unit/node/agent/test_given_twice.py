@@ -21,10 +21,11 @@ from gputile.node.agent.allocate.device_ids import encode
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod, known_pod
 from gputile.node.agent.allocate.usage_files import UsageFiles
-from gputile.node.agent.allocate.validation import AllocationConflict
+from gputile.node.agent.allocate.validation import AllocationConflict, Occupied
 from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.agent.reconcile.listing_sync import settle, sync_with_listing
+from gputile.node.agent.reconcile.reconciler import Release, reconcile
 from gputile.node.gateway.node_lock import NodeLock
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
@@ -105,6 +106,73 @@ def test_two_pods_that_have_been_given_the_same(mode: Mode, resource: str, size:
         return
     with pytest.raises(NotYet, match="delete one of the two pods"):
         prestart(here, resource, ids, both, 2)
+
+
+@pytest.mark.requirement("G1")
+@pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
+@pytest.mark.parametrize("says", [True, False])
+def test_what_a_pod_has_that_the_kubelet_does_not_show_yet_is_waited_for(
+    mode: Mode, resource: str, size: int, ids: tuple[str, ...], *, says: bool
+) -> None:
+    """A kubelet that has just started lists its pods one after the other, or says nothing for a moment.
+
+    Whether the first one really has them is not known then, and a refusal would be for good.
+    """
+    first, second = known("a", resource, size), known("b", resource, size)
+    here = node(mode, first, second)
+    allocate_devices(here, resource, ids, listed(resource, a=()), 0.0, 1)
+    settle(here, listed(resource, a=ids), 1)
+    (first_holding,) = here.holdings
+    if says:
+        here.holdings.let_start(first_holding.parts[0].directory)
+    shown = listed(resource, b=()) if says else None
+    here.heard(shown, 2.0, settled=False)
+    if not says:
+        here.heard(None, 2.0, settled=True)
+        with pytest.raises(AllocationConflict, match="held by pod default/a already") as refused:
+            allocate_devices(here, resource, ids, None, 100.0, 2)
+        assert not isinstance(refused.value, Occupied), "the kubelet has had its time"
+        here.heard(None, 3.0, settled=False)
+    with pytest.raises(Occupied, match="held by pod default/a already"):
+        allocate_devices(here, resource, ids, shown, 100.0, 2)
+    grant, _ = allocate_devices(here, resource, ids, shown, 100.0, 2, may_wait=True)
+    for after in (listed(resource, b=ids), listed(resource, a=(), b=ids)) if says and resource != GPU_MEMORY else ():
+        here.heard(after, 2.0, settled=False)
+        with pytest.raises(NotYet, match="delete one of the two pods"):
+            prestart(here, resource, ids, after, 3)
+    del here.pods[first.key]
+    after = listed(resource, b=ids)
+    for found in reconcile(here, after, 3, synced=True):
+        if isinstance(found, Release):
+            here.holdings.drop(found.uid)
+    assert [start.directory for start in prestart(here, resource, ids, after, 4)] == [grant.directory]
+
+
+@pytest.mark.requirement("M4")
+@pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
+def test_who_waits_for_what_a_container_runs_with_does_not_take_it_over(
+    mode: Mode, resource: str, size: int, ids: tuple[str, ...]
+) -> None:
+    """Not even a pod that was not known when it was answered, and whose the devices are now as the kubelet lists."""
+    first, second = known("a", resource, size), known("b", resource, size)
+    here = node(mode, first)
+    grant, _ = allocate_devices(here, resource, ids, listed(resource, a=()), 0.0, 1)
+    settle(here, listed(resource, a=ids), 1)
+    started = grant.directory
+    here.holdings.let_start(started)
+    here.heard(listed(resource, b=()), 2.0, settled=False)
+    grant, waiting = allocate_devices(here, resource, ids, listed(resource, b=()), 100.0, 2, may_wait=True)
+    here.pods[second.key] = second
+    for both in (listed(resource, b=ids), listed(resource, a=(), b=ids)):
+        settle(here, both, 3)
+        assert {holding.uid: holding.parts[0].directory for holding in here.holdings} == {
+            "uid-a": started,
+            "uid-b": grant.directory,
+        }
+    assert here.holdings.get(waiting.uid) is None
+    if resource != GPU_MEMORY:
+        with pytest.raises(NotYet, match="delete one of the two pods"):
+            prestart(here, resource, ids, both, 4)
 
 
 @pytest.mark.requirement("M4")

@@ -225,7 +225,9 @@ def _verified(
         raise AllocationConflict(str(error)) from error
     cards, most = pod.request.shape.cards if pod and pod.request else 1, state.configuration.max_pods_per_gpu
     try:
-        validate(state.setup, state.holdings, holding, container, resource, cards, most, reused=reused)
+        validate(
+            state.setup, state.holdings, holding, container, resource, cards, most, state.still_to_come, reused=reused
+        )
     except Occupied:
         if not may_wait:
             raise

@@ -61,14 +61,18 @@ class AllocationState:
     expected: ExpectedAllocation | None = None
     last_uid: str = ""
 
-    def heard(self, listing: Listing, epoch: float, *, settled: bool) -> None:
-        """Take note of which pods the kubelet of this ``epoch`` has come to."""
+    def heard(self, listing: Listing | None, epoch: float, *, settled: bool) -> None:
+        """Take note of which pods the kubelet of this ``epoch`` has come to; None where it does not say."""
         before = self.listed if epoch == self.epoch and not settled else frozenset()
-        self.epoch, self.settled, self.listed = epoch, settled, before | listing.keys()
+        self.epoch, self.settled, self.listed = epoch, settled, before | (listing or {}).keys()
+
+    def still_to_come(self, key: str) -> bool:
+        """Return whether the kubelet has just started, and has not come to the pod yet."""
+        return not self.settled and key not in self.listed
 
     def has_left(self, key: str, listing: Listing) -> bool:
         """Return whether a pod that the kubelet does not list is gone, and not only to be come to."""
-        return key not in listing and (self.settled or key in self.listed)
+        return key not in listing and not self.still_to_come(key)
 
     def pod_of(self, holding: PodDevices) -> KnownPod | None:
         """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""

@@ -45,8 +45,8 @@ class Lookup:
     async def look(self, resource: str, size: int) -> Listing | None:
         """Return what the kubelet lists, after reading those pods from the API server that may be the one."""
         listing = await self.list()
+        self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
         if listing is not None:
-            self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
             settle(self._state, listing, time.time_ns())
         until = time.monotonic() + PATIENCE_S
         while keys := unclear(self._state, listing, resource, size)[:MOST_LOOKUPS]:

@@ -1,6 +1,6 @@
 """Whether the IDs that the kubelet chose, or is about to be told to choose, can be served: the same rules for both."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, Mode
 from gputile.core.devices.advertised import CORE_PERCENT
@@ -28,15 +28,19 @@ def validate(
     resource: str,
     cards: int,
     most_pods: int,
+    still_to_come: Callable[[str], bool],
     *,
     reused: bool = False,
 ) -> None:
     """Refuse what a container must not start with. ``holding`` is the pod's, with what the container is to get.
 
-    ``cards`` is the number of cards that it asks for. ``reused`` says that its IDs are those of an init
-    container of the pod: the kubelet takes them in any order, and the pod holds the cards anyway.
+    ``cards`` is the number of cards that it asks for. ``still_to_come`` tells of a pod's key whether the kubelet has
+    just started and does not list the pod yet: nobody knows then whether it has its devices. ``reused`` says that
+    its IDs are those of an init container of the pod: the kubelet takes them in any order, and the pod holds the cards
+    anyway.
 
     Raises:
+        Occupied: it is only a matter of time.
         AllocationConflict: says which rule is broken.
     """
     part = holding.part(container, resource)
@@ -46,20 +50,24 @@ def validate(
             f"{resource} is not offered here: {setup.withheld or f'the mode is {setup.mode.value}'}"
         )
     taken = [other for other in holdings.holders(resource, ids) if other.uid != holding.uid]
-    if taken:
-        raise AllocationConflict(f"device IDs are held by pod {taken[0].key} already")
-    slots = holding.container_slots(container, resource)
-    if resource.startswith(MIG_PREFIX):
+    certain = [other for other in taken if not still_to_come(other.key)]
+    if certain:
+        raise AllocationConflict(f"device IDs are held by pod {certain[0].key} already")
+    mig, slots = resource.startswith(MIG_PREFIX), holding.container_slots(container, resource)
+    if mig:
         gone = [i for i in ids if (instance := setup.instance(resource, i)) is None or not instance.healthy]
         if gone:
             raise AllocationConflict(f"MIG instance {gone[0]} is not there or not healthy")
-        return
-    _check_cards(setup, holdings, slots)
+    else:
+        _check_cards(setup, holdings, slots)
+    if resource in SHARED_RESOURCES and not reused:
+        _check_spread(holding, container, resource, slots, cards)
+    if taken:
+        raise Occupied(f"device IDs are held by pod {taken[0].key} already")
     if resource in SHARED_RESOURCES:
-        if not reused:
-            _check_spread(holding, container, resource, slots, cards)
         _check_room(setup, holdings, holding, slots)
-    _check_company(setup, holdings, holding, slots, most_pods)
+    if not mig:
+        _check_company(setup, holdings, holding, slots, most_pods)
 
 
 def _check_cards(setup: NodeConfig, holdings: DeviceTable, slots: Mapping[int, frozenset[int]]) -> None:

@@ -13,6 +13,7 @@ from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_ids import DeviceIdError, by_card
+from gputile.node.agent.allocate.device_stage import DeviceStage
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
@@ -75,10 +76,14 @@ def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices,
     pod, holdings = listed.pod, state.holdings
     own = holdings.get(pod.uid) or holding_for(pod.uid, pod, pod.key, state.setup, pod.trust_group, now_ns)
     directory, mounts = directory_name(pod.uid, listed.container), None
-    for former in holdings.holders(listed.resource, listed.ids):
+    holders = holdings.holders(listed.resource, listed.ids)
+    own_answer = any(former.key == pod.key or not former.identified for former in holders)
+    for former in holders:
         other = listing.get(former.key)
         if former.key != pod.key and other is not None and other.has(listed.resource, listed.ids):
             continue  # the kubelet has given them to both
+        if own_answer and former.key != pod.key and former.identified and _runs_with(state, former, listed):
+            continue  # the kubelet has forgotten that, and has given them to another
         answered = _answered_as(former, listed)
         if answered is not None:
             directory, mounts = answered.directory, answered.mounts
@@ -92,6 +97,16 @@ def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices,
         else:
             holdings.keep(former.without(listed.resource, listed.ids))
     holdings.put(with_part(own, listed.devices(directory, mounts), state.setup))
+
+
+def _runs_with(state: AllocationState, former: PodDevices, listed: _ListedDevices) -> bool:
+    """Return whether a container of another pod was let start with one of the devices."""
+    return any(
+        part.resource == listed.resource
+        and not listed.ids.isdisjoint(part.ids)
+        and state.holdings.stage(part) is DeviceStage.STARTED
+        for part in former.parts
+    )
 
 
 def _answered_as(former: PodDevices, listed: _ListedDevices) -> ContainerDevices | None:
