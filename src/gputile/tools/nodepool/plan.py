@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gputile.api.well_known import UNSAFE_ACCESS_LABEL
+
 
 @dataclass(frozen=True, slots=True)
 class File:
@@ -54,12 +56,18 @@ def written(notes: Iterable[str | None]) -> tuple[str, ...]:
 
 GPU_OPERATOR = (
     Command(
+        "kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply --filename=-",
+        f"The Operator's pods reach GPUs past any booking, which gputile refuses where {UNSAFE_ACCESS_LABEL} does not "
+        "allow it.",
+    ),
+    Command(f"kubectl label namespace gpu-operator {UNSAFE_ACCESS_LABEL}=allowed --overwrite"),
+    Command(
         "helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update",
         "NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.",
     ),
     command(
         "helm install gpu-operator nvidia/gpu-operator",
-        "--namespace gpu-operator --create-namespace --wait",
+        "--namespace gpu-operator --wait",
         "--set devicePlugin.enabled=false",
     ),
 )

@@ -104,6 +104,8 @@ def test_nothing_is_advertised_twice(name: str) -> None:
     text, provider = script(plan_for(load_nodepool(CASES[name]))), name.partition("-")[0]
     if "gpu-operator" in text:
         assert "devicePlugin.enabled=false" in text
+        opened = "kubectl label namespace gpu-operator gputile.io/unsafe-gpu-access=allowed"
+        assert 0 < text.index(opened) < text.index("helm install"), "its pods are refused before that"
     if "eksctl create" in text:
         assert "--install-nvidia-plugin=false" in text
     if provider == "gke":

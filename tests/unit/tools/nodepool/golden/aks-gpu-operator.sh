@@ -16,11 +16,17 @@ az aks nodepool add \
   --enable-cluster-autoscaler \
   --min-count 0 --max-count 4 --node-count 0
 
+# The Operator's pods reach GPUs past any booking, which gputile refuses where gputile.io/unsafe-gpu-access does not
+# allow it.
+kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply --filename=-
+
+kubectl label namespace gpu-operator gputile.io/unsafe-gpu-access=allowed --overwrite
+
 # NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.
 helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update
 
 helm install gpu-operator nvidia/gpu-operator \
-  --namespace gpu-operator --create-namespace --wait \
+  --namespace gpu-operator --wait \
   --set devicePlugin.enabled=false
 
 # The agents of these nodes need these values of the chart: --set agent.runtimeClassName=nvidia

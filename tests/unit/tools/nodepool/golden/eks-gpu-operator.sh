@@ -43,11 +43,17 @@ aws autoscaling create-or-update-tags --region eu-west-1 --tags \
   "ResourceId=$GROUP,ResourceType=auto-scaling-group,Key=k8s.io/cluster-autoscaler/node-template/label/alpha.kubernetes.io/nvidia-gpu-name,Value=NVIDIA-A10G,PropagateAtLaunch=true" \
   "ResourceId=$GROUP,ResourceType=auto-scaling-group,Key=k8s.io/cluster-autoscaler/node-template/label/model.gputile.io/NVIDIA-A10G,Value=4,PropagateAtLaunch=true"
 
+# The Operator's pods reach GPUs past any booking, which gputile refuses where gputile.io/unsafe-gpu-access does not
+# allow it.
+kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply --filename=-
+
+kubectl label namespace gpu-operator gputile.io/unsafe-gpu-access=allowed --overwrite
+
 # NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.
 helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update
 
 helm install gpu-operator nvidia/gpu-operator \
-  --namespace gpu-operator --create-namespace --wait \
+  --namespace gpu-operator --wait \
   --set devicePlugin.enabled=false
 
 # The agents of these nodes need these values of the chart: --set agent.runtimeClassName=nvidia

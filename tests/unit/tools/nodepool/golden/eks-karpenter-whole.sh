@@ -7,11 +7,17 @@ set -eu
 
 # limits holds the pool to 4 nodes by their cards.
 
+# The Operator's pods reach GPUs past any booking, which gputile refuses where gputile.io/unsafe-gpu-access does not
+# allow it.
+kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply --filename=-
+
+kubectl label namespace gpu-operator gputile.io/unsafe-gpu-access=allowed --overwrite
+
 # NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.
 helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update
 
 helm install gpu-operator nvidia/gpu-operator \
-  --namespace gpu-operator --create-namespace --wait \
+  --namespace gpu-operator --wait \
   --set devicePlugin.enabled=false
 
 cat > gpu.karpenter.yaml <<'YAML'
