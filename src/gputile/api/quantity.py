@@ -82,10 +82,17 @@ def parse_count(value: str | int | float) -> int:
     if amount < 0:
         raise QuantityError(f"{value} is negative")
     if amount.denominator != 1:
-        raise QuantityError(f"{value} is not a whole number")
+        raise QuantityError(f"{_as_written(value, amount)} is not a whole number")
     if amount.numerator >= 2**63:
         raise QuantityError(f"{value} is out of range")
     return amount.numerator
+
+
+def _as_written(value: str | int | float, amount: Fraction) -> str:
+    """Return a fraction as people write it too: the API server makes "500m" of "0.5" before anybody sees it."""
+    plain = str(float(amount))
+    exact = "e" not in plain and Fraction(plain) == amount
+    return f"{plain} ({value})" if exact and plain != str(value) else str(value)
 
 
 _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re.ASCII)

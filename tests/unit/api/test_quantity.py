@@ -76,9 +76,11 @@ def test_what_kubernetes_refuses_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "rule"),
     [
-        ("0.5", "not a whole number"),
-        (0.5, "not a whole number"),
-        ("500m", "not a whole number"),
+        ("0.5", "^0.5 is not a whole number$"),
+        (0.5, "^0.5 is not a whole number$"),
+        ("500m", r"^0.5 \(500m\) is not a whole number$"),
+        ("1.0000000000000000001", "^1.0000000000000000001 is not a whole number$"),
+        ("1n", "^1n is not a whole number$"),
         ("-1", "negative"),
         (-1, "negative"),
         (2**63, "out of range"),
