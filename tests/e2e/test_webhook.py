@@ -90,6 +90,8 @@ FORMS: tuple[tuple[Json, str], ...] = (
     (pod("", {MEM: 8, WHOLE: 1}), "gpu-amount"),
     (pod("", {WHOLE: 1, LEGACY: 1}), "gpu-amount"),
     (pod("", {LEGACY: 1}, meta={"annotations": {AFFINITY: "{"}}), "legacy-affinity"),
+    (pod("", {"cpu": "1"}, meta={"annotations": {AFFINITY: MODEL}}), ""),
+    (pod("", meta={"annotations": {AFFINITY: "{"}}), "legacy-affinity"),
     (pod("", {MEM: 1}, meta=annotated(**{"gputile.io__memory-unit-mib": "64"})), "memory-unit"),
     (pod("", {MEM: 1}, meta=annotated(**{"gputile.io__allocation": "{}"})), "forged-allocation"),
     (pod("", meta=annotated(ALIYUN_COM_GPU_MEM_IDX="0")), "forged-allocation"),
@@ -267,6 +269,8 @@ def test_a_webhook_that_is_down_stops_gpu_pods_and_nothing_else(
     control_plane.processes["webhook"].kill()
     assert refusal(control_plane.api, "POST", path, pod("plain")) == ""
     assert refusal(control_plane.api, "POST", path, pod("zero", {"cpu": 1})) == ""
+    old = pod("old", meta={"annotations": {AFFINITY: MODEL}})
+    assert refusal(control_plane.api, "POST", path, old) == ""
     assert 'failed calling webhook \\"gpu-pods.gputile.io\\"' in verdict(
         control_plane.api, namespace, pod("g", {MEM: 1})
     )

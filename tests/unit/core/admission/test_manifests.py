@@ -8,7 +8,14 @@ import pytest
 import yaml
 
 from gputile.api.config.v1alpha1 import Admission
-from gputile.api.well_known import GANG_GATE, GPU_RESOURCES, MIG_PREFIX, TIME_WEIGHT_ANNOTATION, UNSAFE_ACCESS_LABEL
+from gputile.api.well_known import (
+    GANG_GATE,
+    GPU_RESOURCES,
+    LEGACY_AFFINITY_ANNOTATION,
+    MIG_PREFIX,
+    TIME_WEIGHT_ANNOTATION,
+    UNSAFE_ACCESS_LABEL,
+)
 from gputile.controlplane.webhook.app import UNSAFE_SUFFIX
 from gputile.core.admission import gang_gate, isolation_bypass, protected_annotations
 from tests.chart import cel_lists
@@ -46,14 +53,25 @@ def test_pods_that_name_any_gpu_resource_are_sent_and_fail_closed(webhook: Any) 
     assert path.split("/")[1] in ("mutate", "validate")
 
 
-def test_every_namespace_is_in_one_of_both_policies() -> None:
+@pytest.mark.requirement("L4")
+def test_a_pod_with_the_old_affinity_is_sent_and_waits_for_nobody() -> None:
+    """Whatever it asks for; in the open namespaces too."""
+    found = [webhook for webhook in WEBHOOKS if webhook["name"].startswith("old-affinity")]
+    assert [webhook["clientConfig"]["service"]["path"] for webhook in found] == ["/mutate", f"/mutate{UNSAFE_SUFFIX}"]
+    for webhook in found:
+        assert conditions(webhook) == {"has-the-old-affinity": {LEGACY_AFFINITY_ANNOTATION}}
+        assert webhook["failurePolicy"] == "Ignore"
+
+
+@pytest.mark.parametrize(("document", "kind"), [(0, "gpu-pods"), (0, "old-affinity"), (1, "gpu-pods")])
+def test_every_namespace_is_in_one_of_both_policies(document: int, kind: str) -> None:
     """Nobody is sent twice, and nobody not at all."""
-    for each in load("webhook.yaml"):
-        selectors = [w["namespaceSelector"] for w in each["webhooks"] if w["name"].startswith("gpu-pods")]
-        assert selectors == [
-            {"matchExpressions": [{"key": UNSAFE_ACCESS_LABEL, "operator": "NotIn", "values": ["allowed"]}]},
-            {"matchLabels": {UNSAFE_ACCESS_LABEL: "allowed"}},
-        ]
+    found = load("webhook.yaml")[document]["webhooks"]
+    selectors = [webhook["namespaceSelector"] for webhook in found if webhook["name"].startswith(kind)]
+    assert selectors == [
+        {"matchExpressions": [{"key": UNSAFE_ACCESS_LABEL, "operator": "NotIn", "values": ["allowed"]}]},
+        {"matchLabels": {UNSAFE_ACCESS_LABEL: "allowed"}},
+    ]
 
 
 def test_the_trusted_are_the_same_everywhere() -> None:
