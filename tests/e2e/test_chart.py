@@ -146,7 +146,7 @@ def test_the_documents_statefulset_runs_unmodified_through_the_installed_schedul
     (pod,) = pods_in(plane, namespace)
     assert pod["spec"]["schedulerName"] == "gputile-scheduler"
     assert pod["metadata"]["annotations"]["gputile.io/memory-unit-mib"] == "1024"
-    assert json.loads(pod["metadata"]["annotations"][ACK_ALLOCATION])["binpack-1"]
+    assert json.loads(pod["metadata"]["annotations"][ACK_ALLOCATION])["0"]
     assert installed.get("coordination.k8s.io/v1/leases/gputile-extender")["spec"]["holderIdentity"] == "scheduler-0"
     for process in installed.processes:
         process.check()

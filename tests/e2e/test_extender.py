@@ -6,9 +6,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
+from gputile.api.core import Pod
 from gputile.api.well_known import (
     ACK_ALLOCATION,
     ALLOCATION_ANNOTATION,
@@ -97,7 +99,7 @@ def test_the_statefulset_of_the_documents_fills_one_card_before_the_next(cluster
     cards = sorted(card for pod in pods_in(cluster, namespace) for card in cards_of(pod))
     assert cards == [0] * 7 + [1] * 2
     annotations = pods_in(cluster, namespace)[0]["metadata"]["annotations"]
-    assert json.loads(annotations[ACK_ALLOCATION]) == {"binpack-1": {"0": 16}}
+    assert json.loads(annotations[ACK_ALLOCATION]) == {"0": {"0": 16}}
     assert annotations[GPUSHARE_INDEX] == "0"
     assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "16"
     assert annotations["ALIYUN_COM_GPU_MEM_DEV"] == "120"
@@ -286,13 +288,13 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
     """However late the API server comes to it; with no more rights than the extender has."""
     body = pod_body("late", {GPU_MEMORY: 1}, schedulerName="nobody")
     created = cluster.api.post(f"/api/v1/namespaces/{namespace}/pods", body)
-    first, uid = created["metadata"]["resourceVersion"], created["metadata"]["uid"]
+    first = created["metadata"]["resourceVersion"]
     access = load_access(cluster.kubeconfig(SERVICE_ACCOUNT, SERVICE_ACCOUNT_GROUPS))
 
     async with Connection(access) as connection:
         real = ApiServerPodApi(connection, lambda: True)
         decision = Decision("t4", (), None)
-        late = decision.binding(namespace, "late", uid, first)
+        late = decision.binding(msgspec.convert(created, Pod), first)
         fenced = await real.fence(namespace, "late")
         assert fenced is not None
         assert fenced.metadata.resource_version != first
@@ -302,7 +304,7 @@ async def test_a_binding_that_was_fenced_off_is_never_executed(cluster: ControlP
         assert found is not None
         assert found.spec.node_name == ""
         assert "late" in [pod.metadata.name for pod in await real.unbound()]
-        await real.bind(decision.binding(namespace, "late", uid, found.metadata.resource_version))
+        await real.bind(decision.binding(found, found.metadata.resource_version))
         bound_since = await real.fence(namespace, "late")
         assert bound_since is not None
         assert bound_since.spec.node_name == "t4"

@@ -2,16 +2,27 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.api.well_known import (
+    GPU_CORE,
+    GPU_COUNT,
+    GPU_COUNT_LABEL,
+    GPU_MEMORY,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    TOPOLOGY_GPU,
+    WHOLE_GPU,
+)
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES
 from gputile.node.agent.status.published import CARD_PROBLEM, DRIVER_PROBLEM
 from gputile.node.isolation.limits_format import USAGE
+from tests import gpushare_client
 from tests.e2e.extender import assert_nothing_over_allocated, events_of
 from tests.e2e.node import (
     DONE,
@@ -52,6 +63,40 @@ def test_a_pod_gets_the_card_that_was_booked(shared: GpuNode, namespace: str) ->
     assert VISIBLE not in shared.said(pods["none"], "main")
     assert VISIBLE in shared.plane.kubectl("-n", namespace, "logs", "two")
     assert assert_nothing_over_allocated(shared.plane) == 1
+
+
+@pytest.mark.requirement("B9", "V2")
+def test_gpushares_client_shows_what_kubectl_inspect_cgpu_shows(
+    shared: GpuNode, namespace: str, tmp_path: Path
+) -> None:
+    """The summary, and the pods of ``-d``: on one card, in two containers, and on two cards."""
+    shared.create(
+        namespace,
+        probe_pod("one", {GPU_MEMORY: 3}),
+        probe_pod_of("parts", [probe_container(name, {GPU_MEMORY: 2}) for name in ("a", "b")]),
+        probe_pod("wide", {GPU_MEMORY: 8}, labels={GPU_COUNT_LABEL: "2"}),
+    )
+    shared.wait_running(3, namespace)
+    shared.wait_agreement(namespace)
+    shared.plane.wait(lambda: shared.allocatable().get(GPU_COUNT) == "8", "the number of GPUs that share memory")
+    capacity = shared.node.object()["status"]["capacity"]
+    assert (capacity[GPU_COUNT], capacity[GPU_MEMORY]) == ("8", "640")
+    theirs = gpushare_client.shown([shared.node.object()], shared.pods(namespace))["worker"]
+    assert theirs.pending == 0
+    summary, details = inspected(shared.plane, tmp_path), inspected(shared.plane, tmp_path, "-d")
+    assert [theirs.cells[index] for index in range(8)] == summary[0][2:-1]
+    assert theirs.total == summary[0][-1] == "15/640"
+    for pod, units in theirs.pods.items():
+        assert [*reversed(pod), *(str(units.get(index, 0)) for index in range(8))] in details
+
+
+def inspected(plane: ControlPlane, home: Path, *options: str) -> list[list[str]]:
+    """Return the cells of the rows of ``kubectl inspect cgpu``, the node's own row first."""
+    command = [str(Path(sys.executable).parent / "kubectl-inspect-cgpu"), *options]
+    environment = {"PATH": "/usr/bin:/bin", "KUBECONFIG": str(plane.kubeconfig()), "HOME": str(home)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    rows = [line.split() for line in done.stdout.splitlines()]
+    return sorted(rows, key=lambda row: row[:1] != ["worker"])
 
 
 RIGHTS = [

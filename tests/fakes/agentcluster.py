@@ -100,7 +100,7 @@ class FakeCluster:
                 if isinstance(decision, FitRefusal):
                     self.waiting.append(pod)
                     continue
-                annotations = decision.annotations()
+                annotations = decision.annotations(pod)
             meta = msgspec.structs.replace(pod.metadata, annotations={**pod.metadata.annotations, **annotations})
             bound = Pod(metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=NODE), status=pod.status)
             bound = self._store(bound)

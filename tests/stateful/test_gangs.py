@@ -377,7 +377,7 @@ class Gangs(RuleBasedStateMachine):
             landing, self.under_way = tuple(self.under_way), []
         for asking, decision, places in landing:
             uid = asking.metadata.uid
-            bound = self.server.bind(uid, decision.version, decision.node, decision.annotations())
+            bound = self.server.bind(uid, decision.version, decision.node, decision.annotations(asking))
             if bound is None:
                 self.extender.apply(Forgotten(uid))
                 continue

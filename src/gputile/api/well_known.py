@@ -10,6 +10,7 @@ from typing import Final
 # Resources (what containers ask for and nodes advertise)
 GPU_MEMORY: Final = "aliyun.com/gpu-mem"  # ACK; in memory units
 GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # ACK; 100 per card
+GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpushare; node: its GPUs that share their memory; no pod asks for it
 TOPOLOGY_GPU: Final = "aliyun.com/gpu"  # ACK; whole cards, best-connected set
 WHOLE_GPU: Final = "nvidia.com/gpu"  # NVIDIA; whole cards
 LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
@@ -55,7 +56,9 @@ GPUSHARE_POD: Final = "ALIYUN_COM_GPU_MEM_POD"  # gpushare; pod on one GPU: the 
 GPUSHARE_DEVICE: Final = "ALIYUN_COM_GPU_MEM_DEV"  # gpushare; pod on one GPU: the units of the whole GPU
 GPUSHARE_ASSIGNED: Final = "ALIYUN_COM_GPU_MEM_ASSIGNED"  # gpushare; "true" once the node has given the GPU
 GPUSHARE_ASSUME_TIME: Final = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"  # gpushare; when it was decided, Unix ns
-ACK_ALLOCATION: Final = "scheduler.framework.gpushare.allocation"  # ACK; shared pod: {"<container>": {"<GPU>": units}}
+ACK_ALLOCATION: Final = (
+    "scheduler.framework.gpushare.allocation"  # ACK; shared pod: {"<container index>": {"<GPU index>": units}}
+)
 GPUSHARE_PREFIX: Final = "ALIYUN_COM_GPU_MEM_"  # gpushare; what all of its annotations begin with
 
 # Annotations with a meaning to others

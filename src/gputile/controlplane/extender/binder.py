@@ -16,6 +16,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.controlplane.extender.pod_api import PodApi
+from gputile.core.devices.allocation import encode_allocation
 from gputile.core.devices.request import Request
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.booking import Booking
@@ -167,7 +168,7 @@ class Binder:
         """Send the Binding for one version of the pod; return the conflict that it met, None where the pod is bound."""
         meta = pod.metadata
         try:
-            await self._pod_api.bind(decision.binding(meta.namespace, meta.name, meta.uid, version))
+            await self._pod_api.bind(decision.binding(pod, version))
         except Conflict as error:
             return error
         except NotFound as error:
@@ -290,5 +291,5 @@ def _bound_as(pod: Pod | None, uid: str, decision: Decision) -> bool:
     """Return whether it is the pod with this UID, and carries the decision's node and allocation."""
     if pod is None or pod.metadata.uid != uid:
         return False
-    written = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
-    return pod.spec.node_name == decision.node and written == decision.annotations().get(ALLOCATION_ANNOTATION)
+    decided = encode_allocation(decision.allocation) if decision.allocation else None
+    return pod.spec.node_name == decision.node and pod.metadata.annotations.get(ALLOCATION_ANNOTATION) == decided

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from gputile.api.core import Pod
 from gputile.api.well_known import (
     ACK_ALLOCATION,
     ALLOCATION_ANNOTATION,
@@ -131,11 +132,12 @@ _CODEC = VersionedCodec(Allocation, VERSION, AllocationError, check_allocation)
 encode_allocation, decode_allocation = _CODEC.encode, _CODEC.decode
 
 
-def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...]) -> dict[str, str]:
-    """Return the annotations that a Binding carries: the ledger's entry and what existing tools read (B9).
+def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...], pod: Pod) -> dict[str, str]:
+    """Return the annotations that a Binding of ``pod`` carries: the ledger's entry and what existing tools read (B9).
 
-    gpushare's tools know one card a pod: the ``ALIYUN_COM_GPU_MEM_*`` annotations are written for pods on one
-    card, the ACK allocation for every shared pod.
+    gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations know one card a pod, and are written for pods on one card. The ACK
+    allocation is written for every shared pod. Its readers take numbers only as keys: the place of a container among
+    ``spec.containers``, and the index of a GPU. They add up what it says, so init containers are left out.
     """
     annotations = {ALLOCATION_ANNOTATION: encode_allocation(allocation)}
     if allocation.whole:
@@ -143,7 +145,11 @@ def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...]) -> d
     unit = allocation.unit_mib
     annotations[MEMORY_UNIT_ANNOTATION] = str(unit)
     annotations[ACK_ALLOCATION] = msgspec.json.encode(
-        {name: {str(s.index): s.mib // unit for s in shares} for name, shares in allocation.containers.items()}
+        {
+            str(place): {str(share.index): share.mib // unit for share in shares}
+            for place, container in enumerate(pod.spec.containers)
+            if (shares := allocation.containers.get(container.name))
+        }
     ).decode()
     if len(allocation.cards) == 1:
         annotations |= {

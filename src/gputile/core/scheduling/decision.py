@@ -25,17 +25,22 @@ class Decision:
     first: bool = False
     version: str = ""
 
-    def annotations(self) -> dict[str, str]:
-        """Return what the Binding writes into the pod."""
-        return binding_annotations(self.allocation, self.cards) if self.allocation else {}
+    def annotations(self, pod: Pod) -> dict[str, str]:
+        """Return what the Binding writes into ``pod``."""
+        return binding_annotations(self.allocation, self.cards, pod) if self.allocation else {}
 
-    def binding(self, namespace: str, name: str, uid: str, version: str = "") -> Binding:
+    def binding(self, pod: Pod, version: str = "") -> Binding:
         """Return the Binding: it sets the node and the allocation in one write, for the pod with this UID only.
 
         With ``version`` it is for that resourceVersion of the pod only.
         """
-        annotations = self.annotations()
-        meta = BindingMeta(name=name, namespace=namespace, uid=uid, annotations=annotations, resource_version=version)
+        meta = BindingMeta(
+            name=pod.metadata.name,
+            namespace=pod.metadata.namespace,
+            uid=pod.metadata.uid,
+            annotations=self.annotations(pod),
+            resource_version=version,
+        )
         return Binding(metadata=meta, target=ObjectReference(api_version="v1", kind="Node", name=self.node))
 
     def booking(self, pod: Pod, trust_group: str, assumed_at: float) -> Booking | None:

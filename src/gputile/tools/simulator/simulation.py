@@ -164,7 +164,7 @@ class Simulation:
 
     def _bind(self, pod: Pod, decision: Decision) -> None:
         """Do what the API server does with the Binding."""
-        binding = decision.binding(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+        binding = decision.binding(pod)
         annotations = pod.metadata.annotations | binding.metadata.annotations
         bound = msgspec.structs.replace(
             pod,

@@ -332,7 +332,7 @@ async def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
 
     def corrected(pod: Pod) -> None:
         other = (Chosen(Card(1, "GPU-a-1", 15360, "T4"), 15),)
-        pod.metadata.annotations |= binding_annotations(allocate(request_of(pod), other, "share", 1), other)
+        pod.metadata.annotations |= binding_annotations(allocate(request_of(pod), other, "share", 1), other, pod)
         bench.ledger.apply(PodApplied(copy.deepcopy(pod)))
 
     overtaken(bench, corrected)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gputile.core.devices.allocation import (
@@ -29,6 +29,7 @@ from gputile.core.devices.inventory import (
 )
 from gputile.core.devices.reservation import Reservation, ReservationError, decode_reservation, encode_reservation
 from gputile.core.devices.versioned_codec import MOST_CHARACTERS
+from tests import gpushare_client
 from tests.corebuilders import container, pod, request_of
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
@@ -222,11 +223,11 @@ def test_a_card_counts_whole_units_of_its_own_size_u1_u2(mib: int, unit: int, un
 
 @pytest.mark.requirement("B9")
 def test_a_binding_carries_what_existing_tools_read_b9() -> None:
-    request = request_of(pod("p", container("a", mem=3), container("b", mem=1)), 128)
+    asking = pod("p", container("plain"), container("a", mem=3), container("b", mem=1))
     chosen = (Chosen(Card(2, "GPU-x", 2048), 16),)
-    annotations = binding_annotations(allocate(request, chosen, "cgpu", 17), chosen)
+    annotations = binding_annotations(allocate(request_of(asking, 128), chosen, "cgpu", 17), chosen, asking)
     assert json.loads(annotations.pop("gputile.io/allocation"))["cards"] == [{"uuid": "GPU-x", "index": 2, "mib": 512}]
-    assert json.loads(annotations.pop("scheduler.framework.gpushare.allocation")) == {"a": {"2": 3}, "b": {"2": 1}}
+    assert json.loads(annotations.pop("scheduler.framework.gpushare.allocation")) == {"1": {"2": 3}, "2": {"2": 1}}
     assert annotations == {
         "gputile.io/memory-unit-mib": "128",
         "ALIYUN_COM_GPU_MEM_IDX": "2",
@@ -239,18 +240,34 @@ def test_a_binding_carries_what_existing_tools_read_b9() -> None:
 
 @pytest.mark.requirement("B9")
 def test_gpushares_one_card_annotations_are_left_out_on_several_cards_b9() -> None:
-    request = request_of(pod(mem=4, count=2))
+    asking = pod(mem=4, count=2)
     chosen = tuple(Chosen(Card(i, f"u{i}", 15360), 15) for i in range(2))
-    annotations = binding_annotations(allocate(request, chosen, "cgpu", 0), chosen)
+    annotations = binding_annotations(allocate(request_of(asking), chosen, "cgpu", 0), chosen, asking)
     assert "ALIYUN_COM_GPU_MEM_IDX" not in annotations
-    assert json.loads(annotations["scheduler.framework.gpushare.allocation"]) == {"main": {"0": 2, "1": 2}}
+    assert json.loads(annotations["scheduler.framework.gpushare.allocation"]) == {"0": {"0": 2, "1": 2}}
+
+
+@pytest.mark.requirement("B9")
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from((None, None, False, True))), min_size=1, max_size=6),
+       st.integers(1, 3))  # fmt: skip
+def test_gpushares_client_reads_what_is_booked(parts: list[tuple[int, bool | None]], count: int) -> None:
+    """On one GPU and on several; the client adds up what the containers have, and knows of no init containers."""
+    apps = [container(f"c{i}", mem=units * count) for i, (units, side) in enumerate(parts) if side is None]
+    init = [container(f"i{i}", mem=units, sidecar=side) for i, (units, side) in enumerate(parts) if side is not None]
+    asking = pod("p", *apps, init=init if count == 1 else (), count=count)
+    asked = sum(units for units, side in parts if side is None)
+    assume(apps and asked)
+    chosen = tuple(Chosen(Card(i, f"u{i}", 64 * 1024), 64) for i in range(3, 3 + count))
+    written = binding_annotations(allocate(request_of(asking), chosen, "cgpu", 0), chosen, asking)
+    meta = {"namespace": "default", "name": "p", "annotations": written}
+    body = msgspec.to_builtins(asking) | {"metadata": meta}
+    assert gpushare_client.units_by_gpu(body) == dict.fromkeys(range(3, 3 + count), asked)
 
 
 def test_whole_cards_carry_the_ledgers_entry_alone() -> None:
     chosen = (Chosen(Card(0, "u", 15360)),)
-    annotations = binding_annotations(
-        allocate(request_of(pod(asks={"nvidia.com/gpu": 1})), chosen, "default", 0), chosen
-    )
+    asking = pod(asks={"nvidia.com/gpu": 1})
+    annotations = binding_annotations(allocate(request_of(asking), chosen, "default", 0), chosen, asking)
     assert list(annotations) == ["gputile.io/allocation"]
 
 

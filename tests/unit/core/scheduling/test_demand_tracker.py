@@ -63,7 +63,7 @@ def test_pods_that_are_there_already_are_learnt_from() -> None:
         assert request is not None
         decision = engine.decide(request, "a", 0)
         assert isinstance(decision, Decision)
-        meta = msgspec.structs.replace(asking.metadata, annotations=decision.annotations())
+        meta = msgspec.structs.replace(asking.metadata, annotations=decision.annotations(asking))
         spec = msgspec.structs.replace(asking.spec, node_name="a")
         ledger.apply(PodApplied(Pod(metadata=meta, spec=spec)))
     assert weight_of(DemandTracker(ledger), 334) == pytest.approx(6, abs=0.01)

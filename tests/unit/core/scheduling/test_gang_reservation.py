@@ -57,7 +57,7 @@ def holding(
 
 
 def bound(asking: Pod, decision: Decision) -> Pod:
-    annotations = asking.metadata.annotations | decision.annotations()
+    annotations = asking.metadata.annotations | decision.annotations(asking)
     meta = msgspec.structs.replace(asking.metadata, annotations=annotations)
     return msgspec.structs.replace(
         asking, metadata=meta, spec=msgspec.structs.replace(asking.spec, node_name=decision.node)

@@ -71,7 +71,7 @@ class Node(RuleBasedStateMachine):
             assert request is not None
             card = data.draw(st.sampled_from(self.cards))
             booked = (Chosen(card, 1),)
-            annotations = {**annotations, **binding_annotations(allocate(request, booked, "share", 1), booked)}
+            annotations = {**annotations, **binding_annotations(allocate(request, booked, "share", 1), booked, pod)}
         meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{self.count}", annotations=annotations)
         pod = msgspec.structs.replace(pod, metadata=meta)
         self.pods[pod.key] = pod

@@ -42,7 +42,7 @@ def booked(pod: Pod, card: int) -> KnownPod:
     meta = msgspec.structs.replace(
         pod.metadata,
         uid=f"uid-{pod.metadata.name}",
-        annotations=binding_annotations(allocate(request, chosen, "cgpu", 1), chosen),
+        annotations=binding_annotations(allocate(request, chosen, "cgpu", 1), chosen, pod),
     )
     return known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
 

@@ -28,7 +28,7 @@ def booked_on_the_first_gpu(init: tuple[Container, ...], *containers: Container)
     request = parse_request(pod, UNIT)
     assert request is not None
     chosen = (Chosen(CARDS[0], 1),)
-    written = pod.metadata.annotations | binding_annotations(allocate(request, chosen, "cgpu", 1), chosen)
+    written = pod.metadata.annotations | binding_annotations(allocate(request, chosen, "cgpu", 1), chosen, pod)
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid="u", annotations=written))
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.core import Node, NodeCondition
+from gputile.api.well_known import GPU_COUNT
 from gputile.core.devices.health import Examined, Health, XidSeen, after
 from gputile.node.agent.status.published import (
     CARD_PROBLEM,
@@ -28,12 +29,15 @@ WELL = NodeCondition(type=CARD_PROBLEM, status="False", reason="CardsHealthy", m
 
 
 def node(
-    labels: dict[str, str] | None = None, inventory: str | None = None, conditions: list[dict[str, str]] | None = None
+    labels: dict[str, str] | None = None,
+    inventory: str | None = None,
+    conditions: list[dict[str, str]] | None = None,
+    offered: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     annotations = {} if inventory is None else {"gputile.io/inventory": inventory}
     return {
         "metadata": {"name": "n", "labels": labels or {}, "annotations": {"other": "x", **annotations}},
-        "status": {"conditions": conditions or []},
+        "status": {"conditions": conditions or [], "capacity": {**(offered or {})}, "allocatable": {**(offered or {})}},
     }
 
 
@@ -50,7 +54,11 @@ def patched(document: dict[str, Any], patch: dict[str, Any] | None) -> dict[str,
                 result["metadata"][field].pop(key, None)
             else:
                 result["metadata"][field][key] = value
-    for condition in (patch or {}).get("status", {}).get("conditions", []):
+    status = (patch or {}).get("status", {})
+    for resources in ("capacity", "allocatable"):
+        merged = {**result["status"][resources], **status.get(resources, {})}
+        result["status"][resources] = {name: amount for name, amount in merged.items() if amount is not None}
+    for condition in status.get("conditions", []):
         if condition.get("$patch") == "delete":
             kept = [c for c in result["status"]["conditions"] if c["type"] != condition["type"]]
             result["status"]["conditions"] = kept
@@ -147,6 +155,18 @@ def test_the_patch_leads_to_what_is_wanted_and_touches_nothing_else(
     assert node_patch(read(after_patch), wanted, NOW) is None
 
 
+@pytest.mark.requirement("B9")
+@given(st.none() | st.integers(0, 8).map(str), st.none() | st.integers(0, 8))
+def test_gpushares_client_is_told_how_many_gpus_share_their_memory(before: str | None, count: int | None) -> None:
+    """It shows as many columns; where another device plugin serves the node, the number is that one's."""
+    offered = {"cpu": "8"} | ({GPU_COUNT: before} if before is not None else {})
+    current = node(offered=offered)
+    after_patch = patched(current, node_patch(read(current), Wanted({}, None, shared_gpus=count), NOW))
+    expected = offered if count is None else offered | {GPU_COUNT: str(count)}
+    assert after_patch["status"]["capacity"] == after_patch["status"]["allocatable"] == expected
+    assert node_patch(read(after_patch), Wanted({}, None, shared_gpus=count), NOW) is None
+
+
 def machine(**facts: Any) -> ProbedMachine:
     instance = MigInstance("MIG-a", "1g.10gb", 9728, 7, 0)
     cards = (
@@ -193,11 +213,13 @@ def test_a_node_whose_gpus_are_gone_says_nothing_of_them() -> None:
     """What others say of it stays, the controller's condition included."""
     ready, silent = {"type": "Ready", "status": "True"}, {"type": "gputile.io/AgentSilent", "status": "True"}
     said = {"type": DRIVER_PROBLEM, "status": "True"}
-    before = node({NAME: "Tesla-T4", "model.gputile.io/Tesla-T4": "4", "zone": "a"}, "{}", [ready, said, silent])
+    labels = {NAME: "Tesla-T4", "model.gputile.io/Tesla-T4": "4", "zone": "a"}
+    before = node(labels, "{}", [ready, said, silent], {"cpu": "8", GPU_COUNT: "4"})
     after_it = patched(before, farewell_patch(read(before)))
     assert after_it["metadata"]["labels"] == {"zone": "a"}
     assert after_it["metadata"]["annotations"] == {"other": "x"}
     assert after_it["status"]["conditions"] == [ready, silent]
+    assert after_it["status"]["capacity"] == after_it["status"]["allocatable"] == {"cpu": "8"}
     assert farewell_patch(read(after_it)) is None
 
 

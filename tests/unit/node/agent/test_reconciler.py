@@ -37,7 +37,7 @@ def bound(pod: Pod, *cards: int, phase: str = "Running") -> KnownPod:
     request, annotations = parse_request(pod, 1024), dict(pod.metadata.annotations)
     if cards and request is not None:
         chosen = tuple(Chosen(CARDS[i], 15) for i in cards)
-        annotations |= binding_annotations(allocate(request, chosen, "share", 7), chosen)
+        annotations |= binding_annotations(allocate(request, chosen, "share", 7), chosen, pod)
     meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{pod.metadata.name}", annotations=annotations)
     return known_pod(msgspec.structs.replace(pod, metadata=meta, status=PodStatus(phase=phase)), Configuration())
 

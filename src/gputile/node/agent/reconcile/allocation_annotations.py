@@ -1,5 +1,6 @@
 """The allocation annotation as it should be, from the device IDs that a pod really has."""
 
+from gputile.api.core import Pod
 from gputile.api.well_known import (
     ACK_ALLOCATION,
     GPUSHARE_ASSIGNED,
@@ -67,14 +68,14 @@ def allocation_of(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns:
     )
 
 
-def annotations_of(allocation: Allocation, setup: NodeConfig) -> dict[str, str | None]:
-    """Return the annotations to write for ``allocation``; None for those that must go."""
+def annotations_of(allocation: Allocation, setup: NodeConfig, pod: Pod) -> dict[str, str | None]:
+    """Return the annotations to write for the ``allocation`` of ``pod``; None for those that must go."""
     chosen = tuple(
         Chosen(card, 0 if allocation.whole else advertised_units(card, setup.in_force.unit_mib))
         for share in allocation.cards
         if (card := setup.card(share.index)) is not None
     )
-    written = binding_annotations(allocation, chosen)
+    written = binding_annotations(allocation, chosen, pod)
     if GPUSHARE_ASSIGNED in written:
         written[GPUSHARE_ASSIGNED] = "true"
     return {**dict.fromkeys(_WRITTEN), **written}

@@ -113,7 +113,7 @@ def _corrected(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: in
     return [
         Correct(
             pod,
-            annotations_of(truth, setup),
+            annotations_of(truth, setup, pod.pod),
             booked=booked,
             found=_cards_text(truth.cards),
         )

@@ -35,7 +35,16 @@ def wanted_status(offering: AdvertisedState, seen: Observation, *, opened: bool 
             placement_condition(offering.admission.labels),
         ),
         opened=opened,
+        shared_gpus=_shared_gpus(offering),
     )
+
+
+def _shared_gpus(offering: AdvertisedState) -> int | None:
+    """Return how many GPUs share their memory here; None where another plugin, gpushare's say, counts them."""
+    if offering.foreign:
+        return None
+    setup = offering.admission.setup
+    return len(setup.inventory.cards) if setup.mode.shared and not setup.withheld else 0
 
 
 async def tell_node(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gputile.api.core import Node, NodeCondition, node_condition
-from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, HANDOVER_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, GPU_COUNT, HANDOVER_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.core.devices.health import Health
 from gputile.node.agent.advertise.labels import is_ours
 from gputile.node.nvml.probe import ProbedMachine
@@ -24,13 +24,15 @@ CARD_PROBLEM: Final = "gputile.io/CardProblem"
 class Wanted:
     """What the node should say. ``labels`` are all labels of the agent's own; ``inventory`` is None for none.
 
-    ``opened`` says that no exchange of agents keeps the node closed any more.
+    ``opened`` says that no exchange of agents keeps the node closed any more. ``shared_gpus`` is how many GPUs share
+    their memory, None where another device plugin may say so.
     """
 
     labels: Mapping[str, str]
     inventory: str | None
     conditions: tuple[NodeCondition, ...] = ()
     opened: bool = False
+    shared_gpus: int | None = None
 
 
 def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] | None:
@@ -48,8 +50,11 @@ def node_patch(current: Node, wanted: Wanted, now: datetime) -> dict[str, Any] |
         metadata["annotations"] = annotations
     conditions = _changed(current.status.conditions, wanted.conditions, now)
     patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
-    if conditions:
-        patch["status"] = {"conditions": conditions}
+    status: dict[str, Any] = {"conditions": conditions} if conditions else {}
+    if wanted.shared_gpus is not None:
+        status |= _count_changed(current, str(wanted.shared_gpus))
+    if status:
+        patch["status"] = status
     return patch or None
 
 
@@ -71,9 +76,21 @@ def farewell_patch(current: Node) -> dict[str, Any] | None:
     if inventory:
         metadata["annotations"] = {INVENTORY_ANNOTATION: None, HANDOVER_ANNOTATION: None}
     patch: dict[str, Any] = {"metadata": metadata} if metadata else {}
+    status = _count_changed(current, None) if inventory else {}
     if spoken:
-        patch["status"] = {"conditions": [{"type": kind, "$patch": "delete"} for kind in spoken]}
+        status["conditions"] = [{"type": kind, "$patch": "delete"} for kind in spoken]
+    if status:
+        patch["status"] = status
     return patch
+
+
+def _count_changed(current: Node, count: str | None) -> dict[str, Any]:
+    """Return what makes the node's resources say how many GPUs share their memory; None removes it (B9).
+
+    The kubelet leaves alone what it does not manage, but copies the capacity into the allocatable only now and then.
+    """
+    resources = (("capacity", current.status.capacity), ("allocatable", current.status.allocatable))
+    return {name: {GPU_COUNT: count} for name, amounts in resources if amounts.get(GPU_COUNT) != count}
 
 
 def _changed(
