@@ -78,13 +78,13 @@ def explain(
 
 
 def _explain_pending(subject: "Subject", output: Output, *, every: bool) -> None:
-    from gputile.tools.simulator.explanation import asks, waiting_for
+    from gputile.tools.simulator.explanation import asks, left_to_others, waiting_for
     from gputile.tools.simulator.remedies import remedies
 
     reports = subject.reports()
     fitting = [report.name for report in reports if report.fits]
     text = [f"Pod {subject.pod.key} {asks(subject.request)}."]
-    if waiting := waiting_for(subject.pod):
+    if waiting := waiting_for(subject.pod) or left_to_others(subject.pod, subject.configuration):
         text.append(f"Nobody looks for a node for it yet: {waiting}.")
     if fitting:
         named = ", ".join(fitting[:_NODES_SHOWN]) + (", ..." if len(fitting) > _NODES_SHOWN else "")

@@ -136,6 +136,16 @@ def test_places_that_are_kept_count_until_they_end(tmp_path: Path, ends_in_s: in
 
 
 @pytest.mark.requirement("B4")
+def test_a_pod_from_before_the_installation_is_to_be_created_anew(state: str, tmp_path: Path) -> None:
+    """There is room, and nobody looks at it."""
+    (tmp_path / "config").write_text("schedulerName: gputile-scheduler", encoding="utf-8")
+    (tmp_path / "empty.yaml").write_text(CLUSTER + pod("early", 7), encoding="utf-8")
+    text = explained(str(tmp_path / "empty.yaml"), "team/early", "--config", str(tmp_path / "config"))
+    assert "Nobody looks for a node for it yet: it was created while gputile's webhook was not there" in text
+    assert "- pod team/early is deleted and created anew (then on a)" in text
+
+
+@pytest.mark.requirement("B4")
 def test_what_is_assumed_is_said(state: str, tmp_path: Path) -> None:
     """Where no configuration is given, the answer says by which settings it holds."""
     result = run.invoke(app, ["explain", "--cluster", state, "team/fits"])

@@ -12,7 +12,7 @@ import msgspec
 
 from gputile.api.affinity import LabelSelector, LabelSelectorRequirement, PodAffinityTerm, TopologySpreadConstraint
 from gputile.api.core import Node, Pod
-from gputile.core.kube_predicates.node_fit import matches_node, selects, untolerated_taint
+from gputile.core.kube_predicates.node_fit import matches_node, selects, untolerated_taints
 
 AFFINITY = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY = "node(s) didn't match pod anti-affinity rules"
@@ -230,4 +230,4 @@ def _counts(pod: Pod, constraint: TopologySpreadConstraint, keys: Iterable[str],
         return False
     if constraint.node_affinity_policy == "Honor" and not matches_node(pod.spec, node):
         return False
-    return constraint.node_taints_policy != "Honor" or untolerated_taint(pod.spec, node) is None
+    return constraint.node_taints_policy != "Honor" or next(untolerated_taints(pod.spec, node), None) is None

@@ -3,7 +3,7 @@
 The reasons are in kube-scheduler's own words.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gputile.api.affinity import LabelSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, PodSpec, Taint, Toleration
@@ -16,15 +16,20 @@ _UNSCHEDULABLE_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect="NoS
 
 
 def static_reason(spec: PodSpec, node: Node) -> str | None:
-    """Return why the pod may not run on the node, or None; in the order of kube-scheduler's filters."""
+    """Return why the pod may not run on the node, or None: the first of ``static_obstacles``."""
+    return next(static_obstacles(spec, node), None)
+
+
+def static_obstacles(spec: PodSpec, node: Node) -> Iterator[str]:
+    """Yield every reason why the pod may not run on the node, in the order of kube-scheduler's filters."""
     if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE_TAINT, spec.tolerations):
-        return UNSCHEDULABLE
+        yield UNSCHEDULABLE
     if spec.node_name and spec.node_name != node.metadata.name:
-        return WRONG_NAME
-    taint = untolerated_taint(spec, node)
-    if taint is not None:
-        return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-    return None if matches_node(spec, node) else WRONG_LABELS
+        yield WRONG_NAME
+    for taint in untolerated_taints(spec, node):
+        yield f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+    if not matches_node(spec, node):
+        yield WRONG_LABELS
 
 
 def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[str | None]:
@@ -35,10 +40,10 @@ def static_reasons(spec: PodSpec, nodes: Sequence[Node]) -> list[str | None]:
     return [static_reason(spec, node) if node.metadata.name in names else WRONG_LABELS for node in nodes]
 
 
-def untolerated_taint(spec: PodSpec, node: Node) -> Taint | None:
-    """Return the first taint that keeps the pod off the node, or None."""
+def untolerated_taints(spec: PodSpec, node: Node) -> Iterator[Taint]:
+    """Yield the taints that keep the pod off the node."""
     hard = (taint for taint in node.spec.taints if taint.effect in ("NoSchedule", "NoExecute"))
-    return next((taint for taint in hard if not _tolerated(taint, spec.tolerations)), None)
+    return (taint for taint in hard if not _tolerated(taint, spec.tolerations))
 
 
 def matches_node(spec: PodSpec, node: Node) -> bool:

@@ -13,7 +13,13 @@ import msgspec
 
 from gputile.api.core import Node, Pod, PodSpec
 from gputile.core.kube_predicates.inter_pod import Check, Placed, anti_affinity_terms, interpod_checks, looks_at_pods
-from gputile.core.kube_predicates.node_fit import avoided_taints, preferred_weight, static_reason, static_reasons
+from gputile.core.kube_predicates.node_fit import (
+    avoided_taints,
+    preferred_weight,
+    static_obstacles,
+    static_reason,
+    static_reasons,
+)
 from gputile.core.kube_predicates.pod_requests import PODS, Amounts, insufficient, node_allocatable, pod_requests
 
 UNKNOWN_NODE = "node(s) are not known"
@@ -160,6 +166,16 @@ class Predicates:
             return reason
         yield from self._counted(pod)
         return _broken(self._checks(pod), load.node)
+
+    def obstacles(self, pod: Pod, name: str) -> list[str]:
+        """Return every reason why the pod may not go to one node, each once; ``reasons`` tells the first."""
+        load = self._loads.get(name)
+        if load is None:
+            return [UNKNOWN_NODE]
+        lacking = (insufficient({n: amount}, load.used, load.allocatable) for n, amount in self.needs(pod).items())
+        broken = (check.reason(load.node.metadata.labels) for check in self._checks(pod))
+        found = (*static_obstacles(pod.spec, load.node), *lacking, *broken)
+        return list(dict.fromkeys(reason for reason in found if reason is not None))
 
     def scores(self, pod: Pod, node_names: Sequence[str]) -> dict[str, int]:
         """Return 0 to 500 per node for what the pod prefers: its node affinity, and few PreferNoSchedule taints.

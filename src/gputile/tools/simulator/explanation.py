@@ -1,6 +1,8 @@
 """Why a pod is where it is, or nowhere: what every node and every card says to it (B4)."""
 
 from collections.abc import Iterable, Sequence
+from copy import copy
+from itertools import islice
 
 import msgspec
 
@@ -12,12 +14,14 @@ from gputile.core.devices.request import Request, RequestError, RequestKind, par
 from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
+from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import CardState, NodeState
 from gputile.core.placement.fit_refusal import FitRefusal, FitRule
 from gputile.core.placement.shortage import card_shortages
+from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.tools.simulator.proposals import overlooked
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -77,8 +81,10 @@ class Subject:
         self, pod: Pod, nodes: Sequence[Node], pods: Iterable[Pod], configuration: Configuration, now_ns: int
     ) -> None:
         others = [other for other in pods if other.metadata.uid != pod.metadata.uid or other.key != pod.key]
+        self._others = {other.metadata.uid: other for other in others}
         self.pod = pod
-        self.request: Request | None = parse_request(pod, configuration.unit_mib, configuration.trust_group)
+        self.configuration = configuration
+        self.request = self.request_of(pod)
         self.predicates = Predicates(nodes)
         self.ledger = Ledger(configuration)
         self.ledger.apply(TimePassed(now_ns))
@@ -88,6 +94,65 @@ class Subject:
             if other.spec.node_name:
                 self.predicates.place(other, other.spec.node_name)
         self.engine = PlacementEngine(self.ledger)
+
+    def instead(self, pod: Pod) -> "Subject":
+        """Return the subject with ``pod`` in its place.
+
+        Raises:
+            RequestError: what the pod asks for can never be served.
+        """
+        other = copy(self)
+        other.pod, other.request = pod, self.request_of(pod)
+        return other
+
+    def request_of(self, pod: Pod) -> Request | None:
+        """Return what a pod asks of GPUs.
+
+        Raises:
+            RequestError: what it asks for can never be served.
+        """
+        return parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
+
+    def fitting(self, pod: Pod, names: Sequence[str], most: int) -> list[str]:
+        """Return up to ``most`` of the nodes that ``pod``, in place of the subject, would fit now."""
+        try:
+            request = self.request_of(pod)
+        except RequestError:
+            return []
+        feasible = self.engine.filter(request, names).feasible if request is not None else list(names)
+        return list(islice((name for name in feasible if self._obstacle(pod, name) is None), most))
+
+    def fits_without(self, request: Request, name: str, leaving: frozenset[str]) -> bool:
+        """Return whether the pod would fit a node if the pods with these UIDs were not there."""
+        if not isinstance(self.engine.decide(request, name, 0, leaving), Decision):
+            return False
+        gone = [uid for uid in leaving if self.predicates.remove(uid)]
+        try:
+            return self._obstacle(self.pod, name) is None
+        finally:
+            for uid in gone:
+                self.predicates.place(self._others[uid], self._others[uid].spec.node_name)
+
+    def fits_new(self, request: Request, node: Node) -> bool:
+        """Return whether the pod would fit a node that comes."""
+        name = node.metadata.name
+        self.predicates.put_node(node)
+        self.ledger.apply(NodeApplied(node))
+        try:
+            return self.engine.refusal(request, name) is None and self._obstacle(self.pod, name) is None
+        finally:
+            self.predicates.drop_node(name)
+            self.ledger.apply(NodeDeleted(name))
+
+    def _obstacle(self, pod: Pod, name: str) -> str | None:
+        """Return why kube-scheduler's own rules keep a pod off a node, None where they do not."""
+        steps = self.predicates.reason(pod, name)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                reason: str | None = done.value
+                return reason
 
     def reports(self) -> list[NodeReport]:
         """Return what each node says, the nodes first that the pod fits, then those that come closest."""
@@ -149,6 +214,16 @@ def waiting_for(pod: Pod) -> str:
     if gang is not None and gated(pod):
         return f"it waits behind the scheduling gate of gang {gang}, whose pods start together; its events say for what"
     return ""
+
+
+def left_to_others(pod: Pod, configuration: Configuration) -> str:
+    """Return why gputile's scheduler does not look at a pod that is its own, "" where it does."""
+    if not overlooked(pod, configuration):
+        return ""
+    return (
+        f"it was created while gputile's webhook was not there, and {configuration.scheduler_name}, which knows the "
+        "GPUs, does not look at it: delete it and create it anew"
+    )
 
 
 def refused_for_good(pod: Pod, error: RequestError) -> str:

@@ -1,15 +1,17 @@
-"""What would have to change so that a pod fits: found by trying it, with the code that decides live (B4)."""
+"""What would have to change so that a pod fits. Each is tried with the code that decides live and then told (B4)."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
-from gputile.api.well_known import MODE_LABEL, Mode
-from gputile.core.devices.request import PERCENT_STEP, Request, RequestKind, Shape
+from gputile.api.core import Node, Pod
+from gputile.api.well_known import CARD_COUNT_LABEL, GPU_CORE, MODE_LABEL, Mode
+from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
+from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
 from gputile.core.ledger.booking import Booking
-from gputile.core.scheduling.decision import Decision
 from gputile.tools.simulator.explanation import NodeReport, Subject
+from gputile.tools.simulator.proposals import asking_less, coming_node, created_anew, demanded_labels, overlooked
 
 _MOST_NODES_TRIED = 50
 _NAMES_SHOWN = 5
@@ -22,69 +24,76 @@ class Remedy(msgspec.Struct, frozen=True, rename="camel"):
     nodes: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A remedy, and what it makes of the cluster.
+
+    ``pod`` is the pod as it would be, ``leaving`` are the UIDs of the pods that would be gone, ``coming`` are nodes any
+    of which would come. ``mended`` are reasons of kube-scheduler that would no longer stand against the remedy's nodes.
+    """
+
+    remedy: Remedy
+    pod: Pod
+    leaving: frozenset[str] = frozenset()
+    coming: tuple[Node, ...] = ()
+    mended: tuple[str, ...] = ()
+
+
 def remedies(subject: Subject, reports: Sequence[NodeReport]) -> list[Remedy]:
     """Return the changes that would make room for a pod that fits nowhere, the smallest first."""
+    return [proposal.remedy for proposal in proposals(subject, reports)]
+
+
+def proposals(subject: Subject, reports: Sequence[NodeReport]) -> list[Proposal]:
+    """Return the remedies with what they change. A pod that no scheduler looks at has to be created anew at least."""
     request = subject.request
-    if request is None or any(report.fits for report in reports):
+    if request is None:
         return []
-    open_nodes = [report for report in reports if not report.in_tree]
-    found = [
-        _smaller(subject, request, open_nodes),
-        _departures(subject, request, [report for report in open_nodes if not report.unresolvable]),
-        _in_tree([report for report in reports if report.in_tree and not report.gpu]),
-        _new_node(request),
-    ]
-    return [remedy for remedy in found if remedy is not None]
+    anew = created_anew(subject.pod, subject.configuration)
+    found: list[Proposal | None] = []
+    if not overlooked(subject.pod, subject.configuration):
+        if any(report.fits for report in reports):
+            return []
+        open_nodes = [report for report in reports if not report.in_tree or report.in_tree in INSUFFICIENT_GPU]
+        found = [
+            _smaller(subject, request, [report.name for report in open_nodes]),
+            _departures(subject, request, [report for report in open_nodes if not report.unresolvable]),
+            _in_tree(subject, [report for report in reports if report.in_tree and not report.gpu]),
+            _new_node(subject, request),
+        ]
+    told = [proposal for proposal in found if proposal is not None]
+    return told if anew is None else [*told, *_anew(subject, anew)]
 
 
-def _smaller(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Remedy | None:
+def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Proposal | None:
     """Find the largest amount that fits now, where less is all that is needed."""
-    names, shape = [report.name for report in nodes], request.shape
+    shape, pod = request.shape, subject.pod
     if not names:
         return None
-    if shape.kind is not RequestKind.SHARED:
-        cards = _largest(shape.cards - 1, lambda n: replace(shape, cards=n), subject, request, names)
-        return _less(cards, f"{cards and cards[0]} of {shape.kind.value}", subject)
-    unit = shape.unit_mib or request.unit_mib
-    most = shape.mib // unit - 1
-    memory = _largest(most, lambda n: replace(shape, mib=n * unit), subject, request, names)
-    if memory is not None:
-        total = memory[0] * shape.cards
-        return _less(memory, f"{total} units of {unit} MiB{_each(shape)}", subject)
-    steps = shape.percent // PERCENT_STEP - 1
-    compute = _largest(steps, lambda n: replace(shape, percent=n * PERCENT_STEP), subject, request, names)
-    percent = compute[0] * PERCENT_STEP * shape.cards if compute else 0
-    return _less(compute, f"{percent} percent of compute{_each(shape)}", subject)
+    tried = [(shape.kind.value, shape.cards if shape.kind is RequestKind.SHARED else 1)]
+    if shape.percent:
+        tried.append((GPU_CORE, PERCENT_STEP * shape.cards))
+    for resource, step in tried:
+        less = asking_less(pod, resource, step, lambda asking: bool(subject.fitting(asking, names, 1)))
+        if less is not None:
+            amount = _amount(subject.request_of(less), resource)
+            remedy = Remedy(f"pod {pod.key} asks for no more than {amount}", subject.fitting(less, names, _NAMES_SHOWN))
+            return Proposal(remedy, less)
+    return None
 
 
-def _less(found: tuple[int, list[str]] | None, asked: str, subject: Subject) -> Remedy | None:
-    if found is None:
-        return None
-    return Remedy(f"pod {subject.pod.key} asks for no more than {asked}", found[1][:_NAMES_SHOWN])
+def _amount(request: Request | None, resource: str) -> str:
+    """Return how much of a resource is asked for, in words."""
+    shape = request.shape if request is not None else Shape(RequestKind.WHOLE, 0)
+    each = "" if shape.cards == 1 else f" over its {shape.cards} cards"
+    if resource == GPU_CORE:
+        return f"{shape.percent * shape.cards} percent of compute{each}"
+    if request is None or shape.kind is not RequestKind.SHARED:
+        return f"{shape.cards} of {resource}"
+    return f"{request.units} units of {request.unit_mib} MiB{each}"
 
 
-def _each(shape: Shape) -> str:
-    return "" if shape.cards == 1 else f" over its {shape.cards} cards"
-
-
-def _largest(
-    most: int, shaped: Callable[[int], Shape], subject: Subject, request: Request, names: Sequence[str]
-) -> tuple[int, list[str]] | None:
-    """Return the largest amount from 1 to ``most`` that fits, and where; None where not even 1 does."""
-    best: tuple[int, list[str]] | None = None
-    low, high = 1, most
-    while low <= high:  # what fits, fits with less too
-        middle = (low + high) // 2
-        tried = replace(request, shape=shaped(middle))
-        feasible = subject.engine.filter(tried, names).feasible
-        if feasible:
-            best, low = (middle, feasible), middle + 1
-        else:
-            high = middle - 1
-    return best
-
-
-def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Remedy | None:
+def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
     """Find the node that the fewest pods have to leave, of those the least memory."""
     best: tuple[int, int, str, list[Booking]] | None = None
     for report in nodes[:_MOST_NODES_TRIED]:
@@ -98,7 +107,8 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
     _, _, name, leaving = best
     verb = "ends, or moves to another node" if len(leaving) == 1 else "end, or move to other nodes"
     noun = "pod" if len(leaving) == 1 else "pods"
-    return Remedy(f"{noun} {_listed(booking.key for booking in leaving)} {verb}", [name])
+    remedy = Remedy(f"{noun} {_listed(booking.key for booking in leaving)} {verb}", [name])
+    return Proposal(remedy, subject.pod, frozenset(booking.uid for booking in leaving))
 
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
@@ -106,13 +116,12 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
     bookings = sorted(subject.ledger.on_node(name), key=lambda b: (sum(share.mib for share in b.cards), b.key))
 
     def fits(leaving: Sequence[Booking]) -> bool:
-        gone = frozenset(booking.uid for booking in leaving)
-        return isinstance(subject.engine.decide(request, name, 0, gone), Decision)
+        return subject.fits_without(request, name, frozenset(booking.uid for booking in leaving))
 
     for booking in bookings:
         if fits([booking]):
             return [booking]
-    if not fits(bookings):
+    if not bookings or not fits(bookings):
         return None
     leaving = list(bookings)
     for booking in reversed(bookings):  # the largest stay where they can
@@ -122,27 +131,62 @@ def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | No
     return leaving
 
 
-def _in_tree(nodes: Sequence[NodeReport]) -> Remedy | None:
-    """Name the nodes whose GPUs have room, and what else stands against them."""
-    if not nodes:
+def _in_tree(subject: Subject, nodes: Sequence[NodeReport]) -> Proposal | None:
+    """Name the nodes whose GPUs have room, and all else that stands against them."""
+    reasons = {
+        report.name: tuple(subject.predicates.obstacles(subject.pod, report.name))
+        for report in nodes[:_MOST_NODES_TRIED]
+    }
+    if not reasons:
         return None
-    reason = nodes[0].in_tree
-    alike = [report.name for report in nodes if report.in_tree == reason]
-    return Remedy(f'kube-scheduler\'s reason "{reason}" is mended; the GPUs there have room', alike[:_NAMES_SHOWN])
+    fewest = min(reasons.values(), key=len)
+    alike = [name for name, each in reasons.items() if each == fewest]
+    quoted = " and ".join(f'"{reason}"' for reason in fewest)
+    noun = f"reason {quoted} is" if len(fewest) == 1 else f"reasons {quoted} are"
+    remedy = Remedy(f"kube-scheduler's {noun} mended; the GPUs there have room", alike[:_NAMES_SHOWN])
+    return Proposal(remedy, subject.pod, mended=fewest)
 
 
-def _new_node(request: Request) -> Remedy:
-    """Describe an empty node that would take the pod."""
-    shape = request.shape
-    cards = "one GPU" if shape.cards == 1 else f"{shape.cards} GPUs"
+def _anew(subject: Subject, pod: Pod) -> list[Proposal]:
+    """Return what goes for ``pod``, as admission would store it today: created anew, and what more it needs."""
+    try:
+        other = subject.instead(pod)
+    except RequestError:
+        return []
+    reports = other.reports()
+    request, before = other.request, subject.request
+    change = f"pod {pod.key} is deleted and created anew"
+    if request is not None and before is not None and request.unit_mib != before.unit_mib:
+        change += f", asking for {_amount(request, request.shape.kind.value)}"
+    fitting = [report.name for report in reports if report.fits]
+    if fitting:
+        return [Proposal(Remedy(change, fitting[:_NAMES_SHOWN]), pod)]
+    return [
+        replace(each, remedy=Remedy(f"{change}, and {each.remedy.change}", each.remedy.nodes))
+        for each in proposals(other, reports)
+    ]
+
+
+def _new_node(subject: Subject, request: Request) -> Proposal | None:
+    """Describe an empty node that would take the pod, in the modes in which it would."""
+    shape, pod = request.shape, subject.pod
     if shape.kind is RequestKind.SHARED:
         modes = [Mode.CORE_MEM] if shape.percent else [Mode.CGPU, Mode.SHARE, Mode.MPS]
-        unit = shape.unit_mib or request.unit_mib
-        cards += f" of {-(-shape.mib // unit)} units of {unit} MiB or more"
     else:
         modes = [Mode.EXCLUSIVE] if shape.kind is RequestKind.WHOLE else [Mode.TOPOLOGY]
-    named = " or ".join(f"{MODE_LABEL}={mode.value}" for mode in modes)
-    return Remedy(f"a node with {cards} comes, labelled {named}", [])
+    needs = subject.predicates.needs(pod)
+    made = (coming_node(pod, request, mode, subject.configuration, needs) for mode in modes)
+    coming = tuple(node for node in made if node is not None and subject.fits_new(request, node))
+    if not coming:
+        return None
+    demanded = {key: value for key, value in (demanded_labels(pod) or {}).items() if key != MODE_LABEL}
+    count = int(demanded.get(CARD_COUNT_LABEL, shape.cards))
+    cards = "one GPU" if count == 1 else f"{count} GPUs"
+    if shape.kind is RequestKind.SHARED:
+        cards += f" of {-(-shape.mib // request.unit_mib)} units of {request.unit_mib} MiB or more"
+    named = " or ".join(dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming))
+    more = "".join(f" and {key}={value}" for key, value in demanded.items())
+    return Proposal(Remedy(f"a node with {cards} comes, labelled {named}{more}", []), pod, coming=coming)
 
 
 def _listed(names: Iterable[str]) -> str:

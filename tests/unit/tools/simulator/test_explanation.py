@@ -2,18 +2,37 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from gputile.api.affinity import (
+    Affinity,
+    LabelSelector,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    PodAffinity,
+    PodAffinityTerm,
+)
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.api.core import Node, ObjectMeta, Pod, PodSpec, SchedulingGate
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL
+from gputile.api.core import Node, NodeSpec, ObjectMeta, Pod, PodSpec, SchedulingGate, Taint
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GANG_GATE,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    MEMORY_UNIT_ANNOTATION,
+    MODEL_LABEL,
+)
+from gputile.core.admission.json_patch import apply_patch
+from gputile.core.admission.rewrite import rewrite
+from gputile.core.devices.request import RequestError
 from gputile.core.placement.fit import card_fits, same_unit, serves
 from gputile.core.placement.shortage import card_shortages
-from gputile.core.scheduling.decision import Decision
-from gputile.tools.simulator.explanation import NodeReport, Subject, asks, waiting_for
-from gputile.tools.simulator.remedies import Remedy, remedies
-from tests.corebuilders import allocation_text, gpu_node, pod, share
+from gputile.tools.simulator.explanation import NodeReport, Subject, asks, left_to_others, waiting_for
+from gputile.tools.simulator.remedies import Remedy, proposals, remedies
+from tests.corebuilders import allocation_text, container, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -33,8 +52,16 @@ def bound(name: str, node: str, mem: int, card: int, *, namespace: str = "defaul
     )
 
 
+CONFIGURATION = Configuration(max_pods_per_gpu=4)
+
+
+def admitted(asked: Pod) -> Pod:
+    """Return the pod as the webhook stores it: GPU nodes are tainted."""
+    return msgspec.convert(apply_patch(rewrite(asked).operations, msgspec.to_builtins(asked)), Pod)
+
+
 def explained(asked: Pod, nodes: list[Node], pods: list[Pod]) -> tuple[Subject, list[NodeReport], list[Remedy]]:
-    subject = Subject(asked, nodes, [*pods, asked], Configuration(max_pods_per_gpu=4), 0)
+    subject = Subject(admitted(asked), nodes, [*pods, asked], CONFIGURATION, 0)
     reports = subject.reports()
     return subject, reports, remedies(subject, reports)
 
@@ -168,7 +195,149 @@ def test_what_is_said_of_a_card_is_what_decides_of_it_and_each_change_is_enough(
     fitting = [report.name for report in reports if report.fits]
     assert sorted(fitting) == [n for n in ("n1", "n2") if n in subject.engine.filter(request, ["n1", "n2"]).feasible]
     assert bool(changes) == (not fitting)
-    for remedy in changes:
-        if " end" in remedy.change and " more " not in remedy.change:
-            gone = frozenset(p.metadata.uid for p in pods if p.key in remedy.change.replace(",", "").split())
-            assert isinstance(subject.engine.decide(request, remedy.nodes[0], 0, gone), Decision)
+
+
+def demanding(asked: Pod, **spec: object) -> Pod:
+    return msgspec.structs.replace(asked, spec=msgspec.structs.replace(asked.spec, **spec))
+
+
+def labelled(node: Node, labels: dict[str, str], *, cordoned: bool = False, tainted: bool = False) -> Node:
+    taints = (Taint(key="team", value="a", effect="NoSchedule"),) if tainted else ()
+    meta = msgspec.structs.replace(node.metadata, labels=node.metadata.labels | labels)
+    return msgspec.structs.replace(node, metadata=meta, spec=NodeSpec(unschedulable=cordoned, taints=taints))
+
+
+def model_is(operator: str, *values: str) -> Affinity:
+    term = NodeSelectorTerm(match_expressions=(NodeSelectorRequirement(MODEL_LABEL, operator, values),))
+    return Affinity(node_affinity=NodeAffinity(required=NodeSelector((term,))))
+
+
+def beside(**labels: str) -> Affinity:
+    term = PodAffinityTerm(LabelSelector(match_labels=labels), "kubernetes.io/hostname")
+    return Affinity(pod_affinity=PodAffinity((term,)))
+
+
+DEMANDS: tuple[dict[str, object], ...] = (
+    {},
+    {"node_selector": {MODEL_LABEL: "V100"}},
+    {"node_selector": {MODEL_LABEL: "V100", "aliyun.accelerator/nvidia_count": "8"}},
+    {"node_selector": {MODEL_LABEL: "V100", "aliyun.accelerator/nvidia_mem": "2048MiB"}},
+    {"affinity": model_is("NotIn", "T4")},
+    {"affinity": model_is("In", "P100", "V100")},
+    {"affinity": model_is("Gt", "5")},
+    {"affinity": beside(app="cache")},
+    {"node_selector": {"zone": "b"}},
+)
+
+
+@settings(max_examples=300)
+@given(
+    st.sampled_from(("cgpu", "share", "core_mem", "mps", "default", "topology")), held, amounts,
+    st.sampled_from(("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "nvidia.com/gpu", "aliyun.com/gpu")),
+    st.integers(1, 3), st.integers(1, 3), st.sampled_from(DEMANDS), st.sampled_from((0, 0, 512, 1024)),
+    st.booleans(), st.booleans(), st.sampled_from((True, True, False)),
+)  # fmt: skip
+def test_each_remedy_applied_makes_the_pod_fit(
+    mode: str, taken: list[tuple[int, int, str, int]], mem: int, resource: str, count: int, parts: int,
+    demand: dict[str, object], stamped: int, cordoned: bool, tainted: bool, admit: bool,
+) -> None:  # fmt: skip
+    """In a cluster of its own: another node, fewer pods, a pod that asks for less or that is created anew."""
+    nodes = [
+        labelled(machine("n1", mode), {MODEL_LABEL: "T4", "zone": "a"}, cordoned=cordoned),
+        labelled(machine("n2", mode, 1), {MODEL_LABEL: "V100"}, tainted=tainted),
+    ]
+    pods = [bound(f"p{i}", "n1", units, card, namespace=group) for i, (card, units, group, _) in enumerate(taken)]
+    shared = resource.startswith("aliyun.com/gpu-")
+    asks = {"aliyun.com/gpu-mem": mem * count} if shared else {resource: mem}
+    asks |= {resource: 25 * count} if "core" in resource else {}
+    asked = pod(
+        "new", *(container(f"c{i}", asks=asks) for i in range(parts)), count=count if shared else None,
+        annotations={MEMORY_UNIT_ANNOTATION: str(stamped)} if stamped else {},
+    )  # fmt: skip
+    asked = demanding(admitted(asked) if admit else asked, **demand)
+    try:
+        subject = Subject(asked, nodes, pods, CONFIGURATION, 0)
+    except RequestError:
+        event("refused for good")
+        return
+    reports = subject.reports()
+    found = proposals(subject, reports)
+    event("fits" if any(report.fits for report in reports) else f"{len(found)} remedies")
+    assert [proposal.remedy for proposal in found] == remedies(subject, reports)
+    for each in found:
+        left = [other for other in pods if other.metadata.uid not in each.leaving]
+        for name in each.remedy.nodes:
+            there, changed = nodes, each.pod
+            if each.mended:  # what kube-scheduler's rules about nodes have against the pod is done away with
+                there = [msgspec.structs.replace(node, spec=NodeSpec()) for node in nodes]
+                changed = demanding(each.pod, node_selector={}, affinity=None)
+            assert name in fits_on(changed, there, left)
+        for node in each.coming:
+            assert node.metadata.name in fits_on(each.pod, [*nodes, node], left)
+        assert each.remedy.nodes or each.coming
+
+
+def fits_on(asked: Pod, nodes: list[Node], pods: list[Pod]) -> list[str]:
+    return [report.name for report in Subject(asked, nodes, pods, CONFIGURATION, 0).reports() if report.fits]
+
+
+def test_a_job_for_a_model_is_told_of_nodes_of_that_model() -> None:
+    job = demanding(pod("job", asks={"nvidia.com/gpu": 1}), node_selector={MODEL_LABEL: "Tesla-V100"})
+    _, _, changes = explained(job, [labelled(machine("n1", "default"), {MODEL_LABEL: "T4"})], [])
+    assert [remedy.change for remedy in changes] == [
+        "kube-scheduler's reason \"node(s) didn't match Pod's node affinity/selector\" is mended; the GPUs there have "
+        "room",
+        "a node with one GPU comes, labelled ack.node.gpu.schedule=default and "
+        "aliyun.accelerator/nvidia_name=Tesla-V100",
+    ]
+
+
+def test_all_that_stands_against_a_node_is_named() -> None:
+    closed = labelled(machine("n1"), {}, cordoned=True, tainted=True)
+    _, _, changes = explained(pod("new", mem=10), [closed], [])
+    assert changes[0] == Remedy(
+        'kube-scheduler\'s reasons "node(s) were unschedulable" and "node(s) had untolerated taint {team: a}" are '
+        "mended; the GPUs there have room",
+        ["n1"],
+    )
+
+
+def test_a_pod_of_an_old_unit_is_told_to_be_created_anew_and_of_no_node_that_would_not_take_it() -> None:
+    old = pod("old", mem=16, annotations={MEMORY_UNIT_ANNOTATION: "128"})
+    _, _, changes = explained(old, [machine("n1")], [])
+    assert changes == [
+        Remedy("pod default/old is deleted and created anew, asking for 2 units of 1024 MiB", ["n1"]),
+    ]
+
+
+def test_what_a_pod_needs_beside_being_created_anew_is_said_with_it() -> None:
+    old = pod("old", mem=80, annotations={MEMORY_UNIT_ANNOTATION: "128"})
+    _, _, changes = explained(old, [machine("n1")], [bound("a", "n1", 8, 0), bound("b", "n1", 9, 1)])
+    anew = "pod default/old is deleted and created anew, asking for 10 units of 1024 MiB, and "
+    assert [remedy.change.removeprefix(anew) for remedy in changes][:2] == [
+        "pod default/old asks for no more than 7 units of 1024 MiB",
+        "pod default/a ends, or moves to another node",
+    ]
+
+
+def test_a_pod_that_is_older_than_the_webhook_is_to_be_created_anew() -> None:
+    """It does not tolerate the taint of GPU nodes, and nobody adds that to a pod that is there."""
+    tainted = msgspec.structs.replace(
+        machine("n1"), spec=NodeSpec(taints=(Taint(key="nvidia.com/gpu", value="present", effect="NoSchedule"),))
+    )
+    subject = Subject(pod("early", mem=2), [tainted], [], CONFIGURATION, 0)
+    changes = remedies(subject, subject.reports())
+    assert Remedy("pod default/early is deleted and created anew", ["n1"]) in changes
+    assert not any("a node with" in remedy.change for remedy in changes), "that would be tainted too"
+
+
+def test_a_pod_that_another_scheduler_has_is_to_be_created_anew() -> None:
+    ours = msgspec.structs.replace(CONFIGURATION, scheduler_name="gputile-scheduler")
+    early = admitted(pod("early", mem=2))
+    subject = Subject(early, [machine("n1")], [], ours, 0)
+    assert "gputile-scheduler, which knows the GPUs, does not look at it" in left_to_others(early, ours)
+    assert remedies(subject, subject.reports()) == [
+        Remedy("pod default/early is deleted and created anew", ["n1"]),
+    ]
+    assert left_to_others(demanding(early, scheduler_name="gputile-scheduler"), ours) == ""
+    assert left_to_others(pod("plain"), ours) == ""
