@@ -21,7 +21,7 @@ $(STAMP): requirements/uv.txt requirements/dev.txt requirements/docs.txt pyproje
 	@$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
 	@touch $@
 
-demo: $(STAMP) ## decide which card each pod of examples/ gets, and show the cluster's cards
+demo: $(STAMP) ## decide which GPU each pod of examples/ gets, and show the cluster's GPUs
 	@$(BIN)/gputile simulate --cluster examples/cluster.yaml -f examples/workloads.yaml
 
 test: $(STAMP) ## everything: lint, types, imports, unit, stateful, wire and end-to-end tests

@@ -22,7 +22,7 @@ import highspy
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.placement.packing.prices import CARD, best_pattern
+from gputile.core.placement.packing.prices import WHOLE_GPU, best_pattern
 from gputile.tools.replay.trace import Nodes, Workload, read_nodes, read_workload, workloads
 
 Float64 = npt.NDArray[np.float64]
@@ -40,7 +40,7 @@ class Relaxation:
         self._model.changeObjectiveSense(highspy.ObjSense.kMaximize)
         counts = Counter(workload.shape.tolist())
         shapes = {workload.shapes[i]: float(n) for i, n in counts.items()}
-        scale = int(nodes.gpus.sum()) * CARD / sum(shape.demand * n for shape, n in shapes.items())
+        scale = int(nodes.gpus.sum()) * WHOLE_GPU / sum(shape.demand * n for shape, n in shapes.items())
         self._demand = {shape: n * scale for shape, n in shapes.items()}
         self.sizes = np.array(sorted({shape.milli for shape in shapes if shape.gpus}), np.int64)
         self._rows = 0
@@ -55,14 +55,14 @@ class Relaxation:
         for _ in range(ROUNDS):
             self._model.run()
             duals = np.array(self._model.getSolution().row_dual)
-            if not sum(self._add_pattern(rows, card, duals) for rows, card in self._groups):
+            if not sum(self._add_pattern(rows, gpu, duals) for rows, gpu in self._groups):
                 break
         return float(self._model.getInfo().objective_function_value)
 
     def _group(self, nodes: Nodes, those: npt.NDArray[np.bool_], model: str) -> tuple[list[int], int]:
         """Add the nodes of one model; return the rows of the sizes, and that of the GPUs."""
         sizes = [self._row(-highspy.kHighsInf, 0.0) for _ in self.sizes]
-        card, cpu, memory = (
+        gpu, cpu, memory = (
             self._row(-highspy.kHighsInf, float(have[those].sum())) for have in (nodes.gpus, nodes.cpu, nodes.memory)
         )
         for shape, row in self._served.items():
@@ -72,23 +72,23 @@ class Relaxation:
             if shape.gpus:
                 entries.append((sizes[int(np.searchsorted(self.sizes, shape.milli))], float(shape.gpus)))
             self._column(0.0, entries)
-        for alike in np.diag(CARD // self.sizes):
-            self._cut(sizes, card, alike)
-        return sizes, card
+        for alike in np.diag(WHOLE_GPU // self.sizes):
+            self._cut(sizes, gpu, alike)
+        return sizes, gpu
 
-    def _add_pattern(self, rows: Sequence[int], card: int, duals: Float64) -> bool:
+    def _add_pattern(self, rows: Sequence[int], gpu: int, duals: Float64) -> bool:
         """Add the pattern that is worth most by the prices so far; return whether it is worth more than a GPU."""
         worth = np.maximum(duals[rows], 0.0)
         pattern = best_pattern(self.sizes, worth)
-        if float(pattern @ worth) <= max(0.0, float(duals[card])) + EPSILON:
+        if float(pattern @ worth) <= max(0.0, float(duals[gpu])) + EPSILON:
             return False
-        self._cut(rows, card, pattern)
+        self._cut(rows, gpu, pattern)
         return True
 
-    def _cut(self, rows: Sequence[int], card: int, pattern: Int64) -> None:
+    def _cut(self, rows: Sequence[int], gpu: int, pattern: Int64) -> None:
         """Let GPUs be cut into the sizes of ``pattern``."""
         used = [(rows[i], -float(pattern[i])) for i in np.flatnonzero(pattern).tolist()]
-        self._column(0.0, [(card, 1.0), *used])
+        self._column(0.0, [(gpu, 1.0), *used])
 
     def _row(self, least: float, most: float) -> int:
         self._model.addRow(least, most, 0, np.zeros(0, np.int32), np.zeros(0))

@@ -1,4 +1,4 @@
-"""Clusters of any size in memory: shared nodes of eight cards, filled with small pods."""
+"""Clusters of any size in memory: shared nodes of eight GPUs, filled with small pods."""
 
 import random
 from itertools import cycle
@@ -7,7 +7,7 @@ from typing import Literal
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, ObjectMeta, Pod, PodSpec, ResourceRequirements
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL, PLACEMENT_LABEL
-from gputile.core.devices.inventory import Card, Inventory, encode_inventory
+from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, parse_request
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, NodeApplied
@@ -16,7 +16,7 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
 Placement = Literal["binpack", "spread", "packing"]
-CARDS, CARD_MIB, UNIT_MIB = 8, 15 * 1024, 1024
+GPUS, GPU_MIB, UNIT_MIB = 8, 15 * 1024, 1024
 
 
 def node_name(number: int) -> str:
@@ -24,18 +24,18 @@ def node_name(number: int) -> str:
     return f"ip-10-{number // 65536}-{number // 256 % 256}-{number % 256}.internal"
 
 
-def gpu_node(number: int, placement: Placement = "binpack", card_mib: int = CARD_MIB) -> Node:
-    """Return a node of eight cards; every other one spreads, unless ``placement`` is packing."""
+def gpu_node(number: int, placement: Placement = "binpack", gpu_mib: int = GPU_MIB) -> Node:
+    """Return a node of eight GPUs; every other one spreads, unless ``placement`` is packing."""
     name = node_name(number)
-    cards = tuple(Card(i, f"GPU-{number:08x}-0000-0000-{i:012x}", card_mib, "Tesla-V100") for i in range(CARDS))
+    gpus = tuple(Gpu(i, f"GPU-{number:08x}-0000-0000-{i:012x}", gpu_mib, "Tesla-V100") for i in range(GPUS))
     label = placement if placement == "packing" else "spread" if number % 2 else "binpack"
     labels = {MODE_LABEL: "cgpu", PLACEMENT_LABEL: label}
-    annotations = {INVENTORY_ANNOTATION: encode_inventory(Inventory(cards))}
+    annotations = {INVENTORY_ANNOTATION: encode_inventory(Inventory(gpus))}
     return Node(metadata=ObjectMeta(name=name, labels=labels, annotations=annotations))
 
 
 def gpu_pod(number: int, units: int) -> Pod:
-    """Return a pod that asks for memory of one card."""
+    """Return a pod that asks for memory of one GPU."""
     name = f"pod-{number}"
     resources = ResourceRequirements(limits={GPU_MEMORY: str(units)})
     return Pod(

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 
-from benchmarks.clusters import CARDS, booking_for, filled, request_for
+from benchmarks.clusters import GPUS, booking_for, filled, request_for
 from benchmarks.report import Result, Times, cpu_times, resident_mib, without_collector
 from gputile.core.ledger.events import Assumed, PodDeleted
 from gputile.core.placement.topology import best_set
@@ -61,7 +61,7 @@ def run() -> Iterator[Result]:
     links = tuple(tuple(300.0 if a // 8 == b // 8 else 20.0 for a in range(16)) for b in range(16))
     best_set.cache_clear()
     search = cpu_times(lambda i: best_set(links, tuple(range(16)), 1 + i), 15, warm_up=0)
-    yield Result(NAME, "best-connected set of 16 cards on two switches: worst", search.at(1.0) * 1e3, "ms", 50.0)
+    yield Result(NAME, "best-connected set of 16 GPUs on two switches: worst", search.at(1.0) * 1e3, "ms", 50.0)
 
 
 def growth(cluster: Callable[[int], tuple[PlacementEngine, list[str]]]) -> Iterator[tuple[int, float]]:
@@ -118,9 +118,9 @@ def _book_and_release(engine: PlacementEngine, names: list[str]) -> Iterator[tup
 
 
 def _plain_scan(engine: PlacementEngine, names: list[str]) -> Times:
-    """Score the same cluster as one would without arrays: free memory by node and card, a loop over all."""
+    """Score the same cluster as one would without arrays: free memory by node and GPU, a loop over all."""
     arrays, ledger = engine.ledger.node_arrays, engine.ledger
-    free = {name: (arrays.total[row] - arrays.used[row]).tolist()[:CARDS] for name, row in ledger.row_of.items()}
+    free = {name: (arrays.total[row] - arrays.used[row]).tolist()[:GPUS] for name, row in ledger.row_of.items()}
     need = request_for(2).shape.mib
 
     def one(_: int) -> dict[str, int]:

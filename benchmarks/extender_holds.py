@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from benchmarks.clusters import CARDS, UNIT_MIB, booking_for, filled, gpu_node, gpu_pod
+from benchmarks.clusters import GPUS, UNIT_MIB, booking_for, filled, gpu_node, gpu_pod
 from benchmarks.loopmeter import Case, LoopMeter
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Node, Pod
@@ -22,7 +22,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.decoding import Applied, Deleted, Replaced
 
 NODES, PODS = 5_000, 50_000
-_UNITS = 16  # of each card of a node where a pod preempts others
+_UNITS = 16  # of each GPU of a node where a pod preempts others
 Drive = Callable[["Bench", LoopMeter], Awaitable[None]]
 
 
@@ -40,8 +40,8 @@ def cases() -> Iterator[Case]:
     yield case(f"a list of {NODES} nodes and {PODS} pods", _lists)
     yield case("a pod is bound, ends, and is gone", _pod_events)
     yield case(f"filter, prioritize and bind, {NODES} nodes", _verbs)
-    yield case("preempt, 100 nodes of 128 pods, one card", _preempt)
-    yield case("preempt, 100 nodes of 128 pods, eight cards", _preempt_all)
+    yield case("preempt, 100 nodes of 128 pods, one GPU", _preempt)
+    yield case("preempt, 100 nodes of 128 pods, eight GPUs", _preempt_all)
     yield case("packing: prices come, and the next filter", _reprice, "packing")
 
 
@@ -123,11 +123,11 @@ async def _verbs(bench: Bench, meter: LoopMeter) -> None:
         await asyncio.create_task(ask())
 
 
-async def _preempting(bench: Bench, meter: LoopMeter, cards: int) -> None:
-    """Nodes that are full of small pods; the request asks for all of one card, or of all of them."""
-    nodes = [gpu_node(number, card_mib=_UNITS * UNIT_MIB) for number in range(100)]
+async def _preempting(bench: Bench, meter: LoopMeter, gpus: int) -> None:
+    """Nodes that are full of small pods; the request asks for all of one GPU, or of all of them."""
+    nodes = [gpu_node(number, gpu_mib=_UNITS * UNIT_MIB) for number in range(100)]
     await bench.feed.listed_nodes(Replaced(nodes))
-    for number in range(100 * CARDS * _UNITS):
+    for number in range(100 * GPUS * _UNITS):
         node = nodes[number % 100]
         booking = booking_for(bench.engine, number, 1, node.metadata.name)
         assert booking is not None
@@ -136,8 +136,8 @@ async def _preempting(bench: Bench, meter: LoopMeter, cards: int) -> None:
         pod.spec.node_name = node.metadata.name
         pod.metadata.annotations = {ALLOCATION_ANNOTATION: encode_allocation(booking.allocation)}
         bench.feed.pods(Applied(pod))
-    asking = gpu_pod(PODS, _UNITS * cards)
-    asking.metadata.labels = {"aliyun.com/gpu-count": str(cards)}
+    asking = gpu_pod(PODS, _UNITS * gpus)
+    asking.metadata.labels = {"aliyun.com/gpu-count": str(gpus)}
     asking.spec.priority = 1000
     offered = {name: MetaVictims(pods=[]) for name in islice(bench.names, 100)}
     args = ExtenderPreemptionArgs(pod=asking, node_name_to_meta_victims=offered)
@@ -151,7 +151,7 @@ async def _preempt(bench: Bench, meter: LoopMeter) -> None:
 
 
 async def _preempt_all(bench: Bench, meter: LoopMeter) -> None:
-    await _preempting(bench, meter, CARDS)
+    await _preempting(bench, meter, GPUS)
 
 
 async def _reprice(bench: Bench, meter: LoopMeter) -> None:

@@ -18,7 +18,7 @@ def main() -> None:
     except ImportError:
         sys.exit("matplotlib is not installed: install gputile[plot]")
     figure = Figure(figsize=(6, 4))
-    axes = figure.add_subplot(xlabel="nodes (8 cards and 10 pods each)", ylabel="filter + rank, median CPU ms")
+    axes = figure.add_subplot(xlabel="nodes (8 GPUs and 10 pods each)", ylabel="filter + rank, median CPU ms")
     policies: tuple[Placement, ...] = ("binpack", "packing")
     for policy in policies:
         points = list(growth(lambda size, policy=policy: filled(size, 10 * size, placement=policy)))  # type: ignore[misc]

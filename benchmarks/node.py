@@ -49,7 +49,7 @@ def run() -> Iterator[Result]:
         for call, bound in sorted(_quantile(metrics, 0.99).items()):
             yield Result(NAME, f"{call}, half within (of the histogram's bounds)", halves[call] * 1000, "ms")
             yield Result(NAME, f"{call}, 99 % within (of the histogram's bounds)", bound * 1000, "ms")
-        yield Result(NAME, f"memory, 8 cards, {PODS} pods", resident_mib(here.agent.pids()), "MiB", 80.0)
+        yield Result(NAME, f"memory, 8 GPUs, {PODS} pods", resident_mib(here.agent.pids()), "MiB", 80.0)
         time.sleep(SETTLE_S)  # the last pods' status is still on its way
         used, since = cpu_seconds(here.agent.pids()), time.perf_counter()
         time.sleep(IDLE_S)

@@ -1,6 +1,6 @@
-"""Time on cards under the arbiter: containers whose kernels need two cards at once, beside one on a single card.
+"""Time on GPUs under the arbiter: containers whose kernels need two GPUs at once, beside one on a single GPU.
 
-Simulated cards, the library's client and the arbiter's process. A kernel over both cards keeps the one that it has
+Simulated GPUs, the library's client and the arbiter's process. A kernel over both GPUs keeps the one that it has
 begun on until it has the other too.
 """
 
@@ -16,7 +16,7 @@ from tests.integration.arbiter.busy import Busy, measure
 from tests.integration.arbiter.process import ArbiterProcess
 
 from benchmarks.report import Result
-from gputile.node.arbiter.assignment_message import CardClaim
+from gputile.node.arbiter.assignment_message import GpuClaim
 
 NAME: Final = "turns"
 KERNEL_NS: Final = 5_000_000
@@ -27,11 +27,11 @@ def run() -> Iterator[Result]:
     """Yield what each of three containers gets done, beside what the first does alone."""
     with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
         gpus = FakeGpus(Path(directory), mib=(16384, 16384))
-        both = [CardClaim(uuid) for uuid in gpus.uuids]
+        both = [GpuClaim(uuid) for uuid in gpus.uuids]
         with ArbiterProcess(Path(directory)) as arbiter:
             paths = arbiter.assign({"x": both, "y": both, "z": both[:1]})
             (alone,) = _rates(gpus, paths[:1])
-            names = ("X, on cards A and B", "Y, on cards A and B", "Z, on card A")
+            names = ("X, on GPUs A and B", "Y, on GPUs A and B", "Z, on GPU A")
             for name, rate in zip(names, _rates(gpus, paths), strict=True):
                 yield Result(
                     NAME,
@@ -46,7 +46,7 @@ def run() -> Iterator[Result]:
 def _rates(gpus: FakeGpus, paths: Sequence[Path]) -> list[float]:
     with ExitStack() as stack:
         processes = [
-            stack.enter_context(Busy(gpus, path, 600.0, KERNEL_NS, "joint", threads=2, cards=(0, 1)))
+            stack.enter_context(Busy(gpus, path, 600.0, KERNEL_NS, "joint", threads=2, indices=(0, 1)))
             for path in paths[:2]
         ]
         processes += [stack.enter_context(Busy(gpus, path, 600.0, KERNEL_NS, "sync")) for path in paths[2:]]

@@ -6,8 +6,8 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, ResourceRequirements
 from gputile.api.well_known import GPU_CORE, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL
 from gputile.api.well_known import PLACEMENT_LABEL as PLACEMENT
-from gputile.core.devices.allocation import Allocation, CardShare, encode_allocation
-from gputile.core.devices.inventory import Card, Inventory, encode_inventory
+from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
+from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, parse_request
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, NodeApplied
@@ -17,8 +17,8 @@ Amount = int | str | float
 GIB15 = 15 * 1024
 
 
-def cards_of(node: str, sizes: Sequence[int], sick: Sequence[int] = ()) -> tuple[Card, ...]:
-    return tuple(Card(i, f"GPU-{node}-{i}", mib, healthy=i not in sick) for i, mib in enumerate(sizes))
+def gpus_of(node: str, sizes: Sequence[int], sick: Sequence[int] = ()) -> tuple[Gpu, ...]:
+    return tuple(Gpu(i, f"GPU-{node}-{i}", mib, healthy=i not in sick) for i, mib in enumerate(sizes))
 
 
 def gpu_node(
@@ -34,11 +34,11 @@ def gpu_node(
     inventory: str | None = None,
     allocatable: Mapping[str, str] | None = None,
 ) -> Node:
-    """A node whose agent reports cards of ``sizes`` MiB; ``inventory`` replaces its annotation's text."""
+    """A node whose agent reports GPUs of ``sizes`` MiB; ``inventory`` replaces its annotation's text."""
     text = inventory
     if text is None:
-        cards = cards_of(name, sizes, sick)
-        text = encode_inventory(Inventory(cards, unit_mib=unit_mib, replicas=replicas, bandwidth=bandwidth))
+        gpus = gpus_of(name, sizes, sick)
+        text = encode_inventory(Inventory(gpus, unit_mib=unit_mib, replicas=replicas, bandwidth=bandwidth))
     labels = ({MODE_LABEL: mode} if mode else {}) | ({PLACEMENT: placement} if placement else {})
     return Node(
         metadata=ObjectMeta(name=name, labels=labels, annotations={INVENTORY_ANNOTATION: text} if text else {}),
@@ -71,8 +71,8 @@ def pod(
 ) -> Pod:
     """A pod; ``asks`` adds limits by any name to those of its one container, and ``count`` among them is ``count``."""
     asked = {**limits, **(asks or {})}
-    cards = asked.pop("count", count)
-    labels = {GPU_COUNT_LABEL: str(cards)} if cards is not None else {}
+    gpus = asked.pop("count", count)
+    labels = {GPU_COUNT_LABEL: str(gpus)} if gpus is not None else {}
     meta = ObjectMeta(name=uid, namespace=namespace, uid=uid, labels=labels, annotations=dict(annotations or {}))
     spec = PodSpec(containers=containers or (container(asks=asked),), init_containers=tuple(init), node_name=node)
     return Pod(metadata=meta, spec=spec, status=PodStatus(phase=phase))
@@ -91,19 +91,19 @@ def ledger_of(*nodes: Node, configuration: Configuration | None = None) -> Ledge
     return ledger
 
 
-def share(uuid: str, mib: int, percent: int = 0) -> CardShare:
-    """Return a share of a card; its index is the number that the UUID ends in."""
+def share(uuid: str, mib: int, percent: int = 0) -> GpuShare:
+    """Return a share of a GPU; its index is the number that the UUID ends in."""
     number = uuid.rpartition("-")[2]
-    return CardShare(uuid, int(number) if number.isdigit() else 0, mib, percent)
+    return GpuShare(uuid, int(number) if number.isdigit() else 0, mib, percent)
 
 
 def book(
-    ledger: Ledger, uid: str, node: str, *shares: CardShare, namespace: str = "default", whole: bool = False
+    ledger: Ledger, uid: str, node: str, *shares: GpuShare, namespace: str = "default", whole: bool = False
 ) -> None:
     """Assume a booking as it stands, lies included."""
     allocation = Allocation(shares, {}, 1024, whole=whole)
     ledger.apply(Assumed(Booking(uid, namespace, uid, node, namespace, allocation, assumed_at=0.0)))
 
 
-def allocation_text(*shares: CardShare, whole: bool = False) -> str:
+def allocation_text(*shares: GpuShare, whole: bool = False) -> str:
     return encode_allocation(Allocation(shares, {"main": shares}, 1024, whole=whole))

@@ -85,12 +85,12 @@ bool gputile_allocation_take_of_owner(uint64_t owner, struct gputile_allocation 
     return any;
 }
 
-CUresult gputile_reserve(int card, uint64_t bytes) {
-    const struct gputile_card *limit = &gputile_limits()->card[card];
-    return gputile_shared_usage_reserve((unsigned)card, bytes, limit->bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+CUresult gputile_reserve(int gpu, uint64_t bytes) {
+    const struct gputile_gpu *limit = &gputile_limits()->gpu[gpu];
+    return gputile_shared_usage_reserve((unsigned)gpu, bytes, limit->bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-void gputile_give_back(int card, uint64_t bytes) { gputile_shared_usage_return((unsigned)card, bytes); }
+void gputile_give_back(int gpu, uint64_t bytes) { gputile_shared_usage_return((unsigned)gpu, bytes); }
 
 uint64_t gputile_footprint(uint64_t bytes) {
     uint64_t unit = bytes < SMALL ? GRAIN : BLOCK;

@@ -1,4 +1,4 @@
-/* What this process has allocated: which pointer or handle stands for how many bytes on which card. */
+/* What this process has allocated: which pointer or handle stands for how many bytes on which GPU. */
 #ifndef GPUTILE_ALLOCATION_TABLE_H
 #define GPUTILE_ALLOCATION_TABLE_H
 
@@ -22,7 +22,7 @@ enum gputile_allocation_kind {
 struct gputile_allocation {
     enum gputile_allocation_kind kind;
     uint64_t key;
-    int card;
+    int gpu;
     uint64_t bytes;
     uint64_t owner; /* what stands for the context, or the handle of a mapping; 0: none */
     unsigned references;
@@ -41,9 +41,9 @@ bool gputile_allocation_find(enum gputile_allocation_kind kind, uint64_t key, st
 /* Take any one allocation of an owner, mappings apart. */
 bool gputile_allocation_take_of_owner(uint64_t owner, struct gputile_allocation *taken);
 
-/* Reserve `bytes` on a card, atomically for the whole allocation: CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY. */
-CUresult gputile_reserve(int card, uint64_t bytes);
-void gputile_give_back(int card, uint64_t bytes);
+/* Reserve `bytes` on a GPU, atomically for the whole allocation: CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult gputile_reserve(int gpu, uint64_t bytes);
+void gputile_give_back(int gpu, uint64_t bytes);
 
 /* What a request for linear memory takes: the driver hands out blocks of 2 MiB, which small requests share. */
 uint64_t gputile_footprint(uint64_t bytes);

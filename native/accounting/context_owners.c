@@ -18,16 +18,16 @@ static uint64_t new_owner(void) {
     return (uint64_t)1 << 63 | __atomic_add_fetch(&last, 256, __ATOMIC_RELAXED);
 }
 
-void gputile_context_add(CUcontext context, int card, uint64_t bytes) {
+void gputile_context_add(CUcontext context, int gpu, uint64_t bytes) {
     gputile_allocation_add(
-        (struct gputile_allocation){GPUTILE_CONTEXT, gputile_context_key(context), card, bytes, new_owner(), 1});
+        (struct gputile_allocation){GPUTILE_CONTEXT, gputile_context_key(context), gpu, bytes, new_owner(), 1});
 }
 
 void gputile_release_allocation(const struct gputile_allocation *taken) {
     if (!taken->bytes) return;
     if (taken->kind == GPUTILE_CONTEXT || taken->kind == GPUTILE_MODULE)
-        gputile_overhead_give_back(taken->card, taken->bytes);
-    else gputile_give_back(taken->card, taken->bytes);
+        gputile_overhead_give_back(taken->gpu, taken->bytes);
+    else gputile_give_back(taken->gpu, taken->bytes);
 }
 
 void gputile_release_owner(uint64_t owner) {

@@ -15,7 +15,7 @@ uint64_t gputile_context_key(CUcontext context);
 uint64_t gputile_context_owner(CUcontext context);
 
 /* Count a new context, and what making it took. */
-void gputile_context_add(CUcontext context, int card, uint64_t bytes);
+void gputile_context_add(CUcontext context, int gpu, uint64_t bytes);
 
 /* Give back what an allocation took that is no longer in the table. */
 void gputile_release_allocation(const struct gputile_allocation *taken);

@@ -36,24 +36,24 @@ static int number(const char *text, uint64_t most, uint64_t *value) {
     return *value <= most;
 }
 
-static const char *take_card(char *word[MOST_WORDS], struct gputile_limits *limits) {
-    struct gputile_card *card = &limits->card[limits->count];
+static const char *take_gpu(char *word[MOST_WORDS], struct gputile_limits *limits) {
+    struct gputile_gpu *gpu = &limits->gpu[limits->count];
     uint64_t mib, percent;
-    if (limits->count == GPUTILE_MOST_CARDS) return "it names more cards than there can be";
-    if (strlen(word[1]) >= sizeof card->uuid) return "a card's UUID is too long";
-    if (!number(word[2], MOST_MIB, &mib)) return "a card's memory is not a number of MiB";
-    if (!number(word[3], 100, &percent)) return "a card's percent is not a number from 0 to 100";
+    if (limits->count == GPUTILE_MOST_GPUS) return "it names more GPUs than there can be";
+    if (strlen(word[1]) >= sizeof gpu->uuid) return "a GPU's UUID is too long";
+    if (!number(word[2], MOST_MIB, &mib)) return "a GPU's memory is not a number of MiB";
+    if (!number(word[3], 100, &percent)) return "a GPU's percent is not a number from 0 to 100";
     for (unsigned i = 0; i < limits->count; i++)
-        if (!strcmp(limits->card[i].uuid, word[1])) return "it names a card twice";
-    strcpy(card->uuid, word[1]);
-    card->bytes = mib << 20, card->percent = (unsigned)percent;
+        if (!strcmp(limits->gpu[i].uuid, word[1])) return "it names a GPU twice";
+    strcpy(gpu->uuid, word[1]);
+    gpu->bytes = mib << 20, gpu->percent = (unsigned)percent;
     limits->count++;
     return NULL;
 }
 
 static const char *take(int count, char *word[MOST_WORDS], struct gputile_limits *limits) {
     uint64_t mib;
-    if (count == 4 && !strcmp(word[0], "card")) return take_card(word, limits);
+    if (count == 4 && !strcmp(word[0], "card")) return take_gpu(word, limits);
     if (count == 2 && !strcmp(word[0], "overhead")) {
         if (!number(word[1], MOST_MIB, &mib)) return "the overhead is not a number of MiB";
         limits->overhead_bytes = mib << 20;
@@ -85,7 +85,7 @@ const char *gputile_limits_parse(const char *text, size_t length, struct gputile
             if (strcmp(word[1], GPUTILE_LIMITS_VERSION)) return "its version is not " GPUTILE_LIMITS_VERSION;
         } else if (count == 1 && !strcmp(word[0], "end")) {
             if (at != length) return "it goes on after its end";
-            return limits->count ? NULL : "it names no card";
+            return limits->count ? NULL : "it names no GPU";
         } else {
             const char *wrong = take(count, word, limits);
             if (wrong) return wrong;

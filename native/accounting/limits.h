@@ -1,9 +1,9 @@
 /* What is enforced on this container: the agent's file, which the container can read and not write.
  *
  *   gputile 1                         the file's version
- *   overhead <MiB>                    optional: the most that contexts and modules are charged, a process and card
- *   turn <socket>                     optional: where the card's time is handed out
- *   card <UUID> <MiB> <percent>       one line a card, in any order
+ *   overhead <MiB>                    optional: the most that contexts and modules are charged, a process and GPU
+ *   turn <socket>                     optional: where the GPU's time is handed out
+ *   card <UUID> <MiB> <percent>       one line a GPU, in any order
  *   end                               the file is whole
  *
  * Words are separated by one blank. Anything else is a damaged file, and then there is no GPU.
@@ -18,7 +18,7 @@
 
 enum { GPUTILE_DEFAULT_OVERHEAD_MIB = 1024 };
 
-struct gputile_card {
+struct gputile_gpu {
     char uuid[GPUTILE_UUID_SIZE];
     uint64_t bytes;
     unsigned percent;
@@ -26,7 +26,7 @@ struct gputile_card {
 
 struct gputile_limits {
     unsigned count;
-    struct gputile_card card[GPUTILE_MOST_CARDS];
+    struct gputile_gpu gpu[GPUTILE_MOST_GPUS];
     uint64_t overhead_bytes;
     char timeslice_socket[GPUTILE_SOCKET_PATH_SIZE]; /* "" for none */
 };

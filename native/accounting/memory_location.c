@@ -19,7 +19,7 @@ int gputile_device_count(void) {
     int count = __atomic_load_n(&known, __ATOMIC_RELAXED);
     if (count) return count;
     if (!gputile_driver()->cuDeviceGetCount || gputile_driver()->cuDeviceGetCount(&count) != CUDA_SUCCESS) return 0;
-    if (count > GPUTILE_MOST_CARDS) count = GPUTILE_MOST_CARDS;
+    if (count > GPUTILE_MOST_GPUS) count = GPUTILE_MOST_GPUS;
     __atomic_store_n(&known, count, __ATOMIC_RELAXED);
     return count;
 }

@@ -14,7 +14,7 @@ struct nvml_memory {
 /* A function of libnvidia-ml.so.1 itself, never this library's own; NULL while it is not loaded. */
 void *gputile_nvml_symbol(const char *symbol);
 
-/* A card's free memory by its UUID; false if NVML is not there. */
+/* A GPU's free memory by its UUID; false if NVML is not there. */
 bool gputile_nvml_free(const char *uuid, uint64_t *bytes);
 
 #endif

@@ -4,7 +4,7 @@
 #include <stdbool.h>
 
 #include "accounting/allocation_table.h"
-#include "accounting/cards.h"
+#include "accounting/gpus.h"
 #include "accounting/limits.h"
 #include "accounting/nvml_client.h"
 #include "accounting/pools.h"
@@ -12,9 +12,9 @@
 #include "base/driver.h"
 #include "base/fork_handlers.h"
 
-static uint64_t charged[GPUTILE_MOST_CARDS]; /* to this process, so far */
+static uint64_t charged[GPUTILE_MOST_GPUS]; /* to this process, so far */
 
-static bool free_now(CUdevice device, int card, uint64_t *bytes) {
+static bool free_now(CUdevice device, int gpu, uint64_t *bytes) {
     CUdevice current;
     size_t available, total;
     if (gputile_driver()->cuCtxGetDevice(&current) == CUDA_SUCCESS && current == device &&
@@ -22,44 +22,44 @@ static bool free_now(CUdevice device, int card, uint64_t *bytes) {
         *bytes = available;
         return true;
     }
-    return gputile_nvml_free(gputile_limits()->card[card].uuid, bytes);
+    return gputile_nvml_free(gputile_limits()->gpu[gpu].uuid, bytes);
 }
 
 void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device) {
     overhead->device = device;
-    overhead->card = gputile_card_of_device(device);
-    if (overhead->card < 0) return;
-    overhead->used_before = gputile_shared_usage_used((unsigned)overhead->card);
-    if (!gputile_limits()->overhead_bytes || !free_now(device, overhead->card, &overhead->free_before))
-        overhead->card = -1;
+    overhead->gpu = gputile_gpu_of_device(device);
+    if (overhead->gpu < 0) return;
+    overhead->used_before = gputile_shared_usage_used((unsigned)overhead->gpu);
+    if (!gputile_limits()->overhead_bytes || !free_now(device, overhead->gpu, &overhead->free_before))
+        overhead->gpu = -1;
 }
 
 CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes) {
     uint64_t now, already, most = gputile_limits()->overhead_bytes;
     *bytes = 0;
-    if (overhead->card < 0 || !free_now(overhead->device, overhead->card, &now) || now >= overhead->free_before)
+    if (overhead->gpu < 0 || !free_now(overhead->device, overhead->gpu, &now) || now >= overhead->free_before)
         return CUDA_SUCCESS;
-    uint64_t taken = overhead->free_before - now, used = gputile_shared_usage_used((unsigned)overhead->card);
+    uint64_t taken = overhead->free_before - now, used = gputile_shared_usage_used((unsigned)overhead->gpu);
     uint64_t reserved = used > overhead->used_before ? used - overhead->used_before : 0;
     taken = taken > reserved ? taken - reserved : 0;
     do {
-        already = __atomic_load_n(&charged[overhead->card], __ATOMIC_RELAXED);
+        already = __atomic_load_n(&charged[overhead->gpu], __ATOMIC_RELAXED);
         *bytes = already >= most ? 0 : taken < most - already ? taken : most - already;
-    } while (!__atomic_compare_exchange_n(&charged[overhead->card], &already, already + *bytes, false, __ATOMIC_RELAXED,
+    } while (!__atomic_compare_exchange_n(&charged[overhead->gpu], &already, already + *bytes, false, __ATOMIC_RELAXED,
                                           __ATOMIC_RELAXED));
-    CUresult result = gputile_reserve_or_trim(overhead->card, *bytes);
-    if (result != CUDA_SUCCESS) __atomic_fetch_sub(&charged[overhead->card], *bytes, __ATOMIC_RELAXED);
+    CUresult result = gputile_reserve_or_trim(overhead->gpu, *bytes);
+    if (result != CUDA_SUCCESS) __atomic_fetch_sub(&charged[overhead->gpu], *bytes, __ATOMIC_RELAXED);
     return result;
 }
 
-void gputile_overhead_give_back(int card, uint64_t bytes) {
-    __atomic_fetch_sub(&charged[card], bytes, __ATOMIC_RELAXED);
-    gputile_give_back(card, bytes);
+void gputile_overhead_give_back(int gpu, uint64_t bytes) {
+    __atomic_fetch_sub(&charged[gpu], bytes, __ATOMIC_RELAXED);
+    gputile_give_back(gpu, bytes);
 }
 
 /* A forked child has been charged nothing. */
 static void in_child(void) {
-    for (int card = 0; card < GPUTILE_MOST_CARDS; card++) charged[card] = 0;
+    for (int gpu = 0; gpu < GPUTILE_MOST_GPUS; gpu++) charged[gpu] = 0;
 }
 
 static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_OVERHEAD, .in_child = in_child};

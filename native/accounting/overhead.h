@@ -1,6 +1,6 @@
-/* What the driver takes by itself, for a context or a module. It is measured as the difference of the card's free
- * memory around the call, less what the allocation's processes reserved meanwhile. Others use the card too and cannot
- * be told apart, so no more is charged to a process on a card than the limits file's `overhead`. */
+/* What the driver takes by itself, for a context or a module. It is measured as the difference of the GPU's free
+ * memory around the call, less what the allocation's processes reserved meanwhile. Others use the GPU too and cannot
+ * be told apart, so no more is charged to a process on a GPU than the limits file's `overhead`. */
 #ifndef GPUTILE_OVERHEAD_H
 #define GPUTILE_OVERHEAD_H
 
@@ -10,7 +10,7 @@
 
 struct gputile_overhead {
     CUdevice device;
-    int card; /* -1: nothing can be measured */
+    int gpu; /* -1: nothing can be measured */
     uint64_t free_before, used_before;
 };
 
@@ -20,6 +20,6 @@ void gputile_overhead_begin(struct gputile_overhead *overhead, CUdevice device);
 /* Charge what has gone since: CUDA_SUCCESS with the bytes, or CUDA_ERROR_OUT_OF_MEMORY if that is over the limit. */
 CUresult gputile_overhead_end(const struct gputile_overhead *overhead, uint64_t *bytes);
 
-void gputile_overhead_give_back(int card, uint64_t bytes);
+void gputile_overhead_give_back(int gpu, uint64_t bytes);
 
 #endif

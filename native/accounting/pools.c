@@ -1,4 +1,4 @@
-/* Keeps a list of the pools that this process uses, and counts what each of them has taken from its card. */
+/* Keeps a list of the pools that this process uses, and counts what each of them has taken from its GPU. */
 #define _GNU_SOURCE
 #include "accounting/pools.h"
 
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "accounting/allocation_table.h"
-#include "accounting/cards.h"
+#include "accounting/gpus.h"
 #include "accounting/limits.h"
 #include "accounting/memory_location.h"
 #include "accounting/shared_usage.h"
@@ -17,7 +17,7 @@
 struct gputile_pool {
     CUmemoryPool handle; /* NULL: the graphs' pool of `device` */
     CUdevice device;
-    int card; /* -1: of the host's memory */
+    int gpu; /* -1: of the host's memory */
     uint64_t counted, grain; /* grain: a pool grows by a multiple of it */
     uint64_t expected; /* what it holds after the request in progress, if it grows by no more than that */
     bool made; /* by this process, which may destroy it */
@@ -25,7 +25,7 @@ struct gputile_pool {
     struct gputile_pool *next;
 };
 
-/* Stream-ordered pools take 32 MiB at least from the card; a larger step of another driver is learnt when it is seen.
+/* Stream-ordered pools take 32 MiB at least from the GPU; a larger step of another driver is learnt when it is seen.
  */
 enum { STREAM_GRAIN = 32 << 20, GRAPH_GRAIN = 2 << 20, MOST_GRAIN = 1 << 30 };
 
@@ -70,7 +70,7 @@ static uint64_t settle(struct gputile_pool *pool) {
     uint64_t reserved;
     if (attribute(pool, true, &reserved) != CUDA_SUCCESS) return pool->counted;
     if (reserved < pool->counted) {
-        gputile_give_back(pool->card, pool->counted - reserved);
+        gputile_give_back(pool->gpu, pool->counted - reserved);
         pool->counted = reserved;
     }
     return reserved;
@@ -79,7 +79,7 @@ static uint64_t settle(struct gputile_pool *pool) {
 static void forget(struct gputile_pool **at) {
     struct gputile_pool *pool = *at;
     __atomic_store_n(at, pool->next, __ATOMIC_RELEASE);
-    if (pool->card >= 0) gputile_give_back(pool->card, pool->counted);
+    if (pool->gpu >= 0) gputile_give_back(pool->gpu, pool->counted);
     if (pool->destroy_deferred) __atomic_fetch_sub(&deferred, 1, __ATOMIC_RELAXED);
     free(pool);
 }
@@ -93,14 +93,14 @@ static bool is_over(const struct gputile_pool *pool, uint64_t reserved) {
     return pool->destroy_deferred && !reserved && destroy_now(pool->handle) == CUDA_SUCCESS;
 }
 
-enum { EVERY_CARD = -1 };
+enum { EVERY_GPU = -1 };
 
-/* Settle the pools of a card; `shrinking`: they give up first what they can. */
-static void sweep(int card, bool shrinking) {
+/* Settle the pools of a GPU; `shrinking`: they give up first what they can. */
+static void sweep(int gpu, bool shrinking) {
     if (depth > 1) return; /* whoever is further out sees to it */
     for (struct gputile_pool **at = &pools; *at;) {
         struct gputile_pool *pool = *at;
-        bool asked = pool->card >= 0 && (card == EVERY_CARD || pool->card == card);
+        bool asked = pool->gpu >= 0 && (gpu == EVERY_GPU || pool->gpu == gpu);
         if (asked && (shrinking || pool->destroy_deferred)) shrink(pool);
         if (asked && is_over(pool, settle(pool))) forget(at);
         else at = &pool->next;
@@ -115,15 +115,15 @@ static bool grow(struct gputile_pool *pool, uint64_t bytes) {
     if (bytes <= pool->counted) return true;
     uint64_t missing = (bytes - pool->counted - 1) / pool->grain * pool->grain;
     if (__builtin_add_overflow(missing, pool->grain, &missing)) return false;
-    if (gputile_reserve(pool->card, missing) != CUDA_SUCCESS) return false;
+    if (gputile_reserve(pool->gpu, missing) != CUDA_SUCCESS) return false;
     pool->counted += missing;
     return true;
 }
 
 static bool make_room(const struct gputile_need *need) {
     struct gputile_pool *pool = need->pool;
-    if (pool->card < 0 || grow(pool, need->bytes)) return true;
-    sweep(pool->card, true);
+    if (pool->gpu < 0 || grow(pool, need->bytes)) return true;
+    sweep(pool->gpu, true);
     return grow(pool, need->bytes);
 }
 
@@ -132,7 +132,7 @@ CUresult gputile_pools_enter(const struct gputile_need *need, int count) {
     gputile_pools_lock();
     while (made < count && make_room(&need[made])) made++;
     if (made == count) return CUDA_SUCCESS;
-    sweep(EVERY_CARD, false); /* those before it grow not either */
+    sweep(EVERY_GPU, false); /* those before it grow not either */
     gputile_pools_unlock();
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -145,12 +145,12 @@ static void learn_grain(struct gputile_pool *pool, uint64_t reserved) {
 }
 
 static bool count_growth(struct gputile_pool *pool) {
-    uint64_t reserved = pool->card < 0 ? 0 : settle(pool);
-    if (pool->card < 0 || reserved <= pool->counted) return true;
+    uint64_t reserved = pool->gpu < 0 ? 0 : settle(pool);
+    if (pool->gpu < 0 || reserved <= pool->counted) return true;
     learn_grain(pool, reserved); /* it grew by more than its grain */
-    bool within = gputile_reserve(pool->card, reserved - pool->counted) == CUDA_SUCCESS;
+    bool within = gputile_reserve(pool->gpu, reserved - pool->counted) == CUDA_SUCCESS;
     if (!within) shrink(pool), reserved = settle(pool), within = reserved <= pool->counted;
-    if (!within) gputile_shared_usage_force((unsigned)pool->card, reserved - pool->counted);
+    if (!within) gputile_shared_usage_force((unsigned)pool->gpu, reserved - pool->counted);
     if (reserved > pool->counted) pool->counted = reserved;
     return within;
 }
@@ -162,27 +162,27 @@ bool gputile_pools_leave(const struct gputile_need *need, int count) {
     return within;
 }
 
-CUresult gputile_reserve_or_trim(int card, uint64_t bytes) {
-    CUresult result = gputile_reserve(card, bytes);
-    if (result == CUDA_SUCCESS || bytes > gputile_limits()->card[card].bytes ||
+CUresult gputile_reserve_or_trim(int gpu, uint64_t bytes) {
+    CUresult result = gputile_reserve(gpu, bytes);
+    if (result == CUDA_SUCCESS || bytes > gputile_limits()->gpu[gpu].bytes ||
         !__atomic_load_n(&pools, __ATOMIC_ACQUIRE))
         return result;
     gputile_pools_lock();
-    sweep(card, true);
+    sweep(gpu, true);
     gputile_pools_unlock();
-    return gputile_reserve(card, bytes);
+    return gputile_reserve(gpu, bytes);
 }
 
 void gputile_pools_settle(void) {
     if (!__atomic_load_n(&pools, __ATOMIC_ACQUIRE)) return;
     gputile_pools_lock();
-    sweep(EVERY_CARD, false);
+    sweep(EVERY_GPU, false);
     gputile_pools_unlock();
 }
 
 void gputile_pools_trim(void) {
     gputile_pools_lock();
-    sweep(EVERY_CARD, true);
+    sweep(EVERY_GPU, true);
     gputile_pools_unlock();
 }
 
@@ -196,11 +196,11 @@ static struct gputile_pool *known(CUmemoryPool handle, CUdevice device) {
     return pool;
 }
 
-static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int card, bool made) {
+static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int gpu, bool made) {
     struct gputile_pool *pool = calloc(1, sizeof *pool);
     if (!pool) return NULL;
     *pool = (struct gputile_pool){
-        .handle = handle, .device = device, .card = card, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN, .made = made};
+        .handle = handle, .device = device, .gpu = gpu, .grain = handle ? STREAM_GRAIN : GRAPH_GRAIN, .made = made};
     struct gputile_pool **end = &pools; /* behind those that others, further out, stand at */
     while (*end) end = &(*end)->next;
     __atomic_store_n(end, pool, __ATOMIC_RELEASE);
@@ -208,25 +208,23 @@ static struct gputile_pool *add(CUmemoryPool handle, CUdevice device, int card, 
 }
 
 struct gputile_pool *gputile_graph_pool(CUdevice device) {
-    int card = gputile_card_of_device(device);
-    if (card < 0) return NULL;
+    int gpu = gputile_gpu_of_device(device);
+    if (gpu < 0) return NULL;
     gputile_pools_lock();
     struct gputile_pool *pool = known(NULL, device);
-    if (!pool) pool = add(NULL, device, card, false);
+    if (!pool) pool = add(NULL, device, gpu, false);
     gputile_pools_unlock();
     return pool;
 }
 
-bool gputile_pools_place(const CUmemLocation *location, CUdevice *device, int *card) {
+bool gputile_pools_place(const CUmemLocation *location, CUdevice *device, int *gpu) {
     *device = gputile_device_at(location);
     if (*device < 0) *device = location->id; /* managed memory that prefers no place */
-    *card = gputile_on_host(location) ? -1 : gputile_card_of_device(*device);
-    return gputile_on_host(location) || *card >= 0;
+    *gpu = gputile_on_host(location) ? -1 : gputile_gpu_of_device(*device);
+    return gputile_on_host(location) || *gpu >= 0;
 }
 
-bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int card) {
-    return add(handle, device, card, true) != NULL;
-}
+bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int gpu) { return add(handle, device, gpu, true) != NULL; }
 
 /* As the driver does: the pool is the device's current one no more, and keeps no memory for later. */
 static void defer_destroy(struct gputile_pool *pool) {
@@ -248,7 +246,7 @@ CUresult gputile_pools_destroy(CUmemoryPool handle) {
     while (*at && (*at)->handle != handle) at = &(*at)->next;
     struct gputile_pool *pool = *at;
     if (pool && pool->destroy_deferred) return CUDA_ERROR_INVALID_VALUE;
-    if (pool && pool->made && pool->card >= 0) {
+    if (pool && pool->made && pool->gpu >= 0) {
         shrink(pool);
         if (settle(pool) || depth > 1) return defer_destroy(pool), CUDA_SUCCESS;
     }
@@ -260,21 +258,21 @@ CUresult gputile_pools_destroy(CUmemoryPool handle) {
 static CUresult unknown_place(void) {
     static bool said;
     if (!__atomic_exchange_n(&said, true, __ATOMIC_RELAXED))
-        gputile_log("memory of a pool is refused, since the driver does not tell on which card the pool is.");
+        gputile_log("memory of a pool is refused, since the driver does not tell on which GPU the pool is.");
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 /* The pool that an allocation comes from: the one of the handle, else the current one of the device. */
 static CUresult find(CUmemoryPool handle, CUdevice device, struct gputile_pool **pool) {
     CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
-    int card;
+    int gpu;
     CUresult result = handle ? CUDA_SUCCESS : gputile_driver()->cuDeviceGetMemPool(&handle, device);
     if (result != CUDA_SUCCESS) return result;
     *pool = known(handle, device);
     if (*pool) return (*pool)->destroy_deferred ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     if (device < 0 && !gputile_location_of_pool(handle, &location)) return unknown_place();
-    if (!gputile_pools_place(&location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
-    *pool = add(handle, device, card, false);
+    if (!gputile_pools_place(&location, &device, &gpu)) return CUDA_ERROR_NO_DEVICE;
+    *pool = add(handle, device, gpu, false);
     return *pool ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

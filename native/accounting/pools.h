@@ -1,6 +1,6 @@
-/* Memory that the driver keeps in pools: what counts is what a pool has taken from the card, not what is in use of it.
+/* Memory that the driver keeps in pools: what counts is what a pool has taken from the GPU, not what is in use of it.
  *
- * A pool is a stream-ordered one (cuMemPool, cudaMallocAsync) or the one that a card's graphs allocate from.
+ * A pool is a stream-ordered one (cuMemPool, cudaMallocAsync) or the one that a GPU's graphs allocate from.
  */
 #ifndef GPUTILE_POOLS_H
 #define GPUTILE_POOLS_H
@@ -31,11 +31,11 @@ bool gputile_pools_leave(const struct gputile_need *need, int count);
  * `need->pool`. */
 CUresult gputile_pools_begin(CUmemoryPool handle, CUstream stream, struct gputile_need *need);
 
-/* Reserve as gputile_reserve does; where there is no room, the card's pools give up what they hold unused first. Not
+/* Reserve as gputile_reserve does; where there is no room, the GPU's pools give up what they hold unused first. Not
  * between entering pools and leaving them. */
-CUresult gputile_reserve_or_trim(int card, uint64_t bytes);
+CUresult gputile_reserve_or_trim(int gpu, uint64_t bytes);
 
-/* Give back what pools have returned to their cards since; cheap where no pool was ever used. */
+/* Give back what pools have returned to their GPUs since; cheap where no pool was ever used. */
 void gputile_pools_settle(void);
 
 /* Have all pools give up what they hold unused. */
@@ -49,12 +49,12 @@ void gputile_pools_lock(void);
 void gputile_pools_unlock(void);
 
 /* Add a pool that this process has just made. */
-bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int card);
+bool gputile_pools_add(CUmemoryPool handle, CUdevice device, int gpu);
 
 /* Destroy a pool, at once or when it is used no more. */
 CUresult gputile_pools_destroy(CUmemoryPool handle);
 
-/* The device and the card (-1: the host's memory) of a pool there; false if that is no card of this container. */
-bool gputile_pools_place(const CUmemLocation *location, CUdevice *device, int *card);
+/* The device and the GPU (-1: the host's memory) of a pool there; false if that is no GPU of this container. */
+bool gputile_pools_place(const CUmemLocation *location, CUdevice *device, int *gpu);
 
 #endif

@@ -130,15 +130,15 @@ static bool is_dead(int index) {
 static void reap(void) {
     for (unsigned i = 0; i < usage->top && i < GPUTILE_USAGE_SLOTS; i++) {
         if (!is_dead((int)i)) continue;
-        for (unsigned card = 0; card < GPUTILE_MOST_CARDS; card++) usage->used[card][i] = 0;
+        for (unsigned gpu = 0; gpu < GPUTILE_MOST_GPUS; gpu++) usage->used[gpu][i] = 0;
         usage->slot[i].pid = 0;
     }
 }
 
-static uint64_t sum(unsigned card) {
+static uint64_t sum(unsigned gpu) {
     uint64_t total = 0;
     for (unsigned i = 0; i < usage->top && i < GPUTILE_USAGE_SLOTS; i++)
-        if (__builtin_add_overflow(total, usage->used[card][i], &total)) return UINT64_MAX;
+        if (__builtin_add_overflow(total, usage->used[gpu][i], &total)) return UINT64_MAX;
     return total;
 }
 
@@ -148,7 +148,7 @@ static const char *take_slot(void) {
         for (int i = 0; i < GPUTILE_USAGE_SLOTS; i++) {
             if (usage->slot[i].pid || !file_lock(&slot_file, F_OFD_SETLK, GPUTILE_USAGE_LOCK_SLOTS + i, F_WRLCK))
                 continue;
-            for (unsigned card = 0; card < GPUTILE_MOST_CARDS; card++) usage->used[card][i] = 0;
+            for (unsigned gpu = 0; gpu < GPUTILE_MOST_GPUS; gpu++) usage->used[gpu][i] = 0;
             usage->slot[i].started = start_of(getpid(), &ended);
             usage->slot[i].pid = getpid();
             if (usage->top <= (unsigned)i) usage->top = (unsigned)i + 1;
@@ -202,39 +202,39 @@ const char *gputile_shared_usage_open(const char *path) {
     return wrong;
 }
 
-bool gputile_shared_usage_reserve(unsigned card, uint64_t bytes, uint64_t limit) {
+bool gputile_shared_usage_reserve(unsigned gpu, uint64_t bytes, uint64_t limit) {
     if (!bytes) return true; /* whatever is held: a pool may have grown over the limit by its own grain */
     if (!enter()) return false;
-    uint64_t held = sum(card);
-    if (held > limit || bytes > limit - held) reap(), held = sum(card);
+    uint64_t held = sum(gpu);
+    if (held > limit || bytes > limit - held) reap(), held = sum(gpu);
     bool fits = held <= limit && bytes <= limit - held;
-    if (fits) __atomic_fetch_add(&usage->used[card][own_slot], bytes, __ATOMIC_RELAXED);
+    if (fits) __atomic_fetch_add(&usage->used[gpu][own_slot], bytes, __ATOMIC_RELAXED);
     leave();
     return fits;
 }
 
-void gputile_shared_usage_force(unsigned card, uint64_t bytes) {
+void gputile_shared_usage_force(unsigned gpu, uint64_t bytes) {
     if (!enter()) return;
-    __atomic_fetch_add(&usage->used[card][own_slot], bytes, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&usage->used[gpu][own_slot], bytes, __ATOMIC_RELAXED);
     leave();
 }
 
-void gputile_shared_usage_return(unsigned card, uint64_t bytes) {
+void gputile_shared_usage_return(unsigned gpu, uint64_t bytes) {
     if (!enter()) return;
-    uint64_t held = usage->used[card][own_slot];
-    __atomic_store_n(&usage->used[card][own_slot], held > bytes ? held - bytes : 0, __ATOMIC_RELAXED);
+    uint64_t held = usage->used[gpu][own_slot];
+    __atomic_store_n(&usage->used[gpu][own_slot], held > bytes ? held - bytes : 0, __ATOMIC_RELAXED);
     leave();
 }
 
-uint64_t gputile_shared_usage_used(unsigned card) {
+uint64_t gputile_shared_usage_used(unsigned gpu) {
     if (!enter()) return UINT64_MAX;
     reap();
-    uint64_t held = sum(card);
+    uint64_t held = sum(gpu);
     leave();
     return held;
 }
 
-uint64_t *gputile_shared_usage_word(unsigned card) { return usage ? &usage->word[card] : NULL; }
+uint64_t *gputile_shared_usage_word(unsigned gpu) { return usage ? &usage->word[gpu] : NULL; }
 
 static void in_child(void) {
     unmap();

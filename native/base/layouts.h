@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 enum {
-    GPUTILE_MOST_CARDS = 16,
+    GPUTILE_MOST_GPUS = 16,
     GPUTILE_UUID_SIZE = 64,
     GPUTILE_LIMITS_MOST_BYTES = 8192,
     GPUTILE_SOCKET_PATH_SIZE = 108,
@@ -20,7 +20,7 @@ enum {
     GPUTILE_ARBITER_VERSION = 1,
     GPUTILE_SHARE_WHOLE = 1000000,
     ARBITER_HELLO = 1,
-    ARBITER_CARD = 2,
+    ARBITER_GPU = 2,
     ARBITER_WANT = 3,
     ARBITER_BUSY = 4,
     ARBITER_DONE = 5,
@@ -36,7 +36,7 @@ enum {
 struct arbiter_message {
     uint8_t kind;
     uint8_t version;
-    uint16_t card;
+    uint16_t gpu;
     uint32_t turn;
     uint64_t a;
     uint64_t b;
@@ -45,7 +45,7 @@ struct arbiter_message {
 _Static_assert(sizeof(struct arbiter_message) == 32, "arbiter_message");
 _Static_assert(offsetof(struct arbiter_message, kind) == 0, "arbiter_message.kind");
 _Static_assert(offsetof(struct arbiter_message, version) == 1, "arbiter_message.version");
-_Static_assert(offsetof(struct arbiter_message, card) == 2, "arbiter_message.card");
+_Static_assert(offsetof(struct arbiter_message, gpu) == 2, "arbiter_message.gpu");
 _Static_assert(offsetof(struct arbiter_message, turn) == 4, "arbiter_message.turn");
 _Static_assert(offsetof(struct arbiter_message, a) == 8, "arbiter_message.a");
 _Static_assert(offsetof(struct arbiter_message, b) == 16, "arbiter_message.b");
@@ -68,7 +68,7 @@ struct gputile_usage {
     uint32_t unused;
     struct gputile_usage_slot slot[512];
     uint64_t used[16][512]; /* bytes */
-    uint64_t word[16]; /* the container's account of each card's time */
+    uint64_t word[16]; /* the container's account of each GPU's time */
 };
 _Static_assert(sizeof(struct gputile_usage) == 73872, "gputile_usage");
 _Static_assert(offsetof(struct gputile_usage, magic) == 0, "gputile_usage.magic");

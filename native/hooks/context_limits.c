@@ -6,7 +6,7 @@
 #include "accounting/pools.h"
 #include "base/driver.h"
 #include "base/fork_handlers.h"
-#include "hooks/current_card.h"
+#include "hooks/current_gpu.h"
 #include "hooks/hook_table.h"
 
 /* Recursive, since the driver is called with it held: a profiler's callback may come back here in the same thread. */
@@ -28,31 +28,31 @@ static uint64_t set_aside(int limit, size_t value, CUdevice device) {
 CUresult cuCtxSetLimit(int limit, size_t value);
 
 /* Only the difference is reserved or given back: a new size takes the place of the old one. */
-static CUresult resize(int limit, size_t value, int card, uint64_t bytes, uint64_t context) {
+static CUresult resize(int limit, size_t value, int gpu, uint64_t bytes, uint64_t context) {
     struct gputile_allocation held = {.bytes = 0};
     const uint64_t key = context + (uint64_t)limit;
     bool had = gputile_allocation_find(GPUTILE_HEAP, key, &held);
     uint64_t more = bytes > held.bytes ? bytes - held.bytes : 0;
-    CUresult result = more ? gputile_reserve_or_trim(card, more) : CUDA_SUCCESS;
+    CUresult result = more ? gputile_reserve_or_trim(gpu, more) : CUDA_SUCCESS;
     if (result != CUDA_SUCCESS) return result;
     result = CALL_REAL(cuCtxSetLimit, cuCtxSetLimit, limit, value);
-    if (result != CUDA_SUCCESS) return gputile_give_back(card, more), result;
+    if (result != CUDA_SUCCESS) return gputile_give_back(gpu, more), result;
     if (had && !gputile_allocation_take(GPUTILE_HEAP, key, &held))
-        return gputile_give_back(card, more), result; /* the context is gone */
-    if (held.bytes > bytes) gputile_give_back(card, held.bytes - bytes);
-    if (bytes) gputile_allocation_add((struct gputile_allocation){GPUTILE_HEAP, key, card, bytes, context, 1});
+        return gputile_give_back(gpu, more), result; /* the context is gone */
+    if (held.bytes > bytes) gputile_give_back(gpu, held.bytes - bytes);
+    if (bytes) gputile_allocation_add((struct gputile_allocation){GPUTILE_HEAP, key, gpu, bytes, context, 1});
     return result;
 }
 
 GPUTILE_EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     uint64_t context;
     CUdevice device;
-    int card;
-    CUresult result = gputile_current_card_and_owner(&card, &context);
+    int gpu;
+    CUresult result = gputile_current_gpu_and_owner(&gpu, &context);
     if (result == CUDA_SUCCESS) result = gputile_driver()->cuCtxGetDevice(&device);
     if (result != CUDA_SUCCESS) return result;
     pthread_mutex_lock(&limit_mutex);
-    result = resize(limit, value, card, set_aside(limit, value, device), context);
+    result = resize(limit, value, gpu, set_aside(limit, value, device), context);
     pthread_mutex_unlock(&limit_mutex);
     return result;
 }

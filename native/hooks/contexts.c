@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "accounting/allocation_table.h"
-#include "accounting/cards.h"
 #include "accounting/context_owners.h"
+#include "accounting/gpus.h"
 #include "accounting/overhead.h"
 #include "base/driver.h"
 #include "base/fork_handlers.h"
@@ -20,7 +20,7 @@ CUresult cuCtxDetach(CUcontext context);
 
 static CUresult begin_create(CUdevice device, struct gputile_overhead *overhead) {
     if (!gputile_init_checked()) return CUDA_ERROR_NO_DEVICE;
-    if (gputile_card_of_device(device) < 0) return CUDA_ERROR_NO_DEVICE;
+    if (gputile_gpu_of_device(device) < 0) return CUDA_ERROR_NO_DEVICE;
     gputile_overhead_begin(overhead, device);
     return CUDA_SUCCESS;
 }
@@ -31,7 +31,7 @@ static CUresult end_create(const struct gputile_overhead *overhead, CUresult res
     if (result != CUDA_SUCCESS) return result;
     result = gputile_overhead_end(overhead, &bytes);
     if (result != CUDA_SUCCESS) CALL_REAL(cuCtxDestroy, cuCtxDestroy_v2, *context);
-    else gputile_context_add(*context, overhead->card, bytes);
+    else gputile_context_add(*context, overhead->gpu, bytes);
     return result;
 }
 
@@ -108,7 +108,7 @@ static CUresult make_primary(CUcontext *context, CUdevice device) {
     if (result != CUDA_SUCCESS) {
         CALL_REAL(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, device);
         if (device < MOST_DEVICES) retained[device]--;
-    } else gputile_context_add(*context, overhead.card, bytes);
+    } else gputile_context_add(*context, overhead.gpu, bytes);
     return result;
 }
 

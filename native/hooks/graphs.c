@@ -1,4 +1,4 @@
-/* Graphs: their allocation nodes take memory when the graph is launched, from a pool of the card. What a launch may
+/* Graphs: their allocation nodes take memory when the graph is launched, from a pool of the GPU. What a launch may
  * take is the sum over the nodes; it is found once, when the graph is instantiated. */
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 #include "accounting/pools.h"
 #include "base/driver.h"
 #include "base/layouts.h"
-#include "hooks/current_card.h"
+#include "hooks/current_gpu.h"
 #include "hooks/hook_table.h"
 #include "hooks/init.h"
 #include "timeslice/timeslice.h"
@@ -16,7 +16,7 @@ enum { MOST_DEPTH = 16 };
 
 /* Bytes by device. */
 struct sums {
-    uint64_t of[GPUTILE_MOST_CARDS];
+    uint64_t of[GPUTILE_MOST_GPUS];
 };
 
 static bool add_to(struct sums *sums, const CUDA_MEM_ALLOC_NODE_PARAMS *node) {
@@ -49,7 +49,7 @@ static bool add_asked(CUgraph graph, int depth, struct sums *sums) {
     return told;
 }
 
-/* Where it cannot be told, more than any card has. */
+/* Where it cannot be told, more than any GPU has. */
 static struct sums asked_by(CUgraph graph) {
     struct sums sums = {{0}};
     if (gputile_driver()->cuGraphMemAllocNodeGetParams && !add_asked(graph, 0, &sums)) sums.of[0] = UINT64_MAX;
@@ -62,7 +62,7 @@ static uint64_t key_of(CUgraphExec exec, CUdevice device) { return (uintptr_t)ex
 static CUresult remember(CUresult result, const CUgraphExec *exec, CUgraph graph) {
     if (result != CUDA_SUCCESS) return result;
     const struct sums sums = asked_by(graph);
-    for (CUdevice device = 0; device < GPUTILE_MOST_CARDS; device++)
+    for (CUdevice device = 0; device < GPUTILE_MOST_GPUS; device++)
         if (sums.of[device])
             gputile_allocation_add(
                 (struct gputile_allocation){GPUTILE_EXEC, key_of(*exec, device), -1, sums.of[device], 0, 1});
@@ -72,12 +72,12 @@ static CUresult remember(CUresult result, const CUgraphExec *exec, CUgraph graph
 /* What a graph takes while it is uploaded or launched, a pool for each device. */
 struct needs {
     int count;
-    struct gputile_need need[GPUTILE_MOST_CARDS];
+    struct gputile_need need[GPUTILE_MOST_GPUS];
 };
 
 static CUresult enter(const struct sums *sums, struct needs *needs) {
     needs->count = 0;
-    for (CUdevice device = 0; device < GPUTILE_MOST_CARDS; device++) {
+    for (CUdevice device = 0; device < GPUTILE_MOST_GPUS; device++) {
         if (!sums->of[device]) continue;
         struct gputile_need need = {gputile_graph_pool(device), sums->of[device]};
         if (!need.pool) return needs->count = 0, CUDA_ERROR_NO_DEVICE;
@@ -145,9 +145,9 @@ GPUTILE_EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) {
     return CALL_REAL(cuGraphExecDestroy, cuGraphExecDestroy, exec);
 }
 
-/* A graph that is about to run: on a card, with what it takes from pools. */
+/* A graph that is about to run: on a GPU, with what it takes from pools. */
 struct run {
-    int card;
+    int gpu;
     struct needs needs;
 };
 
@@ -156,20 +156,20 @@ static CUresult begin_run(CUgraphExec exec, CUstream stream, struct run *run) {
     struct gputile_allocation asked;
     struct sums sums = {{0}};
     run->needs.count = 0;
-    CUresult result = gputile_current_card(&run->card);
+    CUresult result = gputile_current_gpu(&run->gpu);
     if (result != CUDA_SUCCESS) return result;
-    timeslice_before(run->card, stream);
+    timeslice_before(run->gpu, stream);
     for (CUdevice device = 0; device < gputile_device_count(); device++)
         if (gputile_allocation_find(GPUTILE_EXEC, key_of(exec, device), &asked)) sums.of[device] = asked.bytes;
     result = enter(&sums, &run->needs);
-    if (result != CUDA_SUCCESS) timeslice_after(run->card, stream);
+    if (result != CUDA_SUCCESS) timeslice_after(run->gpu, stream);
     return result;
 }
 
 /* A launch that outgrew its limit by the pool's grain has been submitted: the next one finds no room. */
 static CUresult end_run(const struct run *run, CUstream stream, CUresult result) {
     leave(&run->needs);
-    timeslice_after(run->card, stream);
+    timeslice_after(run->gpu, stream);
     return result;
 }
 

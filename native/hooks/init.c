@@ -33,7 +33,7 @@ static bool shut(const char *path, const char *wrong) {
 }
 
 static bool join(void) {
-    static const char *uuids[GPUTILE_MOST_CARDS];
+    static const char *uuids[GPUTILE_MOST_GPUS];
     char limits_path[256] = ALLOCATION "/limits", usage_path[256] = USAGE;
     const char *directory = getenv(DIRECTORY_VARIABLE), *wrong;
     if (directory && access(ALLOCATION, F_OK) != 0) {
@@ -45,7 +45,7 @@ static bool join(void) {
     if ((wrong = gputile_limits_load(limits_path))) return shut(limits_path, wrong);
     if ((wrong = gputile_shared_usage_open(usage_path))) return shut(usage_path, wrong);
     const struct gputile_limits *limits = gputile_limits();
-    for (unsigned i = 0; i < limits->count; i++) uuids[i] = limits->card[i].uuid;
+    for (unsigned i = 0; i < limits->count; i++) uuids[i] = limits->gpu[i].uuid;
     if (timeslice_start(limits->timeslice_socket, limits->count, uuids) != 0)
         return shut(limits->timeslice_socket, "no turn can be waited for");
     return true;

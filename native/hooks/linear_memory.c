@@ -3,26 +3,26 @@
 #include "accounting/allocation_table.h"
 #include "accounting/pools.h"
 #include "base/log.h"
-#include "hooks/current_card.h"
+#include "hooks/current_gpu.h"
 #include "hooks/hook_table.h"
 
 struct request {
-    int card;
+    int gpu;
     uint64_t context, bytes;
 };
 
 static CUresult ask(struct request *request, uint64_t bytes) {
-    CUresult result = gputile_current_card_and_owner(&request->card, &request->context);
+    CUresult result = gputile_current_gpu_and_owner(&request->gpu, &request->context);
     request->bytes = bytes;
-    return result == CUDA_SUCCESS ? gputile_reserve_or_trim(request->card, bytes) : result;
+    return result == CUDA_SUCCESS ? gputile_reserve_or_trim(request->gpu, bytes) : result;
 }
 
 static CUresult settle(const struct request *request, CUresult result, enum gputile_allocation_kind kind,
                        uint64_t key) {
-    if (result != CUDA_SUCCESS) gputile_give_back(request->card, request->bytes);
+    if (result != CUDA_SUCCESS) gputile_give_back(request->gpu, request->bytes);
     else
         gputile_allocation_add(
-            (struct gputile_allocation){kind, key, request->card, request->bytes, request->context, 1});
+            (struct gputile_allocation){kind, key, request->gpu, request->bytes, request->context, 1});
     return result;
 }
 
@@ -30,7 +30,7 @@ static CUresult settle(const struct request *request, CUresult result, enum gput
  * back after they are free. */
 static CUresult end_free(bool held, const struct gputile_allocation *taken, CUresult result) {
     if (held && result != CUDA_SUCCESS) gputile_allocation_add(*taken);
-    else if (held) gputile_give_back(taken->card, taken->bytes);
+    else if (held) gputile_give_back(taken->gpu, taken->bytes);
     return result;
 }
 
@@ -76,7 +76,7 @@ GPUTILE_EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, un
 
 CUresult cuMemFree_v2(CUdeviceptr pointer);
 
-/* The driver chooses the pitch; rows are aligned to 512 bytes on all cards so far. */
+/* The driver chooses the pitch; rows are aligned to 512 bytes on all GPUs so far. */
 GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                            unsigned element) {
     enum { ROW = 512 };
@@ -89,7 +89,7 @@ GPUTILE_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, 
     if (result != CUDA_SUCCESS || *pitch <= row)
         return settle(&request, result, GPUTILE_LINEAR, result == CUDA_SUCCESS ? *pointer : 0);
     uint64_t more = gputile_footprint(*pitch * height) - request.bytes;
-    if (gputile_reserve_or_trim(request.card, more) == CUDA_SUCCESS) {
+    if (gputile_reserve_or_trim(request.gpu, more) == CUDA_SUCCESS) {
         request.bytes += more;
         return settle(&request, result, GPUTILE_LINEAR, *pointer);
     }

@@ -5,7 +5,7 @@
 #include "accounting/allocation_table.h"
 #include "accounting/overhead.h"
 #include "base/driver.h"
-#include "hooks/current_card.h"
+#include "hooks/current_gpu.h"
 #include "hooks/hook_table.h"
 #include "hooks/init.h"
 
@@ -19,10 +19,10 @@ struct load {
 
 static CUresult begin_load(struct load *load) {
     CUdevice device;
-    int card;
-    *load = (struct load){.overhead = {.card = -1}};
+    int gpu;
+    *load = (struct load){.overhead = {.gpu = -1}};
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
-    if (gputile_current_card_and_owner(&card, &load->context) == CUDA_SUCCESS &&
+    if (gputile_current_gpu_and_owner(&gpu, &load->context) == CUDA_SUCCESS &&
         gputile_driver()->cuCtxGetDevice(&device) == CUDA_SUCCESS)
         gputile_overhead_begin(&load->overhead, device);
     return CUDA_SUCCESS;
@@ -33,8 +33,8 @@ static CUresult charge_load(const struct load *load, const void *loaded) {
     uint64_t bytes;
     CUresult result = gputile_overhead_end(&load->overhead, &bytes);
     if (result == CUDA_SUCCESS && bytes)
-        gputile_allocation_add((struct gputile_allocation){GPUTILE_MODULE, (uintptr_t)loaded, load->overhead.card,
-                                                           bytes, load->context, 1});
+        gputile_allocation_add((struct gputile_allocation){GPUTILE_MODULE, (uintptr_t)loaded, load->overhead.gpu, bytes,
+                                                           load->context, 1});
     return result;
 }
 
@@ -103,7 +103,7 @@ GPUTILE_EXPORT CUresult cuLibraryLoadFromFile(void **library, const char *file, 
 }
 
 static void end_unload(CUresult result, bool held, const struct gputile_allocation *taken) {
-    if (held && result == CUDA_SUCCESS) gputile_overhead_give_back(taken->card, taken->bytes);
+    if (held && result == CUDA_SUCCESS) gputile_overhead_give_back(taken->gpu, taken->bytes);
     else if (held) gputile_allocation_add(*taken);
 }
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "accounting/cards.h"
+#include "accounting/gpus.h"
 #include "accounting/nvml_client.h"
 #include "hooks/hook_table.h"
 #include "hooks/init.h"
@@ -14,19 +14,19 @@ struct nvml_memory_v2 {
     unsigned long long total, reserved, free, used;
 };
 
-static int card_of(void *device) {
+static int gpu_of(void *device) {
     int (*uuid_of)(void *, char *, unsigned) = gputile_nvml_symbol("nvmlDeviceGetUUID");
     char uuid[96];
     if (!gputile_init() || !uuid_of || uuid_of(device, uuid, sizeof uuid) != NVML_SUCCESS) return -1;
-    return gputile_card_of_uuid(uuid);
+    return gputile_gpu_of_uuid(uuid);
 }
 
 GPUTILE_EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *memory) {
     int (*ask)(void *, struct nvml_memory *) = gputile_nvml_symbol("nvmlDeviceGetMemoryInfo");
     uint64_t total, available;
-    int result = ask ? ask(device, memory) : NVML_UNINITIALIZED, card;
-    if (result != NVML_SUCCESS || (card = card_of(device)) < 0) return result;
-    gputile_visible_memory(card, memory->total, memory->free, &total, &available);
+    int result = ask ? ask(device, memory) : NVML_UNINITIALIZED, gpu;
+    if (result != NVML_SUCCESS || (gpu = gpu_of(device)) < 0) return result;
+    gputile_visible_memory(gpu, memory->total, memory->free, &total, &available);
     *memory = (struct nvml_memory){total, available, total - available};
     return NVML_SUCCESS;
 }
@@ -34,9 +34,9 @@ GPUTILE_EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct nvml_memory *mem
 GPUTILE_EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct nvml_memory_v2 *memory) {
     int (*ask)(void *, struct nvml_memory_v2 *) = gputile_nvml_symbol("nvmlDeviceGetMemoryInfo_v2");
     uint64_t total, available;
-    int result = ask ? ask(device, memory) : NVML_UNINITIALIZED, card;
-    if (result != NVML_SUCCESS || (card = card_of(device)) < 0) return result;
-    gputile_visible_memory(card, memory->total, memory->free, &total, &available);
+    int result = ask ? ask(device, memory) : NVML_UNINITIALIZED, gpu;
+    if (result != NVML_SUCCESS || (gpu = gpu_of(device)) < 0) return result;
+    gputile_visible_memory(gpu, memory->total, memory->free, &total, &available);
     memory->total = total, memory->reserved = 0, memory->free = available, memory->used = total - available;
     return NVML_SUCCESS;
 }

@@ -10,13 +10,13 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle);
 
 GPUTILE_EXPORT CUresult cuMemPoolCreate(CUmemoryPool *made, const CUmemPoolProps *props) {
     CUdevice device;
-    int card;
+    int gpu;
     if (!props) return CUDA_ERROR_INVALID_VALUE;
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
-    if (!gputile_pools_place(&props->location, &device, &card)) return CUDA_ERROR_NO_DEVICE;
+    if (!gputile_pools_place(&props->location, &device, &gpu)) return CUDA_ERROR_NO_DEVICE;
     gputile_pools_lock();
     CUresult result = CALL_REAL(cuMemPoolCreate, cuMemPoolCreate, made, props);
-    if (result == CUDA_SUCCESS && !gputile_pools_add(*made, device, card)) {
+    if (result == CUDA_SUCCESS && !gputile_pools_add(*made, device, gpu)) {
         CALL_REAL(cuMemPoolDestroy, cuMemPoolDestroy, *made);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -102,7 +102,7 @@ GPUTILE_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_
     return end_allocation(result, &need, pointer, stream);
 }
 
-/* Pools return memory to the card when the host waits for the device. */
+/* Pools return memory to the GPU when the host waits for the device. */
 static CUresult settled(CUresult result) {
     gputile_pools_settle();
     return result;

@@ -1,10 +1,10 @@
-/* Lets work for a card (kernels, copies, fills) wait for its turn, hands it to the driver, and accounts for it.
+/* Lets work for a GPU (kernels, copies, fills) wait for its turn, hands it to the driver, and accounts for it.
  *
  * All of these functions take integers and pointers only, of at most 64 bits, so one form serves all with the same
  * number of parameters: what the caller put into registers and onto the stack is handed on as it came.
  */
 #include "base/driver.h"
-#include "hooks/current_card.h"
+#include "hooks/current_gpu.h"
 #include "hooks/hook_table.h"
 #include "timeslice/timeslice.h"
 
@@ -27,22 +27,22 @@ static bool is_captured(CUstream stream) {
 
 struct submission {
     CUresult result; /* CUDA_SUCCESS: it may be handed to the driver */
-    int card; /* -1: it is no work of a card now */
+    int gpu; /* -1: it is no work of a GPU now */
     CUstream stream;
 };
 
 static struct submission begin(const word *argument, int position, bool per_thread) {
-    struct submission submission = {.card = -1, .stream = stream_of(argument, position, per_thread)};
-    int card = -1;
-    submission.result = gputile_current_card(&card);
+    struct submission submission = {.gpu = -1, .stream = stream_of(argument, position, per_thread)};
+    int gpu = -1;
+    submission.result = gputile_current_gpu(&gpu);
     if (submission.result != CUDA_SUCCESS || is_captured(submission.stream)) return submission;
-    submission.card = card;
-    timeslice_before(card, submission.stream);
+    submission.gpu = gpu;
+    timeslice_before(gpu, submission.stream);
     return submission;
 }
 
 static CUresult end(const struct submission *submission) {
-    if (submission->card >= 0) timeslice_after(submission->card, submission->stream);
+    if (submission->gpu >= 0) timeslice_after(submission->gpu, submission->stream);
     return submission->result;
 }
 

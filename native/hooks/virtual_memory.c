@@ -2,7 +2,7 @@
  * to it. An imported handle is not counted, since its creator is charged; exporting adds no reference, since nobody
  * tells when imports end. */
 #include "accounting/allocation_table.h"
-#include "accounting/cards.h"
+#include "accounting/gpus.h"
 #include "accounting/memory_location.h"
 #include "accounting/pools.h"
 #include "base/log.h"
@@ -11,7 +11,7 @@
 
 static void unreference(CUmemGenericAllocationHandle handle) {
     struct gputile_allocation taken;
-    if (gputile_allocation_take(GPUTILE_PHYSICAL, handle, &taken)) gputile_give_back(taken.card, taken.bytes);
+    if (gputile_allocation_take(GPUTILE_PHYSICAL, handle, &taken)) gputile_give_back(taken.gpu, taken.bytes);
 }
 
 GPUTILE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop,
@@ -21,13 +21,13 @@ GPUTILE_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t
     if (gputile_on_host(&prop->location)) return CALL_REAL(cuMemCreate, cuMemCreate, handle, bytes, prop, flags);
     CUdevice device = gputile_device_at(&prop->location);
     if (device < 0) return CUDA_ERROR_NOT_SUPPORTED; /* a place this library does not know */
-    int card = gputile_card_of_device(device);
-    if (card < 0) return CUDA_ERROR_INVALID_DEVICE;
-    CUresult result = gputile_reserve_or_trim(card, bytes);
+    int gpu = gputile_gpu_of_device(device);
+    if (gpu < 0) return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = gputile_reserve_or_trim(gpu, bytes);
     if (result != CUDA_SUCCESS) return result;
     result = CALL_REAL(cuMemCreate, cuMemCreate, handle, bytes, prop, flags);
-    if (result != CUDA_SUCCESS) gputile_give_back(card, bytes);
-    else gputile_allocation_add((struct gputile_allocation){GPUTILE_PHYSICAL, *handle, card, bytes, 0, 1});
+    if (result != CUDA_SUCCESS) gputile_give_back(gpu, bytes);
+    else gputile_allocation_add((struct gputile_allocation){GPUTILE_PHYSICAL, *handle, gpu, bytes, 0, 1});
     return result;
 }
 
@@ -35,7 +35,7 @@ GPUTILE_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     struct gputile_allocation taken;
     bool last = gputile_allocation_take(GPUTILE_PHYSICAL, handle, &taken);
     CUresult result = CALL_REAL(cuMemRelease, cuMemRelease, handle);
-    if (result == CUDA_SUCCESS && last) gputile_give_back(taken.card, taken.bytes);
+    if (result == CUDA_SUCCESS && last) gputile_give_back(taken.gpu, taken.bytes);
     else if (result != CUDA_SUCCESS && last) taken.references = 1, gputile_allocation_add(taken);
     else if (result != CUDA_SUCCESS) gputile_allocation_add_reference(GPUTILE_PHYSICAL, handle);
     return result;

@@ -13,7 +13,7 @@ static _Thread_local int depth;
 static struct {
     struct context context;
     int retained;
-} primary[SIMULATED_MOST_CARDS];
+} primary[SIMULATED_MOST_GPUS];
 
 static struct context *spare; /* destroyed ones */
 
@@ -43,29 +43,29 @@ EXPORT CUresult cuDeviceGetCount(int *count) {
 
 EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
     *device = ordinal;
-    return !machine ? CUDA_ERROR_NOT_INITIALIZED : card_of(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    return !machine ? CUDA_ERROR_NOT_INITIALIZED : gpu_of(ordinal) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 EXPORT CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     snprintf(name, (size_t)length, "Simulated GPU");
-    return card_of(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+    return gpu_of(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
 EXPORT CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
-    if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
-    memcpy(uuid->bytes, card_of(device)->uuid, 16);
+    if (!gpu_of(device)) return CUDA_ERROR_INVALID_DEVICE;
+    memcpy(uuid->bytes, gpu_of(device)->uuid, 16);
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) { return cuDeviceGetUuid(uuid, device); }
 
 EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
-    if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
-    *bytes = card_of(device)->total;
+    if (!gpu_of(device)) return CUDA_ERROR_INVALID_DEVICE;
+    *bytes = gpu_of(device)->total;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
-    if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!gpu_of(device)) return CUDA_ERROR_INVALID_DEVICE;
     *value = attribute == CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT             ? 16
              : attribute == CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR ? 2048
                                                                                : 1;
@@ -74,7 +74,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *available, size_t *total) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
-    *total = card_of(current_device())->total;
+    *total = gpu_of(current_device())->total;
     *available = *total - used_on(current_device());
     return CUDA_SUCCESS;
 }
@@ -97,8 +97,8 @@ static struct context *new_context(void) {
 }
 
 static CUresult create(CUcontext *made, int device) {
-    if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
-    CUresult result = take(device, card_of(device)->context_bytes);
+    if (!gpu_of(device)) return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = take(device, gpu_of(device)->context_bytes);
     if (result) return result;
     struct context *context = new_context();
     context->device = device;
@@ -131,7 +131,7 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
     if (current_context() == context) depth--;
     context->gone = true; /* and stays, so that a later use is seen */
     usleep(2000);
-    give(context->device, card_of(context->device)->context_bytes + context->extra);
+    give(context->device, gpu_of(context->device)->context_bytes + context->extra);
     pthread_mutex_lock(&simulated_mutex);
     context->spare = spare, spare = context;
     pthread_mutex_unlock(&simulated_mutex);
@@ -152,10 +152,10 @@ EXPORT CUresult cuCtxDetach(CUcontext handle) {
 
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device) {
     announce("cuDevicePrimaryCtxRetain");
-    if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!gpu_of(device)) return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&simulated_mutex);
-    if (!primary[device].retained) result = take(device, card_of(device)->context_bytes);
+    if (!primary[device].retained) result = take(device, gpu_of(device)->context_bytes);
     if (!result) {
         primary[device].retained++;
         primary[device].context =
@@ -167,14 +167,14 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *made, CUdevice device) {
 }
 
 static CUresult release(int device, bool all) {
-    if (!card_of(device)) return CUDA_ERROR_INVALID_DEVICE;
+    if (!gpu_of(device)) return CUDA_ERROR_INVALID_DEVICE;
     pthread_mutex_lock(&simulated_mutex);
     bool held = primary[device].retained > 0;
     if (held) {
         primary[device].retained = all ? 0 : primary[device].retained - 1;
         if (!primary[device].retained) {
             primary[device].context.gone = true;
-            give(device, card_of(device)->context_bytes + primary[device].context.extra);
+            give(device, gpu_of(device)->context_bytes + primary[device].context.extra);
             primary[device].context.extra = 0;
         }
     }
@@ -234,7 +234,7 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
 static CUresult load(void **module, const void *image) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
     (void)image;
-    CUresult result = take(current_device(), card_of(current_device())->module_bytes);
+    CUresult result = take(current_device(), gpu_of(current_device())->module_bytes);
     if (result) return result;
     int *device = malloc(sizeof *device);
     *device = current_device();
@@ -242,7 +242,7 @@ static CUresult load(void **module, const void *image) {
     return CUDA_SUCCESS;
 }
 static CUresult unload(void *module) {
-    give(*(int *)module, card_of(*(int *)module)->module_bytes);
+    give(*(int *)module, gpu_of(*(int *)module)->module_bytes);
     free(module);
     return CUDA_SUCCESS;
 }

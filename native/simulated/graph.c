@@ -1,4 +1,4 @@
-/* Graphs: kernel, memory and child nodes; a launch takes the time of its kernels and memory from the card's graph pool.
+/* Graphs: kernel, memory and child nodes; a launch takes the time of its kernels and memory from the GPU's graph pool.
  */
 #include "simulated/simulated.h"
 #include <stdlib.h>
@@ -20,7 +20,7 @@ struct exec {
 
 static struct {
     size_t reserved, used;
-} pools[SIMULATED_MOST_CARDS];
+} pools[SIMULATED_MOST_GPUS];
 static uint64_t next_address = 0x600000000000;
 
 void graphs_in_child(void) { memset(pools, 0, sizeof pools); }
@@ -36,7 +36,7 @@ static CUdeviceptr address(size_t bytes) {
 
 static CUresult add_alloc(CUgraphNode *made, struct graph *graph, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
     struct node *node = add(graph, CU_GRAPH_NODE_TYPE_MEM_ALLOC);
-    if (!node || !card_of(params->poolProps.location.id)) return CUDA_ERROR_INVALID_VALUE;
+    if (!node || !gpu_of(params->poolProps.location.id)) return CUDA_ERROR_INVALID_VALUE;
     params->dptr = address(params->bytesize), node->alloc = *params;
     if (made) *made = (CUgraphNode)node;
     return CUDA_SUCCESS;
@@ -123,7 +123,7 @@ EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphN
 EXPORT CUresult cuGraphExecDestroy(CUgraphExec exec) { return free(exec), CUDA_SUCCESS; }
 
 struct sums {
-    size_t allocated[SIMULATED_MOST_CARDS], freed[SIMULATED_MOST_CARDS];
+    size_t allocated[SIMULATED_MOST_GPUS], freed[SIMULATED_MOST_GPUS];
     uint64_t ns;
 };
 static void sum(struct graph *graph, struct sums *sums) {
@@ -141,18 +141,18 @@ static void sum(struct graph *graph, struct sums *sums) {
             }
     }
 }
-/* A launch that is refused on one card may have grown another's pool. */
+/* A launch that is refused on one GPU may have grown another's pool. */
 EXPORT CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
     struct sums sums = {0};
     CUresult result = CUDA_SUCCESS;
     if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
     sum(((struct exec *)exec)->graph, &sums);
     pthread_mutex_lock(&simulated_mutex);
-    for (int i = 0; i < SIMULATED_MOST_CARDS && !result; i++) {
+    for (int i = 0; i < SIMULATED_MOST_GPUS && !result; i++) {
         size_t need = pools[i].used + sums.allocated[i];
         if (need > pools[i].reserved && !(result = take(i, need - pools[i].reserved))) pools[i].reserved = need;
     }
-    for (int i = 0; i < SIMULATED_MOST_CARDS && !result; i++) pools[i].used += sums.allocated[i] - sums.freed[i];
+    for (int i = 0; i < SIMULATED_MOST_GPUS && !result; i++) pools[i].used += sums.allocated[i] - sums.freed[i];
     pthread_mutex_unlock(&simulated_mutex);
     if (!result) submit(stream, sums.ns, true);
     return result;

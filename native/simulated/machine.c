@@ -1,4 +1,4 @@
-/* Maps the machine's file, which says what cards there are, what is in use on them, and by which living process. */
+/* Maps the machine's file, which says what GPUs there are, what is in use on them, and by which living process. */
 #define _GNU_SOURCE
 #include "simulated/simulated.h"
 #include <fcntl.h>
@@ -13,7 +13,7 @@ enum { MEMORY_LOCK = 1 << 20, SLOT_LOCKS = (1 << 20) + 1 }; /* bytes far beyond 
 struct simulated_machine *machine;
 pthread_mutex_t simulated_mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_mutex_t memory_mutex = PTHREAD_MUTEX_INITIALIZER;
-static int machine_fd = -1, slot_fd = -1, own_slot = -1, visible[SIMULATED_MOST_CARDS], visible_cards;
+static int machine_fd = -1, slot_fd = -1, own_slot = -1, visible[SIMULATED_MOST_GPUS], visible_gpus;
 
 static int lock_with(int fd, int command, off_t start, short type) {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = 1};
@@ -44,7 +44,7 @@ static void reap(void) {
     for (int i = 0; i < SIMULATED_MOST_PROCESSES; i++) {
         struct simulated_process *p = &machine->process[i];
         if (!p->pid || i == own_slot || lock(F_OFD_GETLK, SLOT_LOCKS + i, F_WRLCK)) continue;
-        for (unsigned c = 0; c < machine->header.cards; c++) machine->card[c].used -= p->used[c], p->used[c] = 0;
+        for (unsigned c = 0; c < machine->header.gpus; c++) machine->gpu[c].used -= p->used[c], p->used[c] = 0;
         p->pid = 0;
     }
 }
@@ -52,14 +52,14 @@ static void reap(void) {
 static void see(const char *list) {
     char copy[512], *rest, *word;
     if (!list) {
-        for (unsigned i = 0; i < machine->header.cards; i++) visible[visible_cards++] = (int)i;
+        for (unsigned i = 0; i < machine->header.gpus; i++) visible[visible_gpus++] = (int)i;
         return;
     }
     snprintf(copy, sizeof copy, "%s", list);
     for (word = strtok_r(copy, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
         int found = -1;
-        for (unsigned i = 0; i < machine->header.cards; i++) {
-            const unsigned char *u = machine->card[i].uuid;
+        for (unsigned i = 0; i < machine->header.gpus; i++) {
+            const unsigned char *u = machine->gpu[i].uuid;
             char name[48];
             snprintf(name, sizeof name, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
                      u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14],
@@ -68,7 +68,7 @@ static void see(const char *list) {
                 found = (int)i;
         }
         if (found < 0) return; /* as CUDA: those before an invalid one are visible */
-        visible[visible_cards++] = found;
+        visible[visible_gpus++] = found;
     }
 }
 
@@ -80,7 +80,7 @@ static void in_child(void) {
     pthread_mutex_init(&simulated_mutex, NULL);
     memory_in_child(), graphs_in_child(), contexts_in_child(), work_in_child();
     if (machine) munmap(machine, sizeof *machine);
-    machine = NULL, visible_cards = 0;
+    machine = NULL, visible_gpus = 0;
 }
 
 CUresult simulated_open(void) {
@@ -108,38 +108,38 @@ CUresult simulated_open(void) {
             if (!registered) pthread_atfork(NULL, NULL, in_child), registered = true;
         }
     }
-    if (machine) result = visible_cards && own_slot >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
+    if (machine) result = visible_gpus && own_slot >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NO_DEVICE;
     pthread_mutex_unlock(&once);
     return result;
 }
 
-int visible_count(void) { return visible_cards; }
+int visible_count(void) { return visible_gpus; }
 
-struct simulated_card *card_of(int device) {
-    return machine && device >= 0 && device < visible_cards ? &machine->card[visible[device]] : NULL;
+struct simulated_gpu *gpu_of(int device) {
+    return machine && device >= 0 && device < visible_gpus ? &machine->gpu[visible[device]] : NULL;
 }
 
 CUresult take(int device, size_t bytes) {
-    struct simulated_card *card = card_of(device);
+    struct simulated_gpu *gpu = gpu_of(device);
     CUresult result = CUDA_SUCCESS;
-    if (!card) return CUDA_ERROR_INVALID_DEVICE;
+    if (!gpu) return CUDA_ERROR_INVALID_DEVICE;
     lock_memory();
-    if (bytes > card->total - card->used || card->used + bytes > card->peak) reap(); /* the dead hold nothing */
-    if (bytes > card->total - card->used) result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (bytes > gpu->total - gpu->used || gpu->used + bytes > gpu->peak) reap(); /* the dead hold nothing */
+    if (bytes > gpu->total - gpu->used) result = CUDA_ERROR_OUT_OF_MEMORY;
     else {
-        card->used += bytes;
+        gpu->used += bytes;
         machine->process[own_slot].used[visible[device]] += bytes;
-        if (card->used > card->peak) card->peak = card->used;
+        if (gpu->used > gpu->peak) gpu->peak = gpu->used;
     }
     unlock_memory();
     return result;
 }
 
 void give(int device, size_t bytes) {
-    struct simulated_card *card = card_of(device);
-    if (!card) return;
+    struct simulated_gpu *gpu = gpu_of(device);
+    if (!gpu) return;
     lock_memory();
-    card->used -= bytes;
+    gpu->used -= bytes;
     machine->process[own_slot].used[visible[device]] -= bytes;
     unlock_memory();
 }
@@ -147,17 +147,17 @@ void give(int device, size_t bytes) {
 size_t used_on(int device) {
     lock_memory();
     reap();
-    size_t used = card_of(device)->used;
+    size_t used = gpu_of(device)->used;
     unlock_memory();
     return used;
 }
 
 void account_work(int device, uint64_t ns, bool kernel) {
-    struct simulated_card *card = card_of(device);
+    struct simulated_gpu *gpu = gpu_of(device);
     struct simulated_process *own = &machine->process[own_slot];
-    if (!card) return;
-    __atomic_fetch_add(&card->busy_ns, ns, __ATOMIC_RELAXED);
+    if (!gpu) return;
+    __atomic_fetch_add(&gpu->busy_ns, ns, __ATOMIC_RELAXED);
     __atomic_fetch_add(&own->busy_ns[visible[device]], ns, __ATOMIC_RELAXED);
-    __atomic_fetch_add(&card->launches, kernel, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&gpu->launches, kernel, __ATOMIC_RELAXED);
     __atomic_fetch_add(&own->launches, kernel, __ATOMIC_RELAXED);
 }

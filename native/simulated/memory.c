@@ -28,7 +28,7 @@ struct mapping {
 enum { BUCKETS = 1024 };
 static struct block *blocks[BUCKETS];
 static struct mapping *mappings;
-static struct pool defaults[SIMULATED_MOST_CARDS], *chosen[SIMULATED_MOST_CARDS];
+static struct pool defaults[SIMULATED_MOST_GPUS], *chosen[SIMULATED_MOST_GPUS];
 static uint64_t next_address = 0x700000000000;
 
 void memory_in_child(void) {
@@ -210,10 +210,10 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return CUDA_SUCCESS;
 }
 EXPORT CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device) {
-    return card_of(device) ? (*pool = default_pool(device), CUDA_SUCCESS) : CUDA_ERROR_INVALID_DEVICE;
+    return gpu_of(device) ? (*pool = default_pool(device), CUDA_SUCCESS) : CUDA_ERROR_INVALID_DEVICE;
 }
 EXPORT CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device) {
-    return card_of(device) ? (*pool = (CUmemoryPool)current_pool(device), CUDA_SUCCESS) : CUDA_ERROR_INVALID_DEVICE;
+    return gpu_of(device) ? (*pool = (CUmemoryPool)current_pool(device), CUDA_SUCCESS) : CUDA_ERROR_INVALID_DEVICE;
 }
 EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
     chosen[device] = (struct pool *)pool;

@@ -30,31 +30,31 @@ EXPORT int nvmlSystemGetCudaDriverVersion(int *version) { return *version = (int
 EXPORT int nvmlSystemGetCudaDriverVersion_v2(int *version) { return nvmlSystemGetCudaDriverVersion(version); }
 EXPORT int nvmlShutdown(void) { return OK; }
 EXPORT const char *nvmlErrorString(int error) { return error == OK ? "Success" : "Error"; }
-EXPORT int nvmlDeviceGetCount_v2(unsigned *count) { return *count = shared->header.cards, OK; }
+EXPORT int nvmlDeviceGetCount_v2(unsigned *count) { return *count = shared->header.gpus, OK; }
 EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
-    *device = (void *)&shared->card[index];
-    return index < shared->header.cards ? OK : INVALID_ARGUMENT;
+    *device = (void *)&shared->gpu[index];
+    return index < shared->header.gpus ? OK : INVALID_ARGUMENT;
 }
 EXPORT int nvmlDeviceGetUUID(void *device, char *text, unsigned length) {
-    const unsigned char *u = ((struct simulated_card *)device)->uuid;
+    const unsigned char *u = ((struct simulated_gpu *)device)->uuid;
     snprintf(text, length, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1], u[2],
              u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
     return OK;
 }
 EXPORT int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
     char text[64];
-    for (unsigned i = 0; i < shared->header.cards; i++)
-        if (nvmlDeviceGetUUID((void *)&shared->card[i], text, sizeof text) == OK && !strcmp(text, uuid))
-            return *device = (void *)&shared->card[i], OK;
+    for (unsigned i = 0; i < shared->header.gpus; i++)
+        if (nvmlDeviceGetUUID((void *)&shared->gpu[i], text, sizeof text) == OK && !strcmp(text, uuid))
+            return *device = (void *)&shared->gpu[i], OK;
     return NOT_FOUND;
 }
 EXPORT int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
-    const struct simulated_card *card = device;
-    *memory = (struct memory){card->total, card->total - card->used, card->used};
+    const struct simulated_gpu *gpu = device;
+    *memory = (struct memory){gpu->total, gpu->total - gpu->used, gpu->used};
     return OK;
 }
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *memory) {
-    const struct simulated_card *card = device;
-    *memory = (struct memory_v2){memory->version, card->total, 0, card->total - card->used, card->used};
+    const struct simulated_gpu *gpu = device;
+    *memory = (struct memory_v2){memory->version, gpu->total, 0, gpu->total - gpu->used, gpu->used};
     return OK;
 }

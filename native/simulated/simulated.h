@@ -1,4 +1,4 @@
-/* A libcuda.so.1 without a GPU: memory is counted and cards take their time, for all processes of a machine together.
+/* A libcuda.so.1 without a GPU: memory is counted and GPUs take their time, for all processes of a machine together.
  *
  * The environment variable GPUTILE_FAKE_CUDA names the machine's file (simulated_gpus.py makes it), which every
  * process maps. What a process held is given back when it dies, as the kernel driver would.
@@ -44,7 +44,7 @@ void work_in_child(void);
 /* machine.c */
 CUresult simulated_open(void);
 int visible_count(void);
-struct simulated_card *card_of(int device);
+struct simulated_gpu *gpu_of(int device);
 CUresult take(int device, size_t bytes);
 void give(int device, size_t bytes);
 size_t used_on(int device);

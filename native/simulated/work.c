@@ -1,6 +1,6 @@
-/* Streams, events and work: a card does one thing at a time, in the order of submission, for all processes together.
+/* Streams, events and work: a GPU does one thing at a time, in the order of submission, for all processes together.
  *
- * No thread runs and no processor is kept busy: a submission moves the moment at which the card is free (an atomic in
+ * No thread runs and no processor is kept busy: a submission moves the moment at which the GPU is free (an atomic in
  * the machine's file), and who synchronises sleeps until the moment at which his stream is done.
  * A kernel takes *(uint64_t *)kernelParams[0] nanoseconds, or 1000 for each block of the grid where kernelParams is
  * NULL.
@@ -16,7 +16,7 @@ struct event {
 };
 static struct {
     uint64_t all_ns, legacy_ns;
-} done[SIMULATED_MOST_CARDS];
+} done[SIMULATED_MOST_GPUS];
 static _Thread_local struct stream own_stream = {.per_thread = true};
 static pthread_mutex_t work_mutex = PTHREAD_MUTEX_INITIALIZER;
 
@@ -46,17 +46,17 @@ int device_of(struct stream *stream) {
 void submit(CUstream handle, uint64_t ns, bool kernel) {
     struct stream *stream = stream_of(handle);
     int device = device_of(stream);
-    struct simulated_card *card = card_of(device);
-    if (!card) return;
+    struct simulated_gpu *gpu = gpu_of(device);
+    if (!gpu) return;
     if (stream && stream->capturing) return capture_work(stream, ns);
     pthread_mutex_lock(&work_mutex);
     uint64_t after = stream ? stream->done_at_ns : done[device].all_ns, free_at, end;
     if (stream && after < done[device].legacy_ns) after = done[device].legacy_ns;
     do {
-        free_at = __atomic_load_n(&card->free_at_ns, __ATOMIC_ACQUIRE);
+        free_at = __atomic_load_n(&gpu->free_at_ns, __ATOMIC_ACQUIRE);
         uint64_t now = now_ns(), start = after > now ? after : now;
         end = (free_at > start ? free_at : start) + ns;
-    } while (!__atomic_compare_exchange_n(&card->free_at_ns, &free_at, end, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+    } while (!__atomic_compare_exchange_n(&gpu->free_at_ns, &free_at, end, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
     if (stream) stream->done_at_ns = end;
     else done[device].legacy_ns = end;
     if (end > done[device].all_ns) done[device].all_ns = end;
@@ -177,7 +177,7 @@ EXPORT CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void
 
 static CUresult copy(size_t bytes, CUstream stream, bool wait) {
     if (!current_context()) return CUDA_ERROR_INVALID_CONTEXT;
-    uint64_t rate = card_of(current_device())->bytes_per_us;
+    uint64_t rate = gpu_of(current_device())->bytes_per_us;
     submit(stream, rate ? bytes * 1000 / rate : 0, false);
     if (wait) finish(stream);
     return CUDA_SUCCESS;

@@ -1,7 +1,7 @@
 /* Keeps the account without a lock, by atomic changes of one word.
  *
  * It is a word in the file that they share: the moment from which on the container may begin its next turn. Who begins
- * one moves it on by what the turn is taken to last, by the container's share of the card, and puts that right at the
+ * one moves it on by what the turn is taken to last, by the container's share of the GPU, and puts that right at the
  * end. So whatever the number of processes, they have no more than the share together, and one that is killed at any
  * point has paid for what it was about to use. The clock is CLOCK_MONOTONIC, in nanoseconds.
  */
@@ -11,22 +11,22 @@
 
 #define MOST_OWED (10000 * TIMESLICE_MS) /* a process that was stopped did not work all that time */
 
-static uint64_t unshared[GPUTILE_MOST_CARDS];
+static uint64_t unshared[GPUTILE_MOST_GPUS];
 
-static uint64_t *word_of(const struct timeslice_card *card) {
-    unsigned number = (unsigned)(card - timeslice_process.card);
+static uint64_t *word_of(const struct timeslice_gpu *gpu) {
+    unsigned number = (unsigned)(gpu - timeslice_process.gpu);
     uint64_t *shared = gputile_shared_usage_word(number);
     return shared ? shared : &unshared[number];
 }
 
-static uint64_t by_share(const struct timeslice_card *card, uint64_t spent) {
-    return (spent < MOST_OWED ? spent : MOST_OWED) * TIMESLICE_WHOLE / __atomic_load_n(&card->share, __ATOMIC_RELAXED);
+static uint64_t by_share(const struct timeslice_gpu *gpu, uint64_t spent) {
+    return (spent < MOST_OWED ? spent : MOST_OWED) * TIMESLICE_WHOLE / __atomic_load_n(&gpu->share, __ATOMIC_RELAXED);
 }
 
-bool timeslice_account_begin(const struct timeslice_card *card, uint64_t length, uint64_t now, uint64_t *paid,
+bool timeslice_account_begin(const struct timeslice_gpu *gpu, uint64_t length, uint64_t now, uint64_t *paid,
                              uint64_t *at) {
-    uint64_t *word = word_of(card), next = __atomic_load_n(word, __ATOMIC_RELAXED);
-    *paid = by_share(card, length);
+    uint64_t *word = word_of(gpu), next = __atomic_load_n(word, __ATOMIC_RELAXED);
+    *paid = by_share(gpu, length);
     do {
         *at = next;
         if (next > now) return false;
@@ -34,18 +34,18 @@ bool timeslice_account_begin(const struct timeslice_card *card, uint64_t length,
     return true;
 }
 
-void timeslice_account_correct(const struct timeslice_card *card, uint64_t spent, uint64_t *paid) {
-    uint64_t due = by_share(card, spent);
-    __atomic_fetch_add(word_of(card), due - *paid, __ATOMIC_ACQ_REL); /* modulo 2^64: it may be less than was paid */
+void timeslice_account_correct(const struct timeslice_gpu *gpu, uint64_t spent, uint64_t *paid) {
+    uint64_t due = by_share(gpu, spent);
+    __atomic_fetch_add(word_of(gpu), due - *paid, __ATOMIC_ACQ_REL); /* modulo 2^64: it may be less than was paid */
     *paid = due;
 }
 
-void timeslice_account_note(const struct timeslice_card *card, uint64_t spent, uint64_t now) {
-    uint64_t *word = word_of(card), next = __atomic_load_n(word, __ATOMIC_RELAXED),
-             most = now + by_share(card, timeslice_quantum()), then;
+void timeslice_account_note(const struct timeslice_gpu *gpu, uint64_t spent, uint64_t now) {
+    uint64_t *word = word_of(gpu), next = __atomic_load_n(word, __ATOMIC_RELAXED),
+             most = now + by_share(gpu, timeslice_quantum()), then;
     do {
         if (next >= most) return;
-        then = (next > now ? next : now) + by_share(card, spent);
+        then = (next > now ? next : now) + by_share(gpu, spent);
         if (then > most) then = most;
     } while (!__atomic_compare_exchange_n(word, &next, then, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
 }

@@ -8,15 +8,15 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "timeslice/card.h"
+#include "timeslice/gpu.h"
 
 static void put(unsigned char *to, const struct arbiter_message *message) {
-    uint16_t card = htole16(message->card);
+    uint16_t gpu = htole16(message->gpu);
     uint32_t turn = htole32(message->turn);
     uint64_t fields[3] = {htole64(message->a), htole64(message->b), 0};
     to[offsetof(struct arbiter_message, kind)] = message->kind;
     to[offsetof(struct arbiter_message, version)] = message->version;
-    memcpy(to + offsetof(struct arbiter_message, card), &card, sizeof card);
+    memcpy(to + offsetof(struct arbiter_message, gpu), &gpu, sizeof gpu);
     memcpy(to + offsetof(struct arbiter_message, turn), &turn, sizeof turn);
     memcpy(to + offsetof(struct arbiter_message, a), fields, sizeof fields);
 }
@@ -25,10 +25,10 @@ static void get(const unsigned char *from, struct arbiter_message *message) {
     uint64_t fields[3];
     message->kind = from[offsetof(struct arbiter_message, kind)];
     message->version = from[offsetof(struct arbiter_message, version)];
-    memcpy(&message->card, from + offsetof(struct arbiter_message, card), sizeof message->card);
+    memcpy(&message->gpu, from + offsetof(struct arbiter_message, gpu), sizeof message->gpu);
     memcpy(&message->turn, from + offsetof(struct arbiter_message, turn), sizeof message->turn);
     memcpy(fields, from + offsetof(struct arbiter_message, a), sizeof fields);
-    message->card = le16toh(message->card), message->turn = le32toh(message->turn);
+    message->gpu = le16toh(message->gpu), message->turn = le32toh(message->turn);
     message->a = le64toh(fields[0]), message->b = le64toh(fields[1]), message->unused = le64toh(fields[2]);
 }
 
@@ -58,9 +58,9 @@ bool arbiter_link_open(struct arbiter_link *link, const char *path) {
     return link->socket.fd >= 0;
 }
 
-void arbiter_link_send(struct arbiter_link *link, uint8_t kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b) {
+void arbiter_link_send(struct arbiter_link *link, uint8_t kind, unsigned gpu, uint32_t turn, uint64_t a, uint64_t b) {
     struct arbiter_message message = {
-        .kind = kind, .version = GPUTILE_ARBITER_VERSION, .card = (uint16_t)card, .turn = turn, .a = a, .b = b};
+        .kind = kind, .version = GPUTILE_ARBITER_VERSION, .gpu = (uint16_t)gpu, .turn = turn, .a = a, .b = b};
     send_message(link, &message);
 }
 
@@ -71,14 +71,14 @@ static int digit(char c) {
                                   : -1;
 }
 
-void arbiter_link_card(struct arbiter_link *link, unsigned card, const char *uuid) {
+void arbiter_link_gpu(struct arbiter_link *link, unsigned gpu, const char *uuid) {
     unsigned char bytes[16] = {0};
     uint64_t fields[2];
     unsigned digits = 0;
     for (const char *c = strchr(uuid, '-'); c && *c && digits < 32; c++)
         if (digit(*c) >= 0) bytes[digits / 2] = (unsigned char)(bytes[digits / 2] << 4 | digit(*c)), digits++;
     memcpy(fields, bytes, sizeof fields);
-    arbiter_link_send(link, ARBITER_CARD, card, 0, le64toh(fields[0]), le64toh(fields[1]));
+    arbiter_link_send(link, ARBITER_GPU, gpu, 0, le64toh(fields[0]), le64toh(fields[1]));
 }
 
 bool arbiter_link_receive(struct arbiter_link *link, struct arbiter_message *message) {

@@ -19,9 +19,9 @@ struct arbiter_link {
 /* Connect and greet; false if nobody is there. */
 bool arbiter_link_open(struct arbiter_link *link, const char *path);
 void arbiter_link_close(struct arbiter_link *link);
-/* Say which number a card of the limits has here. */
-void arbiter_link_card(struct arbiter_link *link, unsigned card, const char *uuid);
-void arbiter_link_send(struct arbiter_link *link, uint8_t kind, unsigned card, uint32_t turn, uint64_t a, uint64_t b);
+/* Say which number a GPU of the limits has here. */
+void arbiter_link_gpu(struct arbiter_link *link, unsigned gpu, const char *uuid);
+void arbiter_link_send(struct arbiter_link *link, uint8_t kind, unsigned gpu, uint32_t turn, uint64_t a, uint64_t b);
 /* Take the next message that has come; false if there is none, or the connection has ended (its descriptor is -1 then).
  */
 bool arbiter_link_receive(struct arbiter_link *link, struct arbiter_message *message);

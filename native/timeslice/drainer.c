@@ -36,18 +36,18 @@ static bool drain_context(struct place *place, CUcontext context) {
     return done;
 }
 
-static bool drain_all(struct timeslice_card *card, struct place places[TIMESLICE_MOST_CONTEXTS]) {
+static bool drain_all(struct timeslice_gpu *gpu, struct place places[TIMESLICE_MOST_CONTEXTS]) {
     bool done = true;
     for (int i = 0; i < TIMESLICE_MOST_CONTEXTS; i++) {
-        if (__atomic_exchange_n(&card->forgotten[i], 0, __ATOMIC_SEQ_CST)) places[i] = (struct place){0};
-        CUcontext context = __atomic_load_n(&card->context[i], __ATOMIC_SEQ_CST);
+        if (__atomic_exchange_n(&gpu->forgotten[i], 0, __ATOMIC_SEQ_CST)) places[i] = (struct place){0};
+        CUcontext context = __atomic_load_n(&gpu->context[i], __ATOMIC_SEQ_CST);
         if (context) done = drain_context(&places[i], context) && done;
     }
     return done;
 }
 
-/* How many more submissions the card may be behind with, by how long it took for those before: an eighth of a quantum
- * in the card's queue, and as much that the drainer waits for. Few at first: nobody knows how long one takes. */
+/* How many more submissions the GPU may be behind with, by how long it took for those before: an eighth of a quantum
+ * in the GPU's queue, and as much that the drainer waits for. Few at first: nobody knows how long one takes. */
 static uint64_t adapt(uint64_t window, uint64_t submissions, uint64_t took) {
     uint64_t aim = __atomic_load_n(&timeslice_process.quantum, __ATOMIC_RELAXED) / 8;
     if (took > aim && submissions) {
@@ -57,101 +57,101 @@ static uint64_t adapt(uint64_t window, uint64_t submissions, uint64_t took) {
     return took < aim / 2 && submissions >= window / 2 && window < MOST_WINDOW ? 2 * window : window;
 }
 
-static void rest(struct timeslice_card *card) {
+static void rest(struct timeslice_gpu *gpu) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += REST;
     until.tv_sec += until.tv_nsec / 1000000000, until.tv_nsec %= 1000000000;
-    pthread_cond_timedwait(&card->changed, &card->mutex, &until);
+    pthread_cond_timedwait(&gpu->changed, &gpu->mutex, &until);
 }
 
-/* All is done: the card is idle from now on, unless a thread submits at this moment. */
-static void note_idle(struct timeslice_card *card, uint64_t finished) {
+/* All is done: the GPU is idle from now on, unless a thread submits at this moment. */
+static void note_idle(struct timeslice_gpu *gpu, uint64_t finished) {
     uint64_t none = 0, now = timeslice_now();
-    if (!__atomic_compare_exchange_n(&card->idle_since, &none, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
-    if (__atomic_load_n(&card->passes, __ATOMIC_SEQ_CST) != finished * TIMESLICE_PASS)
-        __atomic_compare_exchange_n(&card->idle_since, &now, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+    if (!__atomic_compare_exchange_n(&gpu->idle_since, &none, now, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
+    if (__atomic_load_n(&gpu->passes, __ATOMIC_SEQ_CST) != finished * TIMESLICE_PASS)
+        __atomic_compare_exchange_n(&gpu->idle_since, &now, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
 static bool ended(void) { return __atomic_load_n(&timeslice_process.ended, __ATOMIC_SEQ_CST); }
 
 static void *drainer(void *argument) {
-    struct timeslice_card *card = argument;
+    struct timeslice_gpu *gpu = argument;
     struct place places[TIMESLICE_MOST_CONTEXTS];
     uint64_t window = FIRST_WINDOW;
     int relaxed = CAPTURE_MODE_RELAXED; /* what this thread does breaks nobody's capture */
     memset(places, 0, sizeof places);
     if (gputile_driver()->cuThreadExchangeStreamCaptureMode)
         gputile_driver()->cuThreadExchangeStreamCaptureMode(&relaxed);
-    pthread_mutex_lock(&card->mutex);
+    pthread_mutex_lock(&gpu->mutex);
     while (!ended()) {
-        uint64_t passes = __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST), finished = TIMESLICE_FINISHED(passes);
-        uint64_t drained = __atomic_load_n(&card->drained, __ATOMIC_RELAXED);
-        if (!card->watch) {
-            pthread_cond_wait(&card->changed, &card->mutex);
+        uint64_t passes = __atomic_load_n(&gpu->passes, __ATOMIC_SEQ_CST), finished = TIMESLICE_FINISHED(passes);
+        uint64_t drained = __atomic_load_n(&gpu->drained, __ATOMIC_RELAXED);
+        if (!gpu->watch) {
+            pthread_cond_wait(&gpu->changed, &gpu->mutex);
             continue;
         }
-        if (__atomic_load_n(&card->ahead_until, __ATOMIC_RELAXED) != finished + window) {
-            __atomic_store_n(&card->ahead_until, finished + window, __ATOMIC_RELAXED);
-            pthread_cond_broadcast(&card->changed);
+        if (__atomic_load_n(&gpu->ahead_until, __ATOMIC_RELAXED) != finished + window) {
+            __atomic_store_n(&gpu->ahead_until, finished + window, __ATOMIC_RELAXED);
+            pthread_cond_broadcast(&gpu->changed);
         }
         if (finished == drained) {
-            if (!TIMESLICE_INSIDE(passes)) note_idle(card, finished);
-            rest(card);
+            if (!TIMESLICE_INSIDE(passes)) note_idle(gpu, finished);
+            rest(gpu);
             continue;
         }
-        card->draining = true;
-        pthread_mutex_unlock(&card->mutex);
+        gpu->draining = true;
+        pthread_mutex_unlock(&gpu->mutex);
         uint64_t begin = timeslice_now();
-        bool done = drain_all(card, places);
+        bool done = drain_all(gpu, places);
         if (done) {
             window = adapt(window, finished - drained, timeslice_now() - begin);
-            __atomic_store_n(&card->drained, finished, __ATOMIC_RELEASE);
+            __atomic_store_n(&gpu->drained, finished, __ATOMIC_RELEASE);
             timeslice_wake_keeper();
         }
-        pthread_mutex_lock(&card->mutex);
-        card->draining = false, card->rounds++;
-        if (!done) rest(card);
+        pthread_mutex_lock(&gpu->mutex);
+        gpu->draining = false, gpu->rounds++;
+        if (!done) rest(gpu);
     }
-    pthread_mutex_unlock(&card->mutex);
+    pthread_mutex_unlock(&gpu->mutex);
     return NULL;
 }
 
 /* Wait until the drainer has finished the round that it is in, in which it may use a context that was forgotten since.
  */
-static void outlast_round(struct timeslice_card *card) {
-    pthread_mutex_lock(&card->mutex);
-    for (uint64_t round = card->rounds, tries = 0; card->draining && card->rounds == round && tries < MOST_TRIES;
+static void outlast_round(struct timeslice_gpu *gpu) {
+    pthread_mutex_lock(&gpu->mutex);
+    for (uint64_t round = gpu->rounds, tries = 0; gpu->draining && gpu->rounds == round && tries < MOST_TRIES;
          tries++) {
-        pthread_mutex_unlock(&card->mutex);
+        pthread_mutex_unlock(&gpu->mutex);
         nanosleep(&(struct timespec){.tv_nsec = (long)TIMESLICE_MS / 5}, NULL);
-        pthread_mutex_lock(&card->mutex);
+        pthread_mutex_lock(&gpu->mutex);
     }
-    pthread_mutex_unlock(&card->mutex);
+    pthread_mutex_unlock(&gpu->mutex);
 }
 
 void timeslice_forget_context(void *context) {
     for (unsigned i = 0; context && i < timeslice_process.count; i++) {
-        struct timeslice_card *card = &timeslice_process.card[i];
+        struct timeslice_gpu *gpu = &timeslice_process.gpu[i];
         for (int place = 0; place < TIMESLICE_MOST_CONTEXTS; place++) {
             void *known = context;
-            bool here = __atomic_compare_exchange_n(&card->context[place], &known, NULL, false, __ATOMIC_SEQ_CST,
+            bool here = __atomic_compare_exchange_n(&gpu->context[place], &known, NULL, false, __ATOMIC_SEQ_CST,
                                                     __ATOMIC_SEQ_CST);
             /* One that is nowhere any more may have had the last place, which another took. */
             if (here || place == TIMESLICE_MOST_CONTEXTS - 1)
-                __atomic_store_n(&card->forgotten[place], 1, __ATOMIC_SEQ_CST);
+                __atomic_store_n(&gpu->forgotten[place], 1, __ATOMIC_SEQ_CST);
         }
-        outlast_round(card);
+        outlast_round(gpu);
     }
 }
 
-bool timeslice_watch(struct timeslice_card *card, bool watch) {
-    pthread_mutex_lock(&card->mutex);
-    if (watch && !card->has_drainer) card->has_drainer = timeslice_start_thread(drainer, card);
-    card->watch = watch && card->has_drainer;
-    bool follows = card->watch == watch;
-    pthread_cond_broadcast(&card->changed);
-    pthread_mutex_unlock(&card->mutex);
+bool timeslice_watch(struct timeslice_gpu *gpu, bool watch) {
+    pthread_mutex_lock(&gpu->mutex);
+    if (watch && !gpu->has_drainer) gpu->has_drainer = timeslice_start_thread(drainer, gpu);
+    gpu->watch = watch && gpu->has_drainer;
+    bool follows = gpu->watch == watch;
+    pthread_cond_broadcast(&gpu->changed);
+    pthread_mutex_unlock(&gpu->mutex);
     return follows;
 }
 
@@ -159,10 +159,10 @@ void timeslice_drainers_leave(void) {
     for (int tries = 0; tries < 200; tries++) {
         bool inside = false;
         for (unsigned i = 0; i < timeslice_process.count; i++) {
-            struct timeslice_card *card = &timeslice_process.card[i];
-            pthread_mutex_lock(&card->mutex);
-            inside = inside || card->draining;
-            pthread_mutex_unlock(&card->mutex);
+            struct timeslice_gpu *gpu = &timeslice_process.gpu[i];
+            pthread_mutex_lock(&gpu->mutex);
+            inside = inside || gpu->draining;
+            pthread_mutex_unlock(&gpu->mutex);
         }
         if (!inside) return;
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "timeslice/card.h"
+#include "timeslice/gpu.h"
 
 enum { MOST_BYTES = 4096, MOST_QUANTUM_US = 10000000 };
 #define UNKNOWN_SHARE   (TIMESLICE_WHOLE / 16)
@@ -51,7 +51,7 @@ void timeslice_share_read(const char *socket_path, unsigned count, const char *c
                           uint64_t *quantum) {
     char path[128], text[MOST_BYTES];
     const char *slash = strrchr(socket_path, '/');
-    uint64_t found[GPUTILE_MOST_CARDS], found_quantum = UNKNOWN_QUANTUM;
+    uint64_t found[GPUTILE_MOST_GPUS], found_quantum = UNKNOWN_QUANTUM;
     ssize_t size = -1;
     for (unsigned i = 0; i < count; i++) shares[i] = found[i] = UNKNOWN_SHARE;
     *quantum = UNKNOWN_QUANTUM;

@@ -27,10 +27,10 @@ void timeslice_threads_failed(void) {
                     "its seccomp profile.");
 }
 
-bool timeslice_threadless_before(struct timeslice_card *card) {
+bool timeslice_threadless_before(struct timeslice_gpu *gpu) {
     uint64_t now, at;
-    if (__atomic_load_n(&card->share, __ATOMIC_RELAXED) >= TIMESLICE_WHOLE) return false;
-    while (!timeslice_account_begin(card, timeslice_quantum(), now = timeslice_now(), &paid, &at)) {
+    if (__atomic_load_n(&gpu->share, __ATOMIC_RELAXED) >= TIMESLICE_WHOLE) return false;
+    while (!timeslice_account_begin(gpu, timeslice_quantum(), now = timeslice_now(), &paid, &at)) {
         uint64_t pause = at - now < LONGEST_SLEEP ? at - now : LONGEST_SLEEP;
         nanosleep(&(struct timespec){.tv_nsec = (long)pause}, NULL);
     }
@@ -38,9 +38,9 @@ bool timeslice_threadless_before(struct timeslice_card *card) {
     return true;
 }
 
-void timeslice_threadless_after(struct timeslice_card *card) {
+void timeslice_threadless_after(struct timeslice_gpu *gpu) {
     /* During a capture nobody may wait for a context: a quantum stays charged. */
-    if (timeslice_wait_for_current()) timeslice_account_correct(card, timeslice_now() - since, &paid);
+    if (timeslice_wait_for_current()) timeslice_account_correct(gpu, timeslice_now() - since, &paid);
 }
 
 static void in_child(void) { again_at = 0; }

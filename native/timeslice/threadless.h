@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-#include "timeslice/card.h"
+#include "timeslice/gpu.h"
 
 /* Whether a thread could not be started a moment ago. */
 bool timeslice_threads_missing(void);
@@ -13,7 +13,7 @@ bool timeslice_threads_missing(void);
 void timeslice_threads_failed(void);
 
 /* Around a submission then; `before` is false if there is nothing to keep to. */
-bool timeslice_threadless_before(struct timeslice_card *card);
-void timeslice_threadless_after(struct timeslice_card *card);
+bool timeslice_threadless_before(struct timeslice_gpu *gpu);
+void timeslice_threadless_after(struct timeslice_gpu *gpu);
 
 #endif

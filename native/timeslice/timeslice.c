@@ -1,4 +1,4 @@
-/* Lets submitting threads pass while it is this container's turn on the card, and waits with them while it is not. */
+/* Lets submitting threads pass while it is this container's turn on the GPU, and waits with them while it is not. */
 #define _GNU_SOURCE
 #include "timeslice/timeslice.h"
 
@@ -11,8 +11,8 @@
 #include "base/driver.h"
 #include "base/fork_handlers.h"
 #include "base/pthread_compat.h"
-#include "timeslice/card.h"
 #include "timeslice/drainer.h"
+#include "timeslice/gpu.h"
 #include "timeslice/keeper.h"
 #include "timeslice/threadless.h"
 
@@ -26,55 +26,55 @@ static _Thread_local enum { NOT, BY_GATE, BY_ITSELF } passed;
 static _Thread_local int cancelling; /* a thread that is cancelled here would never be counted as finished */
 
 /* Whether a thread that is counted in `passes` may submit now. */
-static bool open_to(struct timeslice_card *card, uint64_t passes) {
-    int gate = __atomic_load_n(&card->gate, __ATOMIC_SEQ_CST);
+static bool open_to(struct timeslice_gpu *gpu, uint64_t passes) {
+    int gate = __atomic_load_n(&gpu->gate, __ATOMIC_SEQ_CST);
     if (gate != TIMESLICE_METERED) return gate == TIMESLICE_WIDE;
-    if (timeslice_now() >= __atomic_load_n(&card->end, __ATOMIC_RELAXED)) return false;
+    if (timeslice_now() >= __atomic_load_n(&gpu->end, __ATOMIC_RELAXED)) return false;
     return TIMESLICE_FINISHED(passes) + TIMESLICE_INSIDE(passes) <=
-           __atomic_load_n(&card->ahead_until, __ATOMIC_RELAXED);
+           __atomic_load_n(&gpu->ahead_until, __ATOMIC_RELAXED);
 }
 
-static bool enter(struct timeslice_card *card) {
-    uint64_t passes = __atomic_add_fetch(&card->passes, 1, __ATOMIC_SEQ_CST);
-    if (open_to(card, passes)) return true;
-    __atomic_sub_fetch(&card->passes, 1, __ATOMIC_SEQ_CST);
+static bool enter(struct timeslice_gpu *gpu) {
+    uint64_t passes = __atomic_add_fetch(&gpu->passes, 1, __ATOMIC_SEQ_CST);
+    if (open_to(gpu, passes)) return true;
+    __atomic_sub_fetch(&gpu->passes, 1, __ATOMIC_SEQ_CST);
     return false;
 }
 
-static void wait_at(struct timeslice_card *card) {
+static void wait_at(struct timeslice_gpu *gpu) {
     struct timespec until;
-    pthread_mutex_lock(&card->mutex);
-    __atomic_add_fetch(&card->waiting, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_lock(&gpu->mutex);
+    __atomic_add_fetch(&gpu->waiting, 1, __ATOMIC_SEQ_CST);
     timeslice_wake_keeper();
-    pthread_cond_broadcast(&card->changed); /* a drainer at rest starts again */
+    pthread_cond_broadcast(&gpu->changed); /* a drainer at rest starts again */
     clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += ONE_WAIT_MS * 1000000L;
     until.tv_sec += until.tv_nsec / 1000000000, until.tv_nsec %= 1000000000;
-    if (!open_to(card, __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST) + 1))
-        pthread_cond_timedwait(&card->changed, &card->mutex, &until);
-    __atomic_sub_fetch(&card->waiting, 1, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&card->mutex);
+    if (!open_to(gpu, __atomic_load_n(&gpu->passes, __ATOMIC_SEQ_CST) + 1))
+        pthread_cond_timedwait(&gpu->changed, &gpu->mutex, &until);
+    __atomic_sub_fetch(&gpu->waiting, 1, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&gpu->mutex);
 }
 
 /* Note the current context, so that the drainer waits for its work. */
-static void note_context(struct timeslice_card *card) {
+static void note_context(struct timeslice_gpu *gpu) {
     CUcontext context = NULL;
     if (!gputile_driver()->cuCtxGetCurrent || gputile_driver()->cuCtxGetCurrent(&context) || !context) return;
     for (int i = 0; i < TIMESLICE_MOST_CONTEXTS; i++) {
-        void *known = __atomic_load_n(&card->context[i], __ATOMIC_ACQUIRE);
+        void *known = __atomic_load_n(&gpu->context[i], __ATOMIC_ACQUIRE);
         if (known == context) return;
         if (!known &&
-            __atomic_compare_exchange_n(&card->context[i], &known, context, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+            __atomic_compare_exchange_n(&gpu->context[i], &known, context, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             return;
         if (known == context) return;
     }
-    __atomic_store_n(&card->context[TIMESLICE_MOST_CONTEXTS - 1], context, __ATOMIC_RELEASE);
+    __atomic_store_n(&gpu->context[TIMESLICE_MOST_CONTEXTS - 1], context, __ATOMIC_RELEASE);
 }
 
 static void leave_at_exit(void) {
     __atomic_store_n(&timeslice_process.ended, true, __ATOMIC_SEQ_CST);
     for (unsigned i = 0; i < timeslice_process.count; i++)
-        timeslice_set_gate(&timeslice_process.card[i], TIMESLICE_WIDE, 0);
+        timeslice_set_gate(&timeslice_process.gpu[i], TIMESLICE_WIDE, 0);
     timeslice_drainers_leave();
 }
 
@@ -108,23 +108,23 @@ static void prepare(void) {
     pthread_condattr_t monotonic;
     pthread_condattr_init(&monotonic);
     gputile_pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    for (unsigned i = 0; i < GPUTILE_MOST_CARDS; i++) {
-        struct timeslice_card *card = &timeslice_process.card[i];
-        memset(card, 0, sizeof *card);
-        pthread_mutex_init(&card->mutex, NULL);
-        pthread_cond_init(&card->changed, &monotonic);
+    for (unsigned i = 0; i < GPUTILE_MOST_GPUS; i++) {
+        struct timeslice_gpu *gpu = &timeslice_process.gpu[i];
+        memset(gpu, 0, sizeof *gpu);
+        pthread_mutex_init(&gpu->mutex, NULL);
+        pthread_cond_init(&gpu->changed, &monotonic);
     }
     pthread_condattr_destroy(&monotonic);
 }
 
-int timeslice_start(const char *socket_path, unsigned card_count, const char *const *uuids) {
-    if (!socket_path || strlen(socket_path) >= sizeof timeslice_process.socket_path || card_count > GPUTILE_MOST_CARDS)
+int timeslice_start(const char *socket_path, unsigned gpu_count, const char *const *uuids) {
+    if (!socket_path || strlen(socket_path) >= sizeof timeslice_process.socket_path || gpu_count > GPUTILE_MOST_GPUS)
         return -1;
     if (!*socket_path) return 0;
     pthread_mutex_lock(&start_mutex);
     if (!started) {
         strcpy(timeslice_process.socket_path, socket_path);
-        timeslice_process.count = card_count, timeslice_process.uuids = uuids;
+        timeslice_process.count = gpu_count, timeslice_process.uuids = uuids;
         prepare();
         __atomic_store_n(&started, true, __ATOMIC_RELEASE);
     }
@@ -133,11 +133,11 @@ int timeslice_start(const char *socket_path, unsigned card_count, const char *co
 }
 
 /* Wait at the gate; false if there is nobody any more who opens it. */
-static bool pass(struct timeslice_card *card) {
-    note_context(card);
-    while (!enter(card)) {
+static bool pass(struct timeslice_gpu *gpu) {
+    note_context(gpu);
+    while (!enter(gpu)) {
         if (!__atomic_load_n(&timeslice_process.running, __ATOMIC_ACQUIRE)) return false;
-        wait_at(card);
+        wait_at(gpu);
     }
     return true;
 }
@@ -149,28 +149,28 @@ void timeslice_before(int number, void *stream) {
     if (!__atomic_load_n(&started, __ATOMIC_ACQUIRE) || number < 0 || (unsigned)number >= timeslice_process.count)
         return;
     (void)stream;
-    struct timeslice_card *card = &timeslice_process.card[number];
+    struct timeslice_gpu *gpu = &timeslice_process.gpu[number];
     do
         if (!__atomic_load_n(&timeslice_process.running, __ATOMIC_ACQUIRE) && !run()) {
-            if (timeslice_threadless_before(card)) passed = BY_ITSELF;
+            if (timeslice_threadless_before(gpu)) passed = BY_ITSELF;
             return;
         }
-    while (!pass(card));
+    while (!pass(gpu));
     passed = BY_GATE;
-    uint64_t since = __atomic_load_n(&card->idle_since, __ATOMIC_RELAXED);
-    if (since && __atomic_compare_exchange_n(&card->idle_since, &since, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-        __atomic_add_fetch(&card->idle, timeslice_now() - since, __ATOMIC_RELAXED);
+    uint64_t since = __atomic_load_n(&gpu->idle_since, __ATOMIC_RELAXED);
+    if (since && __atomic_compare_exchange_n(&gpu->idle_since, &since, 0, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        __atomic_add_fetch(&gpu->idle, timeslice_now() - since, __ATOMIC_RELAXED);
 }
 
 void timeslice_after(int number, void *stream) {
     (void)stream;
     if (depth && --depth) return;
-    struct timeslice_card *card = &timeslice_process.card[number];
-    if (passed == BY_ITSELF) timeslice_threadless_after(card);
+    struct timeslice_gpu *gpu = &timeslice_process.gpu[number];
+    if (passed == BY_ITSELF) timeslice_threadless_after(gpu);
     if (passed == BY_GATE) {
-        if (__atomic_load_n(&card->gate, __ATOMIC_RELAXED) == TIMESLICE_METERED)
-            __atomic_store_n(&card->last_pass, timeslice_now(), __ATOMIC_RELAXED);
-        __atomic_add_fetch(&card->passes, TIMESLICE_PASS - 1, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&gpu->gate, __ATOMIC_RELAXED) == TIMESLICE_METERED)
+            __atomic_store_n(&gpu->last_pass, timeslice_now(), __ATOMIC_RELAXED);
+        __atomic_add_fetch(&gpu->passes, TIMESLICE_PASS - 1, __ATOMIC_SEQ_CST);
     }
     passed = NOT;
     pthread_setcancelstate(cancelling, NULL);

@@ -1,6 +1,6 @@
-/* Waiting for a turn on a card: who may submit work now is decided by the node's time arbiter, not in this process.
+/* Waiting for a turn on a GPU: who may submit work now is decided by the node's time arbiter, not in this process.
  *
- * `card` counts the cards of the limits file from 0, in its order; `stream` is the stream that work is submitted to,
+ * `gpu` counts the GPUs of the limits file from 0, in its order; `stream` is the stream that work is submitted to,
  * NULL or CU_STREAM_LEGACY for the context's default stream, CU_STREAM_PER_THREAD for that of the calling thread.
  * The context of the submission is current. All of them may be called by any thread; none may fail.
  */
@@ -9,12 +9,12 @@
 
 /* Once in a process, after the limits were read and before any work is submitted; `uuids` lives as long as the
  * process. Returns 0, or -1 if this process must not submit work at all. */
-int timeslice_start(const char *socket_path, unsigned card_count, const char *const *uuids);
+int timeslice_start(const char *socket_path, unsigned gpu_count, const char *const *uuids);
 
-/* Before work is submitted on a card; may block. */
-void timeslice_before(int card, void *stream);
+/* Before work is submitted on a GPU; may block. */
+void timeslice_before(int gpu, void *stream);
 
 /* After the submitting call returned, whatever it returned. */
-void timeslice_after(int card, void *stream);
+void timeslice_after(int gpu, void *stream);
 
 #endif

@@ -31,7 +31,7 @@ POLICIES = {
     "e.name in ": isolation_bypass.ENVIRONMENT,
     "e.value in ": isolation_bypass.HARMLESS,
     ".replace('CAP_', '') in ": isolation_bypass.CAPABILITIES,
-    "- name: cardPaths\n    expression: >-\n      ": isolation_bypass.CARD_PATHS,
+    "- name: cardPaths\n    expression: >-\n      ": isolation_bypass.GPU_PATHS,
     "- name: nodePaths\n    expression: >-\n      ": isolation_bypass.NODE_PATHS,
     "'nvidia-container-devices' in m.parts)) ||\n      ": _directories(_WISHES),
     "startsWith('/tmp/nvidia-mps/') ||\n      ": _directories(isolation_bypass.LIMIT_PATHS),

@@ -51,7 +51,7 @@ def reachable(root: object) -> Iterator[tuple[str, int]]:
 def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack", "packing"], pods: int) -> None:
     ledger = Ledger(Configuration(placement=placement))
     for i in range(4):
-        ledger.apply(NodeApplied(gpu_node(f"n{i}", cards=8, mode="share" if i % 2 else "cgpu")))
+        ledger.apply(NodeApplied(gpu_node(f"n{i}", gpus=8, mode="share" if i % 2 else "cgpu")))
     engine, cluster = PlacementEngine(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
     budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
     feed = Informer(ledger, lambda _: None, budgets)

@@ -1,4 +1,4 @@
-"""What gangs may cost others: cards that nobody can use, time of the event loop, memory."""
+"""What gangs may cost others: GPUs that nobody can use, time of the event loop, memory."""
 
 import asyncio
 import sys
@@ -28,9 +28,9 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 OLD = "2030-03-17T10:00:00Z"
 
 
-def nodes(count: int, cards: int) -> list[Node]:
+def nodes(count: int, gpus: int) -> list[Node]:
     amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: "999"}
-    return [gpu_node(f"n{i}", mode="cgpu", sizes=[4096] * cards, allocatable=amounts) for i in range(count)]
+    return [gpu_node(f"n{i}", mode="cgpu", sizes=[4096] * gpus, allocatable=amounts) for i in range(count)]
 
 
 def numbered(gang: str, number: int, size: int, **more: Any) -> Pod:
@@ -63,7 +63,7 @@ def test_a_gang_that_never_fits_is_told_so_though_all_its_pods_differ(machines: 
     bench.gang("alone", 1)
     first, steps = counted(bench, 7200)
     assert said(first) == {"huge": "GangTooLarge", "alone": "GangPlanned"}
-    assert placed(first) == ["alone-0"], "no card is kept for a gang that can never start"
+    assert placed(first) == ["alone-0"], "no GPU is kept for a gang that can never start"
     assert steps < 40 * size
     assert placed(bench.round(14400)) == ["alone-0"], "nor ever"
 
@@ -84,7 +84,7 @@ def test_nor_does_a_rule_that_looks_at_the_numbers_hide_that(machines: int, size
 
 
 def odd_gang(bench: Bench, name: str = "odd", born: str = OLD) -> None:
-    """Pods of 4 and 3 on cards of 11: the sums are right, and yet they do not fit; no search in bounds can tell."""
+    """Pods of 4 and 3 on GPUs of 11: the sums are right, and yet they do not fit; no search in bounds can tell."""
     for i in range(31):
         asking = pod(f"{name}-{i}", mem=4 if i < 15 else 3)
         labels = {GANG_NAME_LABEL: name, GANG_SIZE_LABEL: "31"}
@@ -101,7 +101,7 @@ def kept(bench: Bench) -> int:
     return sum(booking.reserved for booking in bench.view.ledger.bookings())
 
 
-def test_a_gang_of_which_nobody_knows_whether_it_ever_fits_keeps_cards_for_a_while_only() -> None:
+def test_a_gang_of_which_nobody_knows_whether_it_ever_fits_keeps_gpus_for_a_while_only() -> None:
     bench = odd_bench()
     odd_gang(bench)
     result, steps = counted(bench)
@@ -124,7 +124,7 @@ def test_a_gang_of_which_nobody_knows_whether_it_ever_fits_keeps_cards_for_a_whi
     assert kept(bench) > 1
 
 
-def test_gangs_that_take_turns_keep_cards_for_no_longer_than_one() -> None:
+def test_gangs_that_take_turns_keep_gpus_for_no_longer_than_one() -> None:
     """Whoever makes a new gang before the time of the old one is over wins nothing."""
     bench = odd_bench()
     odd_gang(bench)
@@ -137,7 +137,7 @@ def test_gangs_that_take_turns_keep_cards_for_no_longer_than_one() -> None:
     assert sum(seen) <= len(seen) * 0.6
 
 
-def test_even_a_gang_that_would_fit_some_day_does_not_keep_cards_for_ever() -> None:
+def test_even_a_gang_that_would_fit_some_day_does_not_keep_gpus_for_ever() -> None:
     bench = Bench(*nodes(1, 4))
     at_once(bench.view.pod_event(Applied(member("x", 0, 1, node="n0", labels={}))))  # no allocation: the node is closed
     at_once(bench.view.node_event(Applied(nodes(2, 4)[1])))

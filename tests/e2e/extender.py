@@ -53,16 +53,16 @@ def bound(pods: Iterable[dict[str, Any]]) -> dict[str, str]:
     return {p["metadata"]["name"]: p["spec"]["nodeName"] for p in pods if p["spec"].get("nodeName")}
 
 
-def cards_of(pod: dict[str, Any]) -> list[int]:
-    """Return the indices of the cards that a pod holds by its annotation."""
+def gpus_of(pod: dict[str, Any]) -> list[int]:
+    """Return the indices of the GPUs that a pod holds by its annotation."""
     allocation = decode_allocation(pod["metadata"]["annotations"][ALLOCATION_ANNOTATION])
-    return [share.index for share in allocation.cards]
+    return [share.index for share in allocation.gpus]
 
 
 def assert_nothing_over_allocated(plane: ControlPlane) -> int:
     """Add up the annotations of all pods that are bound, independently of the ledger; return how many there are.
 
-    The invariant above all: no card holds more than it has, and a whole card has one pod. Pods of a node that is gone
+    The invariant above all: no GPU holds more than it has, and a whole GPU has one pod. Pods of a node that is gone
     are left out: a test that fails may leave some.
     """
     nodes = {n["metadata"]["name"]: n for n in plane.api.get("/api/v1/nodes")["items"]}
@@ -76,15 +76,15 @@ def assert_nothing_over_allocated(plane: ControlPlane) -> int:
             continue
         counted += 1
         allocation = decode_allocation(text)
-        for share in allocation.cards:
+        for share in allocation.gpus:
             key = (name, share.uuid)
             held[key] += share.mib
             whole[key] += allocation.whole
     for (name, uuid), mib in held.items():
         inventory = decode_inventory(nodes[name]["metadata"]["annotations"]["gputile.io/inventory"])
-        card = next(card for card in inventory.cards if card.uuid == uuid)
-        assert mib <= card.mib, f"card {uuid} of node {name} holds {mib} of {card.mib} MiB"
-        assert whole[name, uuid] <= 1, f"card {uuid} of node {name} was given away whole twice"
+        gpu = next(gpu for gpu in inventory.gpus if gpu.uuid == uuid)
+        assert mib <= gpu.mib, f"GPU {uuid} of node {name} holds {mib} of {gpu.mib} MiB"
+        assert whole[name, uuid] <= 1, f"GPU {uuid} of node {name} was given away whole twice"
     return counted
 
 

@@ -1,4 +1,4 @@
-"""What the tests on a real node share: a node with cards, and whether what is seen, held and booked is the same."""
+"""What the tests on a real node share: a node with GPUs, and whether what is seen, held and booked is the same."""
 
 import json
 import random
@@ -12,7 +12,7 @@ import grpc
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_COUNT_LABEL, GPU_MEMORY, INVENTORY_ANNOTATION
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import decode_inventory
-from gputile.node.agent.allocate.device_ids import by_card
+from gputile.node.agent.allocate.device_ids import by_gpu
 from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
@@ -42,7 +42,7 @@ NOBODY_ANSWERED = "no healthy devices", "code = Unavailable", "code = Canceled",
 
 @dataclass(frozen=True)
 class GpuNode:
-    """A real node whose cards the agent serves, and which the extender books."""
+    """A real node whose GPUs the agent serves, and which the extender books."""
 
     plane: ControlPlane
     node: RealNode
@@ -106,20 +106,20 @@ class GpuNode:
         return {name: value for name, _, value in pairs}
 
     def assigned(self) -> dict[tuple[str, str, str], set[str]]:
-        """Return the UUIDs of the cards of each container that the kubelet lists, by namespace, pod and container."""
+        """Return the UUIDs of the GPUs of each container that the kubelet lists, by namespace, pod and container."""
         inventory = decode_inventory(self.node.object()["metadata"]["annotations"][INVENTORY_ANNOTATION])
-        uuid_of = {card.index: card.uuid for card in inventory.cards}
+        uuid_of = {gpu.index: gpu.uuid for gpu in inventory.gpus}
         with grpc.insecure_channel(f"unix:{self.node.pod_resources}", options=CLIENT_OPTIONS) as channel:
             listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=30.0)
         found: dict[tuple[str, str, str], set[str]] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:
                 ids = [each for devices in container.devices for each in devices.device_ids]
-                found[pod.namespace, pod.name, container.name] = {uuid_of[index] for index in by_card(ids)}
+                found[pod.namespace, pod.name, container.name] = {uuid_of[index] for index in by_gpu(ids)}
         return found
 
     def disagreements(self, *namespaces: str, forgetful: bool = False) -> list[str]:
-        """Return the containers of running pods of which environment, kubelet and annotation name other cards.
+        """Return the containers of running pods of which environment, kubelet and annotation name other GPUs.
 
         An init container is not listed by the kubelet; its environment is compared with the annotation. A
         ``forgetful`` kubelet may list a container without the devices that it was started with, if an Event says so: a
@@ -131,7 +131,7 @@ class GpuNode:
             if not runs(pod):
                 continue
             meta, spec = pod["metadata"], pod["spec"]
-            booked = booked_cards(pod)
+            booked = booked_gpus(pod)
             inits = [c["name"] for c in spec.get("initContainers", []) if c.get("restartPolicy") != "Always"]
             for container in (*spec.get("initContainers", []), *spec["containers"]):
                 name, said = container["name"], self.said(pod, container["name"])
@@ -225,7 +225,7 @@ def probe_pod_of(name: str, containers: Sequence[Mapping[str, Any]], **spec: Any
 
 
 def random_probe_pod(choice: random.Random, name: str, *, equal: bool) -> dict[str, Any]:
-    """Return a pod of one container, of several, with init containers, with a sidecar, or on several cards."""
+    """Return a pod of one container, of several, with init containers, with a sidecar, or on several GPUs."""
 
     def size() -> int:
         return 1 if equal else choice.choice((1, 1, 1, 2, 3))
@@ -243,8 +243,8 @@ def random_probe_pod(choice: random.Random, name: str, *, equal: bool) -> dict[s
         inits = [one("side", 1, sidecar=True), one("init", size(), once=True)]
         return probe_pod_of(name, [one("main", size())], initContainers=inits)
     if kind < 0.3:
-        cards = choice.choice((2, 3))
-        return probe_pod_of(name, [one("main", cards * size())], labels={GPU_COUNT_LABEL: str(cards)})
+        gpus = choice.choice((2, 3))
+        return probe_pod_of(name, [one("main", gpus * size())], labels={GPU_COUNT_LABEL: str(gpus)})
     return probe_pod_of(name, [one("main", size())])
 
 
@@ -263,7 +263,7 @@ def told(pod: Mapping[str, Any]) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}: {words}"
 
 
-def booked_cards(pod: Mapping[str, Any]) -> dict[str, set[str]]:
+def booked_gpus(pod: Mapping[str, Any]) -> dict[str, set[str]]:
     """Return the UUIDs of each container by the pod's annotation."""
     text = pod["metadata"].get("annotations", {}).get(ALLOCATION_ANNOTATION, "")
     try:

@@ -94,10 +94,10 @@ class PlayedAgents:
     def _serve(self, node: Node, unit: int, gpu_pods: list[str]) -> None:
         name = node.metadata.name
         inventory = self.inventories[name]
-        planned = plan(self.in_force.get(name), node.metadata.labels, unit, inventory.cards, gpu_pods)
+        planned = plan(self.in_force.get(name), node.metadata.labels, unit, inventory.gpus, gpu_pods)
         now = self.in_force[name] = planned.in_force
         wanted = Wanted(
-            labels=node_labels(inventory.cards),
+            labels=node_labels(inventory.gpus),
             inventory=encode_inventory(
                 msgspec.structs.replace(inventory, mode=now.mode.value, unit_mib=now.unit_mib),
             ),
@@ -105,7 +105,7 @@ class PlayedAgents:
         )
         counts = {
             resource: str(count)
-            for resource, count in resources_for_mode(now.mode, inventory.cards, now.unit_mib).items()
+            for resource, count in resources_for_mode(now.mode, inventory.gpus, now.unit_mib).items()
         }
         patch: dict[str, Any] = node_patch(node, wanted, datetime.datetime.now(datetime.UTC)) or {}
         if any(str(node.status.allocatable.get(resource)) != count for resource, count in counts.items()):

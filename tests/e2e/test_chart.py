@@ -209,12 +209,12 @@ def play_agent(plane: ControlPlane, node: str, unit: int) -> None:
     annotations = plane.api.get(f"/api/v1/nodes/{node}")["metadata"]["annotations"]
     inventory = json.loads(annotations["gputile.io/inventory"]) | {"unit_mib": unit}
     plane.nodes.annotate(node, {"gputile.io/inventory": json.dumps(inventory)})
-    units = sum(card["mib"] // unit for card in inventory["cards"])
+    units = sum(gpu["mib"] // unit for gpu in inventory["cards"])
     plane.nodes.set_capacity(node, {GPU_MEMORY: str(units)})
 
 
 def allocated(pod: dict[str, Any]) -> int:
-    return sum(card["mib"] for card in json.loads(pod["metadata"]["annotations"]["gputile.io/allocation"])["cards"])
+    return sum(gpu["mib"] for gpu in json.loads(pod["metadata"]["annotations"]["gputile.io/allocation"])["cards"])
 
 
 @pytest.mark.requirement("M13")
@@ -294,7 +294,7 @@ def test_an_agent_writes_on_its_own_node_only(installed: Installation, namespace
 
 
 def test_uninstalling_leaves_running_pods_running(cluster: ControlPlane, namespace: str) -> None:
-    """The pods, their nodes and their cards stay; what remains of gputile is what it wrote on them."""
+    """The pods, their nodes and their GPUs stay; what remains of gputile is what it wrote on them."""
     installation = Installation(cluster, "leaving", f"{namespace}-system")
     installation.install(
         {

@@ -1,4 +1,4 @@
-"""The extender on a real kube-scheduler: cards, reasons, models."""
+"""The extender on a real kube-scheduler: GPUs, reasons, models."""
 
 import json
 import subprocess
@@ -29,8 +29,8 @@ from tests.documents import document_yaml
 from tests.e2e.extender import (
     assert_nothing_over_allocated,
     bound,
-    cards_of,
     events_of,
+    gpus_of,
     pod_body,
     pods_in,
     why_pending,
@@ -86,18 +86,18 @@ def on(node: str) -> dict[str, str]:
 
 
 @pytest.mark.requirement("U2", "U3", "M9")
-def test_the_statefulset_of_the_documents_fills_one_card_before_the_next(cluster: ControlPlane, namespace: str) -> None:
-    """7 pods of 16 x 128 MiB fill a card of 120 units; the eighth goes to the next. Run unmodified."""
+def test_the_statefulset_of_the_documents_fills_one_gpu_before_the_next(cluster: ControlPlane, namespace: str) -> None:
+    """7 pods of 16 x 128 MiB fill a GPU of 120 units; the eighth goes to the next. Run unmodified."""
     manifest = yaml.safe_load(document_yaml("001")[0])
     manifest["spec"]["replicas"] = 4
     manifest["spec"]["template"]["spec"]["nodeSelector"] = on("t4")
     cluster.kubectl("-n", namespace, "apply", "-f", "-", input=yaml.safe_dump(manifest))
     wait_bound(cluster, namespace, 4)
-    assert [cards_of(pod) for pod in pods_in(cluster, namespace)] == [[0]] * 4
+    assert [gpus_of(pod) for pod in pods_in(cluster, namespace)] == [[0]] * 4
     cluster.kubectl("-n", namespace, "scale", "statefulset/binpack", "--replicas=9")
     wait_bound(cluster, namespace, 9)
-    cards = sorted(card for pod in pods_in(cluster, namespace) for card in cards_of(pod))
-    assert cards == [0] * 7 + [1] * 2
+    gpus = sorted(gpu for pod in pods_in(cluster, namespace) for gpu in gpus_of(pod))
+    assert gpus == [0] * 7 + [1] * 2
     annotations = pods_in(cluster, namespace)[0]["metadata"]["annotations"]
     assert json.loads(annotations[ACK_ALLOCATION]) == {"0": {"0": 16}}
     assert annotations[GPUSHARE_INDEX] == "0"
@@ -107,10 +107,10 @@ def test_the_statefulset_of_the_documents_fills_one_card_before_the_next(cluster
 
 
 @pytest.mark.requirement("M9")
-def test_spread_uses_the_less_used_card(cluster: ControlPlane, namespace: str) -> None:
+def test_spread_uses_the_less_used_gpu(cluster: ControlPlane, namespace: str) -> None:
     create(cluster, namespace, *(pod_body(f"s{i}", {GPU_MEMORY: 8}, nodeSelector=on("spread")) for i in range(8)))
     wait_bound(cluster, namespace, 8)
-    assert sorted(card for pod in pods_in(cluster, namespace) for card in cards_of(pod)) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert sorted(gpu for pod in pods_in(cluster, namespace) for gpu in gpus_of(pod)) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
 def test_pods_of_one_workload_stay_together(cluster: ControlPlane, namespace: str) -> None:
@@ -121,18 +121,18 @@ def test_pods_of_one_workload_stay_together(cluster: ControlPlane, namespace: st
 
 
 @pytest.mark.requirement("U4")
-def test_a_pod_that_fits_the_node_and_no_card_waits_with_a_reason_and_goes_when_there_is_room(
+def test_a_pod_that_fits_the_node_and_no_gpu_waits_with_a_reason_and_goes_when_there_is_room(
     cluster: ControlPlane, namespace: str
 ) -> None:
     """U4, "Pending with a reason": node, GPU and rule; scheduled within seconds of a deletion."""
     create(cluster, namespace, *(pod_body(f"full{i}", {GPU_MEMORY: 70}, nodeSelector=on("t4")) for i in range(4)))
-    wait_bound(cluster, namespace, 4)  # 50 of 120 units are free on each card, 200 on the node
+    wait_bound(cluster, namespace, 4)  # 50 of 120 units are free on each GPU, 200 on the node
     create(cluster, namespace, pod_body("wide", {GPU_MEMORY: 60}, nodeSelector=on("t4")))
-    reason = "t4: GPU 0 has 50 of 120 units free; the pod needs 60 on one card"
+    reason = "t4: GPU 0 has 50 of 120 units free; the pod needs 60 on one GPU"
     cluster.wait(lambda: reason in why_pending(cluster, namespace, "wide"), reason)
     cluster.wait(lambda: any(reason in text for text in events_of(cluster, namespace, "wide", "NoGPUFits")), reason)
     assert "wide" not in bound(pods_in(cluster, namespace))
-    # Asked to be deleted is not gone (U4): the pod keeps its card until the kubelet has ended it.
+    # Asked to be deleted is not gone (U4): the pod keeps its GPU until the kubelet has ended it.
     cluster.nodes.set_pod_phase(namespace, "full0", "Running")
     cluster.kubectl("-n", namespace, "delete", "pod", "full0", "--wait=false")
     create(cluster, namespace, pod_body("wake", {GPU_MEMORY: 1}, nodeSelector=on("t4")))
@@ -144,8 +144,8 @@ def test_a_pod_that_fits_the_node_and_no_card_waits_with_a_reason_and_goes_when_
 
 
 @pytest.mark.requirement("U7")
-def test_the_seventeenth_pod_of_an_isolated_card_waits(cluster: ControlPlane, namespace: str) -> None:
-    """At most 16 pods a card where memory is isolated, said when scheduling."""
+def test_the_seventeenth_pod_of_an_isolated_gpu_waits(cluster: ControlPlane, namespace: str) -> None:
+    """At most 16 pods a GPU where memory is isolated, said when scheduling."""
     limits = {GPU_MEMORY: 1, GPU_CORE: 5}
     create(cluster, namespace, *(pod_body(f"p{i}", limits, nodeSelector=on("core")) for i in range(17)))
     wait_bound(cluster, namespace, 16)
@@ -179,11 +179,11 @@ def test_topology_gives_the_best_connected_set_and_nothing_else(cluster: Control
     )
     wait_bound(cluster, namespace, 1)
     assert bound(pods_in(cluster, namespace)) == {"four": "nvlink"}
-    assert cards_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3]
+    assert gpus_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3]
 
 
 @pytest.mark.requirement("L3")
-def test_containers_of_one_pod_get_distinct_whole_cards(cluster: ControlPlane, namespace: str) -> None:
+def test_containers_of_one_pod_get_distinct_whole_gpus(cluster: ControlPlane, namespace: str) -> None:
     """Two containers with 2 and 3 get five distinct GPUs of one node."""
     body = pod_body("five", {WHOLE_GPU: 2})
     second = json.loads(json.dumps(body["spec"]["containers"][0]))
@@ -191,7 +191,7 @@ def test_containers_of_one_pod_get_distinct_whole_cards(cluster: ControlPlane, n
     create(cluster, namespace, body)
     wait_bound(cluster, namespace, 1)
     assert bound(pods_in(cluster, namespace)) == {"five": "k80"}
-    assert cards_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3, 4]
+    assert gpus_of(pods_in(cluster, namespace)[0]) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.requirement("M10", "M8")
@@ -199,7 +199,7 @@ def test_a_wrong_request_says_what_is_wrong(cluster: ControlPlane, namespace: st
     """What admission would refuse fits nowhere, and the event names field, rule and remedy."""
     create(cluster, namespace, pod_body("odd", {GPU_MEMORY: 7}, labels={"aliyun.com/gpu-count": "2"}))
     create(cluster, namespace, pod_body("seven", {GPU_MEMORY: 7, GPU_CORE: 7}))
-    for pod, text in (("odd", "2 cards (aliyun.com/gpu-count) do not divide"), ("seven", "not a multiple of 5")):
+    for pod, text in (("odd", "2 GPUs (aliyun.com/gpu-count) do not divide"), ("seven", "not a multiple of 5")):
         cluster.wait(
             lambda pod=pod, text=text: any(  # type: ignore[misc]
                 text in message for message in events_of(cluster, namespace, pod, "InvalidGPURequest")
@@ -319,8 +319,8 @@ def test_sigterm_ends_the_extender_in_order(cluster: ControlPlane) -> None:
         assert "extender stops" in extender.log_text()
 
 
-def test_a_pod_with_higher_priority_gets_a_card_by_preemption(cluster: ControlPlane, namespace: str) -> None:
-    """The preempt verb: kube-scheduler sees that the node is short of units, gputile which pods are on one card."""
+def test_a_pod_with_higher_priority_gets_a_gpu_by_preemption(cluster: ControlPlane, namespace: str) -> None:
+    """The preempt verb: kube-scheduler sees that the node is short of units, gputile which pods are on one GPU."""
     cluster.kubectl(
         "apply",
         "-f",
@@ -339,8 +339,8 @@ def test_a_pod_with_higher_priority_gets_a_card_by_preemption(cluster: ControlPl
         for i in range(8)
     ]
     create(cluster, namespace, *low)
-    wait_bound(cluster, namespace, 8)  # each card holds two
-    before = {pod["metadata"]["name"]: cards_of(pod) for pod in pods_in(cluster, namespace)}
+    wait_bound(cluster, namespace, 8)  # each GPU holds two
+    before = {pod["metadata"]["name"]: gpus_of(pod) for pod in pods_in(cluster, namespace)}
     create(
         cluster, namespace, pod_body("high", {GPU_MEMORY: 120}, nodeSelector=on("spread"), priorityClassName="urgent")
     )
@@ -354,7 +354,7 @@ def test_a_pod_with_higher_priority_gets_a_card_by_preemption(cluster: ControlPl
     cluster.wait(preempted, "the urgent pod to be bound")
     left = {pod["metadata"]["name"] for pod in pods_in(cluster, namespace)} - {"high"}
     gone = [before[name] for name in before.keys() - left]
-    # kube-scheduler proposes two victims by the node's units, which may be on two cards: then one more has to leave.
+    # kube-scheduler proposes two victims by the node's units, which may be on two GPUs: then one more has to leave.
     assert len(gone) in (2, 3)
-    assert any(gone.count(cards) == 2 for cards in gone), "a whole card was freed"
+    assert any(gone.count(gpus) == 2 for gpus in gone), "a whole GPU was freed"
     assert_nothing_over_allocated(cluster)

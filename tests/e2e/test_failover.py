@@ -34,7 +34,7 @@ class _List(msgspec.Struct):
 def test_the_active_extender_is_killed_in_the_middle_of_500_pods(
     control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
 ) -> None:
-    """Nothing lost, nothing doubled, no card over-allocated, and the ledger equal to the annotations."""
+    """Nothing lost, nothing doubled, no GPU over-allocated, and the ledger equal to the annotations."""
     control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, CLUSTER)))
     first, first_url = start_extender(control_plane, "first", lease_seconds=3)
     second, second_url = start_extender(control_plane, "second", lease_seconds=3)

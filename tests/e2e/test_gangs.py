@@ -30,7 +30,7 @@ pytestmark = pytest.mark.requirement("M13", "B5")
 
 SETTINGS = {"admission": {"gangs": True}}
 GANGS = 50
-# Halves of cards: 80 of them for about 250 pods of the first test's gangs, when 60 percent of all could run at once.
+# Halves of GPUs: 80 of them for about 250 pods of the first test's gangs, when 60 percent of all could run at once.
 CLUSTER = """
 nodes:
 - {name: n, count: 9, mode: cgpu, gpus: {count: 8, model: Tesla T4, memory: 16GiB}, taints: []}
@@ -75,7 +75,7 @@ def settled(plane: ControlPlane, namespace: str, free_of: int) -> bool:
 
 @pytest.fixture
 def small(control_plane: ControlPlane, no_nodes: None, tmp_path: Path) -> Iterator[ControlPlane]:
-    """Eight halves of cards, with extender, scheduler and controller."""
+    """Eight halves of GPUs, with extender, scheduler and controller."""
     control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, SMALL)))
     extender, url = start_extender(control_plane, settings=SETTINGS)
     controller, _ = start_controller(control_plane, settings=SETTINGS)

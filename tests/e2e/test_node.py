@@ -1,4 +1,4 @@
-"""The agent on a real kubelet, containerd and runc: the right card, its rights, what the node says."""
+"""The agent on a real kubelet, containerd and runc: the right GPU, its rights, what the node says."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.inventory import decode_inventory
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES
-from gputile.node.agent.status.published import CARD_PROBLEM, DRIVER_PROBLEM
+from gputile.node.agent.status.published import DRIVER_PROBLEM, GPU_PROBLEM
 from gputile.node.isolation.limits_format import USAGE
 from tests import gpushare_client
 from tests.e2e.extender import assert_nothing_over_allocated, events_of
@@ -29,7 +29,7 @@ from tests.e2e.node import (
     LIMITS,
     VISIBLE,
     GpuNode,
-    booked_cards,
+    booked_gpus,
     gpu_node,
     probe_container,
     probe_pod,
@@ -43,21 +43,21 @@ pytestmark = pytest.mark.requirement("B1", "V1", "C1")
 
 @pytest.fixture(scope="module")
 def shared(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
-    """A node with eight cards of 80 GiB, in mode cgpu."""
+    """A node with eight GPUs of 80 GiB, in mode cgpu."""
     with gpu_node(control_plane, node_programs, "worker", {MODE_LABEL: "cgpu"}) as here:
-        here.plane.wait(lambda: here.allocatable().get(GPU_MEMORY) == "640", "the node to offer its cards")
+        here.plane.wait(lambda: here.allocatable().get(GPU_MEMORY) == "640", "the node to offer its GPUs")
         yield here
 
 
 @pytest.mark.requirement("B1", "U3", "B9")
-def test_a_pod_gets_the_card_that_was_booked(shared: GpuNode, namespace: str) -> None:
+def test_a_pod_gets_the_gpu_that_was_booked(shared: GpuNode, namespace: str) -> None:
     """Inside the container, in PodResources and in the annotation."""
     shared.create(namespace, probe_pod("two", {GPU_MEMORY: 2}), probe_pod("none", {}))
     shared.wait_running(2, namespace)
     shared.wait_agreement(namespace)
     pods = {pod["metadata"]["name"]: pod for pod in shared.pods(namespace)}
     said = shared.said(pods["two"], "main")
-    assert {said[VISIBLE]} == booked_cards(pods["two"])["main"]
+    assert {said[VISIBLE]} == booked_gpus(pods["two"])["main"]
     assert said["ALIYUN_COM_GPU_MEM_CONTAINER"] == "2"
     assert '"mib":2048' in said[LIMITS]
     assert VISIBLE not in shared.said(pods["none"], "main")
@@ -69,7 +69,7 @@ def test_a_pod_gets_the_card_that_was_booked(shared: GpuNode, namespace: str) ->
 def test_gpushares_client_shows_what_kubectl_inspect_cgpu_shows(
     shared: GpuNode, namespace: str, tmp_path: Path
 ) -> None:
-    """The summary, and the pods of ``-d``: on one card, in two containers, and on two cards."""
+    """The summary, and the pods of ``-d``: on one GPU, in two containers, and on two GPUs."""
     shared.create(
         namespace,
         probe_pod("one", {GPU_MEMORY: 3}),
@@ -121,7 +121,7 @@ def test_the_agent_has_the_rights_of_its_example_and_no_others(shared: GpuNode, 
     written = {entry["manager"] for entry in node["metadata"]["managedFields"] if entry.get("subresource") == "status"}
     assert len(written) >= 2, "the kubelet and the agent have both written the status"
     kinds = {condition["type"] for condition in node["status"]["conditions"]}
-    assert {"Ready", "MemoryPressure", DRIVER_PROBLEM, CARD_PROBLEM} <= kinds
+    assert {"Ready", "MemoryPressure", DRIVER_PROBLEM, GPU_PROBLEM} <= kinds
     for verb, resource, allowed in RIGHTS:
         assert can(shared, verb, resource) is allowed, f"{verb} {resource}"
 
@@ -142,7 +142,7 @@ def can(here: GpuNode, verb: str, resource: str) -> bool:
 
 
 @pytest.mark.requirement("C1", "C3", "V1", "L1")
-def test_the_node_says_what_its_cards_are(shared: GpuNode) -> None:
+def test_the_node_says_what_its_gpus_are(shared: GpuNode) -> None:
     """Labels as nvidia-smi prints them, and only the mode's resource."""
     node = shared.node.object()
     labels = node["metadata"]["labels"]
@@ -155,8 +155,8 @@ def test_the_node_says_what_its_cards_are(shared: GpuNode) -> None:
 
 
 @pytest.mark.requirement("U4")
-def test_static_pods_get_cards_and_are_booked(shared: GpuNode) -> None:
-    """A pod that neither scheduler nor API server knew is on a card that nobody else has."""
+def test_static_pods_get_gpus_and_are_booked(shared: GpuNode) -> None:
+    """A pod that neither scheduler nor API server knew is on a GPU that nobody else has."""
     body = probe_pod("static", {GPU_MEMORY: 3}) | {"apiVersion": "v1", "kind": "Pod"}
     body["metadata"]["namespace"] = "default"
     shared.node.put_static_pod("static", body)
@@ -164,7 +164,7 @@ def test_static_pods_get_cards_and_are_booked(shared: GpuNode) -> None:
         shared.wait_running(1, "default")
         shared.wait_agreement("default")
         (pod,) = shared.pods("default")
-        assert len(booked_cards(pod)["main"]) == 1
+        assert len(booked_gpus(pod)["main"]) == 1
         assert assert_nothing_over_allocated(shared.plane) >= 1
         assert shared.said(pod, "main")["ALIYUN_COM_GPU_MEM_CONTAINER"] == "3"
     finally:
@@ -173,7 +173,7 @@ def test_static_pods_get_cards_and_are_booked(shared: GpuNode) -> None:
 
 
 @pytest.mark.requirement("B1")
-def test_pods_bound_by_hand_get_cards_and_are_booked(shared: GpuNode, namespace: str) -> None:
+def test_pods_bound_by_hand_get_gpus_and_are_booked(shared: GpuNode, namespace: str) -> None:
     """nodeName set by hand: no booking beforehand, one afterwards; nothing over-allocated."""
     bodies = [probe_pod(f"hand{i}", {GPU_MEMORY: 20}, nodeName=shared.node.name) for i in range(4)]
     shared.create(namespace, *bodies, probe_pod("booked", {GPU_MEMORY: 20}))
@@ -200,7 +200,7 @@ def test_names_that_are_deleted_by_force_and_come_again(shared: GpuNode, namespa
 
 @pytest.mark.requirement("G1")
 def test_a_running_container_outlives_kubelet_and_agent(shared: GpuNode, namespace: str) -> None:
-    """Both are killed and come back: the container runs on, with its card, and is not started again."""
+    """Both are killed and come back: the container runs on, with its GPU, and is not started again."""
     shared.create(namespace, probe_pod("lasting", {GPU_MEMORY: 5}))
     (before,) = shared.wait_running(1, namespace)
     shared.node.kubelet.kill()
@@ -212,7 +212,7 @@ def test_a_running_container_outlives_kubelet_and_agent(shared: GpuNode, namespa
     shared.wait_agreement(namespace)
     (after,) = shared.pods(namespace)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert booked_cards(after) == booked_cards(before)
+    assert booked_gpus(after) == booked_gpus(before)
     assert after["status"]["containerStatuses"][0]["restartCount"] == 0
 
 
@@ -250,7 +250,7 @@ def test_what_the_kubelet_forgets_is_kept_and_told(shared: GpuNode, namespace: s
     assert [path.stat().st_ino for path in written] == before
     held = shared.assigned()
     assert held[namespace, "kept", "side"] == set()
-    assert held[namespace, "kept", "main"] == booked_cards(pod)["main"]
+    assert held[namespace, "kept", "main"] == booked_gpus(pod)["main"]
     shared.plane.wait(lambda: bool(events_of(shared.plane, namespace, "kept", "GpuForgotten")), "the event")
     (told,) = set(events_of(shared.plane, namespace, "kept", "GpuForgotten"))
     assert "the GPU of side, " in told
@@ -269,12 +269,12 @@ def registered(here: GpuNode, resource: str) -> bool:
 
 
 @pytest.mark.requirement("B6")
-def test_a_sick_card_leaves_and_comes_back(shared: GpuNode, namespace: str) -> None:
+def test_a_sick_gpu_leaves_and_comes_back(shared: GpuNode, namespace: str) -> None:
     """Its units leave what is allocatable, and the next pod goes elsewhere."""
     shared.agent.machine.xid(0, 79)
-    shared.plane.wait(lambda: shared.allocatable()[GPU_MEMORY] == "560", "the sick card's units to leave")
+    shared.plane.wait(lambda: shared.allocatable()[GPU_MEMORY] == "560", "the sick GPU's units to leave")
     shared.create(namespace, probe_pod("elsewhere", {GPU_MEMORY: 80}))
     shared.wait_running(1, namespace)
     shared.wait_agreement(namespace)
     (pod,) = shared.pods(namespace)
-    assert booked_cards(pod)["main"] != {shared.agent.machine.cards[0].uuid}
+    assert booked_gpus(pod)["main"] != {shared.agent.machine.gpus[0].uuid}

@@ -1,4 +1,4 @@
-"""Two hundred pods at once on a real kubelet with eight cards, while agent and kubelet are killed at random.
+"""Two hundred pods at once on a real kubelet with eight GPUs, while agent and kubelet are killed at random.
 
 While agents die no pod fails. A kubelet that starts fails those pods for good that it admits before the plugins have
 registered; such a pod is created again, as its controller would. One that the agent itself refuses is counted as lost.
@@ -28,7 +28,7 @@ ENOUGH_S = 500  # on two cores that others use too
 
 @pytest.fixture(scope="module")
 def crowded(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
-    """A node with eight cards of 80 GiB, on which many pods may share a card."""
+    """A node with eight GPUs of 80 GiB, on which many pods may share a GPU."""
     with gpu_node(control_plane, node_programs, "crowded", {MODE_LABEL: "cgpu"}, SETTINGS) as here:
         for name in NAMESPACES:
             control_plane.create_namespace(name)

@@ -23,9 +23,9 @@ NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def isolated(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterator[GpuNode]:
-    """A node with eight cards of 80 GiB, in mode cgpu."""
+    """A node with eight GPUs of 80 GiB, in mode cgpu."""
     with gpu_node(control_plane, node_programs, "isolated", {MODE_LABEL: "cgpu"}) as here:
-        here.plane.wait(lambda: here.allocatable().get(GPU_MEMORY) == "640", "the node to offer its cards")
+        here.plane.wait(lambda: here.allocatable().get(GPU_MEMORY) == "640", "the node to offer its GPUs")
         yield here
 
 

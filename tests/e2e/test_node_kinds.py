@@ -1,4 +1,4 @@
-"""Nodes of other kinds on a real kubelet, containerd and runc: unlike cards, MIG, CDI, MPS."""
+"""Nodes of other kinds on a real kubelet, containerd and runc: unlike GPUs, MIG, CDI, MPS."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 from gputile.api.well_known import GPU_MEMORY, MODE_LABEL, REPLICAS_LABEL, SHARING_LABEL, WHOLE_GPU
 from gputile.node.agent.advertise.node_offer import MPS_PROBLEM
 from tests.e2e.extender import assert_nothing_over_allocated
-from tests.e2e.node import VISIBLE, GpuNode, booked_cards, gpu_node, probe_pod
+from tests.e2e.node import VISIBLE, GpuNode, booked_gpus, gpu_node, probe_pod
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.processtree import daemons
 
@@ -43,17 +43,17 @@ def mixed(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterat
 
 
 @pytest.mark.requirement("U1", "C1")
-def test_each_of_unlike_cards_counts_by_its_own_size(mixed: GpuNode, namespace: str) -> None:
-    """14 units of a T4, 15 of a V100; what only the larger cards can hold goes there, labels do not lie."""
+def test_each_of_unlike_gpus_counts_by_its_own_size(mixed: GpuNode, namespace: str) -> None:
+    """14 units of a T4, 15 of a V100; what only the larger GPUs can hold goes there, labels do not lie."""
     wait_offered(mixed, **{GPU_MEMORY: 14 + 14 + 15 + 15})
     mixed.create(namespace, probe_pod("large-1", {GPU_MEMORY: 15}), probe_pod("large-2", {GPU_MEMORY: 15}))
     mixed.wait_running(2, namespace)
     mixed.create(namespace, probe_pod("small-1", {GPU_MEMORY: 14}), probe_pod("small-2", {GPU_MEMORY: 14}))
     mixed.wait_running(4, namespace)
     mixed.wait_agreement(namespace)
-    v100 = {card.uuid for card in mixed.agent.machine.cards if "V100" in card.name}
+    v100 = {gpu.uuid for gpu in mixed.agent.machine.gpus if "V100" in gpu.name}
     large = [pod for pod in mixed.pods(namespace) if pod["metadata"]["name"].startswith("large")]
-    assert {uuid for pod in large for uuid in booked_cards(pod)["main"]} == v100
+    assert {uuid for pod in large for uuid in booked_gpus(pod)["main"]} == v100
     assert assert_nothing_over_allocated(mixed.plane) == 4
     labels = mixed.node.object()["metadata"]["labels"]
     assert "aliyun.accelerator/nvidia_name" not in labels
@@ -68,14 +68,14 @@ def split(control_plane: ControlPlane, node_programs: dict[str, Path]) -> Iterat
 
 
 @pytest.mark.requirement("G3")
-def test_mig_instances_and_the_whole_card_beside_them(split: GpuNode, namespace: str) -> None:
+def test_mig_instances_and_the_whole_gpu_beside_them(split: GpuNode, namespace: str) -> None:
     """Each instance once, under NVIDIA's name, and no container sees another's."""
     wait_offered(split, **{MIG_1G: 2, MIG_2G: 1, WHOLE_GPU: 1})
     bodies = [probe_pod(f"small-{i}", {MIG_1G: 1}) for i in range(2)]
     split.create(namespace, *bodies, probe_pod("two", {MIG_2G: 1}), probe_pod("whole", {WHOLE_GPU: 1}))
     pods = {pod["metadata"]["name"]: pod for pod in split.wait_running(4, namespace)}
     seen = {name: split.said(pod, "main")[VISIBLE] for name, pod in pods.items()}
-    cut, whole = split.agent.machine.cards
+    cut, whole = split.agent.machine.gpus
     small = {i.uuid for i in cut.instances if i.name.endswith("1g.10gb")}
     assert {seen["small-0"], seen["small-1"]} == small
     assert seen["two"] in {i.uuid for i in cut.instances if i.name.endswith("2g.20gb")}
@@ -83,26 +83,26 @@ def test_mig_instances_and_the_whole_card_beside_them(split: GpuNode, namespace:
 
 
 @pytest.mark.requirement("G3")
-def test_replicas_of_whole_cards(control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str) -> None:
-    """Time-slicing gives each card three times, to different pods first on different cards."""
+def test_replicas_of_whole_gpus(control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str) -> None:
+    """Time-slicing gives each GPU three times, to different pods first on different GPUs."""
     labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "3"}
     with gpu_node(control_plane, node_programs, "sliced", labels, {"trust": {"by": "cluster"}}, kind="t4") as here:
         wait_offered(here, **{WHOLE_GPU: 12})
         here.create(namespace, *(probe_pod(f"p{i}", {WHOLE_GPU: 1}) for i in range(12)))
         pods = here.wait_running(12, namespace)
         seen = [here.said(pod, "main")[VISIBLE] for pod in pods]
-        assert {uuid: seen.count(uuid) for uuid in seen} == {card.uuid: 3 for card in here.agent.machine.cards}
+        assert {uuid: seen.count(uuid) for uuid in seen} == {gpu.uuid: 3 for gpu in here.agent.machine.gpus}
 
 
 @pytest.mark.requirement("B1", "L2")
-def test_the_runtime_gives_the_booked_card_by_cdi(
+def test_the_runtime_gives_the_booked_gpu_by_cdi(
     control_plane: ControlPlane, node_programs: dict[str, Path], namespace: str
 ) -> None:
     """A specification as NVIDIA's toolkit writes it; kubelet and containerd inject what the agent names."""
     with gpu_node(control_plane, node_programs, "cdi", {MODE_LABEL: "cgpu"}, kind="t4", cdi=True) as here:
         devices = [
-            {"name": card.uuid, "containerEdits": {"env": [f"CARD_BY_CDI={card.uuid}"]}}
-            for card in here.agent.machine.cards
+            {"name": gpu.uuid, "containerEdits": {"env": [f"CARD_BY_CDI={gpu.uuid}"]}}
+            for gpu in here.agent.machine.gpus
         ]
         spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
         directory = here.node.directory / "cdi"
@@ -114,9 +114,9 @@ def test_the_runtime_gives_the_booked_card_by_cdi(
         here.wait_running(4, namespace)
         here.wait_agreement(namespace)
         for pod in here.pods(namespace):
-            assert {here.said(pod, "main")["CARD_BY_CDI"]} == booked_cards(pod)["main"]
+            assert {here.said(pod, "main")["CARD_BY_CDI"]} == booked_gpus(pod)["main"]
         own = json.loads((directory / "gputile.io-gpu.json").read_text())
-        assert {device["name"] for device in own["devices"]} == {card.uuid for card in here.agent.machine.cards}
+        assert {device["name"] for device in own["devices"]} == {gpu.uuid for gpu in here.agent.machine.gpus}
 
 
 @pytest.mark.requirement("M7")

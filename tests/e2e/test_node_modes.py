@@ -108,7 +108,7 @@ def mib_of(here: GpuNode, namespace: str) -> dict[str, int]:
     """Return the MiB that each pod holds by its annotation."""
     return {
         pod["metadata"]["name"]: sum(
-            share.mib for share in decode_allocation(pod["metadata"]["annotations"][ALLOCATION_ANNOTATION]).cards
+            share.mib for share in decode_allocation(pod["metadata"]["annotations"][ALLOCATION_ANNOTATION]).gpus
         )
         for pod in here.pods(namespace)
     }

@@ -72,7 +72,7 @@ class Author:
 def test_everybody_is_killed_in_turn_while_500_pods_are_created(
     control_plane: ControlPlane, namespace: str, no_nodes: None, tmp_path: Path
 ) -> None:
-    """Every pod is stamped and bound once, gangs start whole, and no card has more than it has."""
+    """Every pod is stamped and bound once, gangs start whole, and no GPU has more than it has."""
     control_plane.nodes.create_nodes(described_nodes(write_cluster(tmp_path, CLUSTER)))
     options = {"bind": True, "preempt": True, "managed_resources": MANAGED}
     extender, url = start_extender(control_plane, settings=SETTINGS)

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gputile.core.admission.isolation_bypass import (
-    CARD_PATHS,
     DAEMON_PATHS,
+    GPU_PATHS,
     LIMIT_PATHS,
     NODE_PATHS,
     WISH_PATHS,
@@ -23,7 +23,7 @@ from tests.localcluster.controlplane import ControlPlane
 MEM = "aliyun.com/gpu-mem"
 RUNS = 60
 
-PROTECTED = (*CARD_PATHS, *NODE_PATHS, *LIMIT_PATHS, *DAEMON_PATHS, *WISH_PATHS)
+PROTECTED = (*GPU_PATHS, *NODE_PATHS, *LIMIT_PATHS, *DAEMON_PATHS, *WISH_PATHS)
 PARTS = st.sampled_from(
     sorted({part for path in PROTECTED for part in path.split("/") if part} | {"", ".", "..", "x", "nvidia0", "var"})
 )

@@ -33,7 +33,7 @@ REFUSED, NO_EFFECT, POSSIBLE = "refused", "no effect", "possible"
 
 
 class Scene:
-    """The cluster as the hostile user (``api``) and its owner (``admin``) see it; ``held`` is a pod with a card."""
+    """The cluster as the hostile user (``api``) and its owner (``admin``) see it; ``held`` is a pod with a GPU."""
 
     def __init__(self, plane: ControlPlane, webhook: RunningWebhook) -> None:
         self.plane = plane
@@ -209,7 +209,7 @@ def change_the_unit(s: Scene) -> str:
     return _by(s.patch("free", _annotations(**{"gputile.io/memory-unit-mib": "64"})), "forged-allocation")
 
 
-def change_the_number_of_cards(s: Scene) -> str:
+def change_the_number_of_gpus(s: Scene) -> str:
     return _by(s.patch("free", {"metadata": {"labels": {"aliyun.com/gpu-count": "8"}}}), "gpu-count-changed")
 
 
@@ -307,7 +307,7 @@ def namespaces_of_the_node(s: Scene) -> str:
     return REFUSED
 
 
-def cards_by_host_path(s: Scene) -> str:
+def gpus_by_host_path(s: Scene) -> str:
     for path in ("/dev/nvidia0", "/dev//./nvidiactl", "/var/lib/gputile"):
         _by(s.create(pod("x", volumes=[{"name": "v", "hostPath": {"path": path}}])), "host-path")
     runtimes = ("/var/run/containerd/containerd.sock", "/run/runc", "/var/run/docker.sock", "/etc/kubernetes")
@@ -426,7 +426,7 @@ ATTACKS: tuple[Callable[[Scene], str], ...] = (
     edit_by_resize,
     choose_the_unit,
     change_the_unit,
-    change_the_number_of_cards,
+    change_the_number_of_gpus,
     start_without_the_gang,
     account_of_the_same_name,
     all_devices,
@@ -440,7 +440,7 @@ ATTACKS: tuple[Callable[[Scene], str], ...] = (
     privileged_gpu_pod,
     privileged_debug_container,
     namespaces_of_the_node,
-    cards_by_host_path,
+    gpus_by_host_path,
     devices_by_annotation,
     past_the_scheduler,
     as_a_static_pod,

@@ -48,7 +48,7 @@ MODEL = json.dumps(
         }
     }
 )
-TWO_CARDS = {"labels": {"aliyun.com/gpu-count": "2"}}
+TWO_GPUS = {"labels": {"aliyun.com/gpu-count": "2"}}
 GANG = {"pod-group.scheduling.sigs.k8s.io/name": "g", "pod-group.scheduling.sigs.k8s.io/min-available": "3"}
 
 
@@ -65,7 +65,7 @@ FORMS: tuple[tuple[Json, str], ...] = (
     (pod("", {MEM: 16}), ""),
     (pod("", {MEM: "2k"}), ""),
     (pod("", {MEM: 8, CORE: 20}), ""),
-    (pod("", {MEM: 8}, meta=TWO_CARDS), ""),
+    (pod("", {MEM: 8}, meta=TWO_GPUS), ""),
     (pod("", {WHOLE: 1}), ""),
     (pod("", {TOPOLOGY: 4}), ""),
     (pod("", {LEGACY: 2}), ""),
@@ -86,7 +86,7 @@ FORMS: tuple[tuple[Json, str], ...] = (
     (pod("", container={"resources": {"requests": {MEM: 1}, "limits": {MEM: 2}}}), "gpu-amount"),
     (pod("", {MEM: 8, CORE: 7}), "gpu-amount"),
     (pod("", {CORE: 10}), "gpu-amount"),
-    (pod("", {MEM: 7}, meta=TWO_CARDS), "gpu-amount"),
+    (pod("", {MEM: 7}, meta=TWO_GPUS), "gpu-amount"),
     (pod("", {MEM: 8, WHOLE: 1}), "gpu-amount"),
     (pod("", {WHOLE: 1, LEGACY: 1}), "gpu-amount"),
     (pod("", {LEGACY: 1}, meta={"annotations": {AFFINITY: "{"}}), "legacy-affinity"),

@@ -13,12 +13,12 @@ from gputile.node.isolation.simulated_gpus import (
     DRIVER,
     MIB,
     STATE_VARIABLE,
-    SimulatedCard,
+    SimulatedGpu,
     SimulatedGpus,
     SimulatedProcess,
 )
 
-__all__ = ["MIB", "NAME", "STATE_VARIABLE", "FakeGpus", "SimulatedCard", "SimulatedProcess", "library"]
+__all__ = ["MIB", "NAME", "STATE_VARIABLE", "FakeGpus", "SimulatedGpu", "SimulatedProcess", "library"]
 
 NAME = DRIVER
 _CACHE = ROOT / ".cache" / "fakes"
@@ -26,7 +26,7 @@ _CACHE = ROOT / ".cache" / "fakes"
 
 @cache
 def library() -> Path:
-    """Return the fake driver; beside it lies a libnvidia-ml.so.1 that tells the same cards' memory."""
+    """Return the fake driver; beside it lies a libnvidia-ml.so.1 that tells the same GPUs' memory."""
     content = b"".join(path.read_bytes() for path in [*simulation_sources(), SOURCES / "base" / "cuda_types.h"])
     directory = _CACHE / f"cuda-{hashlib.sha256(content).hexdigest()[:16]}"
     if not directory.exists():
@@ -40,7 +40,7 @@ def library() -> Path:
 
 
 class FakeGpus(SimulatedGpus):
-    """A machine with cards of ``mib`` MiB; its file is made in ``directory``."""
+    """A machine with GPUs of ``mib`` MiB; its file is made in ``directory``."""
 
     def __init__(
         self,

@@ -12,8 +12,8 @@
  *   gpu <i> link <l> <version> <device type> <bus>           an active NVLink to a GPU (0) or a switch (2)
  *   gpu <i> instance <gi> <ci> <memory> <gpu slices> <compute slices> <uuid> <name>
  *   ancestor <i> <j> <level>
- *   fail <function> <card, -1 for all> <code>
- *   xid <sequence> <card> <code> <gi> <ci>                   gi, ci: -1 for an event of the whole card
+ *   fail <function> <gpu, -1 for all> <code>
+ *   xid <sequence> <gpu> <code> <gi> <ci>                   gi, ci: -1 for an event of the whole GPU
  *
  * Structures and values are those of the public nvml.h; only what gputile calls is here.
  */
@@ -27,7 +27,7 @@
 enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7 };
 enum { DRIVER_NOT_LOADED = 9, TIMEOUT = 10, GPU_IS_LOST = 15 };
 enum {
-    MOST_CARDS = 64,
+    MOST_GPUS = 64,
     MOST_LINKS = 36,
     MOST_INSTANCES = 8,
     MOST_FAILURES = 32,
@@ -55,20 +55,20 @@ typedef struct {
     int minor, numa, error, capability[2], pcie[2], mig[2], rows[2], recovery, instances;
     Link links[MOST_LINKS];
     Instance instance[MOST_INSTANCES];
-} Card;
+} Gpu;
 typedef struct {
     char function[64];
-    int card, code;
+    int gpu, code;
 } Failure;
 typedef struct {
     ulong64 sequence, code;
-    int card, gi, ci;
+    int gpu, gi, ci;
 } Xid;
 typedef struct {
     char driver[80];
-    int cuda, init, cards, failures, xids;
-    int ancestor[MOST_CARDS][MOST_CARDS];
-    Card card[MOST_CARDS];
+    int cuda, init, gpus, failures, xids;
+    int ancestor[MOST_GPUS][MOST_GPUS];
+    Gpu gpu[MOST_GPUS];
     Failure failure[MOST_FAILURES];
     Xid xid[MOST_XIDS];
 } State;
@@ -108,20 +108,20 @@ static State state;
 static struct stat read_as;
 static int initialised;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-/* A handle is an address in one of these. As with the driver's own, a card's is its own for as long as the process
+/* A handle is an address in one of these. As with the driver's own, a GPU's is its own for as long as the process
  * lives, whatever becomes of the others: the n-th handle is that of the UUID handle_of[n]. */
-static char card_handle[MOST_HANDLES];
+static char gpu_handle[MOST_HANDLES];
 static char instance_handle[MOST_HANDLES][MOST_INSTANCES];
 static char handle_of[MOST_HANDLES][96];
 
 static void copy(char *to, size_t size, const char *from) { snprintf(to, size, "%s", from); }
 
-static void take_card(char **w, int n) {
+static void take_gpu(char **w, int n) {
     int i = atoi(w[1]);
-    if (i < 0 || i >= MOST_CARDS || n < 4) return;
-    Card *c = &state.card[i];
+    if (i < 0 || i >= MOST_GPUS || n < 4) return;
+    Gpu *c = &state.gpu[i];
     const char *key = w[2];
-    if (i >= state.cards) state.cards = i + 1;
+    if (i >= state.gpus) state.gpus = i + 1;
     if (!strcmp(key, "uuid")) copy(c->uuid, sizeof c->uuid, w[3]);
     else if (!strcmp(key, "name")) copy(c->name, sizeof c->name, w[3]);
     else if (!strcmp(key, "bus")) copy(c->bus, sizeof c->bus, w[3]);
@@ -148,7 +148,7 @@ static void take_card(char **w, int n) {
 }
 
 static void take(char **w, int n) {
-    if (!strcmp(w[0], "gpu")) take_card(w, n);
+    if (!strcmp(w[0], "gpu")) take_gpu(w, n);
     else if (!strcmp(w[0], "driver") && n > 1) copy(state.driver, sizeof state.driver, w[1]);
     else if (!strcmp(w[0], "cuda") && n > 1) state.cuda = atoi(w[1]);
     else if (!strcmp(w[0], "init") && n > 1) state.init = atoi(w[1]);
@@ -156,7 +156,7 @@ static void take(char **w, int n) {
         state.ancestor[atoi(w[1])][atoi(w[2])] = state.ancestor[atoi(w[2])][atoi(w[1])] = atoi(w[3]);
     else if (!strcmp(w[0], "fail") && n > 3 && state.failures < MOST_FAILURES) {
         Failure *f = &state.failure[state.failures++];
-        copy(f->function, sizeof f->function, w[1]), f->card = atoi(w[2]), f->code = atoi(w[3]);
+        copy(f->function, sizeof f->function, w[1]), f->gpu = atoi(w[2]), f->code = atoi(w[3]);
     } else if (!strcmp(w[0], "xid") && n > 5 && state.xids < MOST_XIDS)
         state.xid[state.xids++] =
             (Xid){strtoull(w[1], NULL, 10), strtoull(w[3], NULL, 10), atoi(w[2]), atoi(w[4]), atoi(w[5])};
@@ -178,7 +178,7 @@ static void refresh(void) {
     state.init = DRIVER_NOT_LOADED;
     if (!file) return;
     state.init = OK;
-    for (int i = 0; i < MOST_CARDS; i++) state.card[i].numa = state.card[i].mig[0] = state.card[i].recovery = -1;
+    for (int i = 0; i < MOST_GPUS; i++) state.gpu[i].numa = state.gpu[i].mig[0] = state.gpu[i].recovery = -1;
     char line[1024];
     while (fgets(line, sizeof line, file)) {
         char *words[WORDS], *rest = NULL;
@@ -190,10 +190,9 @@ static void refresh(void) {
     read_as = now;
 }
 
-static int planned(const char *function, int card) {
+static int planned(const char *function, int gpu) {
     for (int i = 0; i < state.failures; i++)
-        if (!strcmp(state.failure[i].function, function) &&
-            (state.failure[i].card < 0 || state.failure[i].card == card))
+        if (!strcmp(state.failure[i].function, function) && (state.failure[i].gpu < 0 || state.failure[i].gpu == gpu))
             return state.failure[i].code;
     return OK;
 }
@@ -218,38 +217,38 @@ static int number_of(const char *uuid) {
     return n;
 }
 
-/* The index of the card whose handle it is; -1 if the card is gone. */
+/* The index of the GPU whose handle it is; -1 if the GPU is gone. */
 static int index_of(void *handle) {
-    size_t n = (char *)handle - card_handle;
-    for (int i = 0; n < MOST_HANDLES && i < state.cards; i++)
-        if (!strcmp(state.card[i].uuid, handle_of[n])) return i;
+    size_t n = (char *)handle - gpu_handle;
+    for (int i = 0; n < MOST_HANDLES && i < state.gpus; i++)
+        if (!strcmp(state.gpu[i].uuid, handle_of[n])) return i;
     return -1;
 }
 
-/* Find the card, and the MIG instance if the handle is of one. */
-static int find(const char *function, void *handle, Card **card, Instance **instance) {
+/* Find the GPU, and the MIG instance if the handle is of one. */
+static int find(const char *function, void *handle, Gpu **gpu, Instance **instance) {
     int code = enter(function), number = -1;
     size_t m = (char *)handle - &instance_handle[0][0];
     if (instance) *instance = NULL;
     if (code) return code;
-    if ((size_t)((char *)handle - card_handle) >= MOST_HANDLES) {
+    if ((size_t)((char *)handle - gpu_handle) >= MOST_HANDLES) {
         if (m >= sizeof instance_handle || !instance) return INVALID_ARGUMENT;
-        handle = &card_handle[m / MOST_INSTANCES], number = m % MOST_INSTANCES;
+        handle = &gpu_handle[m / MOST_INSTANCES], number = m % MOST_INSTANCES;
     }
     int i = index_of(handle);
     if (i < 0) return GPU_IS_LOST;
-    *card = &state.card[i];
-    if (number >= (*card)->instances) return INVALID_ARGUMENT;
-    if (number >= 0) *instance = &(*card)->instance[number];
-    return (*card)->error ? (*card)->error : planned(function, i);
+    *gpu = &state.gpu[i];
+    if (number >= (*gpu)->instances) return INVALID_ARGUMENT;
+    if (number >= 0) *instance = &(*gpu)->instance[number];
+    return (*gpu)->error ? (*gpu)->error : planned(function, i);
 }
 
-#define CARD(handle)                             \
-    Card *c = NULL;                              \
+#define GPU(handle)                              \
+    Gpu *c = NULL;                               \
     int code = find(__func__, handle, &c, NULL); \
     if (code) return leave(code)
-#define CARD_OR_INSTANCE(handle)               \
-    Card *c = NULL;                            \
+#define GPU_OR_INSTANCE(handle)                \
+    Gpu *c = NULL;                             \
     Instance *m = NULL;                        \
     int code = find(__func__, handle, &c, &m); \
     if (code) return leave(code)
@@ -289,43 +288,43 @@ int nvmlSystemGetCudaDriverVersion(int *version) {
 }
 int nvmlDeviceGetCount_v2(uint *count) {
     int code = enter(__func__);
-    *count = state.cards;
+    *count = state.gpus;
     return leave(code);
 }
 int nvmlDeviceGetHandleByIndex_v2(uint i, void **handle) {
     int code = enter(__func__);
     if (code) return leave(code);
-    if (i >= (uint)state.cards) return leave(INVALID_ARGUMENT);
-    *handle = &card_handle[number_of(state.card[i].uuid)];
-    return leave(state.card[i].error ? state.card[i].error : planned(__func__, (int)i));
+    if (i >= (uint)state.gpus) return leave(INVALID_ARGUMENT);
+    *handle = &gpu_handle[number_of(state.gpu[i].uuid)];
+    return leave(state.gpu[i].error ? state.gpu[i].error : planned(__func__, (int)i));
 }
 int nvmlDeviceGetUUID(void *device, char *to, uint size) {
-    CARD_OR_INSTANCE(device);
+    GPU_OR_INSTANCE(device);
     return leave(text(to, size, m ? m->uuid : c->uuid));
 }
 int nvmlDeviceGetName(void *device, char *to, uint size) {
-    CARD_OR_INSTANCE(device);
+    GPU_OR_INSTANCE(device);
     return leave(text(to, size, m ? m->name : c->name));
 }
 int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
-    CARD_OR_INSTANCE(device);
+    GPU_OR_INSTANCE(device);
     ulong64 total = m ? m->memory : c->memory;
     if (!total) return leave(NOT_SUPPORTED);
     *memory = (Memory){total, total, 0};
     return leave(OK);
 }
 int nvmlDeviceGetMinorNumber(void *device, uint *minor) {
-    CARD(device);
+    GPU(device);
     *minor = c->minor;
     return leave(OK);
 }
 int nvmlDeviceGetPciInfo_v3(void *device, PciInfo *info) {
-    CARD(device);
+    GPU(device);
     memset(info, 0, sizeof *info);
     return leave(text(info->bus_id, sizeof info->bus_id, c->bus));
 }
 int nvmlDeviceGetMemoryAffinity(void *device, uint size, unsigned long *nodes, int scope) {
-    CARD(device);
+    GPU(device);
     (void)scope;
     if (c->numa < 0) return leave(NOT_SUPPORTED);
     memset(nodes, 0, size * sizeof *nodes);
@@ -333,29 +332,29 @@ int nvmlDeviceGetMemoryAffinity(void *device, uint size, unsigned long *nodes, i
     return leave(OK);
 }
 int nvmlDeviceGetCudaComputeCapability(void *device, int *major, int *minor) {
-    CARD(device);
+    GPU(device);
     *major = c->capability[0], *minor = c->capability[1];
     return leave(OK);
 }
 int nvmlDeviceGetMaxPcieLinkGeneration(void *device, uint *generation) {
-    CARD(device);
+    GPU(device);
     *generation = c->pcie[0];
     return leave(c->pcie[0] ? OK : NOT_SUPPORTED);
 }
 int nvmlDeviceGetMaxPcieLinkWidth(void *device, uint *width) {
-    CARD(device);
+    GPU(device);
     *width = c->pcie[1];
     return leave(c->pcie[1] ? OK : NOT_SUPPORTED);
 }
 int nvmlDeviceGetTopologyCommonAncestor(void *one, void *other, int *level) {
-    CARD(one);
+    GPU(one);
     int i = index_of(one), j = index_of(other);
     if (j < 0) return leave(GPU_IS_LOST);
     *level = state.ancestor[i][j];
-    return leave(state.card[j].error);
+    return leave(state.gpu[j].error);
 }
 int nvmlDeviceGetNvLinkState(void *device, uint link, uint *active) {
-    CARD(device);
+    GPU(device);
     int any = 0;
     for (int l = 0; l < MOST_LINKS; l++) any |= c->links[l].active;
     if (!any) return leave(NOT_SUPPORTED);
@@ -364,55 +363,55 @@ int nvmlDeviceGetNvLinkState(void *device, uint link, uint *active) {
     return leave(OK);
 }
 int nvmlDeviceGetNvLinkVersion(void *device, uint link, uint *version) {
-    CARD(device);
+    GPU(device);
     if (link >= MOST_LINKS) return leave(INVALID_ARGUMENT);
     *version = c->links[link].version;
     return leave(OK);
 }
 int nvmlDeviceGetNvLinkRemoteDeviceType(void *device, uint link, uint *type) {
-    CARD(device);
+    GPU(device);
     if (link >= MOST_LINKS) return leave(INVALID_ARGUMENT);
     *type = c->links[link].type;
     return leave(OK);
 }
 int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, uint link, PciInfo *info) {
-    CARD(device);
+    GPU(device);
     if (link >= MOST_LINKS) return leave(INVALID_ARGUMENT);
     memset(info, 0, sizeof *info);
     return leave(text(info->bus_id, sizeof info->bus_id, c->links[link].bus));
 }
 int nvmlDeviceGetMigMode(void *device, uint *current, uint *pending) {
-    CARD(device);
+    GPU(device);
     if (c->mig[0] < 0) return leave(NOT_SUPPORTED);
     *current = c->mig[0], *pending = c->mig[1];
     return leave(OK);
 }
 int nvmlDeviceGetMaxMigDeviceCount(void *device, uint *count) {
-    CARD(device);
+    GPU(device);
     *count = c->mig[0] < 0 ? 0 : MOST_INSTANCES;
     return leave(OK);
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *device, uint i, void **handle) {
-    CARD(device);
+    GPU(device);
     if (i >= MOST_INSTANCES) return leave(INVALID_ARGUMENT);
     if ((int)i >= c->instances) return leave(NOT_FOUND);
-    *handle = &instance_handle[(char *)device - card_handle][i];
+    *handle = &instance_handle[(char *)device - gpu_handle][i];
     return leave(OK);
 }
 int nvmlDeviceGetGpuInstanceId(void *device, uint *id) {
-    CARD_OR_INSTANCE(device);
+    GPU_OR_INSTANCE(device);
     if (!m) return leave(INVALID_ARGUMENT);
     *id = m->gi;
     return leave(OK);
 }
 int nvmlDeviceGetComputeInstanceId(void *device, uint *id) {
-    CARD_OR_INSTANCE(device);
+    GPU_OR_INSTANCE(device);
     if (!m) return leave(INVALID_ARGUMENT);
     *id = m->ci;
     return leave(OK);
 }
 int nvmlDeviceGetAttributes_v2(void *device, Attributes *attributes) {
-    CARD_OR_INSTANCE(device);
+    GPU_OR_INSTANCE(device);
     if (!m) return leave(INVALID_ARGUMENT);
     memset(attributes, 0, sizeof *attributes);
     attributes->gpu_slices = m->gpu_slices, attributes->compute_slices = m->compute_slices;
@@ -420,19 +419,19 @@ int nvmlDeviceGetAttributes_v2(void *device, Attributes *attributes) {
     return leave(OK);
 }
 int nvmlDeviceGetRemappedRows(void *device, uint *correctable, uint *uncorrectable, uint *pending, uint *failure) {
-    CARD(device);
+    GPU(device);
     if (c->capability[0] < 8) return leave(NOT_SUPPORTED);
     *correctable = *uncorrectable = 0, *pending = c->rows[0], *failure = c->rows[1];
     return leave(OK);
 }
 int nvmlDeviceGetRetiredPagesPendingStatus(void *device, uint *pending) {
-    CARD(device);
+    GPU(device);
     if (c->capability[0] >= 8) return leave(NOT_SUPPORTED);
     *pending = c->rows[0];
     return leave(OK);
 }
 int nvmlDeviceGetFieldValues(void *device, int count, FieldValue *values) {
-    CARD(device);
+    GPU(device);
     for (int i = 0; i < count; i++) {
         values[i].code = values[i].field == 230 && c->recovery >= 0 ? OK : NOT_SUPPORTED;
         values[i].type = 1, values[i].value.u = c->recovery;
@@ -450,13 +449,13 @@ int nvmlEventSetCreate(void **set) {
     return leave(OK);
 }
 int nvmlDeviceGetSupportedEventTypes(void *device, ulong64 *types) {
-    CARD(device);
+    GPU(device);
     *types = 0x1 | 0x2 | 0x8;
     return leave(OK);
 }
 int nvmlDeviceRegisterEvents(void *device, ulong64 types, void *set) {
-    CARD(device);
-    ((EventSet *)set)->types[(char *)device - card_handle] |= types;
+    GPU(device);
+    ((EventSet *)set)->types[(char *)device - gpu_handle] |= types;
     return leave(OK);
 }
 int nvmlEventSetWait_v2(void *set, Event *event, uint timeout_ms) {
@@ -464,16 +463,16 @@ int nvmlEventSetWait_v2(void *set, Event *event, uint timeout_ms) {
     for (uint waited = 0, nap = 0;; waited += nap) {
         int code = enter(__func__);
         for (int n = 0; !code && n < MOST_HANDLES; n++) {
-            int i = s->types[n] ? index_of(&card_handle[n]) : 0;
-            if (i < 0 || (s->types[n] && state.card[i].error == GPU_IS_LOST)) code = GPU_IS_LOST;
+            int i = s->types[n] ? index_of(&gpu_handle[n]) : 0;
+            if (i < 0 || (s->types[n] && state.gpu[i].error == GPU_IS_LOST)) code = GPU_IS_LOST;
         }
         for (int i = 0; i < state.xids && (!code || code == GPU_IS_LOST); i++) {
             Xid *x = &state.xid[i];
-            if (x->sequence <= s->delivered || x->card < 0 || x->card >= state.cards) continue;
-            int n = number_of(state.card[x->card].uuid);
+            if (x->sequence <= s->delivered || x->gpu < 0 || x->gpu >= state.gpus) continue;
+            int n = number_of(state.gpu[x->gpu].uuid);
             if (!(s->types[n] & 0x8)) continue;
             s->delivered = x->sequence;
-            *event = (Event){&card_handle[n], 0x8, x->code, (uint)x->gi, (uint)x->ci};
+            *event = (Event){&gpu_handle[n], 0x8, x->code, (uint)x->gi, (uint)x->ci};
             return leave(OK);
         }
         leave(code);

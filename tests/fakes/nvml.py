@@ -51,7 +51,7 @@ def environment(state: Path) -> dict[str, str]:
 
 @dataclass
 class Instance:
-    """A MIG device; ``gpu_slices`` and ``compute_slices`` are the parts of the card that it has."""
+    """A MIG device; ``gpu_slices`` and ``compute_slices`` are the parts of the GPU that it has."""
 
     gi: int
     ci: int
@@ -72,8 +72,8 @@ class Link:
 
 
 @dataclass
-class FakeCard:
-    """One card; ``error`` is what every call on it answers, 0 for success."""
+class FakeGpu:
+    """One GPU; ``error`` is what every call on it answers, 0 for success."""
 
     uuid: str
     name: str
@@ -117,7 +117,7 @@ class FakeMachine:
     """A machine, written to ``path`` by ``write``; the methods below change it and write it again."""
 
     path: Path
-    cards: list[FakeCard]
+    gpus: list[FakeGpu]
     levels: dict[tuple[str, str], int] = field(default_factory=dict)
     driver: str = "570.133.20"
     cuda: int = 12080
@@ -127,15 +127,15 @@ class FakeMachine:
 
     def write(self) -> None:
         lines: list[tuple[object, ...]] = [("driver", self.driver), ("cuda", self.cuda), ("init", self.init)]
-        for index, card in enumerate(self.cards):
-            lines += card.lines(index)
-        index_of = {card.uuid: index for index, card in enumerate(self.cards)}
+        for index, gpu in enumerate(self.gpus):
+            lines += gpu.lines(index)
+        index_of = {gpu.uuid: index for index, gpu in enumerate(self.gpus)}
         lines += [
             ("ancestor", index_of[one], index_of[other], level)
             for (one, other), level in self.levels.items()
             if one in index_of and other in index_of
         ]
-        lines += [("fail", function, card, code) for (function, card), code in self.failures.items()]
+        lines += [("fail", function, gpu, code) for (function, gpu), code in self.failures.items()]
         lines += [
             ("xid", sequence, index_of[uuid], code, gi, ci)
             for sequence, (uuid, code, gi, ci) in enumerate(self.xids, start=1)
@@ -146,37 +146,37 @@ class FakeMachine:
         scratch.rename(self.path)
 
     def rename(self, uuids: Sequence[str]) -> None:
-        """Give the cards other UUIDs, in their order."""
-        named = {card.uuid: uuid for card, uuid in zip(self.cards, uuids, strict=True)}
+        """Give the GPUs other UUIDs, in their order."""
+        named = {gpu.uuid: uuid for gpu, uuid in zip(self.gpus, uuids, strict=True)}
         self.levels = {(named[one], named[other]): level for (one, other), level in self.levels.items()}
-        for card in self.cards:
-            card.uuid = named[card.uuid]
+        for gpu in self.gpus:
+            gpu.uuid = named[gpu.uuid]
         self.write()
 
     def lose(self, index: int, error: int = GPU_IS_LOST) -> None:
-        self.cards[index].error = error
+        self.gpus[index].error = error
         self.write()
 
     def recover(self, index: int) -> None:
-        self.cards[index].error = 0
+        self.gpus[index].error = 0
         self.write()
 
-    def take_out(self, index: int) -> FakeCard:
-        """The card is gone from the driver's list, and those after it count one less."""
-        card = self.cards.pop(index)
+    def take_out(self, index: int) -> FakeGpu:
+        """The GPU is gone from the driver's list, and those after it count one less."""
+        gpu = self.gpus.pop(index)
         self.write()
-        return card
+        return gpu
 
-    def put_back(self, index: int, card: FakeCard) -> None:
-        self.cards.insert(index, card)
+    def put_back(self, index: int, gpu: FakeGpu) -> None:
+        self.gpus.insert(index, gpu)
         self.write()
 
     def xid(self, index: int, code: int, gi: int = -1, ci: int = -1) -> None:
-        self.xids.append((self.cards[index].uuid, code, gi, ci))
+        self.xids.append((self.gpus[index].uuid, code, gi, ci))
         self.write()
 
-    def fail(self, function: str, code: int = UNKNOWN_ERROR, card: int = -1) -> None:
-        self.failures[function, card] = code
+    def fail(self, function: str, code: int = UNKNOWN_ERROR, gpu: int = -1) -> None:
+        self.failures[function, gpu] = code
         self.write()
 
     def mend(self) -> None:
@@ -194,46 +194,46 @@ class FakeMachine:
 
 def a100_nvswitch(path: Path) -> FakeMachine:
     """8 x A100-SXM4-80GB, each with 12 NVLinks into NVSwitch."""
-    cards = _cards(8, "NVIDIA A100-SXM4-80GB", 81920, capability=(8, 0), pcie=(4, 16), mig=(0, 0))
-    for card in cards:
-        card.links = [Link(4, TO_SWITCH, f"00000000:C{i % 6}:00.0") for i in range(12)]
-    return _written(FakeMachine(path, cards, _levels(cards)))
+    gpus = _gpus(8, "NVIDIA A100-SXM4-80GB", 81920, capability=(8, 0), pcie=(4, 16), mig=(0, 0))
+    for gpu in gpus:
+        gpu.links = [Link(4, TO_SWITCH, f"00000000:C{i % 6}:00.0") for i in range(12)]
+    return _written(FakeMachine(path, gpus, _levels(gpus)))
 
 
-# NVLinks between the cards of a DGX-1 with V100, as `nvidia-smi topo -m` prints them.
+# NVLinks between the GPUs of a DGX-1 with V100, as `nvidia-smi topo -m` prints them.
 CUBE_MESH = ("01122000", "10210200", "12020010", "21200001", "20000112", "02001021", "00101202", "00012120")
 
 
 def v100_cube_mesh(path: Path) -> FakeMachine:
     """8 x V100-SXM2-32GB, each with 6 NVLinks to four others (the hybrid cube mesh)."""
-    cards = _cards(8, "Tesla V100-SXM2-32GB", 32510)
-    for card, row in zip(cards, CUBE_MESH, strict=True):
-        card.links = [Link(2, TO_GPU, peer.bus) for peer, n in zip(cards, row, strict=True) for _ in range(int(n))]
-    return _written(FakeMachine(path, cards, _levels(cards)))
+    gpus = _gpus(8, "Tesla V100-SXM2-32GB", 32510)
+    for gpu, row in zip(gpus, CUBE_MESH, strict=True):
+        gpu.links = [Link(2, TO_GPU, peer.bus) for peer, n in zip(gpus, row, strict=True) for _ in range(int(n))]
+    return _written(FakeMachine(path, gpus, _levels(gpus)))
 
 
 def t4_pcie(path: Path, count: int = 4) -> FakeMachine:
     """T4s on PCIe, half of them on each NUMA node."""
-    cards = _cards(count, "Tesla T4", 15109, capability=(7, 5))
-    return _written(FakeMachine(path, cards, _levels(cards)))
+    gpus = _gpus(count, "Tesla T4", 15109, capability=(7, 5))
+    return _written(FakeMachine(path, gpus, _levels(gpus)))
 
 
 def mixed(path: Path) -> FakeMachine:
     """2 x T4 and 2 x V100."""
-    cards = [*_cards(2, "Tesla T4", 15109, capability=(7, 5)), *_cards(2, "Tesla V100-PCIE-16GB", 16130, first=2)]
-    return _written(FakeMachine(path, cards, _levels(cards)))
+    gpus = [*_gpus(2, "Tesla T4", 15109, capability=(7, 5)), *_gpus(2, "Tesla V100-PCIE-16GB", 16130, first=2)]
+    return _written(FakeMachine(path, gpus, _levels(gpus)))
 
 
 def mig_a100(path: Path) -> FakeMachine:
     """2 x A100-SXM4-80GB: the first split into 3g.40gb, 2g.20gb and two 1g.10gb, the second whole."""
-    cards = _cards(2, "NVIDIA A100-SXM4-80GB", 81920, capability=(8, 0), pcie=(4, 16), mig=(0, 0))
-    cards[0].mig = (1, 1)
+    gpus = _gpus(2, "NVIDIA A100-SXM4-80GB", 81920, capability=(8, 0), pcie=(4, 16), mig=(0, 0))
+    gpus[0].mig = (1, 1)
     sizes = ((2, 40192, 3, "3g.40gb"), (3, 19968, 2, "2g.20gb"), (9, 9728, 1, "1g.10gb"), (10, 9728, 1, "1g.10gb"))
-    cards[0].instances = [
-        Instance(gi, 0, mib, n, n, f"MIG-{gi:08x}-0000-5000-8000-000000000000", f"{cards[0].name} MIG {profile}")
+    gpus[0].instances = [
+        Instance(gi, 0, mib, n, n, f"MIG-{gi:08x}-0000-5000-8000-000000000000", f"{gpus[0].name} MIG {profile}")
         for gi, mib, n, profile in sizes
     ]
-    return _written(FakeMachine(path, cards, _levels(cards)))
+    return _written(FakeMachine(path, gpus, _levels(gpus)))
 
 
 MACHINES = {
@@ -245,7 +245,7 @@ MACHINES = {
 }
 
 
-def _cards(
+def _gpus(
     count: int,
     name: str,
     mib: int,
@@ -253,9 +253,9 @@ def _cards(
     capability: tuple[int, int] = (7, 0),
     pcie: tuple[int, int] = (3, 16),
     mig: tuple[int, int] | None = None,
-) -> list[FakeCard]:
+) -> list[FakeGpu]:
     return [
-        FakeCard(
+        FakeGpu(
             uuid=f"GPU-{i:08x}-1111-2222-3333-{_number_of(name):012x}",
             name=name,
             mib=mib,
@@ -274,11 +274,11 @@ def _number_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6], "big")
 
 
-def _levels(cards: list[FakeCard]) -> dict[tuple[str, str], int]:
+def _levels(gpus: list[FakeGpu]) -> dict[tuple[str, str], int]:
     """Pairs of neighbours below one switch, the rest of a NUMA node at its host bridges."""
     levels = {}
-    for i, one in enumerate(cards):
-        for j, other in enumerate(cards[:i]):
+    for i, one in enumerate(gpus):
+        for j, other in enumerate(gpus[:i]):
             near = SWITCH if i // 2 == j // 2 else NODE
             levels[one.uuid, other.uuid] = near if one.numa == other.numa else SYSTEM
     return levels

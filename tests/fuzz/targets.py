@@ -26,8 +26,8 @@ from gputile.controlplane.controller.node_diagnosis import diagnose
 from gputile.core.admission.json_patch import encode_patch
 from gputile.core.admission.refusal import message
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, mutate, validate
-from gputile.core.devices.allocation import Allocation, AllocationError, CardShare, decode_allocation, encode_allocation
-from gputile.core.devices.inventory import Card, Inventory, InventoryError, decode_inventory, encode_inventory
+from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation, encode_allocation
+from gputile.core.devices.inventory import Gpu, Inventory, InventoryError, decode_inventory, encode_inventory
 from gputile.core.devices.request import RequestError, parse_request
 from gputile.core.devices.reservation import ReservationError, decode_reservation
 from gputile.core.ledger.node_info import node_info_of
@@ -44,7 +44,7 @@ from gputile.node.arbiter.assignment_message import Allocation as TimeAllocation
 from gputile.node.arbiter.assignment_message import (
     Assignment,
     AssignmentError,
-    CardClaim,
+    GpuClaim,
     decode_assignment,
     encode_assignment,
 )
@@ -87,10 +87,10 @@ def _json(value: Any) -> bytes:
 
 
 # -- annotations, nodes and pods
-_CARDS = (Card(0, "GPU-a", 15109, "T4"), Card(1, "GPU-b", 15109, "T4"))
-_INVENTORY = Inventory(_CARDS, mode="cgpu", unit_mib=128, replicas=0, bandwidth=((0, 8), (8, 0)))
-_SHARES = (CardShare("GPU-a", 0, 2048, 50),)
-_ALLOCATION = Allocation(mode="cgpu", unit_mib=128, cards=_SHARES, containers={"main": _SHARES})
+_GPUS = (Gpu(0, "GPU-a", 15109, "T4"), Gpu(1, "GPU-b", 15109, "T4"))
+_INVENTORY = Inventory(_GPUS, mode="cgpu", unit_mib=128, replicas=0, bandwidth=((0, 8), (8, 0)))
+_SHARES = (GpuShare("GPU-a", 0, 2048, 50),)
+_ALLOCATION = Allocation(mode="cgpu", unit_mib=128, gpus=_SHARES, containers={"main": _SHARES})
 _NODE = {
     "metadata": {
         "name": "n",
@@ -129,8 +129,8 @@ _NODE_DECODER = msgspec.json.Decoder(Node)
 def _node(data: bytes) -> None:
     node = _NODE_DECODER.decode(data)
     node_info = node_info_of(node, _CONFIGURATION)
-    for position in range(len(node_info.inventory.cards)):
-        node_info.card_total(position)
+    for position in range(len(node_info.inventory.gpus)):
+        node_info.gpu_total(position)
     diagnose(node, _CONFIGURATION)
 
 
@@ -363,7 +363,7 @@ TARGETS: Mapping[str, Target] = {
         (
             *(
                 protocol.Message(kind, a=1, b=2).encode()
-                for kind in (protocol.MessageKind.HELLO, protocol.MessageKind.CARD)
+                for kind in (protocol.MessageKind.HELLO, protocol.MessageKind.GPU)
             ),
             protocol.Message(protocol.MessageKind.TURN, 1, 2, 3).encode(),
         ),
@@ -374,7 +374,7 @@ TARGETS: Mapping[str, Target] = {
     "arbiter-assignment": Target(
         decode_assignment,
         (AssignmentError,),
-        (encode_assignment(Assignment((TimeAllocation("/d/a", (CardClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
+        (encode_assignment(Assignment((TimeAllocation("/d/a", (GpuClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
     ),
     "device-id": Target(_text(device_ids.decode), (device_ids.DeviceIdError,), (b"g3-00412",)),
     "checkpoint": Target(decode_checkpoint, (CheckpointError,), (encode_checkpoint(Checkpoint(mode="cgpu")),)),

@@ -21,7 +21,7 @@ A Kubernetes control plane runs, with {nodes} simulated nodes (pods are schedule
     kubectl apply -f {examples}/cluster-pods.yaml
     kubectl get pods -o wide
     kubectl inspect cgpu                   # -d lists the pods, -o json
-    kubectl describe pod too-large         # why it is pending: node, card and rule
+    kubectl describe pod too-large         # why it is pending: node, GPU and rule
     kubectl delete pod too-large --force   # there is no kubelet that would end it
 
 Logs: {directory}/*.log

@@ -8,8 +8,8 @@ from tests.native.container import Container
 
 
 @pytest.fixture
-def one_card(tmp_path: Path) -> Iterator[Callable[..., Container]]:
-    """A container with ``mib`` of a card of 1024 MiB."""
+def one_gpu(tmp_path: Path) -> Iterator[Callable[..., Container]]:
+    """A container with ``mib`` of a GPU of 1024 MiB."""
 
     made: list[Container] = []
 

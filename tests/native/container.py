@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hatch_build import FLAGS, LINK, SOURCES, build_library, library_sources
 
-from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits
 from tests.fakes.cuda import FakeGpus
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +50,7 @@ def program(name: str, *flags: str, with_library: bool = False, with_driver: boo
 
 
 class Container:
-    """An allocation on ``gpus``: ``mib`` of memory by the position of a card."""
+    """An allocation on ``gpus``: ``mib`` of memory by the position of a GPU."""
 
     def __init__(
         self, directory: Path, gpus: FakeGpus, mib: Mapping[int, int], overhead_mib: int | None = None
@@ -58,8 +58,8 @@ class Container:
         directory.mkdir(parents=True, exist_ok=True)
         self.gpus = gpus
         self.limits, self.usage = directory / LIMITS, directory / USAGE
-        cards = [CardLimit(gpus.uuids[index], size) for index, size in mib.items()]
-        self.limits.write_bytes(encode_limits(cards, overhead_mib=overhead_mib))
+        limits = [GpuLimit(gpus.uuids[index], size) for index, size in mib.items()]
+        self.limits.write_bytes(encode_limits(limits, overhead_mib=overhead_mib))
         self.usage.write_bytes(bytes(USAGE_BYTES))
         self.variables = {"GPUTILE_DIRECTORY": str(directory)}
         self._processes: list[subprocess.Popen[str]] = []

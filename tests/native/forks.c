@@ -1,7 +1,7 @@
 /* Forks while its threads are inside the library. Usage: forks <threads> <children> [exec | ask].
  *
- * Each child uses the card itself, or runs another program, or just ends; with "exec" each runs another program, and
- * with "ask" threads and children do nothing but ask for the card. Prints how many children did not do so. */
+ * Each child uses the gpu itself, or runs another program, or just ends; with "exec" each runs another program, and
+ * with "ask" threads and children do nothing but ask for the gpu. Prints how many children did not do so. */
 #define _GNU_SOURCE
 #include "base/cuda_types.h"
 #include <pthread.h>
@@ -47,7 +47,7 @@ static const char *use(void) {
 
 static void *work(void *unused) {
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {
-        const char *wrong = ask ? cuInit(0) ? "no card" : NULL : use();
+        const char *wrong = ask ? cuInit(0) ? "no GPU" : NULL : use();
         if (wrong) fprintf(stderr, "a thread has %s\n", wrong), exit(5);
     }
     return unused;

@@ -17,7 +17,7 @@
 #include "accounting/shared_usage.h"
 #include "base/fork_handlers.h"
 #include "timeslice/arbiter_link.h"
-#include "timeslice/card.h"
+#include "timeslice/gpu.h"
 #include "timeslice/share_file.h"
 
 enum { MOST = 65536 };
@@ -34,11 +34,11 @@ void fuzz_limits(const uint8_t *data, size_t size) {
     char *exact = malloc(size ? size : 1); /* so that a sanitizer sees a read past the end */
     memcpy(exact, data, size);
     if (!gputile_limits_parse(exact, size, &limits)) {
-        must(limits.count > 0 && limits.count <= GPUTILE_MOST_CARDS,
-             "a file that is accepted names a possible number of cards");
+        must(limits.count > 0 && limits.count <= GPUTILE_MOST_GPUS,
+             "a file that is accepted names a possible number of GPUs");
         for (unsigned i = 0; i < limits.count; i++) {
-            must(limits.card[i].percent <= 100, "a percentage is at most 100");
-            must(memchr(limits.card[i].uuid, '\0', sizeof limits.card[i].uuid) != NULL, "a UUID ends");
+            must(limits.gpu[i].percent <= 100, "a percentage is at most 100");
+            must(memchr(limits.gpu[i].uuid, '\0', sizeof limits.gpu[i].uuid) != NULL, "a UUID ends");
         }
         must(!*limits.timeslice_socket || *limits.timeslice_socket == '/', "the socket's path is absolute");
     }
@@ -53,7 +53,7 @@ void fuzz_share(const uint8_t *data, size_t size) {
     memcpy(text, data, size);
     text[size] = '\0';
     if (timeslice_share_parse(text, 2, uuids, shares, &quantum))
-        for (int i = 0; i < 2; i++) must(shares[i] <= TIMESLICE_WHOLE, "a share is at most the whole card");
+        for (int i = 0; i < 2; i++) must(shares[i] <= TIMESLICE_WHOLE, "a share is at most the whole GPU");
     free(text);
 }
 
@@ -85,7 +85,7 @@ void fuzz_usage(const uint8_t *data, size_t size) {
             must(before <= limit - 4096, "what is reserved fits under the limit");
             gputile_shared_usage_return(0, 4096);
         }
-        gputile_shared_usage_used(GPUTILE_MOST_CARDS - 1);
+        gputile_shared_usage_used(GPUTILE_MOST_GPUS - 1);
     }
     gputile_before_fork(), gputile_after_fork_in_child(); /* forgets the file, as a child does */
     for (int open_still = file; open_still < file + 8; open_still++) close(open_still);

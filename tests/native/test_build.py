@@ -78,9 +78,9 @@ def test_what_allocates_is_replaced() -> None:
 
 
 @pytest.mark.parametrize("name", SANITIZERS)
-def test_sanitizers_find_nothing(one_card: Callable[..., Container], name: str) -> None:
+def test_sanitizers_find_nothing(one_gpu: Callable[..., Container], name: str) -> None:
     """Threads that allocate in every way, with the library's sources in the program itself."""
-    container = one_card(48)
+    container = one_gpu(48)
     sanitized = program("stress", SANITIZERS[name], "-O0", "-fno-sanitize-recover=all", with_library=True)
     environment = {"LD_PRELOAD": "", "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0"}
     out = container.run([*without_randomization(), sanitized, "5", "4", "300"], **environment)
@@ -88,7 +88,7 @@ def test_sanitizers_find_nothing(one_card: Callable[..., Container], name: str) 
 
 
 @pytest.mark.parametrize("name", SANITIZERS)
-def test_sanitizers_find_nothing_around_forks(one_card: Callable[..., Container], name: str) -> None:
+def test_sanitizers_find_nothing_around_forks(one_gpu: Callable[..., Container], name: str) -> None:
     """Threads inside the library while children are made; and children that use the library themselves.
 
     Not both at once: the sanitizers' own locks stay taken in a child of a program with threads (GCC 12, which hangs so
@@ -96,16 +96,16 @@ def test_sanitizers_find_nothing_around_forks(one_card: Callable[..., Container]
     """
     sanitized = program("forks", SANITIZERS[name], "-O0", "-fno-sanitize-recover=all", with_library=True)
     options = {"TSAN_OPTIONS": "halt_on_error=1:die_after_fork=0", "ASAN_OPTIONS": "detect_leaks=0"}
-    container = one_card(256)
+    container = one_gpu(256)
     assert container.run([*without_randomization(), sanitized, "4", "15", "exec"], LD_PRELOAD="", **options) == "0\n"
     assert container.run([*without_randomization(), sanitized, "0", "15"], LD_PRELOAD="", **options) == "0\n"
 
 
-def test_a_newer_library_beside_an_older_one(one_card: Callable[..., Container], tmp_path: Path) -> None:
+def test_a_newer_library_beside_an_older_one(one_gpu: Callable[..., Container], tmp_path: Path) -> None:
     """A process keeps the library that it started with when the file is replaced, and both count in one file."""
     copy = tmp_path / library().name
     copy.write_bytes(library().read_bytes())
-    container = one_card(256)
+    container = one_gpu(256)
     code = """
 from tests.native.client import *
 cuda = Cuda()

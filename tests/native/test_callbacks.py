@@ -18,9 +18,9 @@ CALLS = {
 
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize("call", CALLS)
-def test_a_callback_may_use_the_driver(one_card: Callable[..., Container], call: str) -> None:
+def test_a_callback_may_use_the_driver(one_gpu: Callable[..., Container], call: str) -> None:
     """What a callback asks and allocates is answered and counted, whatever function it is called back from."""
-    out = one_card(512).python(f"""
+    out = one_gpu(512).python(f"""
 cuda, default, made = Cuda(), c_void_p(), c_void_p()
 assert cuda("cuDeviceGetDefaultMemPool", byref(default), 0) == OK
 assert cuda("cuMemPoolCreate", byref(made), byref(PoolProps(1, 0, Location(1, 0)))) == OK

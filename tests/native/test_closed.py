@@ -11,7 +11,7 @@ from hatch_build import SOURCES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.isolation.limits_format import MOST_CARDS, USAGE_BYTES, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import MOST_GPUS, USAGE_BYTES, GpuLimit, encode_limits
 from tests.native.container import Container, library
 
 TRY = """
@@ -42,21 +42,21 @@ def break_usage(container: Container, content: bytes | None) -> None:
         (break_usage, b"\xff" * USAGE_BYTES),
     ],
 )
-def test_fails_closed(one_card: Callable[..., Container], how: Callable[..., None], content: bytes | None) -> None:
+def test_fails_closed(one_gpu: Callable[..., Container], how: Callable[..., None], content: bytes | None) -> None:
     """What cannot be read enforces nothing, so nothing is given: NO_DEVICE, and a remedy."""
-    container = one_card(256)
+    container = one_gpu(256)
     how(container, content)
     assert container.python(TRY) == "100 100 100\n"
     said = container.messages(TRY)
     assert said.count("no GPU for this process") == 1
     assert "delete the pod" in said
-    assert container.gpus.cards()[0].peak == 0
+    assert container.gpus.gpus()[0].peak == 0
 
 
 @pytest.mark.requirement("M4")
-def test_a_truncated_limits_file_gives_no_gpu(one_card: Callable[..., Container]) -> None:
+def test_a_truncated_limits_file_gives_no_gpu(one_gpu: Callable[..., Container]) -> None:
     """A file that is cut off anywhere is damaged, also where what is left would parse."""
-    container = one_card(256)
+    container = one_gpu(256)
     whole = container.limits.read_bytes()
     for length in range(0, len(whole), 7):
         container.limits.write_bytes(whole[:length])
@@ -71,14 +71,14 @@ def test_the_environment_chooses_no_allocation_where_there_is_one() -> None:
     assert b"GPUTILE_LIMITS" not in strings
 
 
-class ParsedCard(ctypes.Structure):
+class ParsedGpu(ctypes.Structure):
     _fields_ = (("uuid", ctypes.c_char * 64), ("bytes", ctypes.c_uint64), ("percent", ctypes.c_uint))
 
 
 class Parsed(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_uint),
-        ("card", ParsedCard * 16),
+        ("gpu", ParsedGpu * 16),
         ("overhead", ctypes.c_uint64),
         ("turn", ctypes.c_char * 108),
     )
@@ -106,32 +106,32 @@ def parse(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], Parsed 
     return read
 
 
-cards = st.lists(
-    st.builds(CardLimit, st.from_regex(r"[!-~]{1,63}", fullmatch=True), st.integers(0, 1 << 26), st.integers(0, 100)),
+gpus = st.lists(
+    st.builds(GpuLimit, st.from_regex(r"[!-~]{1,63}", fullmatch=True), st.integers(0, 1 << 26), st.integers(0, 100)),
     min_size=1,
-    max_size=MOST_CARDS,
-    unique_by=lambda card: card.uuid,
+    max_size=MOST_GPUS,
+    unique_by=lambda gpu: gpu.uuid,
 )
 
 
 @pytest.mark.requirement("M4")
-@given(known=cards, overhead=st.none() | st.integers(0, 1 << 20), turn=st.sampled_from(["", "/run/gputile/turn"]))
+@given(known=gpus, overhead=st.none() | st.integers(0, 1 << 20), turn=st.sampled_from(["", "/run/gputile/turn"]))
 def test_what_the_agent_writes_is_read(
-    parse: Callable[[bytes], Parsed | str], known: list[CardLimit], overhead: int | None, turn: str
+    parse: Callable[[bytes], Parsed | str], known: list[GpuLimit], overhead: int | None, turn: str
 ) -> None:
     """The library reads just what the agent wrote."""
     found = parse(encode_limits(known, turn, overhead))
     assert isinstance(found, Parsed), found
-    read = [CardLimit(c.uuid.decode(), c.bytes >> 20, c.percent) for c in found.card[: found.count]]
+    read = [GpuLimit(c.uuid.decode(), c.bytes >> 20, c.percent) for c in found.gpu[: found.count]]
     assert read == known
     assert found.turn.decode() == turn
     assert found.overhead == (1024 if overhead is None else overhead) << 20
 
 
 @pytest.mark.requirement("M4")
-@given(known=cards, data=st.data())
+@given(known=gpus, data=st.data())
 def test_damaged_limits_are_refused(
-    parse: Callable[[bytes], Parsed | str], known: list[CardLimit], data: st.DataObject
+    parse: Callable[[bytes], Parsed | str], known: list[GpuLimit], data: st.DataObject
 ) -> None:
     """A file that lacks a part, or has something that does not belong there, is refused with a reason."""
     whole = encode_limits(known)
@@ -143,7 +143,7 @@ def test_damaged_limits_are_refused(
 
 
 @pytest.mark.requirement("M4")
-@given(content=st.binary(max_size=9000) | st.text("gputile card end 0123456789\n", max_size=300).map(str.encode))
+@given(content=st.binary(max_size=9000) | st.text("gputile GPU end 0123456789\n", max_size=300).map(str.encode))
 def test_noise_is_refused(parse: Callable[[bytes], Parsed | str], content: bytes) -> None:
     """Noise is not limits."""
     found = parse(content)
@@ -155,6 +155,6 @@ def test_noise_is_refused(parse: Callable[[bytes], Parsed | str], content: bytes
 @pytest.mark.requirement("M4")
 def test_the_agent_refuses_what_the_library_would() -> None:
     """Limits that could not be read are not written."""
-    for wrong in ([], [CardLimit("two words", 1)], [CardLimit("", 1)], [CardLimit(f"GPU-{i}", 1) for i in range(17)]):
+    for wrong in ([], [GpuLimit("two words", 1)], [GpuLimit("", 1)], [GpuLimit(f"GPU-{i}", 1) for i in range(17)]):
         with pytest.raises(ValueError, match="limits"):
             encode_limits(wrong)

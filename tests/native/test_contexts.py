@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import CardClaim
+from gputile.node.arbiter.assignment_message import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
-from gputile.node.isolation.limits_format import CardLimit, encode_limits
+from gputile.node.isolation.limits_format import GpuLimit, encode_limits
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container
 
@@ -48,11 +48,11 @@ print("done")
 
 
 @pytest.mark.requirement("M5")
-def test_a_destroyed_context_is_never_used(one_card: Callable[..., Container], tmp_path: Path) -> None:
+def test_a_destroyed_context_is_never_used(one_gpu: Callable[..., Container], tmp_path: Path) -> None:
     """Nobody may use a context while it is destroyed, nor after; the fake aborts. More of them than are known."""
-    container = one_card(256)
+    container = one_gpu(256)
     with ArbiterProcess(tmp_path) as arbiter:
-        card = container.gpus.uuids[0]
-        (path,) = arbiter.assign({"allocation": [CardClaim(card, ceiling=WHOLE // 2, floor=WHOLE // 2)]})
-        container.limits.write_bytes(encode_limits([CardLimit(card, 256)], turn=str(path)))
+        gpu = container.gpus.uuids[0]
+        (path,) = arbiter.assign({"allocation": [GpuClaim(gpu, ceiling=WHOLE // 2, floor=WHOLE // 2)]})
+        container.limits.write_bytes(encode_limits([GpuLimit(gpu, 256)], turn=str(path)))
         assert container.python(CODE) == "done\n"

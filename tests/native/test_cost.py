@@ -9,9 +9,9 @@ from tests.native.container import Container, program
 pytestmark = pytest.mark.alone
 
 
-def test_the_cost_of_calls(one_card: Callable[..., Container]) -> None:
+def test_the_cost_of_calls(one_gpu: Callable[..., Container]) -> None:
     """A launch pays for no lock and no system call, an allocation for two locks: a simulated driver is that fast."""
-    container = one_card(256)
+    container = one_gpu(256)
 
     def measure(**variables: str) -> dict[str, float]:
         lines = container.run([program("cost")], **variables).splitlines()

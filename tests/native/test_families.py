@@ -39,9 +39,9 @@ CASES = [
 
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize(("family", "how"), CASES)
-def test_counts_against_the_limit(one_card: Callable[..., Container], family: str, how: str) -> None:
+def test_counts_against_the_limit(one_gpu: Callable[..., Container], family: str, how: str) -> None:
     """What is taken is gone from what is free, too much is CUDA's out-of-memory, what is freed is there again."""
-    container = one_card(256)
+    container = one_gpu(256)
     out = container.python(f"""
 cuda = Cuda({how!r})
 print(cuda.info(), cuda.total())
@@ -63,13 +63,13 @@ print(cuda.{family}(200))
     assert refused == "2"
     assert freed == "0 256"
     assert again == "0"
-    assert container.gpus.cards()[0].peak <= 256 << 20
+    assert container.gpus.gpus()[0].peak <= 256 << 20
 
 
 @pytest.mark.requirement("M4")
-def test_a_graph_takes_its_memory_once(one_card: Callable[..., Container]) -> None:
+def test_a_graph_takes_its_memory_once(one_gpu: Callable[..., Container]) -> None:
     """Launching a graph again takes nothing new; another one of the same size shares the pool."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 cuda = Cuda()
 print([cuda.graph(150) for _ in range(5)], cuda.info()[0])
 for _ in range(5): print(cuda("cuGraphLaunch", cuda.last, None), cuda.info()[0])
@@ -78,9 +78,9 @@ for _ in range(5): print(cuda("cuGraphLaunch", cuda.last, None), cuda.info()[0])
 
 
 @pytest.mark.requirement("M4")
-def test_a_pool_keeps_what_it_has(one_card: Callable[..., Container]) -> None:
-    """What a pool holds back from the card counts, in use or not; it is given up before memory is refused."""
-    out = one_card(256).python("""
+def test_a_pool_keeps_what_it_has(one_gpu: Callable[..., Container]) -> None:
+    """What a pool holds back from the GPU counts, in use or not; it is given up before memory is refused."""
+    out = one_gpu(256).python("""
 cuda = Cuda()
 pool, threshold = c_void_p(), c_uint64(2**64 - 1)
 cuda("cuDeviceGetDefaultMemPool", byref(pool), 0)
@@ -99,9 +99,9 @@ print(cuda.from_pool(224), cuda.info()[0])
 @pytest.mark.parametrize(
     "way", ["linear", "managed", "pitch", "array", "mipmap", "physical", "external", "heap", "graph"]
 )
-def test_what_pools_keep_for_later_is_given_up_before_a_refusal(one_card: Callable[..., Container], way: str) -> None:
+def test_what_pools_keep_for_later_is_given_up_before_a_refusal(one_gpu: Callable[..., Container], way: str) -> None:
     """Memory that pools hold and nobody uses is there for every other way to memory, and for no more than it is."""
-    container = one_card(256)
+    container = one_gpu(256)
     out = container.python(f"""
 cuda = Cuda()
 default, threshold = c_void_p(), c_uint64(2**64 - 1)
@@ -114,13 +114,13 @@ print(cuda.pooled(32), cuda.{way}(220), cuda.info()[0])
     assert first == "0 0 0 32"
     assert second.startswith("0 0 ")
     assert 0 <= int(second.split()[2]) <= 4
-    assert container.gpus.cards()[0].peak <= 256 << 20
+    assert container.gpus.gpus()[0].peak <= 256 << 20
 
 
 @pytest.mark.requirement("M4")
-def test_contexts_and_modules_find_what_pools_keep(one_card: Callable[..., Container]) -> None:
+def test_contexts_and_modules_find_what_pools_keep(one_gpu: Callable[..., Container]) -> None:
     """What pools keep for later makes room for a module as well."""
-    out = one_card(256, module_mib=100).python("""
+    out = one_gpu(256, module_mib=100).python("""
 cuda = Cuda()
 print(cuda.graph(200), cuda.info()[0], cuda("cuModuleLoadData", byref(c_void_p()), b""), cuda.info()[0])
 """)
@@ -128,9 +128,9 @@ print(cuda.graph(200), cuda.info()[0], cuda("cuModuleLoadData", byref(c_void_p()
 
 
 @pytest.mark.requirement("M4")
-def test_a_destroyed_pool_counts_while_memory_of_it_is_in_use(one_card: Callable[..., Container]) -> None:
+def test_a_destroyed_pool_counts_while_memory_of_it_is_in_use(one_gpu: Callable[..., Container]) -> None:
     """cuMemPoolDestroy returns at once, what is in use of the pool stays taken until it is freed."""
-    container = one_card(256)
+    container = one_gpu(256)
     out = container.python("""
 cuda = Cuda()
 def make():
@@ -146,13 +146,13 @@ print(len(kept), cuda.info()[0])
 print(cuda("cuMemFreeAsync", kept.pop(), None), cuda.info()[0], cuda.linear(256))
 """)
     assert out.splitlines() == ["1 64", "0 256 0"]
-    assert container.gpus.cards()[0].peak <= 256 << 20
+    assert container.gpus.gpus()[0].peak <= 256 << 20
 
 
 @pytest.mark.requirement("M4")
-def test_a_destroyed_pool_is_current_no_more(one_card: Callable[..., Container]) -> None:
+def test_a_destroyed_pool_is_current_no_more(one_gpu: Callable[..., Container]) -> None:
     """In place of a device's current pool that is destroyed comes the default one, which cannot be destroyed."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 cuda = Cuda()
 pool, default, current, kept = c_void_p(), c_void_p(), c_void_p(), c_uint64(2**64 - 1)
 assert cuda("cuDeviceGetDefaultMemPool", byref(default), 0) == OK
@@ -169,9 +169,9 @@ print(cuda("cuMemFree", old), cuda.info()[0], cuda.free_pooled(), cuda.info()[0]
 
 
 @pytest.mark.requirement("M4")
-def test_mappings_hold_physical_memory(one_card: Callable[..., Container]) -> None:
+def test_mappings_hold_physical_memory(one_gpu: Callable[..., Container]) -> None:
     """Memory of cuMemCreate counts until no handle and no mapping refers to it."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 cuda = Cuda()
 start, again = c_uint64(), c_uint64()
 cuda("cuMemAddressReserve", byref(start), 256 * MIB, 0, 0, 0)
@@ -189,9 +189,9 @@ print(cuda("cuMemRelease", again), cuda.info()[0])
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize("how", [DLSYM, PROC, PER_THREAD])
 @pytest.mark.parametrize("flag", [0x40, 0x80])
-def test_nothing_is_mapped_into_sparse_arrays(one_card: Callable[..., Container], how: str, flag: int) -> None:
+def test_nothing_is_mapped_into_sparse_arrays(one_gpu: Callable[..., Container], how: str, flag: int) -> None:
     """Such a mapping would hold memory beyond its handle, unseen; it is refused, and that is said once."""
-    container = one_card(256)
+    container = one_gpu(256)
     code = f"""
 cuda = Cuda({how!r})
 array = c_void_p()
@@ -202,14 +202,14 @@ for _ in range(3):
     print(result, cuda("cuMemMapArrayAsync", byref(mapping), 1, None), cuda("cuMemRelease", cuda.last))
 """
     assert container.python(code).splitlines() == ["0 801 0"] * 3
-    assert container.gpus.cards()[0].peak <= 256 << 20
+    assert container.gpus.gpus()[0].peak <= 256 << 20
     assert container.messages(code).count("sparse") == 1
 
 
 @pytest.mark.requirement("M4")
-def test_host_memory_and_imports_of_its_own_are_not_counted(one_card: Callable[..., Container]) -> None:
-    """Host memory is not the card's; memory of another process of the container was counted there."""
-    out = one_card(256).python("""
+def test_host_memory_and_imports_of_its_own_are_not_counted(one_gpu: Callable[..., Container]) -> None:
+    """Host memory is not the GPU's; memory of another process of the container was counted there."""
+    out = one_gpu(256).python("""
 cuda = Cuda()
 handle, opened, host, created = (ctypes.c_char * 64)(), c_uint64(), c_void_p(), c_uint64()
 class Ipc(ctypes.Structure): _fields_ = (("bytes", ctypes.c_char * 64),)
@@ -223,9 +223,9 @@ print(cuda.info()[0])
 
 
 @pytest.mark.requirement("M4")
-def test_contexts_and_modules_count(one_card: Callable[..., Container]) -> None:
+def test_contexts_and_modules_count(one_gpu: Callable[..., Container]) -> None:
     """What the driver takes for a context and a module counts, and comes back with them."""
-    container = one_card(256, context_mib=100, module_mib=30)
+    container = one_gpu(256, context_mib=100, module_mib=30)
     out = container.python("""
 cuda = Cuda()
 print(cuda.info()[0])
@@ -238,25 +238,25 @@ cuda.use(0)
 print(cuda.info()[0])
 """)
     assert out.splitlines() == ["156", "0 126", "0 2", "0 30", "0", "156"]
-    assert container.gpus.cards()[0].peak <= (256 + 30) << 20  # a module is measured after it was loaded
+    assert container.gpus.gpus()[0].peak <= (256 + 30) << 20  # a module is measured after it was loaded
 
 
 @pytest.mark.requirement("M4")
-def test_a_context_that_does_not_fit_is_refused(one_card: Callable[..., Container]) -> None:
+def test_a_context_that_does_not_fit_is_refused(one_gpu: Callable[..., Container]) -> None:
     """A context larger than the limit is not made; what was charged is bounded by the limits file."""
-    out = one_card(64, context_mib=100).python("""
+    out = one_gpu(64, context_mib=100).python("""
 cuda = Cuda(device=None)
 print(cuda("cuInit", 0), cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
 """)
     assert out == "0 2\n"
-    out = one_card(64, context_mib=100, overhead_mib=20).python("print(Cuda().info()[0])")
+    out = one_gpu(64, context_mib=100, overhead_mib=20).python("print(Cuda().info()[0])")
     assert out == "44\n"
 
 
 @pytest.mark.requirement("M4")
-def test_a_destroyed_context_takes_its_memory_along(one_card: Callable[..., Container]) -> None:
+def test_a_destroyed_context_takes_its_memory_along(one_gpu: Callable[..., Container]) -> None:
     """What was not freed before a context is destroyed is counted no more."""
-    out = one_card(256, context_mib=10).python("""
+    out = one_gpu(256, context_mib=10).python("""
 cuda = Cuda(device=None)
 context = c_void_p()
 print(cuda("cuInit", 0), cuda("cuCtxCreate", byref(context), 0, 0), cuda.linear(100), cuda.array(50), cuda.heap(20))
@@ -268,9 +268,9 @@ print(cuda.info()[0])
 
 
 @pytest.mark.requirement("M4")
-def test_a_detached_context_takes_its_memory_along(one_card: Callable[..., Container]) -> None:
+def test_a_detached_context_takes_its_memory_along(one_gpu: Callable[..., Container]) -> None:
     """cuCtxDetach destroys a context with its last user; one that is not current it refuses."""
-    out = one_card(256, context_mib=10).python("""
+    out = one_gpu(256, context_mib=10).python("""
 cuda = Cuda(device=None)
 context, other, again = c_void_p(), c_void_p(), c_void_p()
 print(cuda("cuInit", 0), cuda("cuCtxCreate", byref(context), 0, 0), cuda.linear(100), cuda.heap(20))
@@ -285,9 +285,9 @@ print(cuda.info()[0])
 
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize("way", ["cuCtxDestroy", "cuCtxDetach"])
-def test_a_context_where_another_one_was(one_card: Callable[..., Container], way: str) -> None:
+def test_a_context_where_another_one_was(one_gpu: Callable[..., Container], way: str) -> None:
     """A context gets the address of one that another thread destroys: what it holds meanwhile goes on counting."""
-    container = one_card(256, context_mib=10)
+    container = one_gpu(256, context_mib=10)
     out = container.python(
         f"""
 import os, threading, time
@@ -318,9 +318,9 @@ print(cuda.info()[0])
 
 
 @pytest.mark.requirement("M4")
-def test_a_refused_destruction_leaves_what_is_counted(one_card: Callable[..., Container]) -> None:
+def test_a_refused_destruction_leaves_what_is_counted(one_gpu: Callable[..., Container]) -> None:
     """A primary context cannot be destroyed by its handle; what it holds goes on counting."""
-    out = one_card(256, context_mib=10).python("""
+    out = one_gpu(256, context_mib=10).python("""
 cuda = Cuda()
 context = c_void_p()
 cuda("cuCtxGetCurrent", byref(context))
@@ -330,14 +330,14 @@ print(cuda.linear(100), cuda("cuCtxDestroy", context), cuda.info()[0], cuda.free
 
 
 @pytest.mark.requirement("M4")
-def test_a_heap_counts_once_while_it_is_resized(one_card: Callable[..., Container]) -> None:
+def test_a_heap_counts_once_while_it_is_resized(one_gpu: Callable[..., Container]) -> None:
     """A larger heap takes the place of the old one, a smaller one gives back, a refused one changes nothing."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 cuda = Cuda()
 print([(cuda.heap(mib), cuda.info()[0]) for mib in (150, 200, 140, 256, 257, 0, 100)])
 """)
     assert out == "[(0, 106), (0, 56), (0, 116), (0, 0), (2, 0), (0, 256), (0, 156)]\n"
-    out = one_card(1000).python("""
+    out = one_gpu(1000).python("""
 cuda = Cuda()
 print([(cuda.heap(mib), cuda.info()[0]) for mib in (150, 800, 100, 0)])
 """)
@@ -346,9 +346,9 @@ print([(cuda.heap(mib), cuda.info()[0]) for mib in (150, 800, 100, 0)])
 
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize(("flags", "depth"), [(0x04, 6), (0x05, 12), (0x01, 6)])
-def test_every_level_has_all_faces_and_layers(one_card: Callable[..., Container], flags: int, depth: int) -> None:
+def test_every_level_has_all_faces_and_layers(one_gpu: Callable[..., Container], flags: int, depth: int) -> None:
     """The depth of a cube map is its faces, that of a layered array its layers: neither shrinks with the level."""
-    container = one_card(512)
+    container = one_gpu(512)
     out = container.python(f"""
 cuda = Cuda()
 print(cuda("cuMipmappedArrayCreate", byref(c_void_p()), byref(Array3D(2048, 2048, {depth}, 0x20, 1, {flags})), 12))
@@ -358,13 +358,13 @@ print(cuda.info()[0])
     result, left = map(int, out.split())
     assert result == 0
     assert 0 <= (512 << 20) - whole - (left << 20) <= 3 << 20
-    assert container.gpus.cards()[0].used == whole
+    assert container.gpus.gpus()[0].used == whole
 
 
 @pytest.mark.requirement("M4")
-def test_an_absurd_size_is_refused(one_card: Callable[..., Container]) -> None:
+def test_an_absurd_size_is_refused(one_gpu: Callable[..., Container]) -> None:
     """Sizes that wrap around are out of memory, as everything over the limit."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 cuda = Cuda()
 p, q = c_uint64(), c_size_t()
 print(cuda("cuMemAlloc", byref(p), 2**64 - 1), cuda("cuMemAllocPitch", byref(p), byref(q), 2**63, 2**10, 4))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import CardClaim
-from gputile.node.isolation.limits_format import CardLimit, encode_limits
+from gputile.node.arbiter.assignment_message import GpuClaim
+from gputile.node.isolation.limits_format import GpuLimit, encode_limits
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program
 
@@ -38,38 +38,38 @@ def go_on(process: subprocess.Popen[str]) -> None:
 def share_time(container: Container, stack: ExitStack, directory: Path) -> ArbiterProcess:
     """Let the container's processes wait for turns of an arbiter."""
     arbiter = stack.enter_context(ArbiterProcess(directory))
-    (path,) = arbiter.assign({"allocation": [CardClaim(container.gpus.uuids[0])]})
-    container.limits.write_bytes(encode_limits([CardLimit(container.gpus.uuids[0], 256)], turn=str(path)))
+    (path,) = arbiter.assign({"allocation": [GpuClaim(container.gpus.uuids[0])]})
+    container.limits.write_bytes(encode_limits([GpuLimit(container.gpus.uuids[0], 256)], turn=str(path)))
     return arbiter
 
 
 @pytest.mark.requirement("M4")
-def test_a_fork_while_threads_are_inside_the_library(one_card: Maker) -> None:
-    """Children of a process whose threads hold the library's locks use the card, run programs, and end."""
-    container = one_card(256, context_mib=8)
+def test_a_fork_while_threads_are_inside_the_library(one_gpu: Maker) -> None:
+    """Children of a process whose threads hold the library's locks use the GPU, run programs, and end."""
+    container = one_gpu(256, context_mib=8)
     assert container.run([program("forks"), "4", "60"]) == "0\n"
     assert container.python("print(Cuda().info()[0])") == "248\n"
 
 
 @pytest.mark.requirement("M4")
-def test_a_fork_while_threads_look_for_symbols(one_card: Maker) -> None:
+def test_a_fork_while_threads_look_for_symbols(one_gpu: Maker) -> None:
     """The loader's own lock is not made new in a child: none of the library's threads has it at a fork."""
-    assert one_card(256).run([program("forks"), "4", "200", "ask"]) == "0\n"
+    assert one_gpu(256).run([program("forks"), "4", "200", "ask"]) == "0\n"
 
 
 @pytest.mark.requirement("M5")
-def test_a_fork_while_threads_wait_for_turns(one_card: Maker, stack: ExitStack, tmp_path: Path) -> None:
+def test_a_fork_while_threads_wait_for_turns(one_gpu: Maker, stack: ExitStack, tmp_path: Path) -> None:
     """The same with turns: a child has a connection and threads of its own, whatever its parent was about."""
-    container = one_card(256)
+    container = one_gpu(256)
     share_time(container, stack, tmp_path)
     assert container.run([program("forks"), "3", "30"]) == "0\n"
     assert container.python("print(Cuda().info()[0])") == "256\n"
 
 
 @pytest.mark.requirement("M4")
-def test_a_parents_end_does_not_free_its_childs_memory(one_card: Maker) -> None:
+def test_a_parents_end_does_not_free_its_childs_memory(one_gpu: Maker) -> None:
     """The driver frees what a process had when the last child that was forked from it has gone, and so do we."""
-    container = one_card(256)
+    container = one_gpu(256)
     code = f"""{PRELUDE}
 cuda = Cuda()
 assert cuda.linear(100) == OK
@@ -90,13 +90,13 @@ os.wait()
     assert parent.stdout is not None
     assert parent.stdout.read() == ""  # the child has ended: it had the other end
     assert container.python("print(Cuda().info()[0])") == "256\n"
-    assert container.gpus.cards()[0].peak <= 256 * MIB
+    assert container.gpus.gpus()[0].peak <= 256 * MIB
 
 
 @pytest.mark.requirement("M4")
-def test_children_made_before_the_first_use_share_one_limit(one_card: Maker) -> None:
+def test_children_made_before_the_first_use_share_one_limit(one_gpu: Maker) -> None:
     """A server that forks its workers first, as torch's and gunicorn's do, has one limit with them."""
-    container = one_card(256)
+    container = one_gpu(256)
     out = container.python("""
 import os
 ends = []
@@ -124,9 +124,9 @@ print(cuda.info()[0])
 
 
 @pytest.mark.requirement("M4")
-def test_a_killed_child_gives_back(one_card: Maker) -> None:
+def test_a_killed_child_gives_back(one_gpu: Maker) -> None:
     """What a killed child held is its parent's to take, and what the parent holds stays counted."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 import os, signal
 cuda = Cuda()
 assert cuda.linear(100) == OK
@@ -144,9 +144,9 @@ print(cuda.info()[0], cuda.linear(150), cuda.linear(10))
 
 
 @pytest.mark.requirement("M4")
-def test_a_program_started_by_a_child_counts_for_itself(one_card: Maker) -> None:
+def test_a_program_started_by_a_child_counts_for_itself(one_gpu: Maker) -> None:
     """Fork and exec, as subprocess does it: the new program has a slot of its own, the parent keeps its."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 import subprocess, sys
 cuda = Cuda()
 assert cuda.linear(100) == OK
@@ -159,9 +159,9 @@ print(cuda.info()[0])
 
 
 @pytest.mark.requirement("M5")
-def test_a_child_outlives_its_parent_with_turns(one_card: Maker, stack: ExitStack, tmp_path: Path) -> None:
+def test_a_child_outlives_its_parent_with_turns(one_gpu: Maker, stack: ExitStack, tmp_path: Path) -> None:
     """The child's connection is its own: its parent's end, in the midst of a turn, stops neither it nor others."""
-    container = one_card(256)
+    container = one_gpu(256)
     share_time(container, stack, tmp_path)
     launch = 'assert cuda("cuLaunchKernel", None, 1, 1, 1, 1, 1, 1, 0, None, kernel, None) == OK'
     work = "ns = c_uint64(100000); kernel = (c_void_p * 1)(ctypes.cast(byref(ns), c_void_p))"

@@ -10,15 +10,15 @@ from tests.native.container import Container, library, program
 
 
 @pytest.mark.requirement("M4")
-def test_a_program_linked_with_the_driver(one_card: Callable[..., Container]) -> None:
+def test_a_program_linked_with_the_driver(one_gpu: Callable[..., Container]) -> None:
     """The loader binds cuMemAlloc_v2 to the library; dlsym(RTLD_NEXT) and dlvsym go on working as they do."""
-    assert one_card(256).run([program("linked")]).splitlines() == ["0 0 0", "0 2", "0 56 256", "1 1 1"]
+    assert one_gpu(256).run([program("linked")]).splitlines() == ["0 0 0", "0 2", "0 56 256", "1 1 1"]
 
 
-def test_another_preloaded_library_finds_the_next(one_card: Callable[..., Container]) -> None:
+def test_another_preloaded_library_finds_the_next(one_gpu: Callable[..., Container]) -> None:
     """RTLD_NEXT means the object after the caller's, although dlsym is replaced."""
     wrapper = program("next", "-shared", "-fPIC", with_driver=False)
-    out = one_card().run(
+    out = one_gpu().run(
         [sys.executable, "-c", "import os; print(os.getpid() == int(os.readlink('/proc/self')))"],
         LD_PRELOAD=f"{library()}:{wrapper}",
     )
@@ -28,9 +28,9 @@ def test_another_preloaded_library_finds_the_next(one_card: Callable[..., Contai
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize("flags", [0, 1, 2])
 @pytest.mark.parametrize("version", [3020, 7000, 11030, 12000, 12030, 13000, 13050])
-def test_get_proc_address(one_card: Callable[..., Container], version: int, flags: int) -> None:
+def test_get_proc_address(one_gpu: Callable[..., Container], version: int, flags: int) -> None:
     """Whatever version and default stream are asked for, memory comes by the library and is counted."""
-    out = one_card(256).python(f"""
+    out = one_gpu(256).python(f"""
 cuda = Cuda()
 for name in (b"cuGetProcAddress", b"cuGetProcAddress_v2"):
     get = getattr(cuda.library, name.decode())
@@ -54,7 +54,7 @@ for name in (b"cuGetProcAddress", b"cuGetProcAddress_v2"):
 
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize("version", [14000, 2**31 - 1])
-def test_newer_forms_of_functions_are_refused(one_card: Callable[..., Container], version: int) -> None:
+def test_newer_forms_of_functions_are_refused(one_gpu: Callable[..., Container], version: int) -> None:
     """A driver of tomorrow has a cuMemAlloc of version 14000, with parameters that nobody knows yet.
 
     It is not handed out, and neither is the form of today: who asks for the new one would call it with other
@@ -69,16 +69,16 @@ for get in (cuda.library.cuGetProcAddress, cuda.library.cuGetProcAddress_v2):
     print(get(b"cuMemFree", byref(pointer), c_int({version}), c_uint64(0), *more), status.value)
     print(pointer.value == ctypes.cast(cuda.library.cuMemFree_v2, c_void_p).value)
 """
-    container = one_card(256)
+    container = one_gpu(256)
     assert container.python(code).splitlines() == ["500 None 0", "0 0", "True", "500 None 2", "0 0", "True"]
     assert container.messages(code).count("cuMemAlloc is refused") == 1
 
 
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize(("driver", "shown"), [(12080, 12080), (13050, 13050), (14000, 13050)])
-def test_the_driver_is_no_newer_than_what_is_known(one_card: Callable[..., Container], driver: int, shown: int) -> None:
+def test_the_driver_is_no_newer_than_what_is_known(one_gpu: Callable[..., Container], driver: int, shown: int) -> None:
     """A CUDA runtime that is newer says that the driver is too old, instead of calling what nobody looked at."""
-    out = one_card(256, driver_version=driver).python("""
+    out = one_gpu(256, driver_version=driver).python("""
 import pynvml
 cuda, version, pointer = Cuda(), c_int(), c_void_p()
 cuda.library.cuDriverGetVersion(byref(version))
@@ -94,9 +94,9 @@ print(cuda.library.cuDriverGetVersion(None))
 
 
 @pytest.mark.requirement("M4")
-def test_a_driver_that_is_closed_and_opened_again(one_card: Callable[..., Container]) -> None:
+def test_a_driver_that_is_closed_and_opened_again(one_gpu: Callable[..., Container]) -> None:
     """A program that closes libcuda and opens it again calls functions that are still there."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 import _ctypes, mmap
 handle = ctypes.CDLL("libcuda.so.1")
 assert handle.cuInit(0) == OK
@@ -111,9 +111,9 @@ print(cuda.linear(100), cuda.linear(200), cuda.info())
 
 
 @pytest.mark.requirement("M4")
-def test_per_thread_streams(one_card: Callable[..., Container]) -> None:
+def test_per_thread_streams(one_gpu: Callable[..., Container]) -> None:
     """With the flag for per-thread default streams, the _ptsz forms are answered, by the library."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 cuda = Cuda()
 pointer = c_void_p()
 for symbol in ("cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuGraphLaunch", "cuGraphLaunch_ptsz", "cuLaunchKernel",
@@ -126,7 +126,7 @@ for symbol in ("cuMemAllocAsync", "cuMemAllocAsync_ptsz", "cuGraphLaunch", "cuGr
 
 
 @pytest.mark.requirement("M4")
-def test_unknown_functions_are_refused(one_card: Callable[..., Container]) -> None:
+def test_unknown_functions_are_refused(one_gpu: Callable[..., Container]) -> None:
     """A function that this library does not know may allocate: it is not handed out, and that is said."""
     code = """
 cuda = Cuda()
@@ -140,7 +140,7 @@ for _ in range(3):
     result = cuda.library.cuGetProcAddress_v2(name, byref(pointer), c_int(13000), c_uint64(0), byref(status))
     print(result, pointer.value, status.value)
 """
-    container = one_card(256)
+    container = one_gpu(256)
     lines = container.python(code).splitlines()
     assert "undefined symbol" in lines[0]
     assert lines[1:] == ["500 None 1"] * 3
@@ -150,9 +150,9 @@ for _ in range(3):
 
 
 @pytest.mark.requirement("M4")
-def test_what_is_linked_with_unknown_functions_gets_no_gpu(one_card: Callable[..., Container]) -> None:
+def test_what_is_linked_with_unknown_functions_gets_no_gpu(one_gpu: Callable[..., Container]) -> None:
     """What the loader bound to the driver cannot be refused one by one, so there is no context at all."""
-    container = one_card(256)
+    container = one_gpu(256)
     process = container.start([program("newer")])
     assert process.communicate()[0] == "100 100 -1\n"
     plugin = program("newer", "-shared", "-fPIC")
@@ -167,9 +167,9 @@ print(cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 0))
 
 
 @pytest.mark.requirement("M4")
-def test_the_functions_of_cuda_2(one_card: Callable[..., Container]) -> None:
+def test_the_functions_of_cuda_2(one_gpu: Callable[..., Container]) -> None:
     """cuMemAlloc without suffix has 32-bit pointers; it is refused, while what only asks is answered."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 library = ctypes.CDLL(None)
 cuda = Cuda()
 print(library.cuMemAlloc(byref(c_uint()), c_uint(1 << 20)))
@@ -180,9 +180,9 @@ print(library.cuDeviceTotalMem(byref(total), 0), total.value >> 20)
     assert out.splitlines() == ["801", "0 256 256", "0 256"]
 
 
-def test_without_a_driver(one_card: Callable[..., Container], tmp_path: object) -> None:
+def test_without_a_driver(one_gpu: Callable[..., Container], tmp_path: object) -> None:
     """The library is loaded into every program of a container: those without CUDA do not notice it."""
-    container = one_card(256)
+    container = one_gpu(256)
     out = container.run(["/bin/sh", "-c", "echo $((6 * 7))"])
     assert out == "42\n"
     environment = {"LD_LIBRARY_PATH": os.devnull}
@@ -194,9 +194,9 @@ def test_without_a_driver(one_card: Callable[..., Container], tmp_path: object) 
 
 
 @pytest.mark.requirement("M4")
-def test_private_tables_are_passed_on_and_unknown_ones_are_named(one_card: Callable[..., Container]) -> None:
+def test_private_tables_are_passed_on_and_unknown_ones_are_named(one_gpu: Callable[..., Container]) -> None:
     """The CUDA runtime needs its tables; one that nobody knows is named once, however it was come by."""
-    said = one_card().messages("""
+    said = one_gpu().messages("""
 cuda, table, pointer = Cuda(), c_void_p(), c_void_p()
 assert cuda.library.cuGetProcAddress_v2(b"cuGetExportTable", byref(pointer), c_int(12000), c_uint64(0), None) == OK
 ways = (cuda.library.cuGetExportTable, ctypes.CFUNCTYPE(c_int)(pointer.value))

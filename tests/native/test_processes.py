@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import CardClaim
+from gputile.node.arbiter.assignment_message import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
-from gputile.node.isolation.limits_format import CardLimit, encode_limits
+from gputile.node.isolation.limits_format import GpuLimit, encode_limits
 from tests.integration.arbiter.process import ArbiterProcess
 from tests.native.container import Container, program
 
@@ -29,9 +29,9 @@ def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
 
 
 @pytest.mark.requirement("M4")
-def test_64_allocators_and_kills(one_card: Maker) -> None:
+def test_64_allocators_and_kills(one_gpu: Maker) -> None:
     """64 processes allocate in every way while some of them are killed: never over the limit, nothing is lost."""
-    container = one_card(256, overhead_mib=0)  # which is measured, so it is not exact while others allocate
+    container = one_gpu(256, overhead_mib=0)  # which is measured, so it is not exact while others allocate
     stress = program("stress")
     running = [started(container.start([stress, str(seed), "1", "0"])) for seed in range(64)]
     chance = random.Random(6)
@@ -45,15 +45,15 @@ def test_64_allocators_and_kills(one_card: Maker) -> None:
         process.send_signal(signal.SIGKILL)
     for process in running:
         process.communicate()
-    card = container.gpus.cards()[0]
-    assert 200 * MIB < card.peak <= 256 * MIB
+    gpu = container.gpus.gpus()[0]
+    assert 200 * MIB < gpu.peak <= 256 * MIB
     assert container.python("cuda = Cuda(); print(cuda.info(), cuda.linear(256))") == "(256, 256) 0\n"
 
 
 @pytest.mark.requirement("M4")
-def test_linear_memory_is_exact_under_concurrency(one_card: Maker) -> None:
+def test_linear_memory_is_exact_under_concurrency(one_gpu: Maker) -> None:
     """Reservation and limit are one atomic step: 16 processes that ask at the same time get what there is."""
-    container = one_card(100)
+    container = one_gpu(100)
     code = """
 from tests.native.client import *
 cuda = Cuda()
@@ -66,16 +66,16 @@ print(sum(cuda.linear(2) == OK for _ in range(20)), flush=True); input()
         process.stdin.write("\n")
         process.stdin.flush()
     assert sum(int(process.stdout.readline()) for process in running if process.stdout) == 50
-    assert container.gpus.cards()[0].peak == 100 * MIB
+    assert container.gpus.gpus()[0].peak == 100 * MIB
     for process in running:
         process.kill()
         process.communicate()
 
 
 @pytest.mark.requirement("M4")
-def test_a_killed_process_gives_back(one_card: Maker) -> None:
+def test_a_killed_process_gives_back(one_gpu: Maker) -> None:
     """What a killed process held is there for the next, at once, and also while it is a zombie."""
-    container = one_card(256)
+    container = one_gpu(256)
     code = """
 from tests.native.client import *
 cuda = Cuda()
@@ -93,9 +93,9 @@ input()
 
 
 @pytest.mark.requirement("M4")
-def test_a_process_that_closes_all_descriptors(one_card: Maker) -> None:
+def test_a_process_that_closes_all_descriptors(one_gpu: Maker) -> None:
     """A daemon that closes what it does not know still counts, before and after it allocates again."""
-    container = one_card(256)
+    container = one_gpu(256)
     code = """
 from tests.native.client import *
 import os
@@ -125,9 +125,9 @@ input()
 
 
 @pytest.mark.requirement("M4")
-def test_a_process_whose_first_thread_has_ended(one_card: Maker) -> None:
+def test_a_process_whose_first_thread_has_ended(one_gpu: Maker) -> None:
     """A zombie by its first thread, its lock gone; while another thread is there, the driver's memory is."""
-    container = one_card(256)
+    container = one_gpu(256)
     code = """
 from tests.native.client import *
 import ctypes, os, sys, threading
@@ -156,9 +156,9 @@ ctypes.CDLL(None).pthread_exit(None)
 
 
 @pytest.mark.requirement("M4")
-def test_forked_children_count_for_themselves(one_card: Maker) -> None:
+def test_forked_children_count_for_themselves(one_gpu: Maker) -> None:
     """A child of a process that has not used CUDA is one of its own; its memory ends with it, not its parent's."""
-    out = one_card(256).python("""
+    out = one_gpu(256).python("""
 import os, sys, subprocess
 cuda = Cuda()
 assert cuda.linear(100) == OK
@@ -199,20 +199,20 @@ def worker_of_a_dead_trainer(container: Container) -> int:
 
 
 @pytest.mark.requirement("M4")
-def test_a_worker_that_outlives_its_trainer(one_card: Maker) -> None:
+def test_a_worker_that_outlives_its_trainer(one_gpu: Maker) -> None:
     """A forked child has the driver's descriptors, and with them the memory of its dead parent; one by exec not."""
-    container = one_card(256)
+    container = one_gpu(256)
     child = worker_of_a_dead_trainer(container)
     assert container.python("cuda = Cuda(); print(cuda.info()[0], cuda.linear(57), cuda.linear(56))") == "56 2 0\n"
     os.kill(child, signal.SIGKILL)
     until(lambda: container.python("print(Cuda().info()[0])") == "256\n")
-    assert container.gpus.cards()[0].peak == 256 * MIB
+    assert container.gpus.gpus()[0].peak == 256 * MIB
 
 
 @pytest.mark.requirement("M4")
-def test_the_last_to_have_a_dead_process_memory(one_card: Maker) -> None:
+def test_the_last_to_have_a_dead_process_memory(one_gpu: Maker) -> None:
     """What a worker keeps of its dead trainer is given to others after the driver has freed it, never before."""
-    container = one_card(256)
+    container = one_gpu(256)
     next_one = """
 from tests.native.client import *
 cuda = Cuda()
@@ -226,13 +226,13 @@ print("done", flush=True)
         waiting = started(container.start([sys.executable, "-c", next_one]))
         os.kill(child, signal.SIGKILL)
         assert waiting.communicate()[0] == "done\n"
-    assert container.gpus.cards()[0].peak == 200 * MIB
+    assert container.gpus.gpus()[0].peak == 200 * MIB
 
 
 @pytest.mark.requirement("M4")
-def test_parents_killed_at_any_moment_lock_nobody_up(one_card: Maker) -> None:
+def test_parents_killed_at_any_moment_lock_nobody_up(one_gpu: Maker) -> None:
     """A forked child has no part in the locks that its parent takes for a moment."""
-    container = one_card(256)
+    container = one_gpu(256)
     code = """
 from tests.native.client import *
 import os, signal, time
@@ -254,7 +254,7 @@ while True:
 
 
 @pytest.mark.requirement("M4")
-def test_a_program_that_becomes_another_one(one_card: Maker) -> None:
+def test_a_program_that_becomes_another_one(one_gpu: Maker) -> None:
     """With exec the driver's descriptors close; what the process had as the program before counts no more."""
     code = """
 import os, sys
@@ -269,7 +269,7 @@ print("started", flush=True)
 input()
 os.execvp("sleep", ["sleep", "60"])
 """
-    container = one_card(256)
+    container = one_gpu(256)
     process = container.start([sys.executable, "-c", code], CODE=code)
     assert process.stdout is not None
     assert process.stdin is not None
@@ -291,30 +291,30 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.requirement("M4", "M5")
-def test_threads_that_are_cancelled(one_card: Maker, tmp_path: Path) -> None:
+def test_threads_that_are_cancelled(one_gpu: Maker, tmp_path: Path) -> None:
     """A thread that is cancelled inside the library, waiting for a turn as well, takes no lock along."""
-    container = one_card(256)
+    container = one_gpu(256)
     assert container.run([program("cancel"), "100"]) == "done\n"
     with ArbiterProcess(tmp_path) as arbiter:
-        card = container.gpus.uuids[0]
-        (path,) = arbiter.assign({"allocation": [CardClaim(card, ceiling=WHOLE // 4, floor=WHOLE // 4)]})
-        container.limits.write_bytes(encode_limits([CardLimit(card, 256)], turn=str(path)))
+        gpu = container.gpus.uuids[0]
+        (path,) = arbiter.assign({"allocation": [GpuClaim(gpu, ceiling=WHOLE // 4, floor=WHOLE // 4)]})
+        container.limits.write_bytes(encode_limits([GpuLimit(gpu, 256)], turn=str(path)))
         assert container.run([program("cancel"), "100"]) == "done\n"
 
 
 @pytest.mark.requirement("M4")
-def test_threads(one_card: Maker) -> None:
+def test_threads(one_gpu: Maker) -> None:
     """Threads of one process, in every way to memory: all that was counted is given back."""
-    container = one_card(40)
+    container = one_gpu(40)
     refused = container.run([program("stress"), "7", "8", "400"]).split()[1]
     assert int(refused) > 0
     assert container.python("print(Cuda().info()[0])") == "40\n"
 
 
 @pytest.mark.requirement("M4")
-def test_signals_do_not_break_the_count(one_card: Maker) -> None:
+def test_signals_do_not_break_the_count(one_gpu: Maker) -> None:
     """System calls that a signal interrupts are made again."""
-    container = one_card(64)
+    container = one_gpu(64)
     process = started(container.start([program("stress"), "3", "4", "2000"]))
     while process.poll() is None:
         process.send_signal(signal.SIGSTOP)
@@ -325,9 +325,9 @@ def test_signals_do_not_break_the_count(one_card: Maker) -> None:
 
 
 @pytest.mark.requirement("M4")
-def test_512_processes(one_card: Maker) -> None:
+def test_512_processes(one_gpu: Maker) -> None:
     """Slots of the dead are taken again: more processes than slots, one after the other."""
-    container = one_card(64)
+    container = one_gpu(64)
     stress = program("stress")
     for _ in range(11):
         running = [container.start([stress, "1", "1", "1"]) for _ in range(50)]
@@ -337,9 +337,9 @@ def test_512_processes(one_card: Maker) -> None:
     assert container.python("print(Cuda().info()[0])") == "64\n"
 
 
-def test_a_killed_test_leaves_no_programs(one_card: Maker) -> None:
+def test_a_killed_test_leaves_no_programs(one_gpu: Maker) -> None:
     """What a test has started ends with it, also where it had no time to clean up."""
-    container = one_card(256)
+    container = one_gpu(256)
     code = f"""
 import subprocess, sys
 client = "from tests.native.client import *; print('started', flush=True); input()"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import CardClaim
+from gputile.node.arbiter.assignment_message import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
-from gputile.node.isolation.limits_format import CardLimit, encode_limits
+from gputile.node.isolation.limits_format import GpuLimit, encode_limits
 from tests.integration.arbiter.busy import until
 from tests.integration.arbiter.process import ArbiterProcess, write_share
 from tests.native.container import Container, program
@@ -32,18 +32,18 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def claim(container: Container) -> CardClaim:
-    return CardClaim(container.gpus.uuids[0], 10, TENTH, TENTH)
+def claim(container: Container) -> GpuClaim:
+    return GpuClaim(container.gpus.uuids[0], 10, TENTH, TENTH)
 
 
 def without_arbiter(container: Container, directory: Path) -> None:
-    """Let the container's processes keep to a tenth of the card by the file alone."""
+    """Let the container's processes keep to a tenth of the GPU by the file alone."""
     write_share(directory, QUANTUM_MS, [claim(container)])
     wait_for(container, directory / "time.sock")
 
 
 def wait_for(container: Container, socket: Path) -> None:
-    container.limits.write_bytes(encode_limits([CardLimit(container.gpus.uuids[0], 256)], turn=str(socket)))
+    container.limits.write_bytes(encode_limits([GpuLimit(container.gpus.uuids[0], 256)], turn=str(socket)))
 
 
 def with_arbiter(container: Container, stack: ExitStack, directory: Path) -> None:
@@ -53,11 +53,11 @@ def with_arbiter(container: Container, stack: ExitStack, directory: Path) -> Non
 
 
 def busy_ns(container: Container) -> int:
-    return container.gpus.cards()[0].busy_ns
+    return container.gpus.gpus()[0].busy_ns
 
 
 def part_over(container: Container, seconds: float) -> float:
-    """Return what part of the card's time is used from now on."""
+    """Return what part of the GPU's time is used from now on."""
     begin, had = time.monotonic(), busy_ns(container)
     time.sleep(seconds)
     return (busy_ns(container) - had) / 1e9 / (time.monotonic() - begin)
@@ -81,10 +81,10 @@ def start(container: Container, number: int, *how: str) -> list[subprocess.Popen
 @pytest.mark.requirement("M5")
 @pytest.mark.parametrize("number", [1, 8, 80])
 def test_processes_without_an_arbiter_have_their_containers_share_together(
-    one_card: Maker, tmp_path: Path, number: int
+    one_gpu: Maker, tmp_path: Path, number: int
 ) -> None:
     """A tenth for all of them, not for each."""
-    container = one_card(256)
+    container = one_gpu(256)
     without_arbiter(container, tmp_path)
     start(container, number)
     until(lambda: busy_ns(container) > 100_000_000, "nobody gets anything")
@@ -93,10 +93,10 @@ def test_processes_without_an_arbiter_have_their_containers_share_together(
 
 @pytest.mark.requirement("M5")
 def test_eighty_processes_under_an_arbiter_have_their_containers_share_together(
-    one_card: Maker, stack: ExitStack, tmp_path: Path
+    one_gpu: Maker, stack: ExitStack, tmp_path: Path
 ) -> None:
     """None of them is refused, and none goes by its own clock beside the others."""
-    container = one_card(256)
+    container = one_gpu(256)
     with_arbiter(container, stack, tmp_path)
     start(container, 80)
     until(lambda: busy_ns(container) > 300_000_000, "nobody gets anything")
@@ -108,10 +108,10 @@ def test_eighty_processes_under_an_arbiter_have_their_containers_share_together(
 @pytest.mark.parametrize("how", [("seccomp",), ("processes", "1"), ("processes", "2")])
 @pytest.mark.parametrize("number", [1, 4])
 def test_a_process_that_may_start_no_threads_keeps_to_the_share(
-    one_card: Maker, stack: ExitStack, tmp_path: Path, how: tuple[str, ...], number: int
+    one_gpu: Maker, stack: ExitStack, tmp_path: Path, how: tuple[str, ...], number: int
 ) -> None:
     """With none at all, and with the keeper only; it says so once."""
-    container = one_card(256)
+    container = one_gpu(256)
     with_arbiter(container, stack, tmp_path)
     processes = start(container, number, *how)
     until(lambda: busy_ns(container) > 100_000_000, "nobody gets anything")
@@ -122,9 +122,9 @@ def test_a_process_that_may_start_no_threads_keeps_to_the_share(
 
 
 @pytest.mark.requirement("M5")
-def test_a_process_that_is_killed_has_paid_for_its_turn(one_card: Maker, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_has_paid_for_its_turn(one_gpu: Maker, tmp_path: Path) -> None:
     """Whoever kills his processes all the while gets no more by it, and the others go on."""
-    container = one_card(256)
+    container = one_gpu(256)
     without_arbiter(container, tmp_path)
     (steady,) = start(container, 1)
     until(lambda: busy_ns(container) > 100_000_000, "nobody gets anything")

@@ -1,4 +1,4 @@
-/* Keeps a card busy from one thread, after cuInit without the right to start others.
+/* Keeps a gpu busy from one thread, after cuInit without the right to start others.
  *
  * Usage: threadless <how> <seconds>. "free": nothing is forbidden. "seccomp": clone of threads is. "processes" <n>: a
  * user of its own may have so many processes and threads. Kernels of 1 ms, one after another. Prints how many it had.

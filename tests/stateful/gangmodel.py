@@ -23,8 +23,8 @@ from gputile.kube.reflector import Applied, Deleted
 from tests.corebuilders import gpu_node, pod
 
 NAMES = ("a", "b")
-CARDS = 2
-CARD_UNITS = 4
+GPUS = 2
+GPU_UNITS = 4
 SECOND = 10**9
 
 
@@ -33,7 +33,7 @@ class Crash(Exception):
 
 
 def node(name: str, sick: Sequence[int] = ()) -> Node:
-    sizes = [CARD_UNITS * 1024] * CARDS
+    sizes = [GPU_UNITS * 1024] * GPUS
     return gpu_node(
         name, mode="cgpu", sizes=sizes, sick=sick, allocatable={"cpu": "99", "pods": "99", GPU_MEMORY: "99"}
     )
@@ -85,7 +85,7 @@ def live_hold(one: Pod, now_ns: int) -> Reservation | None:
 
 
 def held_units(pods: Iterable[Pod], now_ns: int | None) -> dict[str, int]:
-    """Return how many units of each card pods hold; with ``now_ns``, those that are kept then count too."""
+    """Return how many units of each GPU pods hold; with ``now_ns``, those that are kept then count too."""
     held: dict[str, int] = {}
     for each in pods:
         allocation = None
@@ -93,17 +93,17 @@ def held_units(pods: Iterable[Pod], now_ns: int | None) -> dict[str, int]:
             allocation = decode_allocation(each.metadata.annotations[ALLOCATION_ANNOTATION])
         elif now_ns is not None and (hold := live_hold(each, now_ns)) is not None:
             allocation = hold.allocation
-        for share in allocation.cards if allocation else ():
+        for share in allocation.gpus if allocation else ():
             held[share.uuid] = held.get(share.uuid, 0) + share.mib // 1024
     return held
 
 
-def healthy_cards(nodes: Iterable[str], sick: dict[str, Sequence[int]]) -> list[str]:
-    return [f"GPU-{name}-{i}" for name in nodes for i in range(CARDS) if i not in sick.get(name, ())]
+def healthy_gpus(nodes: Iterable[str], sick: dict[str, Sequence[int]]) -> list[str]:
+    return [f"GPU-{name}-{i}" for name in nodes for i in range(GPUS) if i not in sick.get(name, ())]
 
 
 def packs(units: Sequence[int], free: Sequence[int]) -> bool:
-    """Return whether all ``units`` fit into cards with ``free`` units: every way is tried."""
+    """Return whether all ``units`` fit into GPUs with ``free`` units: every way is tried."""
     if not units:
         return True
     first, rest = units[0], units[1:]

@@ -1,13 +1,13 @@
-"""What a ledger holds, in terms that two ledgers can be compared by, and when a card holds too much."""
+"""What a ledger holds, in terms that two ledgers can be compared by, and when a GPU holds too much."""
 
 from typing import Any
 
 from gputile.api.well_known import Mode
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
-from gputile.core.ledger.snapshot import CardState, NodeState, node_state
+from gputile.core.ledger.snapshot import GpuState, NodeState, node_state
 
-CARD_ARRAYS = ("total", "used", "percent", "pods", "usable")
+GPU_ARRAYS = ("total", "used", "percent", "pods", "usable")
 NODE_ARRAYS = ("serving_mode", "max_pods_per_gpu", "unit", "spread", "grouped")
 
 
@@ -16,13 +16,13 @@ def image(ledger: Ledger) -> dict[str, Any]:
     group_names = ledger.group_names() | {NO_GROUP: "", MIXED_GROUPS: "several"}
     nodes = {}
     for row, node_info in ledger.nodes():
-        cards = len(node_info.inventory.cards)
+        gpus = len(node_info.inventory.gpus)
         arrays = {name: getattr(ledger.node_arrays, name)[row].tolist() for name in NODE_ARRAYS}
-        for name in CARD_ARRAYS:
+        for name in GPU_ARRAYS:
             values = getattr(ledger.node_arrays, name)[row].tolist()
-            assert not any(values[cards:]), f"{name} of cards that do not exist"
-            arrays[name] = values[:cards]
-        arrays["group"] = [group_names[number] for number in ledger.node_arrays.group[row].tolist()[:cards]]
+            assert not any(values[gpus:]), f"{name} of GPUs that do not exist"
+            arrays[name] = values[:gpus]
+        arrays["group"] = [group_names[number] for number in ledger.node_arrays.group[row].tolist()[:gpus]]
         nodes[node_info.name] = (node_info, arrays)
     return {"nodes": nodes, "bookings": {booking.uid: booking for booking in ledger.bookings()}}
 
@@ -38,17 +38,17 @@ def states(ledger: Ledger) -> dict[str, NodeState]:
     return {node_info.name: node_state(ledger, row, node_info) for row, node_info in ledger.nodes()}
 
 
-def overfull(ledger: Ledger, node: NodeState, card: CardState) -> str:
-    """Return what a card has more of than it may, "" where all is well."""
-    held = list(ledger.on_card(node.info.name, card.card.uuid))
-    if card.used > card.total and not any(booking.whole for booking in held):
-        return f"{card.used} of {card.total} MiB"
-    if node.info.mode is Mode.CORE_MEM and card.percent > 100:
-        return f"{card.percent} percent"
-    if card.pods > node.info.max_pods_per_gpu:
-        return f"{card.pods} of {node.info.max_pods_per_gpu} pods"
+def overfull(ledger: Ledger, node: NodeState, gpu: GpuState) -> str:
+    """Return what a GPU has more of than it may, "" where all is well."""
+    held = list(ledger.on_gpu(node.info.name, gpu.gpu.uuid))
+    if gpu.used > gpu.total and not any(booking.whole for booking in held):
+        return f"{gpu.used} of {gpu.total} MiB"
+    if node.info.mode is Mode.CORE_MEM and gpu.percent > 100:
+        return f"{gpu.percent} percent"
+    if gpu.pods > node.info.max_pods_per_gpu:
+        return f"{gpu.pods} of {node.info.max_pods_per_gpu} pods"
     if node.info.mode is Mode.SHARE and len({booking.trust_group for booking in held}) > 1:
         return "two trust groups"
     if any(booking.whole for booking in held) and len(held) > 1:
-        return "a whole card given twice"
+        return "a whole GPU given twice"
     return ""

@@ -1,10 +1,10 @@
-"""The turns on one card, whatever containers and processes do: never two containers at once, nobody waits for ever.
+"""The turns on one GPU, whatever containers and processes do: never two containers at once, nobody waits for ever.
 
 What must hold after every step:
 
 * the processes whose turn it is are of one container, were told so, and had asked;
-* a card is free only while nobody who may have it waits, but for a millisecond after a turn;
-* who waits and may have the card gets it within a bound;
+* a GPU is free only while nobody who may have it waits, but for a millisecond after a turn;
+* who waits and may have the GPU gets it within a bound;
 * a container under a ceiling has been charged no more than that, a burst and its last turn.
 """
 
@@ -132,7 +132,7 @@ class Turns(RuleBasedStateMachine):
         assert holders <= self.holds.keys()
 
     @invariant()
-    def the_card_is_not_left_idle(self) -> None:
+    def the_gpu_is_not_left_idle(self) -> None:
         ready = [a for a in self.turns.accounts.values() if a.waiting and (not a.capped or a.ceiling.level > QUANTUM)]
         wake = self.turns.wake_at(self.now)
         assert self.turns.holders or not ready or (wake is not None and wake <= self.now + IDLE_HOLD)
@@ -160,20 +160,20 @@ class Turns(RuleBasedStateMachine):
                 assert account.used - before <= (self.now - since) * share.ceiling // WHOLE + burst
 
 
-CARDS = ("A", "B", "C")
+GPUS = ("A", "B", "C")
 SETS = {"x": ("A", "B"), "y": ("B", "C"), "z": ("A", "B", "C"), "a": ("A",), "b": ("B",)}
 PROCESSES = {1: "x", 2: "y", 3: "y", 4: "z", 5: "a", 6: "b", 7: "x"}
 SPARE = QUANTUM // 6
 
 
 class Sets(RuleBasedStateMachine):
-    """Containers that use several cards together, beside others on one.
+    """Containers that use several GPUs together, beside others on one.
 
-    What must hold after every step, beside what holds for one card:
+    What must hold after every step, beside what holds for one GPU:
 
-    * a container that has none of its set's cards gets all of them, or none;
-    * who waits and may have the card gets it within a bound, whatever sets others have;
-    * no card is kept idle for a set for longer than two sixths of a quantum while one of a single card waits for it.
+    * a container that has none of its set's GPUs gets all of them, or none;
+    * who waits and may have the GPU gets it within a bound, whatever sets others have;
+    * no GPU is kept idle for a set for longer than two sixths of a quantum while one of a single GPU waits for it.
     """
 
     def __init__(self) -> None:
@@ -184,23 +184,23 @@ class Sets(RuleBasedStateMachine):
         self.holds: dict[tuple[int, str], int] = {}
         self.blocked_since: dict[tuple[str, str], int] = {}
         self.idle_since: dict[str, int] = {}
-        for name, cards in SETS.items():
-            for card in cards:
-                self.node.put(card, name, Share(2 if name == "x" else 1), 0)
+        for name, gpus in SETS.items():
+            for gpu in gpus:
+                self.node.put(gpu, name, Share(2 if name == "x" else 1), 0)
 
     def owned(self) -> dict[str, set[str]]:
-        """Return the cards on which each container has the turn."""
+        """Return the GPUs on which each container has the turn."""
         found: dict[str, set[str]] = {name: set() for name in SETS}
-        for card in CARDS:
-            owner = self.node.card(card).owner
+        for gpu in GPUS:
+            owner = self.node.gpu(gpu).owner
             if owner is not None:
-                found[owner.name].add(card)
+                found[owner.name].add(gpu)
         return found
 
     def follow(self, before: dict[str, set[str]], said: Said) -> None:
         after = self.owned()
-        for card, instruction in said:
-            key = (instruction.member, card)
+        for gpu, instruction in said:
+            key = (instruction.member, gpu)
             if isinstance(instruction, Limit):
                 assert self.holds[key] == instruction.turn
                 continue
@@ -208,102 +208,102 @@ class Sets(RuleBasedStateMachine):
             self.asked.discard(key)
             self.holds[key] = instruction.turn
             name = PROCESSES[instruction.member]
-            tied = {c for c in SETS[name] if self.node.card(c).accounts[name].tied}
-            if card in tied and not before[name] & tied:
+            tied = {c for c in SETS[name] if self.node.gpu(c).accounts[name].tied}
+            if gpu in tied and not before[name] & tied:
                 assert after[name] >= tied, "whole or not at all"
 
     @rule(member=st.sampled_from(sorted(PROCESSES)), data=st.data())
     def want(self, member: int, data: st.DataObject) -> None:
-        card = data.draw(st.sampled_from(SETS[PROCESSES[member]]))
-        if (member, card) not in self.holds:
-            self.asked.add((member, card))
+        gpu = data.draw(st.sampled_from(SETS[PROCESSES[member]]))
+        if (member, gpu) not in self.holds:
+            self.asked.add((member, gpu))
         before = self.owned()
-        self.follow(before, self.node.want(card, PROCESSES[member], member, self.now))
+        self.follow(before, self.node.want(gpu, PROCESSES[member], member, self.now))
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data(), used=st.integers(0, 2 * QUANTUM), again=st.booleans())
     def done(self, data: st.DataObject, used: int, again: bool) -> None:
-        member, card = data.draw(st.sampled_from(sorted(self.holds)))
-        turn = self.holds.pop((member, card))
+        member, gpu = data.draw(st.sampled_from(sorted(self.holds)))
+        turn = self.holds.pop((member, gpu))
         if again:
-            self.asked.add((member, card))
+            self.asked.add((member, gpu))
         before = self.owned()
-        self.follow(before, self.node.done(card, member, turn, used, again, self.now))
+        self.follow(before, self.node.done(gpu, member, turn, used, again, self.now))
 
     @precondition(lambda self: self.holds)
     @rule(data=st.data())
     def busy(self, data: st.DataObject) -> None:
-        member, card = data.draw(st.sampled_from(sorted(self.holds)))
+        member, gpu = data.draw(st.sampled_from(sorted(self.holds)))
         before = self.owned()
-        self.follow(before, self.node.busy(card, member, self.holds[member, card], self.now))
+        self.follow(before, self.node.busy(gpu, member, self.holds[member, gpu], self.now))
 
     @rule(member=st.sampled_from(sorted(PROCESSES)))
     def leave(self, member: int) -> None:
-        for card in SETS[PROCESSES[member]]:
-            self.asked.discard((member, card))
-            self.holds.pop((member, card), None)
+        for gpu in SETS[PROCESSES[member]]:
+            self.asked.discard((member, gpu))
+            self.holds.pop((member, gpu), None)
             before = self.owned()
-            self.follow(before, self.node.leave(card, member, self.now))
+            self.follow(before, self.node.leave(gpu, member, self.now))
 
     @rule(step=st.sampled_from([1, MS // 2, IDLE_HOLD, 5 * MS, QUANTUM, 4 * QUANTUM, 1000 * MS]), alive=st.booleans())
     def wait(self, step: int, alive: bool) -> None:
         """With holders that are ``alive`` and say so, turns last as long as they may."""
         until, said_at = self.now + step, self.now
         while True:
-            due = {card: at for card in CARDS if (at := self.node.wake_at(card, self.now)) is not None}
+            due = {gpu: at for gpu in GPUS if (at := self.node.wake_at(gpu, self.now)) is not None}
             following = [at for at in (*due.values(), *([said_at + QUANTUM // 2] if alive else [])) if at <= until]
             if not following:
                 break
             assert min(following) > self.now, "it would be woken without end"
             self.now = min(following)
-            for card in [card for card, at in due.items() if at <= self.now]:
+            for gpu in [gpu for gpu, at in due.items() if at <= self.now]:
                 before = self.owned()
-                self.follow(before, self.node.tick(card, self.now))
+                self.follow(before, self.node.tick(gpu, self.now))
             if alive and self.now >= said_at + QUANTUM // 2:
                 said_at = self.now
-                for (member, card), turn in sorted(self.holds.items()):
+                for (member, gpu), turn in sorted(self.holds.items()):
                     before = self.owned()
-                    self.follow(before, self.node.busy(card, member, turn, self.now))
+                    self.follow(before, self.node.busy(gpu, member, turn, self.now))
             self.nobody_waits_for_ever()
-            self.cards_are_not_idle()
+            self.gpus_are_not_idle()
         self.now = until
 
     @invariant()
-    def one_container_holds_each_card(self) -> None:
-        for card in CARDS:
-            holders = self.node.card(card).holders
+    def one_container_holds_each_gpu(self) -> None:
+        for gpu in GPUS:
+            holders = self.node.gpu(gpu).holders
             assert len({PROCESSES[member] for member in holders}) <= 1
-            assert all((member, card) in self.holds for member in holders)
+            assert all((member, gpu) in self.holds for member in holders)
 
     @invariant()
     def nobody_waits_for_ever(self) -> None:
-        """Each of those before has a round: a turn, its overrun, and once more for each card that it joins."""
-        round_ = (1 + len(CARDS)) * (QUANTUM + MOST_OVERRUN + IDLE_HOLD) + 2 * SPARE
+        """Each of those before has a round: a turn, its overrun, and once more for each GPU that it joins."""
+        round_ = (1 + len(GPUS)) * (QUANTUM + MOST_OVERRUN + IDLE_HOLD) + 2 * SPARE
         bound = LONGEST_WAIT + 2 * len(SETS) * round_
         owned = self.owned()
-        for name, cards in SETS.items():
-            for card in cards:
-                account = self.node.card(card).accounts[name]
+        for name, gpus in SETS.items():
+            for gpu in gpus:
+                account = self.node.gpu(gpu).accounts[name]
                 if (
                     account.waiting
                     and not owned[name]
-                    and not any(self.node.card(c).accounts[name].overrun for c in cards)
+                    and not any(self.node.gpu(c).accounts[name].overrun for c in gpus)
                 ):
-                    since = self.blocked_since.setdefault((name, card), self.now)
-                    assert self.now - since <= bound, (name, card)
+                    since = self.blocked_since.setdefault((name, gpu), self.now)
+                    assert self.now - since <= bound, (name, gpu)
                 else:
-                    self.blocked_since.pop((name, card), None)
+                    self.blocked_since.pop((name, gpu), None)
 
     @invariant()
-    def cards_are_not_idle(self) -> None:
-        for card in CARDS:
-            turns = self.node.card(card)
+    def gpus_are_not_idle(self) -> None:
+        for gpu in GPUS:
+            turns = self.node.gpu(gpu)
             single = any(account.waiting and not account.tied for account in turns.accounts.values())
             if turns.owner is None and single:
-                since = self.idle_since.setdefault(card, self.now)
-                assert self.now - since <= 2 * SPARE + IDLE_HOLD + LOOK_AGAIN, card
+                since = self.idle_since.setdefault(gpu, self.now)
+                assert self.now - since <= 2 * SPARE + IDLE_HOLD + LOOK_AGAIN, gpu
             else:
-                self.idle_since.pop(card, None)
+                self.idle_since.pop(gpu, None)
 
 
 Sets.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

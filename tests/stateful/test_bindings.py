@@ -1,4 +1,4 @@
-"""No card is ever given away twice, whatever becomes of Bindings and of the extenders that sent them.
+"""No GPU is ever given away twice, whatever becomes of Bindings and of the extenders that sent them.
 
 Bindings get lost, are executed and not answered, or are executed at any later time: by an API server that stood still,
 from a socket that somebody else's proxy kept. Meanwhile extenders are killed, follow one another with another
@@ -30,7 +30,7 @@ from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
 pytestmark = pytest.mark.requirement("B1")
 
-CARD_MIB = 15 * 1024
+GPU_MIB = 15 * 1024
 PODS = 8
 STEPS = (
     *("bind",) * 6,
@@ -144,13 +144,13 @@ class World:
                 self.cluster.writable, self.cluster.next_fate = writable, fate
                 await self.succeed(orderly=False)
 
-    def no_card_is_given_away_twice(self) -> None:
+    def no_gpu_is_given_away_twice(self) -> None:
         held: Counter[str] = Counter()
         for pod in self.cluster.pods.values():
             if pod.spec.node_name:
-                for share in decode_allocation(pod.metadata.annotations[ALLOCATION_ANNOTATION]).cards:
+                for share in decode_allocation(pod.metadata.annotations[ALLOCATION_ANNOTATION]).gpus:
                     held[share.uuid] += share.mib
-        assert all(mib <= CARD_MIB for mib in held.values()), held
+        assert all(mib <= GPU_MIB for mib in held.values()), held
 
 
 @pytest.mark.anyio
@@ -159,18 +159,18 @@ class World:
     st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, PODS - 1)), max_size=60),
     st.lists(st.sampled_from(FATES), max_size=30),
 )
-async def test_no_card_is_given_away_twice(steps: list[tuple[str, int]], fates: list[Fate]) -> None:
+async def test_no_gpu_is_given_away_twice(steps: list[tuple[str, int]], fates: list[Fate]) -> None:
     world = World(fates)
     for step, number in steps:
         await world.do(step, number)
-        world.no_card_is_given_away_twice()
+        world.no_gpu_is_given_away_twice()
     world.cluster.execute_late()
-    world.no_card_is_given_away_twice()
+    world.no_gpu_is_given_away_twice()
 
 
 @pytest.mark.anyio
 async def test_all_is_settled_once_the_api_server_answers() -> None:
-    """A configuration changes while a Binding has no answer; then the API server executes it (the card has room)."""
+    """A configuration changes while a Binding has no answer; then the API server executes it (the GPU has room)."""
 
     async def scenario(orderly: bool) -> None:
         world = World([Fate.LOST_LATE])
@@ -184,7 +184,7 @@ async def test_all_is_settled_once_the_api_server_answers() -> None:
         for number in (5, 3, 1):
             await world.bind(world.active, number)
         world.cluster.execute_late()
-        world.no_card_is_given_away_twice()
+        world.no_gpu_is_given_away_twice()
         bound = {pod.metadata.name for pod in world.cluster.pods.values() if pod.spec.node_name}
         assert bound == {"p5", "p3"}
 

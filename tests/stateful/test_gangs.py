@@ -2,7 +2,7 @@
 
 What must hold, judged by the objects and by who has been told of them, not by the code under test:
 
-* no card ever holds more than it has, and as far as the controller knows no place that is kept overlaps another;
+* no GPU ever holds more than it has, and as far as the controller knows no place that is kept overlaps another;
 * a gate is removed only when all places of the plan are there; a plan is of enough pods for its gang;
 * a gang starts only when the extender knows all places of the plan and has room for them; what has started so is whole
   once things have settled, unless one of its pods or places was lost meanwhile;
@@ -47,7 +47,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import request_of
 from tests.stateful.gangmodel import (
-    CARD_UNITS,
+    GPU_UNITS,
     NAMES,
     SECOND,
     Crash,
@@ -55,7 +55,7 @@ from tests.stateful.gangmodel import (
     Told,
     gang_name,
     gang_size,
-    healthy_cards,
+    healthy_gpus,
     held_units,
     live_hold,
     new_pod,
@@ -75,7 +75,7 @@ START_NS = 1_000_000_000 * SECOND
 FATES = ("done", "done", "done", "unreachable", "answer lost", "never arrived", "late", "cut off", "deposed", "crash")
 SOME_FATES: st.SearchStrategy[list[str]] = st.just([]) | st.lists(st.sampled_from(FATES), max_size=6)
 TROUBLE = st.sampled_from(
-    ["none", "card", "card", "time", "controller", "extender", "list", "others", "others", "late", "lands", "clock"]
+    ["none", "gpu", "gpu", "time", "controller", "extender", "list", "others", "others", "late", "lands", "clock"]
 )
 
 UNITS = st.sampled_from([4, 4, 3, 2, 1])
@@ -185,15 +185,15 @@ class Gangs(RuleBasedStateMachine):
             status = msgspec.structs.replace(ending.status, phase=how)
             self.server.store(msgspec.structs.replace(ending, status=status))
 
-    def a_card_sickens_or_heals(self, name: str, sick: list[int]) -> None:
+    def a_gpu_sickens_or_heals(self, name: str, sick: list[int]) -> None:
         self.sick[name] = sick
         self.server.nodes[name] = node(name, sick)
         self.extender.apply(NodeApplied(self.server.nodes[name]))
         at_once(self.view.node_event(Applied(self.server.nodes[name])))
-        healthy = healthy_cards(NAMES, self.sick)
+        healthy = healthy_gpus(NAMES, self.sick)
         for each in self.members():
             hold = reservation_of(each)
-            shares = hold.allocation.cards if hold is not None and hold.allocation is not None and waits(each) else ()
+            shares = hold.allocation.gpus if hold is not None and hold.allocation is not None and waits(each) else ()
             if hold is not None and any(share.uuid not in healthy for share in shares):
                 self.lost.add(hold.plan)
 
@@ -237,9 +237,9 @@ class Gangs(RuleBasedStateMachine):
 
     @rule(data=st.data(), what=TROUBLE)
     def trouble_comes(self, data: st.DataObject, what: str) -> None:
-        if what == "card":
+        if what == "gpu":
             sick = data.draw(st.lists(st.integers(0, 1), max_size=1))
-            self.a_card_sickens_or_heals(data.draw(st.sampled_from(NAMES)), sick)
+            self.a_gpu_sickens_or_heals(data.draw(st.sampled_from(NAMES)), sick)
         elif what == "time":
             self.time_passes(data.draw(st.sampled_from(TIMES)))
         elif what == "controller":
@@ -394,21 +394,21 @@ class Gangs(RuleBasedStateMachine):
     # -- what must hold whenever somebody acts
 
     @invariant()
-    def no_card_holds_more_than_it_has(self) -> None:
+    def no_gpu_holds_more_than_it_has(self) -> None:
         held = held_units(self.server.pods.values(), None)
-        assert all(units <= CARD_UNITS for units in held.values()), held
+        assert all(units <= GPU_UNITS for units in held.values()), held
 
     def what_is_kept_is_there_to_be_kept(self) -> None:
         """As far as the controller knows after a round in which all its writes succeeded."""
-        told, healthy = self.server.told.pods.values(), healthy_cards(NAMES, self.sick)
+        told, healthy = self.server.told.pods.values(), healthy_gpus(NAMES, self.sick)
         held = held_units(told, self.controller_ns)
-        assert all(units <= CARD_UNITS for units in held.values()), held
+        assert all(units <= GPU_UNITS for units in held.values()), held
         for each in told:
             hold = live_hold(each, self.controller_ns)
             if hold is not None:
                 assert hold.expires_ns <= self.controller_ns + LONGEST_SECONDS * SECOND
                 assert hold.allocation is not None
-                (share,) = hold.allocation.cards
+                (share,) = hold.allocation.gpus
                 assert share.uuid in healthy
                 assert share.mib == units_of(each) * 1024, each.key
 
@@ -451,12 +451,12 @@ class Gangs(RuleBasedStateMachine):
         hold = reservation_of(told.pods[starting.metadata.uid])
         assert hold is not None
         assert len(kept) >= hold.pods, f"{starting.key} starts ahead of its gang"
-        cards = {
-            share.uuid for each in kept if (h := reservation_of(each)) and h.allocation for share in h.allocation.cards
+        gpus = {
+            share.uuid for each in kept if (h := reservation_of(each)) and h.allocation for share in h.allocation.gpus
         }
         held = held_units(told.pods.values(), now_ns)
-        assert all(held[uuid] <= CARD_UNITS for uuid in cards), "a place of the plan is not free"
-        assert cards <= set(healthy_cards(NAMES, self.sick)), "a place of the plan is on a card that is out of order"
+        assert all(held[uuid] <= GPU_UNITS for uuid in gpus), "a place of the plan is not free"
+        assert gpus <= set(healthy_gpus(NAMES, self.sick)), "a place of the plan is on a GPU that is out of order"
         return {each.metadata.uid for each in kept}
 
     def under_way_plans(self) -> set[str]:
@@ -511,15 +511,15 @@ class Gangs(RuleBasedStateMachine):
     def nobody_waits_who_would_fit(self) -> None:
         """But behind the gang that has waited too long: for it, what becomes free is kept."""
         held = held_units(self.server.pods.values(), None)
-        healthy = healthy_cards(NAMES, self.sick)
-        free = [CARD_UNITS - held.get(uuid, 0) for uuid in healthy]
+        healthy = healthy_gpus(NAMES, self.sick)
+        free = [GPU_UNITS - held.get(uuid, 0) for uuid in healthy]
         gangs: dict[str, list[Pod]] = {}
         for each in self.members():
             gangs.setdefault(gang_name(each), []).append(each)
         least = {name: units for name, pods in gangs.items() if (units := _least(pods))}
         # A gang that can never fit holds nobody up.
         overdue = [
-            name for name in least if self.is_overdue(gangs[name]) and packs(least[name], [CARD_UNITS] * len(healthy))
+            name for name in least if self.is_overdue(gangs[name]) and packs(least[name], [GPU_UNITS] * len(healthy))
         ]
         if not overdue:
             kept = [each.key for each in self.server.pods.values() if live_hold(each, self.now_ns)]
@@ -584,7 +584,7 @@ def test_a_gang_that_did_not_fit_starts_when_there_is_room() -> None:
     assert {"g5-0", "g5-1"} < bound_of(machine)
 
 
-def test_cards_that_the_extender_gave_away_before_it_heard_of_the_plan() -> None:
+def test_gpus_that_the_extender_gave_away_before_it_heard_of_the_plan() -> None:
     """The gates are gone already; nobody of the gang starts, and the gang starts later, elsewhere, whole."""
     machine = Gangs()
     machine.a_gang_comes(3, 4, 0, 0)
@@ -596,7 +596,7 @@ def test_cards_that_the_extender_gave_away_before_it_heard_of_the_plan() -> None
     assert not any(gated(each) for each in machine.members())
     machine.the_extender_hears(10_000)
     assert not any(machine.schedule(f"g1-{i}") for i in range(3))
-    machine.no_card_holds_more_than_it_has()
+    machine.no_gpu_holds_more_than_it_has()
     machine.server.delete("alone2")
     machine.everything_settles()
     assert bound_of(machine) == {"alone3", "g1-0", "g1-1", "g1-2"}
@@ -611,7 +611,7 @@ def test_a_controller_that_dies_between_the_places_of_a_plan() -> None:
         machine.pods_come_alone_and_are_bound_at_once(4, 1)
         machine.everything_settles()
         assert len(bound_of(machine)) == 4
-        machine.no_card_holds_more_than_it_has()
+        machine.no_gpu_holds_more_than_it_has()
 
 
 def test_a_controller_that_dies_between_the_gates_of_a_plan() -> None:
@@ -645,7 +645,7 @@ def test_places_that_ended_before_anybody_took_them_are_given_anew_and_whole() -
 
 
 def test_a_gang_that_has_waited_too_long_is_passed_by_nobody() -> None:
-    """What becomes free is kept for it, card by card, while smaller gangs and single pods want it too."""
+    """What becomes free is kept for it, GPU by GPU, while smaller gangs and single pods want it too."""
     machine = Gangs()
     machine.pods_come_alone_and_are_bound_at_once(4, 4)
     machine.a_gang_comes(3, 4, 0, 0)
@@ -686,7 +686,7 @@ def test_what_is_kept_for_a_gang_that_has_waited_too_long_is_what_it_can_use() -
     machine.pods_come_alone_and_are_bound_at_once(4, 1)
     machine.everything_settles()
     assert reservation_of(machine.server.pods[kept.metadata.uid]) is None, (
-        "its card was given away before that was heard"
+        "its GPU was given away before that was heard"
     )
     machine.server.delete("alone2")
     machine.everything_settles()
@@ -706,7 +706,7 @@ def test_a_gang_that_is_too_large_for_the_cluster_holds_nobody_up() -> None:
 
 
 def test_behind_a_gang_that_has_waited_too_long_nobody_takes_what_it_cannot_use_yet() -> None:
-    """Half of a card is free: a smaller gang would fit, and the card would never be whole again."""
+    """Half of a GPU is free: a smaller gang would fit, and the GPU would never be whole again."""
     machine = Gangs()
     machine.pods_come_alone_and_are_bound_at_once(4, 3)
     machine.pods_come_alone_and_are_bound_at_once(2, 2)

@@ -2,7 +2,7 @@
 
 What must hold after every step:
 
-* a card that got nothing but decisions of gputile, under one description of its node, is never over-allocated, and no
+* a GPU that got nothing but decisions of gputile, under one description of its node, is never over-allocated, and no
   decision gives away what somebody else claims, true or not;
 * the incremental ledger equals one rebuilt from the objects that were seen and the binds under way;
 * the scores that a Placer keeps equal those of a new one;
@@ -94,12 +94,12 @@ class Cluster(RuleBasedStateMachine):
         self.server_pods: dict[str, Pod] = {}
         self.seen: dict[str, Pod] = {}
         self.assumed: dict[str, Booking] = {}
-        self.suspect: set[tuple[str, str]] = set()  # cards of which something but decisions of gputile was told
+        self.suspect: set[tuple[str, str]] = set()  # GPUs of which something but decisions of gputile was told
         self.count = 0
 
     def in_order(self) -> bool:
         """Whether all nodes are there and serve: trouble is only interesting where there is something to lose."""
-        return [bool(state.cards) and not state.blocked_by for state in states(self.ledger).values()] == [True] * 3
+        return [bool(state.gpus) and not state.blocked_by for state in states(self.ledger).values()] == [True] * 3
 
     def new_uid(self) -> str:
         self.count += 1
@@ -107,13 +107,13 @@ class Cluster(RuleBasedStateMachine):
 
     # -- nodes
 
-    def suspect_cards(self, node: str) -> None:
-        self.suspect |= {(node, s.uuid) for booking in self.ledger.on_node(node) for s in booking.cards}
+    def suspect_gpus(self, node: str) -> None:
+        self.suspect |= {(node, s.uuid) for booking in self.ledger.on_node(node) for s in booking.gpus}
 
     def tell_node(self, node: Node) -> None:
         name = node.metadata.name
         others = {other: state for other, state in states(self.ledger).items() if other != name}
-        self.suspect_cards(name)
+        self.suspect_gpus(name)
         self.server_nodes[name] = node
         self.ledger.apply(NodeApplied(node))
         assert {other: state for other, state in states(self.ledger).items() if other != name} == others
@@ -125,7 +125,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NAMES).flatmap(good_nodes))
     def node_changes(self, node: Node) -> None:
-        """Mode, unit, placement, cards: they come, change, sicken, vanish."""
+        """Mode, unit, placement, GPUs: they come, change, sicken, vanish."""
         self.tell_node(node)
 
     @precondition(in_order)
@@ -133,7 +133,7 @@ class Cluster(RuleBasedStateMachine):
     def node_talks_nonsense(self, name: str, mode: str, text: str | None) -> None:
         self.tell_node(gpu_node(name, mode=mode, inventory=text))
         if text is not None:
-            assert not states(self.ledger)[name].cards
+            assert not states(self.ledger)[name].gpus
 
     @precondition(in_order)
     @rule(
@@ -141,11 +141,11 @@ class Cluster(RuleBasedStateMachine):
     )
     def node_goes(self, name: str, change: Node | None, listed: bool) -> None:
         """Another node may have changed while nobody watched; then it is a list that tells."""
-        self.suspect_cards(name)
+        self.suspect_gpus(name)
         self.server_nodes.pop(name, None)
         if change is not None or listed:
             if change is not None:
-                self.suspect_cards(change.metadata.name)
+                self.suspect_gpus(change.metadata.name)
                 self.server_nodes[change.metadata.name] = change
             self.ledger.apply(NodesReplaced(list(self.server_nodes.values())))
         else:
@@ -182,11 +182,11 @@ class Cluster(RuleBasedStateMachine):
         assert isinstance(decision, Decision), "what filter lets through, decide places"
         booking = decision.booking(asking, asking.metadata.namespace, 0.0)
         assert booking is not None
-        assert not self.ledger.unplaced(node), "a pod on cards that nobody knows could be on any"
+        assert not self.ledger.unplaced(node), "a pod on GPUs that nobody knows could be on any"
         self.ledger.apply(Assumed(booking))
-        for card in states(self.ledger)[node].cards:
-            assert not booking.on_card(card.card.uuid) or not overfull(self.ledger, states(self.ledger)[node], card), (
-                "whatever others claim of a card, nothing is given away beside it that it does not have"
+        for gpu in states(self.ledger)[node].gpus:
+            assert not booking.on_gpu(gpu.gpu.uuid) or not overfull(self.ledger, states(self.ledger)[node], gpu), (
+                "whatever others claim of a GPU, nothing is given away beside it that it does not have"
             )
         self.assumed[uid] = booking
         with pytest.raises(LedgerError):
@@ -296,7 +296,7 @@ class Cluster(RuleBasedStateMachine):
         node=st.sampled_from([*NAMES, "nowhere"]),
         asks=st.sampled_from(ASKS),
         namespace=st.sampled_from("ab"),
-        cards=st.lists(st.integers(0, 4), max_size=2, unique=True),
+        gpus=st.lists(st.integers(0, 4), max_size=2, unique=True),
         mib=st.sampled_from([0, 1, 1024, 15360, 2**24]),
         percent=st.sampled_from([0, 50, 100]),
         whole=st.booleans(),
@@ -307,7 +307,7 @@ class Cluster(RuleBasedStateMachine):
         node: str,
         asks: dict[str, int],
         namespace: str,
-        cards: list[int],
+        gpus: list[int],
         mib: int,
         percent: int,
         whole: bool,
@@ -315,9 +315,9 @@ class Cluster(RuleBasedStateMachine):
     ) -> None:
         """With an annotation that lies or is garbage, or with none at all."""
         uid = self.new_uid()
-        if not cards and not self.in_order():
-            cards = [0]
-        held = [share(f"GPU-{node}-{card}", mib, percent) for card in cards]
+        if not gpus and not self.in_order():
+            gpus = [0]
+        held = [share(f"GPU-{node}-{gpu}", mib, percent) for gpu in gpus]
         text = {ALLOCATION_ANNOTATION: allocation_text(*held, whole=whole) if held else "{"}
         self.suspect |= {(node, s.uuid) for s in held}
         others = {name: state for name, state in states(self.ledger).items() if name != node}
@@ -331,13 +331,13 @@ class Cluster(RuleBasedStateMachine):
     # -- what must hold
 
     @invariant()
-    def no_card_is_over_allocated(self) -> None:
+    def no_gpu_is_over_allocated(self) -> None:
         for name, node in states(self.ledger).items():
-            for card in node.cards:
-                if card.empty:
-                    self.suspect.discard((name, card.card.uuid))
-                elif (name, card.card.uuid) not in self.suspect:
-                    assert not overfull(self.ledger, node, card), f"GPU {card.card.index} of {name}"
+            for gpu in node.gpus:
+                if gpu.empty:
+                    self.suspect.discard((name, gpu.gpu.uuid))
+                elif (name, gpu.gpu.uuid) not in self.suspect:
+                    assert not overfull(self.ledger, node, gpu), f"GPU {gpu.gpu.index} of {name}"
 
     @invariant()
     def the_ledger_is_what_the_objects_say(self) -> None:

@@ -12,7 +12,7 @@ from tests.soak.system.memory import Memory
 from tests.soak.system.objects import reason_pending
 from tests.soak.system.workload import Planned, workload
 
-RULES = Rules(pods_per_card=3, groups={"a": "ab", "b": "ab"})
+RULES = Rules(pods_per_gpu=3, groups={"a": "ab", "b": "ab"})
 NODE = {
     "metadata": {
         "name": "n",
@@ -30,9 +30,9 @@ def share(uuid: str, mib: int, percent: int = 0) -> Json:
     return {"uuid": uuid, "index": int(uuid[1:]), "mib": mib, "percent": percent}
 
 
-def pod(name: str, limits: Json, *cards: Json, namespace: str = "a", labels: Json | None = None, **claim: Any) -> Json:
-    body = {"version": 1, "unit_mib": 1024, "mode": "cgpu", "cards": cards, "containers": {"main": cards}, **claim}
-    annotations = {"gputile.io/allocation": json.dumps(body)} if cards else {}
+def pod(name: str, limits: Json, *gpus: Json, namespace: str = "a", labels: Json | None = None, **claim: Any) -> Json:
+    body = {"version": 1, "unit_mib": 1024, "mode": "cgpu", "cards": gpus, "containers": {"main": gpus}, **claim}
+    annotations = {"gputile.io/allocation": json.dumps(body)} if gpus else {}
     container = {"name": "main", "resources": {"limits": {name: str(n) for name, n in limits.items()}}}
     return {
         "metadata": {"name": name, "namespace": namespace, "annotations": annotations, "labels": labels or {}},
@@ -49,7 +49,7 @@ def whole(name: str, uuid: str = "u0") -> Json:
     return pod(name, {"nvidia.com/gpu": 1}, share(uuid, 16384, 100), whole=True, mode="default")
 
 
-def test_cards_that_are_exactly_full_are_right() -> None:
+def test_gpus_that_are_exactly_full_are_right() -> None:
     pods = [memory("one", 8), memory("two", 8), whole("three", "u1")]
     assert over_allocations([NODE], pods, RULES) == []
 
@@ -64,7 +64,7 @@ def test_cards_that_are_exactly_full_are_right() -> None:
         ([memory("one", 1, mode="share"), memory("two", 1, mode="share", namespace="c")], "is shared by ['ab', 'c']"),
         ([memory("one", 1, uuid="u7")], "is none of the node's"),
         ([pod("one", {"aliyun.com/gpu-mem": 2}, share("u0", 1024))], "1024, 0) MiB and percent are booked"),
-        ([pod("one", {"nvidia.com/gpu": 2}, share("u0", 16384, 100), whole=True)], "1 cards are booked, 2 asked for"),
+        ([pod("one", {"nvidia.com/gpu": 2}, share("u0", 16384, 100), whole=True)], "1 GPUs are booked, 2 asked for"),
         ([pod("one", {"aliyun.com/gpu-mem": 2})], "bound to n without an allocation"),
         ([memory("one", 1, version=2)], "cannot be read: version 2"),
         (
@@ -81,13 +81,13 @@ def test_each_way_to_be_wrong_is_seen(pods: list[Json], said: str) -> None:
     assert any(said in text for text in wrong), wrong
 
 
-def test_a_real_kubelet_may_put_a_shared_pod_on_fewer_cards_and_never_a_whole_one() -> None:
+def test_a_real_kubelet_may_put_a_shared_pod_on_fewer_gpus_and_never_a_whole_one() -> None:
     rules = Rules(3, {}, kubelets=frozenset({"n"}))
     shared = pod("one", {"aliyun.com/gpu-mem": 2}, share("u0", 2048), labels={"aliyun.com/gpu-count": "2"})
     assert over_allocations([NODE], [shared], rules) == []
-    assert over_allocations([NODE], [shared], RULES) == ["a/one: 1 cards are booked, 2 asked for"]
-    cards = pod("two", {"nvidia.com/gpu": 2}, share("u1", 16384, 100), whole=True)
-    assert over_allocations([NODE], [cards], rules) == ["a/two: 1 cards are booked, 2 asked for"]
+    assert over_allocations([NODE], [shared], RULES) == ["a/one: 1 GPUs are booked, 2 asked for"]
+    gpus = pod("two", {"nvidia.com/gpu": 2}, share("u1", 16384, 100), whole=True)
+    assert over_allocations([NODE], [gpus], rules) == ["a/two: 1 GPUs are booked, 2 asked for"]
 
 
 def test_pods_that_have_ended_hold_nothing_and_trusted_ones_may_share() -> None:

@@ -1,4 +1,4 @@
-"""The policies by which time on a card is shared.
+"""The policies by which time on a GPU is shared.
 
 They are those of ACK's cGPU (parameter ``POLICY``, 0 to 5), under names of their own and under its numbers. Source:
 Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
@@ -11,10 +11,10 @@ MOST_WEIGHT: Final = 1000
 
 
 class GpuTimePolicy(StrEnum):
-    """How time on a card is shared.
+    """How time on a GPU is shared.
 
     ``average``: each container gets 1/maxPodsPerGpu, whoever else is there. ``preemptive``: equal shares of those that
-    want the card. ``weighted``: the same by weights and priorities. ``fixed``: each gets its percentage, never
+    want the GPU. ``weighted``: the same by weights and priorities. ``fixed``: each gets its percentage, never
     more. ``weak``: each is guaranteed its percentage, and the rest goes by weights and priorities. ``native``: the
     driver alone decides.
     """
@@ -62,11 +62,11 @@ def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:
 
 
 def parse_active_threads(text: str) -> int:
-    """Return the percentage of a card's threads in a pod's annotation (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
+    """Return the percentage of a GPU's threads in a pod's annotation (CUDA_MPS_ACTIVE_THREAD_PERCENTAGE).
 
     Raises:
         ValueError: it is none; the text names the valid ones.
     """
     if text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= 100:
         return int(text)
-    raise ValueError(f"{text!r} is no percentage of a card's threads; valid are 1 to 100")
+    raise ValueError(f"{text!r} is no percentage of a GPU's threads; valid are 1 to 100")

@@ -9,10 +9,10 @@ from typing import Final
 
 # Resources (what containers ask for and nodes advertise)
 GPU_MEMORY: Final = "aliyun.com/gpu-mem"  # ACK; in memory units
-GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # ACK; 100 per card
+GPU_CORE: Final = "aliyun.com/gpu-core.percentage"  # ACK; 100 per GPU
 GPU_COUNT: Final = "aliyun.com/gpu-count"  # gpushare; node: its GPUs that share their memory; no pod asks for it
-TOPOLOGY_GPU: Final = "aliyun.com/gpu"  # ACK; whole cards, best-connected set
-WHOLE_GPU: Final = "nvidia.com/gpu"  # NVIDIA; whole cards
+TOPOLOGY_GPU: Final = "aliyun.com/gpu"  # ACK; whole GPUs, best-connected set
+WHOLE_GPU: Final = "nvidia.com/gpu"  # NVIDIA; whole GPUs
 LEGACY_GPU: Final = "alpha.kubernetes.io/nvidia-gpu"  # Kubernetes 1.6 to 1.10; read as nvidia.com/gpu
 MIG_PREFIX: Final = "nvidia.com/mig-"  # NVIDIA; nvidia.com/mig-<profile>: MIG instances of that profile
 # What gputile decides about. Who asks for MIG instances asks for a GPU too, but kube-scheduler and kubelet count those.
@@ -21,16 +21,16 @@ GPU_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU, LEGACY_GP
 # Labels
 MODE_LABEL: Final = "ack.node.gpu.schedule"  # ACK; node
 PLACEMENT_LABEL: Final = "ack.node.gpu.placement"  # ACK; node
-GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"  # ACK; pod: spread gpu-mem evenly over that many cards
+GPU_COUNT_LABEL: Final = "aliyun.com/gpu-count"  # ACK; pod: spread gpu-mem evenly over that many GPUs
 MODEL_LABEL: Final = "aliyun.accelerator/nvidia_name"  # ACK; node
-CARD_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node
-CARD_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node
+NODE_GPU_MEMORY_LABEL: Final = "aliyun.accelerator/nvidia_mem"  # ACK; node
+NODE_GPU_COUNT_LABEL: Final = "aliyun.accelerator/nvidia_count"  # ACK; node
 LEGACY_MODEL_LABEL: Final = "alpha.kubernetes.io/nvidia-gpu-name"  # Kubernetes 1.6 documents; node
-MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such cards
+MODEL_COUNT_PREFIX: Final = "model.gputile.io/"  # gputile; node: model.gputile.io/<model> is its number of such GPUs
 SHARING_LABEL: Final = "gputile.io/sharing"  # gputile; node in mode default: none, time-slicing or mig (G3)
-REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each card is offered
+REPLICAS_LABEL: Final = "gputile.io/replicas"  # gputile; node with time-slicing: how often each GPU is offered
 TIME_POLICY_LABEL: Final = "gputile.io/gpu-time-policy"  # gputile; node: one of api.gputime, by name or ACK's number
-UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: its pods may reach cards: "allowed"
+UNSAFE_ACCESS_LABEL: Final = "gputile.io/unsafe-gpu-access"  # gputile; namespace: its pods may reach GPUs: "allowed"
 
 # Gangs: scheduled together or not at all (M13)
 GANG_NAME_LABEL: Final = "pod-group.scheduling.sigs.k8s.io/name"  # Kubernetes coscheduling, without an object; pod
@@ -75,7 +75,7 @@ CONTROLLER_LEASE: Final = "gputile-controller"
 
 DEFAULT_UNIT_MIB: Final = 1024  # U1
 SMALLEST_UNIT_MIB: Final = 64  # U2
-LARGEST_UNIT_MIB: Final = 16 * 1024 * 1024  # more than any card has
+LARGEST_UNIT_MIB: Final = 16 * 1024 * 1024  # more than any GPU has
 
 
 class Mode(StrEnum):
@@ -90,7 +90,7 @@ class Mode(StrEnum):
 
     @property
     def shared(self) -> bool:
-        """Whether pods ask for memory of a card rather than for cards."""
+        """Whether pods ask for memory of a GPU rather than for GPUs."""
         return self in (Mode.CGPU, Mode.CORE_MEM, Mode.SHARE, Mode.MPS)
 
     @property

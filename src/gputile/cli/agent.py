@@ -64,7 +64,7 @@ def agent(
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")] = LogFormat.JSON,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
-    """Serve this node's GPUs: tell the cluster what they are, give each pod the card that was booked for it."""
+    """Serve this node's GPUs: tell the cluster what they are, give each pod the GPU that was booked for it."""
     from gputile.kube.errors import ConfigError
     from gputile.kube.kubeconfig import load_access
     from gputile.node.agent.host import HostPaths

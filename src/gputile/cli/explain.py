@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.core import Node, Pod
     from gputile.core.devices.allocation import Allocation
-    from gputile.tools.simulator.explanation import CardReport, NodeReport, Subject
+    from gputile.tools.simulator.explanation import GpuReport, NodeReport, Subject
     from gputile.tools.simulator.remedies import Remedy
 
 _NODES_SHOWN = 10
@@ -150,15 +150,15 @@ def _placed(pod: "Pod") -> tuple[str, list[str]]:
     if text is None:
         return "Placed", [f"Pod {pod.key} is on node {node}, without an allocation of GPUs."]
     try:
-        cards = _cards(decode_allocation(text))
+        gpus = _gpus(decode_allocation(text))
     except AllocationError as error:
         return "Placed", [f"Pod {pod.key} is on node {node}; its allocation cannot be read: {error}."]
-    return "Placed", [f"Pod {pod.key} is on node {node}: {cards}."]
+    return "Placed", [f"Pod {pod.key} is on node {node}: {gpus}."]
 
 
-def _cards(allocation: "Allocation") -> str:
+def _gpus(allocation: "Allocation") -> str:
     parts = []
-    for share in allocation.cards:
+    for share in allocation.gpus:
         amount = "all of it" if allocation.whole else f"{share.mib} MiB"
         percent = f", {share.percent} percent of compute" if share.percent and not allocation.whole else ""
         parts.append(f"GPU {share.index} ({share.uuid}), {amount}{percent}")
@@ -203,14 +203,14 @@ def _write_nodes(reports: "Sequence[NodeReport]") -> None:
     rows: list[tuple[str, ...]] = [("NODE", "GPU", "FREE/TOTAL", "COMPUTE FREE", "PODS", "WHY NOT")]
     for report in reports:
         rows.append((report.name, "", "", "", "", "; ".join(filter(None, (report.in_tree, report.gpu))) or "it fits"))
-        rows += [_card_row(card, report.unit_mib or 1) for card in report.cards]
+        rows += [_gpu_row(gpu, report.unit_mib or 1) for gpu in report.gpus]
     write(table(rows))
 
 
-def _card_row(card: "CardReport", unit_mib: int) -> tuple[str, ...]:
-    holders = [f"{holder.namespace}/{holder.name} {holder.mib // unit_mib}" for holder in card.pods]
+def _gpu_row(gpu: "GpuReport", unit_mib: int) -> tuple[str, ...]:
+    holders = [f"{holder.namespace}/{holder.name} {holder.mib // unit_mib}" for holder in gpu.pods]
     shown = ", ".join(holders[:_HOLDERS_SHOWN])
     if len(holders) > _HOLDERS_SHOWN:
         shown += f", and {len(holders) - _HOLDERS_SHOWN} more"
-    free = f"{card.free_mib // unit_mib}/{card.total_mib // unit_mib}"
-    return "", str(card.index), free, f"{card.free_percent}%", shown or "-", card.lacks
+    free = f"{gpu.free_mib // unit_mib}/{gpu.total_mib // unit_mib}"
+    return "", str(gpu.index), free, f"{gpu.free_percent}%", shown or "-", gpu.lacks

@@ -52,7 +52,7 @@ def extender(
     log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")] = LogFormat.JSON,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
 ) -> None:
-    """Answer kube-scheduler: which nodes a pod fits, how good they are, which cards it gets, and bind it.
+    """Answer kube-scheduler: which nodes a pod fits, how good they are, which GPUs it gets, and bind it.
 
     Serves /filter, /prioritize, /bind and /preempt (POST), /healthz, /readyz and /metrics (GET). Ends on SIGTERM after
     the Bindings that are under way.

@@ -27,9 +27,9 @@ def inspect(
     ] = None,
     context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
 ) -> None:
-    """Show for each GPU node how much of each card is allocated, in the memory unit that is in force.
+    """Show for each GPU node how much of each GPU is allocated, in the memory unit that is in force.
 
-    A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which card yet.
+    A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which GPU yet.
     """
     from gputile.cli.live import read_cluster
     from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed

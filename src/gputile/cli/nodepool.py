@@ -31,9 +31,9 @@ def nodepool(
     location: Annotated[str | None, typer.Option("--location", help="EKS: the region; GKE: the location.")] = None,
     resource_group: Annotated[str | None, typer.Option("--resource-group", help="AKS: the resource group.")] = None,
     instance_type: Annotated[str | None, typer.Option("--instance-type", help="Instance, VM or machine type.")] = None,
-    accelerator: Annotated[str | None, typer.Option("--accelerator", help="GKE: the card, as nvidia-l4.")] = None,
-    gpus: Annotated[int | None, typer.Option("--gpus", help="Cards of one node.")] = None,
-    gpu_memory: Annotated[str | None, typer.Option("--gpu-memory", help="Memory of a card, as 23028MiB.")] = None,
+    accelerator: Annotated[str | None, typer.Option("--accelerator", help="GKE: the GPU, as nvidia-l4.")] = None,
+    gpus: Annotated[int | None, typer.Option("--gpus", help="GPUs of one node.")] = None,
+    gpu_memory: Annotated[str | None, typer.Option("--gpu-memory", help="Memory of a GPU, as 23028MiB.")] = None,
     gpu_model: Annotated[str | None, typer.Option("--gpu-model", help="As nvidia-smi prints it.")] = None,
     mode: Annotated[str | None, typer.Option("--mode", help="default, cgpu, core_mem, share, mps, topology.")] = None,
     unit: Annotated[str | None, typer.Option("--unit", help="The cluster's memory unit, as 128MiB.")] = None,
@@ -69,9 +69,9 @@ def nodepool(
         "minNodes": min_nodes,
         "maxNodes": max_nodes,
     }
-    cards = {"count": gpus, "memory": gpu_memory, "model": gpu_model}
+    group = {"count": gpus, "memory": gpu_memory, "model": gpu_model}
     try:
-        pool = load_nodepool(_merged(_read(file), options, cards))
+        pool = load_nodepool(_merged(_read(file), options, group))
     except DescriptionError as error:
         fail(f"node pool: {error}")
     never = _never(pool, pods or [])
@@ -129,9 +129,9 @@ def _read(path: Path | None) -> dict[str, Any]:
     return data
 
 
-def _merged(data: dict[str, Any], options: dict[str, Any], cards: dict[str, Any]) -> dict[str, Any]:
+def _merged(data: dict[str, Any], options: dict[str, Any], gpus: dict[str, Any]) -> dict[str, Any]:
     data = data | {key: value for key, value in options.items() if value is not None}
-    given = {key: value for key, value in cards.items() if value is not None}
+    given = {key: value for key, value in gpus.items() if value is not None}
     described = data.get("gpus", {})
     if given and isinstance(described, dict):
         data["gpus"] = described | given

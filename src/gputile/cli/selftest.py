@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MISSED = 1
 SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
-SIMULATED_BYTES_PER_US = 64_000  # of the simulated card's memory: a fill of the time probe takes a millisecond
+SIMULATED_BYTES_PER_US = 64_000  # of the simulated GPU's memory: a fill of the time probe takes a millisecond
 
 selftest = typer.Typer(help="Prove on this machine that isolation holds.", no_args_is_help=True)
 
@@ -26,14 +26,14 @@ def isolation(
         bool, typer.Option("--fake-driver", help="On a simulated GPU: no driver and no GPU are needed.")
     ] = False,
     limit_mib: Annotated[
-        int, typer.Option("--limit-mib", min=64, metavar="MIB", help="The limit to hold, on a real card.")
+        int, typer.Option("--limit-mib", min=64, metavar="MIB", help="The limit to hold, on a real GPU.")
     ] = 2048,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0, help="How long a measurement of shares of time takes; 0: none.")
     ] = 4.0,
     output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
 ) -> None:
-    """Take GPU memory in every way, on the first card, and GPU time under an arbiter, and compare with what was asked.
+    """Take GPU memory in every way, on the first GPU, and GPU time under an arbiter, and compare with what was asked.
 
     Leaves with code 1 if a bound was missed.
     """
@@ -96,12 +96,12 @@ def _real(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRo
     from gputile.node.nvml.nvml_probe import open_real
 
     try:
-        cards = open_real().inventory().cards
+        gpus = open_real().inventory().gpus
     except NvmlError as error:
         fail(f"no GPU is here ({error}): run it on a GPU node, or with --fake-driver")
-    if not cards:
+    if not gpus:
         fail("no GPU is here: run it on a GPU node, or with --fake-driver")
-    uuid, environment = cards[0].uuid, {"CUDA_VISIBLE_DEVICES": cards[0].uuid}
+    uuid, environment = gpus[0].uuid, {"CUDA_VISIBLE_DEVICES": gpus[0].uuid}
     memory = list(memory_rows(uuid, limit_mib, environment))
     return memory, list(time_rows(uuid, environment, seconds)) if seconds else []
 

@@ -89,7 +89,7 @@ def simulate(
         str | None, typer.Option("--context", help="For --from-cluster: the kubeconfig's context.")
     ] = None,
 ) -> None:
-    """Decide node and cards for each pod of some manifests, with the very code that schedules live.
+    """Decide node and GPUs for each pod of some manifests, with the very code that schedules live.
 
     Prints each decision with its reason, then the table of kubectl inspect cgpu. Nothing is sent to any cluster.
 
@@ -249,7 +249,7 @@ def _decision(outcome: "Outcome") -> dict[str, Any]:
     allocation = outcome.allocation
     unit_mib, whole = (allocation.unit_mib, allocation.whole) if allocation else (1, False)
     gpus: list[dict[str, Any]] = []
-    for share in () if allocation is None else allocation.cards:
+    for share in () if allocation is None else allocation.gpus:
         units = share.mib // unit_mib
         gpus.append({"index": share.index, "uuid": share.uuid, "mib": share.mib, "units": units})
         if share.percent and not whole:
@@ -275,8 +275,8 @@ def _print_count(count: "Fit") -> None:
 def _print_decisions(outcomes: "list[Outcome]") -> None:
     rows = [("NAMESPACE", "POD", "NODE", "GPU", "REASON")]
     for outcome in outcomes:
-        cards = outcome.allocation.cards if outcome.allocation else ()
-        gpus = ",".join(str(share.index) for share in cards) or "-"
+        shares = outcome.allocation.gpus if outcome.allocation else ()
+        gpus = ",".join(str(share.index) for share in shares) or "-"
         meta = outcome.pod.metadata
         rows.append((meta.namespace, meta.name, outcome.node or "<none>", gpus, outcome.reason))
     write(table(rows))

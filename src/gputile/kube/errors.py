@@ -1,7 +1,7 @@
 """What can go wrong between gputile and the API server.
 
 The question that every caller of a write has to answer is whether the request was executed. A Binding whose answer got
-lost may well have bound its pod, and its cards must not be given away before that is known; a Binding that was refused
+lost may well have bound its pod, and its GPUs must not be given away before that is known; a Binding that was refused
 certainly has not. So each error says it: ``may_have_been_executed``.
 """
 

@@ -9,7 +9,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-MOST_CARDS: Final = 16
+MOST_GPUS: Final = 16
 """How many GPUs an allocation may name."""
 UUID_SIZE: Final = 64
 """A GPU's UUID with the zero at its end, in bytes."""
@@ -35,7 +35,7 @@ SHARE_WHOLE: Final = 1_000_000
 """The parts of a GPU's time in which shares are told."""
 
 SIMULATED_MAGIC: Final = 0x64756366
-SIMULATED_MOST_CARDS: Final = 8
+SIMULATED_MOST_GPUS: Final = 8
 SIMULATED_MOST_PROCESSES: Final = 256
 
 
@@ -109,7 +109,7 @@ ARBITER_MESSAGE: Final = Layout(
     (
         Field("kind", "B"),
         Field("version", "B"),
-        Field("card", "H"),
+        Field("gpu", "H"),
         Field("turn", "I"),
         Field("a", "Q"),
         Field("b", "Q"),
@@ -133,16 +133,16 @@ USAGE: Final = Layout(
         Field("top", "I", meaning="slots from here on were never taken"),
         Field("unused", "I"),
         Field("slot", USAGE_SLOT, USAGE_SLOTS),
-        Field("used", "Q", USAGE_SLOTS, "bytes", rows=MOST_CARDS),
-        Field("word", "Q", MOST_CARDS, "the container's account of each card's time"),
+        Field("used", "Q", USAGE_SLOTS, "bytes", rows=MOST_GPUS),
+        Field("word", "Q", MOST_GPUS, "the container's account of each GPU's time"),
     ),
 )
 
 SIMULATED_HEADER: Final = Layout(
-    "simulated_header", (Field("magic", "I"), Field("cards", "I"), Field("driver_version", "I"), Field("unused", "I"))
+    "simulated_header", (Field("magic", "I"), Field("gpus", "I"), Field("driver_version", "I"), Field("unused", "I"))
 )
-SIMULATED_CARD: Final = Layout(
-    "simulated_card",
+SIMULATED_GPU: Final = Layout(
+    "simulated_gpu",
     (
         Field("uuid", "B", 16),
         Field("total", "Q", meaning="bytes"),
@@ -150,7 +150,7 @@ SIMULATED_CARD: Final = Layout(
         Field("peak", "Q", meaning="the most that was ever in use"),
         Field("context_bytes", "Q", meaning="what a context takes"),
         Field("module_bytes", "Q", meaning="what a loaded module takes"),
-        Field("free_at_ns", "Q", meaning="CLOCK_MONOTONIC: when the card has done all that was submitted"),
+        Field("free_at_ns", "Q", meaning="CLOCK_MONOTONIC: when the GPU has done all that was submitted"),
         Field("busy_ns", "Q"),
         Field("launches", "Q"),
         Field("bytes_per_us", "Q", meaning="of memory copies; 0: they take no time"),
@@ -162,8 +162,8 @@ SIMULATED_PROCESS: Final = Layout(
     (
         Field("pid", "i"),
         Field(RESERVED, "I"),
-        Field("used", "Q", SIMULATED_MOST_CARDS, "bytes"),
-        Field("busy_ns", "Q", SIMULATED_MOST_CARDS),
+        Field("used", "Q", SIMULATED_MOST_GPUS, "bytes"),
+        Field("busy_ns", "Q", SIMULATED_MOST_GPUS),
         Field("launches", "Q"),
     ),
 )
@@ -171,7 +171,7 @@ SIMULATED_MACHINE: Final = Layout(
     "simulated_machine",
     (
         Field("header", SIMULATED_HEADER),
-        Field("card", SIMULATED_CARD, SIMULATED_MOST_CARDS),
+        Field("gpu", SIMULATED_GPU, SIMULATED_MOST_GPUS),
         Field("process", SIMULATED_PROCESS, SIMULATED_MOST_PROCESSES),
     ),
 )
@@ -181,7 +181,7 @@ LAYOUTS: Final = (
     USAGE_SLOT,
     USAGE,
     SIMULATED_HEADER,
-    SIMULATED_CARD,
+    SIMULATED_GPU,
     SIMULATED_PROCESS,
     SIMULATED_MACHINE,
 )

@@ -153,9 +153,9 @@ async def process_scene(
     visible: bool = True,
     options: tuple[str, ...] = (),
 ) -> AsyncIterator[ProcessScene]:
-    """A scene with these cards, which the kernel shows if they are ``visible``."""
-    cards = [nvml.FakeCard(f"GPU-{i}", "Tesla T4", mib, f"00000000:{i + 1:02X}:00.0") for i, mib in enumerate(sizes)]
-    nvml.FakeMachine(directory / "machine", cards).write()
+    """A scene with these GPUs, which the kernel shows if they are ``visible``."""
+    gpus = [nvml.FakeGpu(f"GPU-{i}", "Tesla T4", mib, f"00000000:{i + 1:02X}:00.0") for i, mib in enumerate(sizes)]
+    nvml.FakeMachine(directory / "machine", gpus).write()
     here = ProcessScene(directory, configuration, labels, Observation(machine(sizes), Health()), seed)
     here.options = options
     if visible:

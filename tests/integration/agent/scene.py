@@ -24,7 +24,7 @@ from gputile.node.gateway.gateway import Gateway, Sockets
 from gputile.node.gateway.messages import to_gateway
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.nvml.monitor import Observation
-from gputile.node.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
+from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 from tests.fakes.agentcluster import NODE, FakeCluster
 from tests.fakes.kubelet import Faults, Kubelet, Seen
 from tests.localcluster.nosuid import nosuid_directory, with_pipes
@@ -59,12 +59,12 @@ class FixedEyes:
 
 
 def machine(sizes: Sequence[int], mig: Mapping[int, Sequence[MigInstance]] | None = None) -> ProbedMachine:
-    cards = []
+    gpus = []
     for index, mib in enumerate(sizes):
         instances = tuple((mig or {}).get(index, ()))
         state = Mig.ON if instances else Mig.OFF
-        cards.append(
-            ProbedCard(
+        gpus.append(
+            ProbedGpu(
                 index,
                 f"GPU-{index}",
                 "Tesla T4",
@@ -75,7 +75,7 @@ def machine(sizes: Sequence[int], mig: Mapping[int, Sequence[MigInstance]] | Non
                 instances=instances,
             )
         )
-    return ProbedMachine(cards=tuple(cards), driver="580.1", cuda=(13, 0))
+    return ProbedMachine(gpus=tuple(gpus), driver="580.1", cuda=(13, 0))
 
 
 class Scene:
@@ -221,11 +221,11 @@ class Scene:
     def environment(self, key: str, container: str = "main") -> dict[str, str]:
         return self.kubelet.environment(self.pod(key).metadata.uid, container)
 
-    def cards(self, key: str, container: str = "main") -> tuple[str, ...]:
+    def gpus(self, key: str, container: str = "main") -> tuple[str, ...]:
         return tuple(self.environment(key, container)[VISIBLE_DEVICES].split(","))
 
     def disagreements(self) -> list[str]:
-        """Return the started containers whose environment, device IDs and annotation do not name the same cards."""
+        """Return the started containers whose environment, device IDs and annotation do not name the same GPUs."""
         wrong = []
         for uid, seen in self.kubelet.pods.items():
             if seen.phase != "Running":
@@ -247,14 +247,14 @@ class Scene:
         return wrong
 
     def overbooked(self) -> list[str]:
-        """Return the cards on which the running pods' bookings add up to more than there is."""
+        """Return the GPUs on which the running pods' bookings add up to more than there is."""
         used: dict[str, int] = {}
         for pod in self.cluster.pods.values():
             text = pod.metadata.annotations.get("gputile.io/allocation")
             if text is not None and not pod.finished:
-                for share in decode_allocation(text).cards:
+                for share in decode_allocation(text).gpus:
                     used[share.uuid] = used.get(share.uuid, 0) + share.mib
-        sizes = {card.uuid: card.mib for card in self.eyes.seen.machine.cards}
+        sizes = {gpu.uuid: gpu.mib for gpu in self.eyes.seen.machine.gpus}
         return [f"{uuid}: {mib} of {sizes[uuid]}" for uuid, mib in used.items() if mib > sizes[uuid]]
 
 

@@ -1,4 +1,4 @@
-"""Two hundred pods at once on eight cards, while agent and kubelet die and come back at random.
+"""Two hundred pods at once on eight GPUs, while agent and kubelet die and come back at random.
 
 A pod that is refused because nobody answered the kubelet is the kubelet's own doing (it fails a pod for good when a
 plugin is away) and is created again, as its controller would. A pod that the agent itself refuses is counted as lost.
@@ -50,9 +50,9 @@ def shared(choice: random.Random, name: str, *, core: bool = False, equal: bool 
         inits = (one("side", 1, sidecar=True), one("init", size()))
         return simple_pod(name, one("main", size()), init=inits, namespace=namespace)
     if kind < 0.55:
-        cards = choice.choice((2, 3))
-        labels = {GPU_COUNT_LABEL: str(cards)}
-        limits = {"mem": cards * size(), **({"core": 5 * cards} if core else {})}
+        gpus = choice.choice((2, 3))
+        labels = {GPU_COUNT_LABEL: str(gpus)}
+        limits = {"mem": gpus * size(), **({"core": 5 * gpus} if core else {})}
         return simple_pod(name, container("main", asks=limits), namespace=namespace, labels=labels)
     return simple_pod(name, one("main", size()), namespace=namespace)
 
@@ -126,7 +126,7 @@ def test_two_hundred_pods_at_once(short: Path, seed: int, mode: str) -> None:
 
 
 @pytest.mark.parametrize(("mode", "resource"), [("default", WHOLE_GPU), ("topology", TOPOLOGY_GPU)])
-def test_whole_cards_come_and_go(short: Path, mode: str, resource: str) -> None:
+def test_whole_gpus_come_and_go(short: Path, mode: str, resource: str) -> None:
     async def main() -> None:
         choice = random.Random(7)
         async with scene(short, mode, (81920,) * 8, seed=7) as here:
@@ -134,9 +134,9 @@ def test_whole_cards_come_and_go(short: Path, mode: str, resource: str) -> None:
             here.cluster.lag = 0.02
             again: dict[str, Pod] = {}
             for i in range(40):
-                cards = choice.choice((1, 1, 2, 3))
+                gpus = choice.choice((1, 1, 2, 3))
                 inits = (container("init", asks={resource: choice.choice((1, 2))}),) if i % 3 == 0 else ()
-                pod = simple_pod(f"w{i}", container(asks={resource: cards}), init=inits)
+                pod = simple_pod(f"w{i}", container(asks={resource: gpus}), init=inits)
                 again[pod.key] = pod
                 here.cluster.create(pod)
             deadline = asyncio.get_running_loop().time() + 180

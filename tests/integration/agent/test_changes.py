@@ -165,7 +165,7 @@ def test_the_unit_changes_under_running_pods(short: Path, first: str, second: st
                 used = {0: 0, 1: 0}
                 for pod in here.cluster.pods.values():
                     if pod.status.phase == "Running":
-                        for share in decode_allocation(pod.metadata.annotations["gputile.io/allocation"]).cards:
+                        for share in decode_allocation(pod.metadata.annotations["gputile.io/allocation"]).gpus:
                             used[share.index] += share.mib
                 return all(
                     count == max(0, size // after.unit_mib - -(-used[index] // after.unit_mib))
@@ -206,7 +206,7 @@ def test_a_unit_that_is_too_small_is_refused_with_the_smallest_valid(short: Path
 
 @pytest.mark.requirement("G3", "G5")
 def test_time_slicing_books_replicas_and_keeps_strangers_apart(short: Path) -> None:
-    """The scheduler books the card, so it knows whose pods are on it; a stranger is never sent there."""
+    """The scheduler books the GPU, so it knows whose pods are on it; a stranger is never sent there."""
 
     async def main() -> None:
         labels = {SHARING_LABEL: "time-slicing", REPLICAS_LABEL: "4"}
@@ -216,19 +216,19 @@ def test_time_slicing_books_replicas_and_keeps_strangers_apart(short: Path) -> N
             for i in range(4):
                 here.cluster.create(simple_pod(f"p{i}", container(asks={WHOLE_GPU: 1})))
             await here.until_running(4)
-            cards = sorted(here.cards(f"default/p{i}") for i in range(4))
-            assert cards == [("GPU-0",)] * 2 + [("GPU-1",)] * 2
+            gpus = sorted(here.gpus(f"default/p{i}") for i in range(4))
+            assert gpus == [("GPU-0",)] * 2 + [("GPU-1",)] * 2
             here.cluster.create(simple_pod("stranger", container(asks={WHOLE_GPU: 1}), namespace="other"))
             here.cluster.create(simple_pod("many", container(asks={WHOLE_GPU: 3})))
             here.cluster.create(simple_pod("both", container(asks={WHOLE_GPU: 2})))
             await here.until_running(5)
-            assert here.cards("default/both") == ("GPU-0", "GPU-1")
+            assert here.gpus("default/both") == ("GPU-0", "GPU-1")
             assert [pod.key for pod in here.cluster.waiting] == ["other/stranger", "default/many"]
             for i in range(4):
                 here.cluster.delete(f"default/p{i}")
             here.cluster.delete("default/both")
             await here.until(lambda: here.pod("other/stranger").status.phase == "Running")
-            assert [pod.key for pod in here.cluster.waiting] == ["default/many"], "it needs three different cards"
+            assert [pod.key for pod in here.cluster.waiting] == ["default/many"], "it needs three different GPUs"
             assert here.failed == {}
             await here.until(lambda: here.disagreements() == [])
 
@@ -252,7 +252,7 @@ def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: Path) -
             assert here.failed == {}
             here.cluster.delete("default/first")
             await here.until(lambda: here.pod("other/stranger").status.phase == "Running")
-            assert here.cards("other/stranger") == ("GPU-0",)
+            assert here.gpus("other/stranger") == ("GPU-0",)
 
     asyncio.run(main())
 
@@ -269,7 +269,7 @@ def test_mig_instances_are_offered_by_profile(short: Path) -> None:
             here.cluster.create(simple_pod("w", container(asks={WHOLE_GPU: 1})))
             await here.until_running(2)
             assert here.environment("default/m")["NVIDIA_VISIBLE_DEVICES"] in ("MIG-7", "MIG-8")
-            assert here.cards("default/w") == ("GPU-0",)
+            assert here.gpus("default/w") == ("GPU-0",)
 
     asyncio.run(main())
 

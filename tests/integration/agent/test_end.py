@@ -14,7 +14,7 @@ from tests.fakes.agentcluster import simple_pod
 from tests.integration.agent.process import process_scene
 from tests.localcluster.processtree import children, command
 
-CARD_MIB = 15360
+GPU_MIB = 15360
 
 
 @pytest.mark.requirement("M5")
@@ -26,7 +26,7 @@ def test_an_arbiter_that_hangs_ends_with_its_agent(short: Path) -> None:
 
     async def main() -> None:
         configuration = Configuration(trust=Trust(by="cluster"))
-        async with process_scene(short, {MODE_LABEL: "cgpu"}, [CARD_MIB], configuration) as here:
+        async with process_scene(short, {MODE_LABEL: "cgpu"}, [GPU_MIB], configuration) as here:
             await here.until_offered(GPU_MEMORY, 15)
             here.cluster.create(simple_pod("a", container(mem=4)))
             await here.until_running(1)

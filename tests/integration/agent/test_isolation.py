@@ -37,7 +37,7 @@ def test_a_container_of_an_isolated_mode(short: Path) -> None:
                 assert (library is not None) == (mode in MODES)
                 if library is None:
                     continue
-                out = await asyncio.to_thread(_ask_cuda, short / str(number), mounts, here.cards("default/a")[0])
+                out = await asyncio.to_thread(_ask_cuda, short / str(number), mounts, here.gpus("default/a")[0])
                 assert out == "(2048, 2048) 2\n"
 
     asyncio.run(main())
@@ -104,7 +104,7 @@ def test_an_answer_without_the_library_starts_nothing_for_good(
 
 @pytest.mark.requirement("B1", "M4")
 def test_the_next_pod_waits_for_what_is_left_of_one_that_was_deleted_by_force(short: Path) -> None:
-    """Its object and its devices are gone, and its process still has the card's memory."""
+    """Its object and its devices are gone, and its process still has the GPU's memory."""
 
     async def main() -> None:
         async with scene(short, "cgpu", (15 * 1024,)) as here:
@@ -113,7 +113,7 @@ def test_the_next_pod_waits_for_what_is_left_of_one_that_was_deleted_by_force(sh
             await here.until_running(1)
             mounts = here.kubelet.pods[here.pod("default/a").metadata.uid].containers["main"].mounts
             code = "from tests.native.client import *\ncuda = Cuda()\nprint(cuda.info(), flush=True)\ninput()"
-            inside, variables = _container(short, mounts, here.cards("default/a")[0])
+            inside, variables = _container(short, mounts, here.gpus("default/a")[0])
             process = inside.start([sys.executable, "-c", code], **variables)
             assert process.stdout is not None
             assert await asyncio.to_thread(process.stdout.readline) == "(15360, 15360)\n"
@@ -134,22 +134,22 @@ def test_the_next_pod_waits_for_what_is_left_of_one_that_was_deleted_by_force(sh
     asyncio.run(main())
 
 
-def _ask_cuda(scratch: Path, mounts: dict[str, str], card: str) -> str:
+def _ask_cuda(scratch: Path, mounts: dict[str, str], gpu: str) -> str:
     """Run a CUDA program with what is mounted."""
-    inside, variables = _container(scratch, mounts, card)
+    inside, variables = _container(scratch, mounts, gpu)
     code = "from tests.native.client import *\ncuda = Cuda()\nprint(cuda.info(), cuda.linear(2049))"
     return inside.run([sys.executable, "-c", code], **variables)
 
 
-def _container(scratch: Path, mounts: dict[str, str], card: str) -> tuple[Container, dict[str, str]]:
-    """Return a container with what is mounted, and its environment; the scene's card gets the name of the driver's."""
+def _container(scratch: Path, mounts: dict[str, str], gpu: str) -> tuple[Container, dict[str, str]]:
+    """Return a container with what is mounted, and its environment; the scene's GPU gets the name of the driver's."""
     directory, library = Path(mounts["/etc/gputile/allocation"]), mounts["/etc/gputile/libgputile-cuda.so"]
     for path in ("/etc/ld.so.preload", "/etc/ld-nix.so.preload"):
         assert Path(mounts[path]).read_text() == "/etc/gputile/libgputile-cuda.so\n"
     gpus, seen = FakeGpus(scratch, [15 * 1024]), scratch / "seen"
     seen.mkdir()
     limits = (directory / "limits").read_text()
-    (seen / "limits").write_text(limits.replace(f"card {card} ", f"card {gpus.uuids[0]} "))
+    (seen / "limits").write_text(limits.replace(f"card {gpu} ", f"card {gpus.uuids[0]} "))
     (seen / "usage").symlink_to(mounts["/etc/gputile/usage"])
     variables = {"GPUTILE_DIRECTORY": str(seen), "LD_PRELOAD": library}
     return Container(scratch / "unused", gpus, {0: 1}), variables

@@ -1,4 +1,4 @@
-"""Mode mps: a control daemon for each card, limits for each client, and nothing offered without the daemon."""
+"""Mode mps: a control daemon for each GPU, limits for each client, and nothing offered without the daemon."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ def says(file: Path, text: str) -> bool:
     return file.exists() and text in file.read_text()
 
 
-def test_each_card_has_its_daemon_and_each_client_its_limit(short: Path) -> None:
+def test_each_gpu_has_its_daemon_and_each_client_its_limit(short: Path) -> None:
     async def main() -> None:
         async with scene(short, "mps", (15360, 15360)) as here:
             await here.until_offered(GPU_MEMORY, 30)
@@ -40,7 +40,7 @@ def test_each_card_has_its_daemon_and_each_client_its_limit(short: Path) -> None
 
 
 @pytest.mark.requirement("M7", "M10")
-def test_a_pod_on_two_cards_has_one_daemon_for_both(short: Path) -> None:
+def test_a_pod_on_two_gpus_has_one_daemon_for_both(short: Path) -> None:
     """A CUDA client has one pipe directory, and so one daemon."""
 
     async def main() -> None:

@@ -17,13 +17,13 @@ from tests.integration.agent.process import ProcessScene, process_scene
 from tests.integration.agent.test_bursts import EVERYBODY, chaos, settle, shared
 from tests.localcluster.processtree import cpu_seconds, resident_mib
 
-CARDS = [81920] * 8
+GPUS = [81920] * 8
 
 
 def test_killed_in_the_middle_of_a_burst(short: Path) -> None:
     async def main() -> None:
         choice = random.Random(11)
-        async with process_scene(short, {MODE_LABEL: "cgpu"}, CARDS, EVERYBODY, 11) as here:
+        async with process_scene(short, {MODE_LABEL: "cgpu"}, GPUS, EVERYBODY, 11) as here:
             await here.until_offered(GPU_MEMORY, 640)
             pods = [shared(choice, f"p{i}", equal=i % 2 == 0) for i in range(200)]
             again = {pod.key: pod for pod in pods}
@@ -50,7 +50,7 @@ def test_no_pod_fails_while_agents_die(short: Path) -> None:
 
     async def main() -> None:
         choice = random.Random(12)
-        async with process_scene(short, {MODE_LABEL: "cgpu"}, CARDS, EVERYBODY, 12) as here:
+        async with process_scene(short, {MODE_LABEL: "cgpu"}, GPUS, EVERYBODY, 12) as here:
             await here.until_offered(GPU_MEMORY, 640)
             killed: set[int] = set()
             served = 0
@@ -82,7 +82,7 @@ def test_small_and_quick(short: Path) -> None:
     async def main() -> None:
         configuration = Configuration(gpu_memory_unit="128MiB", trust=Trust(by="cluster"))
         begin = time.monotonic()
-        async with process_scene(short, {MODE_LABEL: "share"}, CARDS, configuration) as here:
+        async with process_scene(short, {MODE_LABEL: "share"}, GPUS, configuration) as here:
             await here.until_offered(GPU_MEMORY, 8 * 640)
             started = time.monotonic() - begin
             for i in range(200):

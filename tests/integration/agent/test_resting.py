@@ -89,7 +89,7 @@ async def test_a_node_whose_gpus_are_gone_is_one_without(short: Path) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.requirement("L1")
-async def test_a_card_without_a_driver_is_told(short: Path) -> None:
+async def test_a_gpu_without_a_driver_is_told(short: Path) -> None:
     """It advertises nothing, and an event states the remedy."""
 
     async with process_scene(short, {}, [], Configuration(), visible=False) as here:

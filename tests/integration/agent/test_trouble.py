@@ -28,10 +28,10 @@ ALLOCATION = "gputile.io/allocation"
 
 
 def booked(pod: Pod) -> set[str]:
-    return {share.uuid for share in decode_allocation(pod.metadata.annotations[ALLOCATION]).cards}
+    return {share.uuid for share in decode_allocation(pod.metadata.annotations[ALLOCATION]).gpus}
 
 
-def test_a_pod_that_is_bound_by_hand_gets_a_card_and_a_booking(short: Path) -> None:
+def test_a_pod_that_is_bound_by_hand_gets_a_gpu_and_a_booking(short: Path) -> None:
     async def main() -> None:
         async with scene(short, "core_mem") as here:
             await here.until_offered(GPU_CORE, 400)
@@ -48,7 +48,7 @@ def test_a_pod_that_is_bound_by_hand_gets_a_card_and_a_booking(short: Path) -> N
     asyncio.run(main())
 
 
-def test_a_static_pod_gets_a_card_before_the_api_server_knows_it(short: Path) -> None:
+def test_a_static_pod_gets_a_gpu_before_the_api_server_knows_it(short: Path) -> None:
     async def main() -> None:
         async with scene(short, "core_mem") as here:
             await here.until_offered(GPU_CORE, 400)
@@ -85,14 +85,14 @@ def test_the_kubelet_wins_where_it_does_not_follow(short: Path) -> None:
     asyncio.run(main())
 
 
-def test_ids_of_several_cards_for_one_card_are_a_contradiction(short: Path) -> None:
+def test_ids_of_several_gpus_for_one_gpu_are_a_contradiction(short: Path) -> None:
     async def main() -> None:
         async with scene(short, "share") as here:
             await here.until_offered(GPU_MEMORY, 60)
             here.kubelet.manager.honour = False
             here.cluster.create(simple_pod("p", container(mem=14)))
             await here.until(lambda: bool(here.failed))
-            assert "the container asks for one card" in next(iter(here.failed.values()))
+            assert "the container asks for one GPU" in next(iter(here.failed.values()))
 
     asyncio.run(main())
 
@@ -272,7 +272,7 @@ def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -> None
     asyncio.run(main())
 
 
-def test_an_annotation_that_names_no_card_is_replaced(short: Path) -> None:
+def test_an_annotation_that_names_no_gpu_is_replaced(short: Path) -> None:
     async def main() -> None:
         async with scene(short, "share") as here:
             await here.until_offered(GPU_MEMORY, 60)
@@ -290,7 +290,7 @@ def test_an_annotation_that_names_no_card_is_replaced(short: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_card_that_fails_leaves_and_comes_back(short: Path) -> None:
+def test_a_gpu_that_fails_leaves_and_comes_back(short: Path) -> None:
     async def main() -> None:
         async with scene(short, "share") as here:
             await here.until_offered(GPU_MEMORY, 60)
@@ -300,7 +300,7 @@ def test_a_card_that_fails_leaves_and_comes_back(short: Path) -> None:
             await here.until_offered(GPU_MEMORY, 45)
             here.cluster.create(simple_pod("a", container(mem=4)))
             await here.until_running(1)
-            assert here.cards("default/a") != ("GPU-0",)
+            assert here.gpus("default/a") != ("GPU-0",)
             here.eyes.seen, here.eyes.changed = well, True
             await here.until_offered(GPU_MEMORY, 60)
 
@@ -447,7 +447,7 @@ def test_a_hand_over_that_nobody_ends_is_ended(short: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_runtime_gets_the_cards_by_cdi_too(short: Path) -> None:
+def test_the_runtime_gets_the_gpus_by_cdi_too(short: Path) -> None:
     async def main() -> None:
         async with scene(short, "share") as here:
             await here.until_offered(GPU_MEMORY, 60)
@@ -487,7 +487,7 @@ def test_a_checkpoint_that_cannot_be_written_is_written_later(short: Path) -> No
 
 @pytest.mark.requirement("B6")
 def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -> None:
-    """A sick card leaves all the same, and what was not written down is written later."""
+    """A sick GPU leaves all the same, and what was not written down is written later."""
 
     async def main() -> None:
         async with scene(short, "share") as here:

@@ -1,11 +1,11 @@
-/* A program that keeps cards busy through the client of the arbiter, on the fake driver.
+/* A program that keeps gpus busy through the client of the arbiter, on the fake driver.
  *
  * busy SOCKET SECONDS KERNEL_NS STYLE THREADS [PAUSE_US]: prints "ready", then on its end how long its kernels took.
  * STYLE: "async" submits ahead, "sync" waits for each kernel, "alone" is async without the client. SOCKET "" is none.
- * "joint": each kernel is one over all threads' cards. A part that is submitted keeps its card until all others are.
+ * "joint": each kernel is one over all threads' gpus. A part that is submitted keeps its gpu until all others are.
  * SIGTERM ends it early. At SIGUSR1 it loses all pipes and sockets to the file that the environment variable LOST
- * names. The environment variable USAGE names the file that the container's processes share, if they do. The cards'
- * UUIDs are in the environment variable UUIDS, separated by commas; thread i uses card i modulo their number.
+ * names. The environment variable USAGE names the file that the container's processes share, if they do. The gpus'
+ * UUIDs are in the environment variable UUIDS, separated by commas; thread i uses gpu i modulo their number.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -31,7 +31,7 @@ CUresult cuStreamCreate(CUstream *, unsigned);
 
 enum { AHEAD = 256 };
 static const char *uuids[16];
-static unsigned cards;
+static unsigned gpus;
 static const char *style;
 static uint64_t kernel_ns, end_ns;
 static useconds_t pause_us;
@@ -68,7 +68,7 @@ static int go_on(int first) {
 }
 
 static void *work(void *argument) {
-    int card = (int)((size_t)argument % cards);
+    int gpu = (int)((size_t)argument % gpus);
     int with_client = strcmp(style, "alone") != 0;
     CUcontext context;
     CUstream stream;
@@ -76,14 +76,14 @@ static void *work(void *argument) {
     uint64_t count = 0;
     void *params[] = {&kernel_ns};
     gputile_driver()->cuCtxSetCurrent(NULL);
-    if (cuDevicePrimaryCtxRetain(&context, card) || gputile_driver()->cuCtxSetCurrent(context)) exit(3);
+    if (cuDevicePrimaryCtxRetain(&context, gpu) || gputile_driver()->cuCtxSetCurrent(context)) exit(3);
     cuStreamCreate(&stream, 0);
     gputile_driver()->cuEventCreate(&behind[0], 0), gputile_driver()->cuEventCreate(&behind[1], 0);
     while (go_on(argument == NULL)) {
-        if (with_client) timeslice_before(card, stream);
+        if (with_client) timeslice_before(gpu, stream);
         if (joint) pthread_barrier_wait(&all);
         cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL);
-        if (with_client) timeslice_after(card, stream);
+        if (with_client) timeslice_after(gpu, stream);
         count++;
         __atomic_add_fetch(&launched, 1, __ATOMIC_RELAXED);
         if (joint || !strcmp(style, "sync")) gputile_driver()->cuStreamSynchronize(stream);
@@ -102,7 +102,7 @@ int main(int count, char **argument) {
     pthread_t thread[64];
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a killed test leaves nobody behind */
     if (count < 6 || cuInit(0)) return 2;
-    for (char *word = strtok(getenv("UUIDS"), ","); word; word = strtok(NULL, ",")) uuids[cards++] = word;
+    for (char *word = strtok(getenv("UUIDS"), ","); word; word = strtok(NULL, ",")) uuids[gpus++] = word;
     style = argument[4], kernel_ns = strtoull(argument[3], NULL, 10);
     int threads = atoi(argument[5]);
     joint = !strcmp(style, "joint");
@@ -111,7 +111,7 @@ int main(int count, char **argument) {
     if (getenv("LOST")) signal(SIGUSR1, lose_descriptors);
     const char *usage = getenv("USAGE"), *wrong;
     if (usage && (wrong = gputile_shared_usage_open(usage))) return fprintf(stderr, "%s: %s\n", usage, wrong), 2;
-    if (timeslice_start(argument[1], cards, uuids)) return 2;
+    if (timeslice_start(argument[1], gpus, uuids)) return 2;
     printf("ready\n"), fflush(stdout);
     if (!getchar()) return 2; /* until it is told to begin */
     end_ns = now() + (uint64_t)(atof(argument[2]) * 1e9);

@@ -1,4 +1,4 @@
-"""Processes that keep simulated cards busy through the library's client of the arbiter (busy.c)."""
+"""Processes that keep simulated GPUs busy through the library's client of the arbiter (busy.c)."""
 
 import hashlib
 import os
@@ -64,12 +64,12 @@ class Busy:
         kernel_ns: int = 1_000_000,
         style: str = "async",
         threads: int = 1,
-        cards: Sequence[int] = (0,),
+        indices: Sequence[int] = (0,),
         pause_us: int = 0,
         sanitizer: str = "",
     ) -> None:
         self._gpus = gpus
-        uuids = ",".join(gpus.uuids[card] for card in cards)
+        uuids = ",".join(gpus.uuids[gpu] for gpu in indices)
         environment = os.environ | gpus.environment() | {"UUIDS": uuids, "CUDA_VISIBLE_DEVICES": uuids}
         how = style if socket is not None else "alone"
         command: list[str | Path] = [
@@ -99,16 +99,16 @@ class Busy:
         self.process.stdin.write(b"x")
         self.process.stdin.flush()
 
-    def busy(self, card: int = 0) -> int:
-        """Return how long its kernels have taken on a card, in nanoseconds of the card's own accounts."""
-        found = [p.busy_ns[card] for p in self._gpus.processes() if p.pid == self.process.pid]
+    def busy(self, gpu: int = 0) -> int:
+        """Return how long its kernels have taken on a GPU, in nanoseconds of the GPU's own accounts."""
+        found = [p.busy_ns[gpu] for p in self._gpus.processes() if p.pid == self.process.pid]
         return found[0] if found else 0
 
-    def share_over(self, seconds: float, card: int = 0) -> float:
-        """Return what part of so many seconds the card works for it."""
-        begin, had = time.monotonic(), self.busy(card)
+    def share_over(self, seconds: float, gpu: int = 0) -> float:
+        """Return what part of so many seconds the GPU works for it."""
+        begin, had = time.monotonic(), self.busy(gpu)
         time.sleep(seconds)
-        got = self.busy(card) - had
+        got = self.busy(gpu) - had
         return got / 1e9 / (time.monotonic() - begin)
 
     def end(self, early: bool = False) -> int:
@@ -131,10 +131,10 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def measure(processes: Sequence[Busy], device_ns: int, card: int = 0, settle_ns: int = 200_000_000) -> list[int]:
-    """Return what each process gets of a card until they have got ``device_ns`` together."""
-    begin = sum(process.busy(card) for process in processes)
-    until(lambda: sum(process.busy(card) for process in processes) - begin > settle_ns, "nobody gets anything")
-    before = [process.busy(card) for process in processes]
-    until(lambda: sum(p.busy(card) for p in processes) - sum(before) > device_ns, "the card stands still")
-    return [process.busy(card) - had for process, had in zip(processes, before, strict=True)]
+def measure(processes: Sequence[Busy], device_ns: int, gpu: int = 0, settle_ns: int = 200_000_000) -> list[int]:
+    """Return what each process gets of a GPU until they have got ``device_ns`` together."""
+    begin = sum(process.busy(gpu) for process in processes)
+    until(lambda: sum(process.busy(gpu) for process in processes) - begin > settle_ns, "nobody gets anything")
+    before = [process.busy(gpu) for process in processes]
+    until(lambda: sum(p.busy(gpu) for p in processes) - sum(before) > device_ns, "the GPU stands still")
+    return [process.busy(gpu) - had for process, had in zip(processes, before, strict=True)]

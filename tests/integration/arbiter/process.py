@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim, encode_assignment
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE
 
@@ -32,14 +32,14 @@ class ArbiterProcess:
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self.stop()
 
-    def assign(self, containers: Mapping[str, Sequence[CardClaim]], quantum_ms: int = 30) -> list[Path]:
+    def assign(self, containers: Mapping[str, Sequence[GpuClaim]], quantum_ms: int = 30) -> list[Path]:
         """Serve these containers; return the paths of their sockets."""
         allocations = []
-        for name, cards in containers.items():
+        for name, gpus in containers.items():
             path = self.directory / name
             path.mkdir(exist_ok=True)
-            allocations.append(Allocation(str(path), tuple(cards)))
-            write_share(path, quantum_ms, cards)
+            allocations.append(Allocation(str(path), tuple(gpus)))
+            write_share(path, quantum_ms, gpus)
         self.send(Assignment(tuple(allocations), quantum_ms))
         self.paths = [Path(allocation.directory) / SOCKET for allocation in allocations]
         self.until_served(self.paths)
@@ -85,9 +85,9 @@ class ArbiterProcess:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ)
 
 
-def write_share(directory: Path, quantum_ms: int, cards: Sequence[CardClaim]) -> None:
+def write_share(directory: Path, quantum_ms: int, gpus: Sequence[GpuClaim]) -> None:
     """Write the file that a client goes by without an arbiter."""
-    lines = [f"card {card.uuid} {card.floor or card.ceiling if card.ceiling < WHOLE else WHOLE}" for card in cards]
+    lines = [f"card {gpu.uuid} {gpu.floor or gpu.ceiling if gpu.ceiling < WHOLE else WHOLE}" for gpu in gpus]
     text = "\n".join(["gputile-share 1", f"quantum {quantum_ms * 1000}", *lines, "end", ""])
     beside = directory / ".share"
     beside.write_text(text)

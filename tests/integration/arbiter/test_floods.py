@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim
 from gputile.node.arbiter.connection import MOST_READ, Connection
 from gputile.node.arbiter.listener import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
@@ -25,9 +25,9 @@ from gputile.node.arbiter.rate_limit import (
 from gputile.node.arbiter.server import Arbiter
 from tests.integration.arbiter.process import ArbiterProcess
 
-CARD = "GPU-00000000-0000-5117-0000-000000000001"
+GPU = "GPU-00000000-0000-5117-0000-000000000001"
 GREETING = Message(MessageKind.HELLO, a=1, b=1).encode()
-MINE = Message(MessageKind.CARD, a=uuid_fields(CARD)[0], b=uuid_fields(CARD)[1]).encode()
+MINE = Message(MessageKind.GPU, a=uuid_fields(GPU)[0], b=uuid_fields(GPU)[1]).encode()
 WITHIN_S = 60.0
 ROUNDS = 30
 CONNECTIONS = 48
@@ -98,7 +98,7 @@ class Recorder(Arbiter):
         for name in names:
             (directory / name).mkdir()
         directories = [str(directory / name) for name in names]
-        await self.assign(Assignment(tuple(Allocation(name, (CardClaim(CARD),)) for name in directories)))
+        await self.assign(Assignment(tuple(Allocation(name, (GpuClaim(GPU),)) for name in directories)))
         return [Path(name) / SOCKET for name in directories]
 
 
@@ -215,7 +215,7 @@ def test_one_that_says_too_much_is_heard_to_the_end_and_in_order(tmp_path: Path)
 def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tmp_path: Path) -> None:
     """And another container takes its turns meanwhile."""
     with ArbiterProcess(tmp_path) as arbiter:
-        bad, good = arbiter.assign({name: [CardClaim(CARD)] for name in ("bad", "good")})
+        bad, good = arbiter.assign({name: [GpuClaim(GPU)] for name in ("bad", "good")})
         with program(LOOP, str(bad), GREETING.hex()) as loop, socket.socket(socket.AF_UNIX) as peer:
             assert loop.stdout is not None
             assert loop.stdout.readline()

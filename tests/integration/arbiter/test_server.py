@@ -11,14 +11,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim
 from gputile.node.arbiter.listener import MOST_CONNECTIONS
 from gputile.node.arbiter.protocol import SIZE, VERSION, Message, MessageKind, decode, uuid_fields
 from tests.integration.arbiter.process import ArbiterProcess
 
-CARD = "GPU-00000000-0000-5117-0000-000000000001"
+GPU = "GPU-00000000-0000-5117-0000-000000000001"
 OTHER = "GPU-00000000-0000-5117-0000-000000000002"
-A, B = uuid_fields(CARD)
+A, B = uuid_fields(GPU)
 
 
 PEERS: list["Peer"] = []
@@ -35,7 +35,7 @@ class Peer:
         if greet:
             self.say(Message(MessageKind.HELLO, a=1, b=1))
             assert self.hear().kind is MessageKind.WELCOME
-            self.say(Message(MessageKind.CARD, card=0, a=A, b=B))
+            self.say(Message(MessageKind.GPU, gpu=0, a=A, b=B))
 
     def say(self, *messages: Message) -> None:
         self.socket.sendall(b"".join(message.encode() for message in messages))
@@ -65,8 +65,8 @@ def arbiter(tmp_path: Path) -> Iterator[ArbiterProcess]:
         yield process
 
 
-def serve(arbiter: ArbiterProcess, *names: str, card: str = CARD) -> list[Path]:
-    return arbiter.assign({name: [CardClaim(card)] for name in names})
+def serve(arbiter: ArbiterProcess, *names: str, gpu: str = GPU) -> list[Path]:
+    return arbiter.assign({name: [GpuClaim(gpu)] for name in names})
 
 
 def test_a_turn_and_its_limit(arbiter: ArbiterProcess) -> None:
@@ -104,11 +104,11 @@ def test_versions(arbiter: ArbiterProcess) -> None:
     assert alien.closed()
 
 
-def test_a_card_of_somebody_else(arbiter: ArbiterProcess) -> None:
+def test_a_gpu_of_somebody_else(arbiter: ArbiterProcess) -> None:
     (path,) = serve(arbiter, "one")
     peer = Peer(path)
     a, b = uuid_fields(OTHER)
-    peer.say(Message(MessageKind.CARD, card=1, a=a, b=b))
+    peer.say(Message(MessageKind.GPU, gpu=1, a=a, b=b))
     assert peer.closed()
 
 
@@ -149,7 +149,7 @@ def test_another_arbiter_waits_for_the_first_to_end(tmp_path: Path) -> None:
         first = ArbiterProcess(tmp_path)
         (path,) = serve(first, "one")
         second = stack.enter_context(ArbiterProcess(tmp_path))
-        second.send(Assignment((Allocation(str(path.parent), (CardClaim(CARD),)),)))
+        second.send(Assignment((Allocation(str(path.parent), (GpuClaim(GPU),)),)))
         Peer(path)
         first.stop()
         second.until_served([path])
@@ -161,7 +161,7 @@ def test_one_that_waits_for_the_first_to_end_ends_with_its_agent(tmp_path: Path)
     with ArbiterProcess(tmp_path) as first:
         (path,) = serve(first, "one")
         second = ArbiterProcess(tmp_path)
-        second.send(Assignment((Allocation(str(path.parent), (CardClaim(CARD),)),)))
+        second.send(Assignment((Allocation(str(path.parent), (GpuClaim(GPU),)),)))
         second.stop()
         Peer(path)
 
@@ -181,9 +181,9 @@ def test_lines_that_are_no_assignments(arbiter: ArbiterProcess) -> None:
 
 
 any_message = st.builds(
-    lambda kind, version, card, turn, a, b, rest: b"".join(
+    lambda kind, version, gpu, turn, a, b, rest: b"".join(
         number.to_bytes(size, "little")
-        for number, size in ((kind, 1), (version, 1), (card, 2), (turn, 4), (a, 8), (b, 8), (rest, 8))
+        for number, size in ((kind, 1), (version, 1), (gpu, 2), (turn, 4), (a, 8), (b, 8), (rest, 8))
     ),
     st.sampled_from([0, 1, 2, 3, 4, 5, 6, 65, 66, 67, 255]),
     st.sampled_from([0, 1, 2, 255]),
@@ -194,7 +194,7 @@ any_message = st.builds(
     st.sampled_from([0, 0, 0, 1]),
 )
 HELLO = Message(MessageKind.HELLO, a=1, b=1).encode()
-MINE = Message(MessageKind.CARD, a=A, b=B).encode()
+MINE = Message(MessageKind.GPU, a=A, b=B).encode()
 
 
 @settings(

@@ -1,4 +1,4 @@
-"""Busy processes on a simulated card: who gets how much of it, by the card's own accounts."""
+"""Busy processes on a simulated GPU: who gets how much of it, by the GPU's own accounts."""
 
 import contextlib
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import CardClaim
+from gputile.node.arbiter.assignment_message import GpuClaim
 from gputile.node.arbiter.shares import WHOLE
 from tests.fakes.cuda import FakeGpus
 from tests.integration.arbiter.busy import Busy, measure, until
@@ -42,12 +42,12 @@ def stack() -> Iterator[ExitStack]:
         yield stack
 
 
-def percent(card: str, part: int) -> CardClaim:
-    return CardClaim(card, part, part * WHOLE // 100, part * WHOLE // 100)
+def percent(gpu: str, part: int) -> GpuClaim:
+    return GpuClaim(gpu, part, part * WHOLE // 100, part * WHOLE // 100)
 
 
 def start(
-    stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, claims: Sequence[CardClaim], style: str = "async"
+    stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, claims: Sequence[GpuClaim], style: str = "async"
 ) -> list[Busy]:
     paths = arbiter.assign({f"c{i}": [claim] for i, claim in enumerate(claims)})
     processes = [stack.enter_context(Busy(gpus, path, style=style)) for path in paths]
@@ -83,11 +83,11 @@ def gets(process: Busy, least: float) -> bool:
     return any(process.share_over(seconds) > least for seconds in (2.0, 10.0))
 
 
-def until_half(processes: Sequence[Busy], card: int = 0) -> None:
-    """Measure until the first process has got about half of a card over some seconds."""
+def until_half(processes: Sequence[Busy], gpu: int = 0) -> None:
+    """Measure until the first process has got about half of a GPU over some seconds."""
     parts: list[float] = []
     for _ in range(MOST_ROUNDS // 2):
-        got = measure(processes, 4 * SECOND, card=card, settle_ns=0)
+        got = measure(processes, 4 * SECOND, gpu=gpu, settle_ns=0)
         parts.append(got[0] / sum(got))
         if abs(parts[-1] - 0.5) < 0.15:
             return
@@ -102,7 +102,7 @@ def keeps_to(process: Busy, cap: float, more: float = 1.05) -> bool:
 @pytest.mark.requirement("M5")
 @pytest.mark.parametrize("style", ["async", "sync"])
 def test_30_and_60_percent(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, style: str) -> None:
-    """1 to 2 within 5 %, and both under their caps, by the card's clock of what was done in which time."""
+    """1 to 2 within 5 %, and both under their caps, by the GPU's clock of what was done in which time."""
     processes = start(stack, arbiter, gpus, [percent(gpus.uuids[0], 30), percent(gpus.uuids[0], 60)], style)
     until_ratio(processes, 2.0)
     for process, cap in zip(processes, (0.30, 0.60), strict=True):
@@ -112,16 +112,14 @@ def test_30_and_60_percent(stack: ExitStack, arbiter: ArbiterProcess, gpus: Fake
 @pytest.mark.requirement("G4")
 @pytest.mark.parametrize("style", ["async", "sync"])
 def test_weights_1_to_3(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, style: str) -> None:
-    until_ratio(start(stack, arbiter, gpus, [CardClaim(gpus.uuids[0], 1), CardClaim(gpus.uuids[0], 3)], style), 3.0)
+    until_ratio(start(stack, arbiter, gpus, [GpuClaim(gpus.uuids[0], 1), GpuClaim(gpus.uuids[0], 3)], style), 3.0)
 
 
 @pytest.mark.requirement("G4")
 def test_a_low_weight_and_a_low_priority_progress(stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus) -> None:
     """Nobody starves."""
-    card = gpus.uuids[0]
-    low, high, light = start(
-        stack, arbiter, gpus, [CardClaim(card), CardClaim(card, 1000, priority=9), CardClaim(card)]
-    )
+    gpu = gpus.uuids[0]
+    low, high, light = start(stack, arbiter, gpus, [GpuClaim(gpu), GpuClaim(gpu, 1000, priority=9), GpuClaim(gpu)])
     measure([low, high, light], SECOND)  # who comes first is alone for a while
     begun = [process.busy() for process in (low, high, light)]
 
@@ -148,8 +146,8 @@ def test_a_lone_container_under_a_cap(stack: ExitStack, arbiter: ArbiterProcess,
 def test_the_holder_dies_or_hangs(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus, number: signal.Signals
 ) -> None:
-    """The others go on, and get all of the card."""
-    processes = start(stack, arbiter, gpus, [CardClaim(gpus.uuids[0])] * 3)
+    """The others go on, and get all of the GPU."""
+    processes = start(stack, arbiter, gpus, [GpuClaim(gpus.uuids[0])] * 3)
     measure(processes, SECOND)
     processes[0].signal(number)
     left = processes[1:]
@@ -178,8 +176,8 @@ def test_the_arbiter_dies_and_comes_back(stack: ExitStack, arbiter: ArbiterProce
 def test_one_that_was_alone_goes_on_when_the_arbiter_dies(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus
 ) -> None:
-    """At its share, from now on; the time for which nobody else wanted the card is not owed."""
-    one, _ = arbiter.assign({name: [CardClaim(gpus.uuids[0])] for name in ("one", "idle")})
+    """At its share, from now on; the time for which nobody else wanted the GPU is not owed."""
+    one, _ = arbiter.assign({name: [GpuClaim(gpus.uuids[0])] for name in ("one", "idle")})
     (one.parent / "share").write_text(f"gputile-share 1\nquantum 30000\ncard {gpus.uuids[0]} 250000\nend\n")
     process = stack.enter_context(Busy(gpus, one))
     process.begin()
@@ -196,7 +194,7 @@ def test_a_program_that_closes_descriptors_it_does_not_know(
     """It comes back under the arbiter, writes nothing into what has their numbers now, and does not spin."""
     lost = tmp_path / "lost"
     monkeypatch.setenv("LOST", str(lost))
-    one, two = start(stack, arbiter, gpus, [CardClaim(gpus.uuids[0], weight) for weight in (1, 3)])
+    one, two = start(stack, arbiter, gpus, [GpuClaim(gpus.uuids[0], weight) for weight in (1, 3)])
 
     def sockets() -> set[str]:
         found = set()
@@ -243,7 +241,7 @@ def test_never_an_arbiter(stack: ExitStack, tmp_path: Path, gpus: FakeGpus) -> N
 def test_the_processes_and_threads_of_a_container_share_its_account(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus
 ) -> None:
-    one, two = arbiter.assign({"one": [CardClaim(gpus.uuids[0])], "two": [CardClaim(gpus.uuids[0])]})
+    one, two = arbiter.assign({"one": [GpuClaim(gpus.uuids[0])], "two": [GpuClaim(gpus.uuids[0])]})
     single = stack.enter_context(Busy(gpus, one))
     several = [stack.enter_context(Busy(gpus, two, threads=2)) for _ in range(3)]
     for process in [single, *several]:
@@ -260,7 +258,7 @@ def test_no_races_between_threads(
     gpus = FakeGpus(tmp_path, mib=(16384, 16384))
     first, second = gpus.uuids
     paths = arbiter.assign(
-        {"one": [percent(first, 30), CardClaim(second)], "two": [percent(first, 60), CardClaim(second)]}
+        {"one": [percent(first, 30), GpuClaim(second)], "two": [percent(first, 60), GpuClaim(second)]}
     )
     processes = [
         stack.enter_context(Busy(gpus, path, 600.0, 500_000, style, 4, (0, 1), sanitizer="thread"))
@@ -276,29 +274,27 @@ def test_no_races_between_threads(
     assert all(process.end(early=True) > 0 for process in processes)
 
 
-def test_two_cards_are_apart(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
+def test_two_gpus_are_apart(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
     gpus = FakeGpus(tmp_path, mib=(16384, 16384))
     first, second = gpus.uuids
     both, other = arbiter.assign(
-        {"both": [percent(first, 20), CardClaim(second)], "other": [percent(first, 60), CardClaim(second)]}
+        {"both": [percent(first, 20), GpuClaim(second)], "other": [percent(first, 60), GpuClaim(second)]}
     )
-    processes = [stack.enter_context(Busy(gpus, path, threads=2, cards=(0, 1))) for path in (both, other)]
+    processes = [stack.enter_context(Busy(gpus, path, threads=2, indices=(0, 1))) for path in (both, other)]
     for process in processes:
         process.begin()
     measure(processes, SECOND)
-    until_half(processes, card=1)
+    until_half(processes, gpu=1)
     assert keeps_to(processes[0], 0.2)
 
 
 @pytest.mark.requirement("M5", "G4")
-def test_kernels_over_two_cards(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
-    """Two containers whose kernels need both cards, and one on the first alone: a third of that for each."""
+def test_kernels_over_two_gpus(stack: ExitStack, arbiter: ArbiterProcess, tmp_path: Path) -> None:
+    """Two containers whose kernels need both GPUs, and one on the first alone: a third of that for each."""
     gpus = FakeGpus(tmp_path, mib=(16384, 16384))
-    both, one = [CardClaim(uuid) for uuid in gpus.uuids], [CardClaim(gpus.uuids[0])]
+    both, one = [GpuClaim(uuid) for uuid in gpus.uuids], [GpuClaim(gpus.uuids[0])]
     paths = arbiter.assign({"x": both, "y": both, "z": one})
-    x, y = (
-        stack.enter_context(Busy(gpus, path, 600.0, 5_000_000, "joint", threads=2, cards=(0, 1))) for path in paths[:2]
-    )
+    x, y = (stack.enter_context(Busy(gpus, path, 600.0, 5_000_000, "joint", 2, (0, 1))) for path in paths[:2])
     z = stack.enter_context(Busy(gpus, paths[2], 600.0, 5_000_000, "sync"))
     for process in (x, y, z):
         process.begin()
@@ -317,7 +313,7 @@ def test_a_lone_container_gets_what_it_gets_without_the_library(
     stack: ExitStack, arbiter: ArbiterProcess, gpus: FakeGpus
 ) -> None:
     """More than 98 %, in the best of some rounds; a busy machine slows either down now and then."""
-    (path,) = arbiter.assign({"one": [CardClaim(gpus.uuids[0])]})
+    (path,) = arbiter.assign({"one": [GpuClaim(gpus.uuids[0])]})
     best = 0.0
     for _ in range(6):
         got = []

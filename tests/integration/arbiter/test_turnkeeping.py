@@ -15,17 +15,17 @@ from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.gpu_time import arbiter_process
 from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
 from gputile.node.agent.gpu_time.time_shares import TimeShares
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.gateway.node_lock import NodeLock
 
-CARD = "GPU-00000000-0000-5117-0000-000000000001"
+GPU = "GPU-00000000-0000-5117-0000-000000000001"
 WITHIN_S = 60.0
 USED_NS = 40_000_000
 
 
 def shares_of(store: NodeFiles, *names: str) -> TimeShares:
-    allocations = tuple(Allocation(str(store.allocations / name), (CardClaim(CARD),)) for name in names)
+    allocations = tuple(Allocation(str(store.allocations / name), (GpuClaim(GPU),)) for name in names)
     return TimeShares(Assignment(allocations), dict.fromkeys(names, b"gputile-share 1\nend\n"))
 
 
@@ -106,7 +106,7 @@ async def test_the_younger_agents_arbiter_takes_over(tmp_path: Path) -> None:
 async def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who had how much of a card can be seen, and no counter falls."""
+    """Who had how much of a GPU can be seen, and no counter falls."""
     monkeypatch.setattr(arbiter_process, "REPORT_EVERY_S", 0.05)
     told: list[Mapping[tuple[str, str], int]] = []
 
@@ -117,27 +117,27 @@ async def test_what_was_used_is_told_and_goes_on_with_the_next_arbiter(
     turns.refresh()
     await until(lambda: answers(path))
     await asyncio.to_thread(use, path)
-    await until(lambda: bool(told) and told[-1].get((str(path.parent), CARD), 0) >= USED_NS)
-    first, before = turns.pid, told[-1][str(path.parent), CARD]
+    await until(lambda: bool(told) and told[-1].get((str(path.parent), GPU), 0) >= USED_NS)
+    first, before = turns.pid, told[-1][str(path.parent), GPU]
     assert first is not None
     os.kill(first, signal.SIGKILL)
     await until(lambda: turns.pid not in (None, first) and answers(path))
     await asyncio.to_thread(use, path)
-    await until(lambda: told[-1][str(path.parent), CARD] >= before + USED_NS)
+    await until(lambda: told[-1][str(path.parent), GPU] >= before + USED_NS)
     await turns.stop()
-    spent = [found.get((str(tmp_path / "allocations" / "one"), CARD), 0) for found in told]
+    spent = [found.get((str(tmp_path / "allocations" / "one"), GPU), 0) for found in told]
     assert spent == sorted(spent)
 
 
 def use(path: Path) -> None:
     """Take a turn for 50 ms, and give it back."""
-    a, b = uuid_fields(CARD)
+    a, b = uuid_fields(GPU)
     with socket.socket(socket.AF_UNIX) as peer:
         peer.settimeout(WITHIN_S)
         peer.connect(str(path))
         peer.sendall(Message(MessageKind.HELLO, a=1, b=1).encode())
         assert decode(peer.recv(SIZE, socket.MSG_WAITALL)).kind is MessageKind.WELCOME
-        peer.sendall(Message(MessageKind.CARD, card=0, a=a, b=b).encode() + Message(MessageKind.WANT).encode())
+        peer.sendall(Message(MessageKind.GPU, gpu=0, a=a, b=b).encode() + Message(MessageKind.WANT).encode())
         turn = decode(peer.recv(SIZE, socket.MSG_WAITALL))
         assert turn.kind is MessageKind.TURN
         time.sleep(0.05)

@@ -18,10 +18,10 @@ from gputile.node.gateway.pod_resources import CLIENT_OPTIONS
 from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.e2e.node import LIMITS, VISIBLE, GpuNode, runs
-from tests.soak.system.objects import ASKED, Unreadable, annotation, cards_of, claim_of, key_of, node_of
+from tests.soak.system.objects import ASKED, Unreadable, annotation, claim_of, gpus_of, key_of, node_of
 
-ID = re.compile(r"g(\d+)-\d+")  # docs/concepts/agent.md: device IDs name their card
-Cards = frozenset[str]
+ID = re.compile(r"g(\d+)-\d+")  # docs/concepts/agent.md: device IDs name their GPU
+Gpus = frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,11 @@ class NodeJudge:
                 compared += 1
                 if problem:
                     wrong[f"{key_of(pod)}/{name}"] = problem
-        wrong |= _too_much(cards_of(node), limits)
+        wrong |= _too_much(gpus_of(node), limits)
         return Look(wrong, compared)
 
     def _container_problems(
-        self, pod: dict[str, Any], held: Mapping[tuple[str, str, str], Cards], seen: Mapping[str, Mapping[str, int]]
+        self, pod: dict[str, Any], held: Mapping[tuple[str, str, str], Gpus], seen: Mapping[str, Mapping[str, int]]
     ) -> list[tuple[str, str]]:
         meta, spec = pod["metadata"], pod["spec"]
         try:
@@ -92,51 +92,51 @@ class NodeJudge:
             problems.append((name, "" if same else text))
         return problems
 
-    def held(self, index_of: Mapping[int, str]) -> tuple[dict[tuple[str, str, str], Cards], dict[str, str]]:
-        """Return the cards of each container that the kubelet lists, and what is held twice."""
+    def held(self, index_of: Mapping[int, str]) -> tuple[dict[tuple[str, str, str], Gpus], dict[str, str]]:
+        """Return the GPUs of each container that the kubelet lists, and what is held twice."""
         target = f"unix:{self._node.node.pod_resources}"
         with grpc.insecure_channel(target, options=CLIENT_OPTIONS) as channel:
             listed = PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=10.0)
-        found: dict[tuple[str, str, str], Cards] = {}
+        found: dict[tuple[str, str, str], Gpus] = {}
         holder: dict[tuple[str, str], str] = {}
         twice: dict[str, str] = {}
         for pod in listed.pod_resources:
             for container in pod.containers:
-                cards = set()
+                gpus = set()
                 for devices in container.devices:
                     for device in devices.device_ids:
                         match = ID.fullmatch(device)
-                        cards.add(index_of.get(int(match[1]), device) if match else device)
+                        gpus.add(index_of.get(int(match[1]), device) if match else device)
                         name = f"{pod.namespace}/{pod.name}/{container.name}"
                         other = holder.setdefault((devices.resource_name, device), name)
                         if other != name:
                             twice[f"device {device}"] = f"is given to {other} and {name}"
-                found[pod.namespace, pod.name, container.name] = frozenset(cards)
+                found[pod.namespace, pod.name, container.name] = frozenset(gpus)
         return found, twice
 
     def _limits(self, pod: dict[str, Any], container: str) -> dict[str, int]:
-        """Return the MiB of each card by the limits file that a container sees."""
+        """Return the MiB of each GPU by the limits file that a container sees."""
         text = self._node.said(pod, container).get(LIMITS)
-        return {card["uuid"]: card["mib"] for card in json.loads(text)["cards"]} if text else {}
+        return {gpu["uuid"]: gpu["mib"] for gpu in json.loads(text)["cards"]} if text else {}
 
     def is_empty(self) -> str:
         """Return what the kubelet or the agent still has of pods, "" if nothing."""
         held, _ = self.held(self._indices(self._node.node.object()))
-        left = [f"the kubelet has {key}: {sorted(cards)}" for key, cards in held.items() if cards]
+        left = [f"the kubelet has {key}: {sorted(gpus)}" for key, gpus in held.items() if gpus]
         left += [f"the agent keeps {path}" for path in (self._state / "allocations").iterdir()]
         return "; ".join(left)
 
     def _indices(self, node: Mapping[str, Any]) -> dict[int, str]:
         text = annotation(node, "gputile.io/inventory") or '{"cards": []}'
-        return {card["index"]: card["uuid"] for card in json.loads(text)["cards"]}
+        return {gpu["index"]: gpu["uuid"] for gpu in json.loads(text)["cards"]}
 
 
 def _names(pod: Mapping[str, Any]) -> list[str]:
     return [each["name"] for each in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"])]
 
 
-def _too_much(cards: Mapping[str, int], limits: Mapping[tuple[str, str], Mapping[str, int]]) -> dict[str, str]:
-    """Return the cards of which the containers of running pods may take more than there is.
+def _too_much(gpus: Mapping[str, int], limits: Mapping[tuple[str, str], Mapping[str, int]]) -> dict[str, str]:
+    """Return the GPUs of which the containers of running pods may take more than there is.
 
     Containers of one pod count for the most that one of them may have: init containers run before the others.
     """
@@ -148,7 +148,7 @@ def _too_much(cards: Mapping[str, int], limits: Mapping[tuple[str, str], Mapping
     for (uuid, _), mib in most.items():
         total[uuid] += mib
     return {
-        f"card {uuid}": f"containers may take {mib} of {cards.get(uuid, 0)} MiB"
+        f"GPU {uuid}": f"containers may take {mib} of {gpus.get(uuid, 0)} MiB"
         for uuid, mib in total.items()
-        if mib > cards.get(uuid, 0)
+        if mib > gpus.get(uuid, 0)
     }

@@ -41,7 +41,7 @@ EXTENDERS, CONTROLLERS = ("extender-a", "extender-b"), ("controller-a", "control
 SCHEDULERS = ("scheduler-a", "scheduler-b")
 OURS = (*EXTENDERS, *CONTROLLERS, "webhook", "agent")  # what speaks to the API server through a proxy
 UNIT_MIB = 1024
-CARDS, CARD_MIB = 4, 15109  # of the real node: T4s, few enough to be full at times
+GPUS, GPU_MIB = 4, 15109  # of the real node: T4s, few enough to be full at times
 STATE_MIB = 96  # the file system of the agent's state
 NODES = """
 nodes:
@@ -142,7 +142,7 @@ def settings_of(unit_mib: int) -> dict[str, object]:
     """Return the configuration that everything runs with."""
     return {
         "gpuMemoryUnit": f"{unit_mib}MiB",
-        "maxPodsPerGpu": RULES.pods_per_card,
+        "maxPodsPerGpu": RULES.pods_per_gpu,
         "trust": {"by": "namespace", "groups": GROUPS},
         "admission": {"gangs": True},
         "gangs": {"holdSeconds": 20, "patienceSeconds": 60},
@@ -184,7 +184,7 @@ def whole_system(say: Any) -> Iterator[System]:
         webhook.configure(**settings)
         urls["webhook"] = f"http://127.0.0.1:{webhook.health_port}"
         say("a node with a kubelet, containerd and runc")
-        gpus = FakeGpus(plane.directory, (CARD_MIB,) * CARDS)
+        gpus = FakeGpus(plane.directory, (GPU_MIB,) * GPUS)
         real = stack.enter_context(_real_node(plane, programs, settings, state, gpus.uuids))
         urls["agent"] = real.agent.url
         system = System(plane, proxies, plane.clocks, webhook, real, state, gpus, urls)

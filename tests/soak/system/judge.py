@@ -11,9 +11,9 @@ from tests.soak.system.objects import (
     Unreadable,
     annotation,
     asked_by,
-    cards_of,
     claim_of,
     finished,
+    gpus_of,
     key_of,
     node_of,
 )
@@ -25,18 +25,18 @@ ISOLATED = ("cgpu", "core_mem", "mps")
 class Rules:
     """What the cluster is configured to. ``groups`` is the trust group of each namespace.
 
-    ``kubelets`` are the nodes with a real kubelet: where nobody can tell it about a pod, it chooses the cards itself,
-    and the booking follows it. There shared pods may be on fewer cards than they asked for (docs/concepts/agent.md,
+    ``kubelets`` are the nodes with a real kubelet: where nobody can tell it about a pod, it chooses the GPUs itself,
+    and the booking follows it. There shared pods may be on fewer GPUs than they asked for (docs/concepts/agent.md,
     Limits).
     """
 
-    pods_per_card: int
+    pods_per_gpu: int
     groups: Mapping[str, str]
     kubelets: frozenset[str] = frozenset()
 
 
 @dataclass
-class _Card:
+class _Gpu:
     mib: int = 0
     percent: int = 0
     pods: list[str] = field(default_factory=list)
@@ -46,13 +46,13 @@ class _Card:
 
 
 def over_allocations(nodes: Iterable[Json], pods: Iterable[Json], rules: Rules) -> list[str]:
-    """Return what is wrong with the cards of these nodes, by the annotations of the pods that are bound to them."""
-    cards = {node["metadata"]["name"]: cards_of(node) for node in nodes}
-    held: dict[tuple[str, str], _Card] = defaultdict(_Card)
+    """Return what is wrong with the GPUs of these nodes, by the annotations of the pods that are bound to them."""
+    gpus = {node["metadata"]["name"]: gpus_of(node) for node in nodes}
+    held: dict[tuple[str, str], _Gpu] = defaultdict(_Gpu)
     wrong: list[str] = []
     for pod in pods:
         node = node_of(pod)
-        if node not in cards or finished(pod):
+        if node not in gpus or finished(pod):
             continue
         key, asked = key_of(pod), asked_by(pod)
         try:
@@ -66,47 +66,47 @@ def over_allocations(nodes: Iterable[Json], pods: Iterable[Json], rules: Rules) 
             continue
         if problem := _not_what_was_asked(pod, claim, asked, node in rules.kubelets):
             wrong.append(f"{key}: {problem}")
-        for share in claim.cards:
-            card = held[node, share.uuid]
-            card.mib += share.mib
-            card.percent += share.percent
-            card.pods.append(key)
-            card.isolated += claim.mode in ISOLATED
+        for share in claim.gpus:
+            gpu = held[node, share.uuid]
+            gpu.mib += share.mib
+            gpu.percent += share.percent
+            gpu.pods.append(key)
+            gpu.isolated += claim.mode in ISOLATED
             if claim.whole:
-                card.whole.append(key)
+                gpu.whole.append(key)
             if claim.mode == "share":
-                card.groups.add(rules.groups.get(pod["metadata"]["namespace"], pod["metadata"]["namespace"]))
-    for (node, uuid), card in held.items():
-        wrong += _wrong_with(f"card {uuid} of {node}", cards[node].get(uuid), card, rules)
+                gpu.groups.add(rules.groups.get(pod["metadata"]["namespace"], pod["metadata"]["namespace"]))
+    for (node, uuid), gpu in held.items():
+        wrong += _wrong_with(f"GPU {uuid} of {node}", gpus[node].get(uuid), gpu, rules)
     return wrong
 
 
-def _wrong_with(name: str, mib: int | None, card: _Card, rules: Rules) -> list[str]:
+def _wrong_with(name: str, mib: int | None, gpu: _Gpu, rules: Rules) -> list[str]:
     if mib is None:
-        return [f"{name} is none of the node's, and booked by {card.pods}"]
+        return [f"{name} is none of the node's, and booked by {gpu.pods}"]
     wrong = []
-    if card.mib > mib:
-        wrong.append(f"{name} has {mib} MiB, and {card.mib} MiB are booked by {card.pods}")
-    if card.percent > 100:
-        wrong.append(f"{name} is booked with {card.percent} percent by {card.pods}")
-    if card.whole and len(card.pods) > 1:
-        wrong.append(f"{name} is given whole to {card.whole}, and booked by {card.pods}")
-    if card.isolated > rules.pods_per_card:
-        wrong.append(f"{name} has {card.isolated} pods, and {rules.pods_per_card} are allowed: {card.pods}")
-    if len(card.groups) > 1:
-        wrong.append(f"{name} isolates nothing, and is shared by {sorted(card.groups)}: {card.pods}")
+    if gpu.mib > mib:
+        wrong.append(f"{name} has {mib} MiB, and {gpu.mib} MiB are booked by {gpu.pods}")
+    if gpu.percent > 100:
+        wrong.append(f"{name} is booked with {gpu.percent} percent by {gpu.pods}")
+    if gpu.whole and len(gpu.pods) > 1:
+        wrong.append(f"{name} is given whole to {gpu.whole}, and booked by {gpu.pods}")
+    if gpu.isolated > rules.pods_per_gpu:
+        wrong.append(f"{name} has {gpu.isolated} pods, and {rules.pods_per_gpu} are allowed: {gpu.pods}")
+    if len(gpu.groups) > 1:
+        wrong.append(f"{name} isolates nothing, and is shared by {sorted(gpu.groups)}: {gpu.pods}")
     return wrong
 
 
 def _not_what_was_asked(pod: Json, claim: Claim, asked: Asked, fewer: bool) -> str:
-    """Return in what the allocation is not what the pod asks for, "" where it is; it may be on ``fewer`` cards."""
-    if len(claim.cards) > asked.cards or (len(claim.cards) < asked.cards and not (fewer and asked.units)):
-        return f"{len(claim.cards)} cards are booked, {asked.cards} asked for"
+    """Return in what the allocation is not what the pod asks for, "" where it is; it may be on ``fewer`` GPUs."""
+    if len(claim.gpus) > asked.gpus or (len(claim.gpus) < asked.gpus and not (fewer and asked.units)):
+        return f"{len(claim.gpus)} GPUs are booked, {asked.gpus} asked for"
     if asked.whole:
-        return "" if claim.whole else "a whole card is asked for and a part booked"
+        return "" if claim.whole else "a whole GPU is asked for and a part booked"
     unit = int(annotation(pod, "gputile.io/memory-unit-mib") or claim.unit_mib)
     mib, percent = asked.units * unit, asked.percent
-    booked = sum(share.mib for share in claim.cards), sum(share.percent for share in claim.cards)
+    booked = sum(share.mib for share in claim.gpus), sum(share.percent for share in claim.gpus)
     return "" if booked == (mib, percent) else f"{booked} MiB and percent are booked, {(mib, percent)} asked for"
 
 

@@ -118,8 +118,8 @@ class Lives:
         elif before is not None and life.bound is not None and _allocation(before) != _allocation(pod):
             life.tell(now, f"its allocation is now {_allocation(pod)}")
             self._findings.count("allocations that were corrected")
-            if _cards(pod) < _cards(before):
-                self._findings.count("shared pods that the kubelet put on fewer cards than they asked for")
+            if _gpus(pod) < _gpus(before):
+                self._findings.count("shared pods that the kubelet put on fewer GPUs than they asked for")
         if phase_of(pod) != life.phase:
             life.phase = phase_of(pod)
             life.tell(now, f"is {life.phase} {pod['status'].get('reason', '')} {pod['status'].get('message', '')}")
@@ -156,12 +156,12 @@ def _allocation(pod: dict[str, Any]) -> str | None:
     return annotation(pod, "gputile.io/allocation")
 
 
-def _cards(pod: dict[str, Any]) -> int:
+def _gpus(pod: dict[str, Any]) -> int:
     try:
         claim = claim_of(pod)
     except Unreadable:  # what the judge tells of
         return 0
-    return len(claim.cards) if claim is not None else 0
+    return len(claim.gpus) if claim is not None else 0
 
 
 def _all_run(pod: dict[str, Any]) -> bool:

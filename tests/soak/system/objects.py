@@ -20,7 +20,7 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True)
 class Held:
-    """What a pod, or a container, holds of one card."""
+    """What a pod, or a container, holds of one GPU."""
 
     uuid: str
     mib: int
@@ -31,7 +31,7 @@ class Held:
 class Claim:
     """An allocation as a pod's annotation has it."""
 
-    cards: tuple[Held, ...]
+    gpus: tuple[Held, ...]
     containers: Mapping[str, tuple[Held, ...]]
     whole: bool
     mode: str
@@ -40,12 +40,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Asked:
-    """What a pod asks for at its peak: units of memory, percent, whole cards; ``cards`` is over how many it goes."""
+    """What a pod asks for at its peak: units of memory, percent, whole GPUs; ``gpus`` is over how many it goes."""
 
     units: int
     percent: int
     whole: int
-    cards: int
+    gpus: int
 
     @property
     def anything(self) -> bool:
@@ -88,8 +88,8 @@ def claim_of(pod: Json) -> Claim | None:
         if body["version"] != 1:
             raise Unreadable(f"version {body['version']}")
         return Claim(
-            cards=_held(body["cards"]),
-            containers={name: _held(cards) for name, cards in body["containers"].items()},
+            gpus=_held(body["cards"]),
+            containers={name: _held(gpus) for name, gpus in body["containers"].items()},
             whole=bool(body.get("whole", False)),
             mode=str(body.get("mode", "")),
             unit_mib=int(body["unit_mib"]),
@@ -98,12 +98,12 @@ def claim_of(pod: Json) -> Claim | None:
         raise Unreadable(f"{type(error).__name__}: {error}") from error
 
 
-def _held(cards: list[dict[str, Any]]) -> tuple[Held, ...]:
-    return tuple(Held(str(c["uuid"]), int(c["mib"]), int(c.get("percent", 0))) for c in cards)
+def _held(gpus: list[dict[str, Any]]) -> tuple[Held, ...]:
+    return tuple(Held(str(c["uuid"]), int(c["mib"]), int(c.get("percent", 0))) for c in gpus)
 
 
-def cards_of(node: Json) -> dict[str, int]:
-    """Return the MiB of each card of a node by UUID; nothing where no agent has reported."""
+def gpus_of(node: Json) -> dict[str, int]:
+    """Return the MiB of each GPU of a node by UUID; nothing where no agent has reported."""
     text = annotation(node, "gputile.io/inventory")
     return {} if text is None else {str(c["uuid"]): int(c["mib"]) for c in json.loads(text)["cards"]}
 

@@ -1,4 +1,4 @@
-"""Programs that keep simulated cards busy in the name of containers of the real node, in turns given by its arbiter."""
+"""Programs that keep simulated GPUs busy in the name of containers of the real node, in turns given by its arbiter."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ STARVES_AFTER_S = 60.0  # without a kernel that was done, whatever happens to th
 class _Program:
     busy: Busy
     allocation: Path
-    card: int
+    gpu: int
     until: float
     had: int = 0
     since: float = 0.0
@@ -57,23 +57,23 @@ class Programs:
 
     def _begin(self, allocation: Path) -> None:
         uuid = json.loads((allocation / "limits.json").read_text())["cards"][0]["uuid"]
-        card = self._gpus.uuids.index(uuid)
-        busy = Busy(self._gpus, allocation / "time.sock", kernel_ns=KERNEL_NS, cards=(card,))
+        gpu = self._gpus.uuids.index(uuid)
+        busy = Busy(self._gpus, allocation / "time.sock", kernel_ns=KERNEL_NS, indices=(gpu,))
         busy.begin()
         now = time.monotonic()
-        self._running.append(_Program(busy, allocation, card, now + self._choice.uniform(5, 20), since=now))
-        self._findings.count("programs on the real node's cards")
+        self._running.append(_Program(busy, allocation, gpu, now + self._choice.uniform(5, 20), since=now))
+        self._findings.count("programs on the real node's GPUs")
 
     def _watch(self, program: _Program) -> None:
-        now, had = time.monotonic(), program.busy.busy(program.card)
+        now, had = time.monotonic(), program.busy.busy(program.gpu)
         if had > program.had:
-            self._findings.lasted("a program without its card", now - program.since, program.allocation.name)
+            self._findings.lasted("a program without its GPU", now - program.since, program.allocation.name)
             program.had, program.since = had, now
         there, ended = program.allocation.exists(), program.busy.process.poll()
         if ended is not None:
             self._findings.violated("programs run on", f"{program.allocation.name} ended with {ended}")
         elif there and now - program.since > STARVES_AFTER_S:
-            text = f"{program.allocation.name} had no card for {now - program.since:.0f} s"
+            text = f"{program.allocation.name} had no GPU for {now - program.since:.0f} s"
             self._findings.violated("nobody starves", text, key=program.allocation.name)
         elif there and now < program.until:
             return

@@ -150,8 +150,8 @@ class Run:
         for text in over_allocations(nodes.all(), pods.all(), RULES):
             key = text.partition(" MiB, and ")[0]
             involved = [life.planned.key for life in self.lives.alive() if life.planned.key in text]
-            self.findings.violated("no card is over-allocated", text, involved, key=key)
-        self.findings.count("looks at all cards")
+            self.findings.violated("no GPU is over-allocated", text, involved, key=key)
+        self.findings.count("looks at all GPUs")
         now = self.findings.now()
         for name, gang in list(self.lives.gangs.items()):
             if gang.first and not gang.whole and not gang.broken and gang.in_part_for(now) > GANG_WHOLE_WITHIN_S:

@@ -22,12 +22,12 @@ NAMESPACES = ("soak-a", "soak-b", "soak-c", "soak-d")
 GROUPS = {"ab": ["soak-a", "soak-b"]}  # the others trust nobody
 REAL_NODE = "real"
 RULES = Rules(
-    pods_per_card=16,
+    pods_per_gpu=16,
     groups={name: group for group, names in GROUPS.items() for name in names},
     kubelets=frozenset({REAL_NODE}),
 )
 REAL, PLAYED = {"soak.example.com/node": "real"}, {"soak.example.com/node": "played"}
-IMPOSSIBLE_UNITS = 500  # more than any card has
+IMPOSSIBLE_UNITS = 500  # more than any GPU has
 
 
 @dataclass(frozen=True)
@@ -90,10 +90,10 @@ def _single(choice: random.Random, name: str) -> Planned:
         "shared": (45, _shared),
         "several containers": (10, _several),
         "init containers": (10, _inits),
-        "several cards": (6, _cards),
+        "several GPUs": (6, _gpus),
         "memory and compute": (10, _core),
-        "whole cards": (8, _whole),
-        "best-connected cards": (5, _topology),
+        "whole GPUs": (8, _whole),
+        "best-connected GPUs": (5, _topology),
         "too large": (1, _too_large),
     }
     kind = choice.choices(list(makers), [weight for weight, _ in makers.values()])[0]
@@ -142,10 +142,10 @@ def _inits(choice: random.Random, name: str) -> dict[str, Any]:
     return pod_body(name, {}, containers=containers, initContainers=inits, nodeSelector=PLAYED)
 
 
-def _cards(choice: random.Random, name: str) -> dict[str, Any]:
-    cards = choice.choice((2, 2, 4))
-    limits = {GPU_MEMORY: cards * choice.randint(1, 3)}
-    return pod_body(name, limits, labels={GPU_COUNT_LABEL: str(cards)}, nodeSelector=PLAYED)
+def _gpus(choice: random.Random, name: str) -> dict[str, Any]:
+    gpus = choice.choice((2, 2, 4))
+    limits = {GPU_MEMORY: gpus * choice.randint(1, 3)}
+    return pod_body(name, limits, labels={GPU_COUNT_LABEL: str(gpus)}, nodeSelector=PLAYED)
 
 
 def _core(choice: random.Random, name: str) -> dict[str, Any]:

@@ -60,12 +60,12 @@ def explained(state: str, *arguments: str, code: int = 0) -> str:
     return result.stderr if code == 2 else result.stdout
 
 
-def test_pending_by_node_card_and_rule_and_what_would_help(state: str) -> None:
+def test_pending_by_node_gpu_and_rule_and_what_would_help(state: str) -> None:
     text = explained(state, "team/waits", code=3)
-    assert "Pod team/waits asks for 16 units of 1024 MiB on one card." in text
+    assert "Pod team/waits asks for 16 units of 1024 MiB on one GPU." in text
     assert "It fits none of 2 node(s)" in text
     assert "pod team/lost is on GPUs that nobody knows" in text
-    assert "has 15 units of 1024 MiB; the pod needs 16 on one card" in text
+    assert "has 15 units of 1024 MiB; the pod needs 16 on one GPU" in text
     assert "It would fit if" in text
 
 
@@ -123,10 +123,8 @@ nodes:
 @pytest.mark.parametrize("config", ["", "admission: {gangs: true}"])
 def test_places_that_are_kept_count_until_they_end(tmp_path: Path, ends_in_s: int, code: int, config: str) -> None:
     """Also where no configuration says that gangs are planned, as the chart's does."""
-    card = share(make_gpu_uuid("a", 0), 15 * 1024)
-    hold = Reservation(
-        "g/1", 1, 1, "a", time.time_ns() + ends_in_s * 10**9, Allocation((card,), {}, 1024, mode="share")
-    )
+    gpu = share(make_gpu_uuid("a", 0), 15 * 1024)
+    hold = Reservation("g/1", 1, 1, "a", time.time_ns() + ends_in_s * 10**9, Allocation((gpu,), {}, 1024, mode="share"))
     kept = json.dumps({HOLD_ANNOTATION: encode_reservation(hold)})
     (tmp_path / "state").write_text(ONE + pod("member", 15, annotations=kept) + pod("waits", 4), encoding="utf-8")
     (tmp_path / "config").write_text(config, encoding="utf-8")

@@ -44,9 +44,9 @@ def machine(mode: str = "share") -> Node:
 
 
 def kept(ends_in_s: int) -> Pod:
-    """Return a pod of a gang, for which the whole card is kept."""
-    card = share("GPU-n-0", 15 * GIB)
-    hold = Reservation("g/1", 1, 1, "n", time.time_ns() + ends_in_s * 10**9, Allocation((card,), {}, GIB, mode="share"))
+    """Return a pod of a gang, for which the whole GPU is kept."""
+    gpu = share("GPU-n-0", 15 * GIB)
+    hold = Reservation("g/1", 1, 1, "n", time.time_ns() + ends_in_s * 10**9, Allocation((gpu,), {}, GIB, mode="share"))
     return pod("member", mem=15, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
 
 
@@ -80,7 +80,7 @@ def test_kept_places_count_where_gangs_are_planned(
 
 
 @pytest.mark.requirement("B4", "U7")
-def test_the_most_pods_of_a_card_are_those_of_the_installation(server: FakeApiServer, kubeconfig: str) -> None:
+def test_the_most_pods_of_a_gpu_are_those_of_the_installation(server: FakeApiServer, kubeconfig: str) -> None:
     """As many as the release says, no more and no fewer."""
     put(server, machine("cgpu"), pod("w", mem=1))
     for i in range(8):
@@ -114,7 +114,7 @@ def test_the_unit_of_the_installation_goes_before_that_of_the_nodes(server: Fake
     put(server, machine(), pod("w", mem=4))
     configure(server, "gpuMemoryUnit: 128MiB")
     answer: Any = json.loads(run.invoke(app, ["explain", "w", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)
-    assert answer["text"].startswith("Pod default/w asks for 4 units of 128 MiB on one card.")
+    assert answer["text"].startswith("Pod default/w asks for 4 units of 128 MiB on one GPU.")
     del server.store[CONFIG_MAPS]
     answer = json.loads(run.invoke(app, ["explain", "w", "--kubeconfig", kubeconfig, "-o", "json"]).stdout)
-    assert answer["text"].startswith("Pod default/w asks for 4 units of 1024 MiB on one card.")
+    assert answer["text"].startswith("Pod default/w asks for 4 units of 1024 MiB on one GPU.")

@@ -34,7 +34,7 @@ def machine(name: str) -> Node:
 
 @pytest.fixture(autouse=True)
 def cluster(server: FakeApiServer) -> None:
-    """One card of 15 units, gangs planned, and the kind PodGroup installed."""
+    """One GPU of 15 units, gangs planned, and the kind PodGroup installed."""
     server.store["/api/v1/nodes"]["n"] = msgspec.to_builtins(machine("n"))
     configuration = {"metadata": {"name": "c"}, "data": {"configuration.yaml": "admission: {gangs: true}"}}
     server.store["/api/v1/namespaces/gputile/configmaps"]["c"] = configuration
@@ -49,7 +49,7 @@ def put_group(server: FakeApiServer, least: Any, namespace: str = "default") -> 
 
 @pytest.fixture
 def gang(tmp_path: Path) -> str:
-    """A file of four pods of gang g, three of which fit the card."""
+    """A file of four pods of gang g, three of which fit the GPU."""
     text = ""
     for i in range(4):
         meta = f"{{name: m{i}, labels: {{{POD_GROUP_LABEL}: g}}}}"
@@ -154,7 +154,7 @@ def test_nothing_is_said_of_pod_groups_where_they_mean_nothing(
 
 
 def test_how_many_more_gangs_fit_by_the_clusters_pod_group(server: FakeApiServer, kubeconfig: str, gang: str) -> None:
-    """--fit, and with another unit: 512 MiB, of which a card has 30."""
+    """--fit, and with another unit: 512 MiB, of which a GPU has 30."""
     put_group(server, 4)
     for unit, copies in (("1GiB", 0), ("512MiB", 1)):
         command = ["simulate", "--from-cluster", "--kubeconfig", kubeconfig, "--fit", gang, "--unit", unit]

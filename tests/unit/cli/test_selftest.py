@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from gputile.cli.main import app
 from gputile.node.isolation import memory_check, simulated_gpus
-from gputile.node.isolation.limits_format import USAGE, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import USAGE, GpuLimit, encode_limits
 from tests.fakes.cuda import library
 
 RUNNER = CliRunner()
@@ -45,7 +45,7 @@ def test_a_missed_limit_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def _one_limit_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second allocation has the first one's limit."""
-    monkeypatch.setattr(memory_check, "encode_limits", lambda cards: encode_limits([CardLimit(cards[0].uuid, 512)]))
+    monkeypatch.setattr(memory_check, "encode_limits", lambda gpus: encode_limits([GpuLimit(gpus[0].uuid, 512)]))
 
 
 def _a_limit_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:

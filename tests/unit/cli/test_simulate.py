@@ -64,7 +64,7 @@ def test_what_is_not_placed_has_a_reason_and_the_exit_code_is_3(tmp_path: Path) 
     (decision,) = json.loads(result.stdout)["decisions"]
     assert decision["node"] is None
     assert decision["gpus"] == []
-    assert "n: its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one card" in decision["reason"]
+    assert "n: its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one GPU" in decision["reason"]
 
 
 @pytest.mark.parametrize("amount", ["-1", ".nan", "some"])

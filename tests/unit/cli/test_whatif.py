@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION, MEMORY_UNIT_ANNOTATION
 from gputile.cli.main import app
-from gputile.core.devices.allocation import Allocation, CardShare, encode_allocation
+from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
 from gputile.tools.simulator.naming import make_gpu_uuid
 
 pytestmark = pytest.mark.requirement("B4")
@@ -62,11 +62,11 @@ def simulated(files: dict[str, str], *options: str, code: int = 0) -> Any:
 def test_how_many_more_fit_and_what_stops_the_next(files: dict[str, str]) -> None:
     answer = simulated(files, "--fit", files["small"])["fit"]
     assert (answer["copies"], answer["pods"], answer["nodes"]) == (6, 1, {"a": 3, "b": 3})
-    assert "GPU 0 has 3 of 15 units free; the pod needs 4 on one card" in answer["stopped_by"]
+    assert "GPU 0 has 3 of 15 units free; the pod needs 4 on one GPU" in answer["stopped_by"]
 
 
 def test_several_pods_fit_as_one(files: dict[str, str]) -> None:
-    """Two of ten units and two of three fit the two cards; a third set does not, though its small pod would."""
+    """Two of ten units and two of three fit the two GPUs; a third set does not, though its small pod would."""
     answer = simulated(files, "--fit", files["both"])["fit"]
     assert (answer["copies"], answer["pods"], sum(answer["nodes"].values())) == (2, 2, 4)
     assert answer["stopped_by"].startswith("default/one")
@@ -84,7 +84,7 @@ def test_more_comes_after_what_is_asked_for_anyway(files: dict[str, str]) -> Non
 
 @pytest.mark.requirement("U3")
 def test_another_unit_changes_what_new_pods_ask_for(files: dict[str, str]) -> None:
-    """Four units are 512 MiB then; thirty of them fill a card of 15 GiB."""
+    """Four units are 512 MiB then; thirty of them fill a GPU of 15 GiB."""
     answer = simulated(files, "--unit", "128MiB", "--fit", files["small"])
     assert answer["fit"]["copies"] == 60
     assert simulated(files, "--unit", "1GiB", "--fit", files["small"])["fit"]["copies"] == 6
@@ -93,7 +93,7 @@ def test_another_unit_changes_what_new_pods_ask_for(files: dict[str, str]) -> No
 @pytest.mark.requirement("U5")
 def test_another_unit_leaves_running_pods_their_bytes(files: dict[str, str], tmp_path: Path) -> None:
     """Ten units of 1 GiB stay 10 GiB, and the 5 GiB that are left count in the new unit."""
-    share = CardShare(make_gpu_uuid("a", 0), 0, 10240)
+    share = GpuShare(make_gpu_uuid("a", 0), 0, 10240)
     text = encode_allocation(Allocation((share,), {"c": (share,)}, 1024, mode="share"))
     manifest = yaml.safe_load(pod("runs", 10, "nodeName: a, "))
     manifest["metadata"]["annotations"] = {ALLOCATION_ANNOTATION: text}
@@ -121,7 +121,7 @@ def test_pods_of_a_node_that_leaves_count_in_the_unit_in_force(
     files: dict[str, str], tmp_path: Path, unit: str, mib: int
 ) -> None:
     """Their controllers make them anew, and admission stamps them anew; what was kept for them is gone."""
-    share = CardShare(make_gpu_uuid("a", 0), 0, 5120)
+    share = GpuShare(make_gpu_uuid("a", 0), 0, 5120)
     manifest = yaml.safe_load(pod("runs", 10, "nodeName: a, "))
     manifest["metadata"]["annotations"] = {
         ALLOCATION_ANNOTATION: encode_allocation(Allocation((share,), {"c": (share,)}, 512, mode="share")),

@@ -61,14 +61,14 @@ async def recording(capacity: int = 4096) -> AsyncIterator[tuple[Desk, EventReco
 @pytest.mark.anyio
 async def test_an_event_says_about_whom_what_and_when() -> None:
     async with recording() as (desk, recorder):
-        recorder.record(POD, "Shared", "on card 3")
-        recorder.record(NODE, "Sick", "card 1 is gone", "Warning")
+        recorder.record(POD, "Shared", "on GPU 3")
+        recorder.record(NODE, "Sick", "GPU 1 is gone", "Warning")
         await until(lambda: len(desk.server.requests) == 2)
         (event,) = desk.events()
         assert event["involvedObject"] == {
             "apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "p", "uid": "u",
         }  # fmt: skip
-        assert (event["type"], event["reason"], event["message"]) == ("Normal", "Shared", "on card 3")
+        assert (event["type"], event["reason"], event["message"]) == ("Normal", "Shared", "on GPU 3")
         assert event["reportingComponent"] == event["source"]["component"] == "gputile"
         assert event["firstTimestamp"] == event["lastTimestamp"] == "2030-01-02T03:04:05Z"
         (about_node,) = desk.events("/api/v1/namespaces/default/events")
@@ -80,28 +80,28 @@ async def test_an_event_says_about_whom_what_and_when() -> None:
 async def test_the_same_again_counts_up_for_ten_minutes() -> None:
     async with recording() as (desk, recorder):
         for _ in range(3):
-            recorder.record(POD, "Shared", "on card 3")
+            recorder.record(POD, "Shared", "on GPU 3")
         await until(lambda: desk.server.count("post") == 1 and not recorder.waiting)
         assert desk.events()[0]["count"] == 3
         desk.time = 500.0
-        recorder.record(POD, "Shared", "on card 3")
+        recorder.record(POD, "Shared", "on GPU 3")
         await until(lambda: desk.server.count("patch") == 1)
         assert desk.events()[0]["count"] == 4
         assert desk.events()[0]["lastTimestamp"] == "2030-01-02T03:12:25Z"
         await until(lambda: recorder.remembered == 1)  # the answer has come: what does not wait may be on its way
         desk.time = 1200.0
-        recorder.record(POD, "Shared", "on card 3")
+        recorder.record(POD, "Shared", "on GPU 3")
         await until(lambda: len(desk.events()) == 2)
 
 
 @pytest.mark.anyio
 async def test_an_event_that_the_cluster_forgot_is_made_anew() -> None:
     async with recording() as (desk, recorder):
-        recorder.record(POD, "Shared", "on card 3")
+        recorder.record(POD, "Shared", "on GPU 3")
         await until(lambda: len(desk.events()) == 1)
         desk.server.store[EVENTS].clear()
         await asyncio.sleep(0.01)
-        recorder.record(POD, "Shared", "on card 3")
+        recorder.record(POD, "Shared", "on GPU 3")
         await until(lambda: len(desk.events()) == 1)
         assert desk.events()[0]["count"] == 2
 
@@ -110,17 +110,17 @@ async def test_an_event_that_the_cluster_forgot_is_made_anew() -> None:
 async def test_the_oldest_is_dropped_when_too_many_wait() -> None:
     async with recording(capacity=4) as (desk, recorder):
         for i in range(7):
-            recorder.record(POD, "Shared", f"on card {i}")
+            recorder.record(POD, "Shared", f"on GPU {i}")
         assert (recorder.waiting, recorder.dropped) == (4, 3)
         await until(lambda: len(desk.events()) == 4)
-        assert [event["message"] for event in desk.events()] == [f"on card {i}" for i in (3, 4, 5, 6)]
+        assert [event["message"] for event in desk.events()] == [f"on GPU {i}" for i in (3, 4, 5, 6)]
 
 
 @pytest.mark.anyio
 async def test_events_are_sent_at_a_limited_rate() -> None:
     async with recording() as (desk, recorder):
         for i in range(25):
-            recorder.record(POD, "Shared", f"on card {i}")
+            recorder.record(POD, "Shared", f"on GPU {i}")
         await until(lambda: len(desk.events()) == 25)
         assert 1.99 < desk.time < 2.01
 

@@ -7,11 +7,11 @@ import pytest
 from native.layouts import headers
 
 from gputile.node.arbiter.protocol import Message, MessageKind
-from gputile.node.isolation.limits_format import CardLimit, encode_limits
+from gputile.node.isolation.limits_format import GpuLimit, encode_limits
 from gputile.node.native_layouts import (
     ARBITER_MESSAGE,
     LAYOUTS,
-    SIMULATED_CARD,
+    SIMULATED_GPU,
     SIMULATED_HEADER,
     SIMULATED_PROCESS,
     USAGE,
@@ -36,7 +36,7 @@ def test_the_headers_are_those_of_the_description(path: Path) -> None:
         (ARBITER_MESSAGE, "<BBHIQQQ"),
         (USAGE_SLOT, "<iIQ"),
         (SIMULATED_HEADER, "<4I"),
-        (SIMULATED_CARD, "<16s9Q40x"),
+        (SIMULATED_GPU, "<16s9Q40x"),
         (SIMULATED_PROCESS, "<i4x17Q"),
     ],
     ids=lambda each: getattr(each, "name", ""),
@@ -57,8 +57,8 @@ def test_the_usage_file_of_version_1() -> None:
 
 
 def test_a_message_and_limits_of_version_1() -> None:
-    assert Message(MessageKind.WANT, card=3).encode() == b"\x03\x01\x03\0" + bytes(28)
-    assert encode_limits([CardLimit("GPU-0", 1024, 30)]) == b"gputile 1\ncard GPU-0 1024 30\nend\n"
+    assert Message(MessageKind.WANT, gpu=3).encode() == b"\x03\x01\x03\0" + bytes(28)
+    assert encode_limits([GpuLimit("GPU-0", 1024, 30)]) == b"gputile 1\ncard GPU-0 1024 30\nend\n"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.name)

@@ -302,9 +302,9 @@ class GangPlanner:
     def _write(self, gang: Gang, plan: GangPlan, pods: int, result: Round) -> Steps[None]:
         """Write the places of ``plan`` as reservations of one plan of ``pods`` pods; others of the gang lose theirs."""
         name = f"{gang.name.name}/{self._new_plan()}"[-253:]
-        with_cards = sum(place.allocation is not None for place in plan.places.values())
+        with_gpus = sum(place.allocation is not None for place in plan.places.values())
         # Places of a gang that cannot start yet are less than its plan has: nobody may take one.
-        size = with_cards if pods == len(plan.places) else pods
+        size = with_gpus if pods == len(plan.places) else pods
         expires_ns = self._cluster_state.now_ns + self._configuration.gangs.hold_seconds * _SECOND
         first = _first(gang.unreserved, plan) if pods == len(plan.places) else ""
         writes = []
@@ -370,5 +370,5 @@ def _uids(gang: Gang) -> frozenset[str]:
 
 def _first(pods: Sequence[Pod], plan: GangPlan) -> str:
     """Return the UID of the pod that the plan begins with: of those that the extender binds, the first in line."""
-    with_cards = [pod for pod in pods if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None]
-    return min(with_cards, key=in_line).metadata.uid if with_cards else ""
+    with_gpus = [pod for pod in pods if (place := plan.places.get(pod.metadata.uid)) and place.allocation is not None]
+    return min(with_gpus, key=in_line).metadata.uid if with_gpus else ""

@@ -64,10 +64,10 @@ def _no_agent(label: str) -> NodeDiagnosis:
 
 
 def _offers_nothing(node: Node, inventory: Inventory, mode: Mode, unit_mib: int) -> NodeDiagnosis | None:
-    expected = {name: n for name, n in resources_for_mode(mode, inventory.cards, unit_mib).items() if n}
+    expected = {name: n for name, n in resources_for_mode(mode, inventory.gpus, unit_mib).items() if n}
     if not expected or any(_count(node, resource) for resource in expected):
         return None
-    healthy = sum(card.healthy for card in inventory.cards)
+    healthy = sum(gpu.healthy for gpu in inventory.gpus)
     return NodeDiagnosis(
         "NothingOffered",
         f"the node's agent reported {healthy} GPUs in mode {mode.value}, and its kubelet offers no {min(expected)}: "

@@ -33,7 +33,7 @@ def is_gpu_node(node: Node) -> bool:
     text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
     if text is not None:
         try:
-            return bool(decode_inventory(text).cards)
+            return bool(decode_inventory(text).gpus)
         except InventoryError:
             return True
     return any(_positive(node, resource) for resource in _OURS_ALONE)

@@ -126,7 +126,7 @@ class Binder:
         booking = self._ledger.booking(meta.uid)
         if booking is not None and not booking.reserved:
             if booking.node != node:
-                raise BindError(f"pod {pod.key} has cards of node {booking.node} already")
+                raise BindError(f"pod {pod.key} has GPUs of node {booking.node} already")
             return None  # bound to this very node already
         decision = assume(self._engine, pod, request, node, self._clock.unix_ns(), self._clock.monotonic())
         if not isinstance(decision, Decision):

@@ -16,7 +16,7 @@ def asks_for_gpu(pod: Pod) -> bool:
 
 
 def is_decided(pod: Pod) -> bool:
-    """Return whether gputile decides which card the pod gets; instances of MIG are counted by Kubernetes alone."""
+    """Return whether gputile decides which GPU the pod gets; instances of MIG are counted by Kubernetes alone."""
     return any(True for container in containers(pod) for _ in asked_by(container))
 
 

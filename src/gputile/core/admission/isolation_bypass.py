@@ -1,4 +1,4 @@
-"""The ways past the ledger to a card, refused unless the namespace's label says that they are wanted (B2).
+"""The ways past the ledger to a GPU, refused unless the namespace's label says that they are wanted (B2).
 
 The same rules stand in CEL in ``examples/webhook/policies.yaml``, where the API server keeps them for pods that ask for
 no GPU and so never meet the webhook; ``make policies`` writes the lists there from the constants here. Here they are
@@ -12,7 +12,7 @@ from gputile.api.well_known import CDI_ANNOTATION_PREFIX, UNSAFE_ACCESS_LABEL
 from gputile.core.admission.pod_view import ContainerView, PodView
 from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 
-# Read by NVIDIA's container toolkit (which cards and control devices a container gets), by CUDA's MPS clients (whose
+# Read by NVIDIA's container toolkit (which GPUs and control devices a container gets), by CUDA's MPS clients (whose
 # daemon, and how much memory), and by gputile's limits.
 ENVIRONMENT: Final = (
     "NVIDIA_VISIBLE_DEVICES",
@@ -24,13 +24,13 @@ ENVIRONMENT: Final = (
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
 )
 ENVIRONMENT_PREFIX: Final = "GPUTILE_"
-HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show no card
+HARMLESS: Final = ("none", "void")  # values of NVIDIA_VISIBLE_DEVICES that show no GPU
 # They undo what the container is limited by; capabilities(7): BPF detaches device rules of a cgroup, DAC_READ_SEARCH
 # opens the node's files by their handles.
 CAPABILITIES: Final = ("ALL", "BPF", "DAC_READ_SEARCH", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO")
 
-# Where cards, their daemons and their limits are on a node: nobody's hostPath.
-CARD_PATHS: Final = (
+# Where GPUs, their daemons and their limits are on a node: nobody's hostPath.
+GPU_PATHS: Final = (
     "/dev/nvidia",
     "/var/lib/gputile",
     "/run/gputile",
@@ -119,7 +119,7 @@ def _environment(pod: PodView) -> Iterator[AdmissionRefusal]:
             if name in ENVIRONMENT or name.startswith(ENVIRONMENT_PREFIX):
                 yield AdmissionRefusal(
                     AdmissionRule.ENVIRONMENT,
-                    f"{where}.env[{name}]: which cards a container gets, and how much of them, is decided by its "
+                    f"{where}.env[{name}]: which GPUs a container gets, and how much of them, is decided by its "
                     f"booking: remove the variable, {_OWNER}",
                 )
 
@@ -129,21 +129,21 @@ def _host_paths(pod: PodView, gpu: bool) -> Iterator[AdmissionRefusal]:
         if volume.host_path is None:
             continue
         path = plain_path(volume.host_path.path)
-        if climbs(path) or _leads_to_cards(path) or (gpu and _leads_to_the_node(path)):
+        if climbs(path) or _leads_to_gpus(path) or (gpu and _leads_to_the_node(path)):
             yield AdmissionRefusal(
                 AdmissionRule.HOST_PATH,
-                f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to cards or their limits: "
+                f"spec.volumes[{volume.name}].hostPath.path: {volume.host_path.path} leads to GPUs or their limits: "
                 f"remove the volume, {_OWNER}",
             )
 
 
-def _leads_to_cards(path: str) -> bool:
-    return path.startswith(CARD_PATHS[0]) or any(_within(path, protected) for protected in CARD_PATHS[1:])
+def _leads_to_gpus(path: str) -> bool:
+    return path.startswith(GPU_PATHS[0]) or any(_within(path, protected) for protected in GPU_PATHS[1:])
 
 
 def _leads_to_the_node(path: str) -> bool:
     return any(_within(path, other) for other in NODE_PATHS) or any(
-        _within(protected, path) for protected in (*CARD_PATHS, *NODE_PATHS)
+        _within(protected, path) for protected in (*GPU_PATHS, *NODE_PATHS)
     )
 
 
@@ -167,7 +167,7 @@ def _hides(path: str, gpu: bool) -> str:
     A volume at a directory that contains limits hides nothing at first, as runtimes mount what lies deeper later. But
     another container with the same volume can then remove the names on which the limits are mounted.
     """
-    elsewhere = "where a container's cards and limits are written: mount the volume elsewhere"
+    elsewhere = "where a container's GPUs and limits are written: mount the volume elsewhere"
     if climbs(path):
         if gpu or WISHES in path.split("/"):
             return "goes up by '..', and where that leads depends on links: write the path without it"
@@ -195,7 +195,7 @@ def _privileged(pod: PodView) -> Iterator[AdmissionRefusal]:
         if _is_privileged(container):
             yield AdmissionRefusal(
                 AdmissionRule.PRIVILEGED,
-                f"{where}.securityContext.privileged: a privileged container sees every card of its node: set it to "
+                f"{where}.securityContext.privileged: a privileged container sees every GPU of its node: set it to "
                 f"false, {_OWNER}",
             )
         for capability in _strong_capabilities(container):
@@ -222,7 +222,7 @@ def _host_namespaces(pod: PodView) -> Iterator[AdmissionRefusal]:
         if used:
             yield AdmissionRefusal(
                 AdmissionRule.HOST_NAMESPACE,
-                f"spec.{field}: a GPU pod in the node's namespace reaches the processes of others on its cards: set it "
+                f"spec.{field}: a GPU pod in the node's namespace reaches the processes of others on its GPUs: set it "
                 f"to false, {_OWNER}",
             )
 
@@ -231,6 +231,6 @@ def _node_name(pod: PodView) -> Iterator[AdmissionRefusal]:
     if pod.spec.node_name:
         yield AdmissionRefusal(
             AdmissionRule.NODE_NAME,
-            f"spec.nodeName: {pod.spec.node_name} passes by the scheduler, so that no card is booked: use nodeSelector "
+            f"spec.nodeName: {pod.spec.node_name} passes by the scheduler, so that no GPU is booked: use nodeSelector "
             f"or affinity, {_OWNER}",
         )

@@ -1,4 +1,4 @@
-"""The fields of a pod by which it could reach cards past its booking. Kept apart from ``api.core``, which is read for
+"""The fields of a pod by which it could reach GPUs past its booking. Kept apart from ``api.core``, which is read for
 tens of thousands of pods; this is read for one.
 """
 

@@ -41,10 +41,10 @@ def forged_on_update(
 
 
 def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[AdmissionRefusal]:
-    """Return whether a change alters the number of cards that a pod has asked for (M10)."""
+    """Return whether a change alters the number of GPUs that a pod has asked for (M10)."""
     if old.get(GPU_COUNT_LABEL) == new.get(GPU_COUNT_LABEL):
         return []
-    rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of cards is fixed when a pod is created: create it anew"
+    rule = f"metadata.labels[{GPU_COUNT_LABEL}]: the number of GPUs is fixed when a pod is created: create it anew"
     return [AdmissionRefusal(AdmissionRule.COUNT_CHANGED, rule)]
 
 
@@ -63,6 +63,6 @@ def _refused(user: str, keys: Iterable[str]) -> list[AdmissionRefusal]:
 def _forged(key: str, user: str) -> AdmissionRefusal:
     return AdmissionRefusal(
         AdmissionRule.FORGED,
-        f"metadata.annotations[{key}]: only gputile writes which cards a pod holds, and {user or 'this user'} is not "
+        f"metadata.annotations[{key}]: only gputile writes which GPUs a pod holds, and {user or 'this user'} is not "
         f"one of its accounts: leave the annotation as it is",
     )

@@ -46,7 +46,7 @@ class AdmissionPolicy:
     """What the cluster's owner has set.
 
     ``unit_mib`` is the memory unit in force, ``trusted`` the users that may write allocations. ``gangs`` is whether
-    gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach cards past the ledger.
+    gangs are held back. ``unsafe_access`` is whether the pod's namespace may reach GPUs past the ledger.
     ``scheduler`` gets the pods that name none, "" for the cluster's own. ``time`` is how GPU time is shared: who may
     have which weight.
     """

@@ -1,4 +1,4 @@
-"""The annotations by which a pod says how it shares a card: what is not valid is refused, not ignored (G4, M7)."""
+"""The annotations by which a pod says how it shares a GPU: what is not valid is refused, not ignored (G4, M7)."""
 
 from collections.abc import Mapping
 

@@ -1,6 +1,6 @@
-"""Which cards a pod holds, and the pod annotation that says so: the ledger's entry.
+"""Which GPUs a pod holds, and the pod annotation that says so: the ledger's entry.
 
-The entry is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor a card that leaves can change
+The entry is in absolute MiB and GPU UUIDs, so that neither a new memory unit nor a GPU that leaves can change
 what it means. It is written by the Binding itself. Beside it go the annotations that gpushare's and ACK's tools
 read (B9); gputile never reads those.
 """
@@ -21,14 +21,14 @@ from gputile.api.well_known import (
     GPUSHARE_POD,
     MEMORY_UNIT_ANNOTATION,
 )
-from gputile.core.devices.inventory import MOST_CARDS, MOST_MIB, Card
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu
 from gputile.core.devices.request import Phase, Request, RequestKind
 from gputile.core.devices.versioned_codec import VersionedCodec
 
 VERSION = 1
 
 Uuid = Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
-Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
+Index = Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
 Mib = Annotated[int, msgspec.Meta(ge=0, le=MOST_MIB)]
 Percent = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
@@ -37,8 +37,8 @@ class AllocationError(ValueError):
     """The allocation annotation cannot be read."""
 
 
-class CardShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A pod's or a container's part of one card: MiB of memory and percent of compute; 0 percent is no reservation."""
+class GpuShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A pod's or a container's part of one GPU: MiB of memory and percent of compute; 0 percent is no reservation."""
 
     uuid: Uuid
     index: Index
@@ -47,15 +47,17 @@ class CardShare(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The cards of one pod.
+    """The GPUs of one pod.
 
-    ``cards`` is what the pod holds at its peak, ``containers`` each container's own part. ``whole`` means that
-    nobody else may be on the cards. ``unit_mib`` is the unit that the pod's gpu-mem counts in; ``assumed_ns`` is
+    ``gpus`` is what the pod holds at its peak, ``containers`` each container's own part. ``whole`` means that
+    nobody else may be on the GPUs. ``unit_mib`` is the unit that the pod's gpu-mem counts in; ``assumed_ns`` is
     when it was decided (Unix time in nanoseconds).
     """
 
-    cards: Annotated[tuple[CardShare, ...], msgspec.Meta(min_length=1, max_length=MOST_CARDS)]
-    containers: dict[str, tuple[CardShare, ...]]
+    gpus: Annotated[tuple[GpuShare, ...], msgspec.Meta(min_length=1, max_length=MOST_GPUS)] = msgspec.field(
+        name="cards"
+    )
+    containers: dict[str, tuple[GpuShare, ...]]
     unit_mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)]
     version: int = VERSION
     mode: str = ""
@@ -69,60 +71,60 @@ class Allocation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A card that placement chose, with what it advertises in units (0 for whole cards)."""
+    """A GPU that placement chose, with what it advertises in units (0 for whole GPUs)."""
 
-    card: Card
+    gpu: Gpu
     units: int = 0
 
 
 def allocate(request: Request, chosen: tuple[Chosen, ...], mode: str, now_ns: int) -> Allocation:
-    """Return the allocation of ``request`` on the ``chosen`` cards, each container's part included."""
+    """Return the allocation of ``request`` on the ``chosen`` GPUs, each container's part included."""
     if request.shape.kind is RequestKind.SHARED:
         shape, count = request.shape, len(chosen)
-        cards = tuple(CardShare(c.card.uuid, c.card.index, shape.mib, shape.percent) for c in chosen)
+        gpus = tuple(GpuShare(c.gpu.uuid, c.gpu.index, shape.mib, shape.percent) for c in chosen)
         containers = {
             part.name: tuple(
-                CardShare(c.uuid, c.index, part.units * request.unit_mib // count, part.percent // count) for c in cards
+                GpuShare(c.uuid, c.index, part.units * request.unit_mib // count, part.percent // count) for c in gpus
             )
             for part in request.containers
         }
-        return Allocation(cards, containers, request.unit_mib, mode=mode, assumed_ns=now_ns)
-    cards = tuple(CardShare(c.card.uuid, c.card.index, c.card.mib, 100) for c in chosen)
-    containers = _deal(request, cards)
-    return Allocation(cards, containers, request.unit_mib, mode=mode, whole=True, assumed_ns=now_ns)
+        return Allocation(gpus, containers, request.unit_mib, mode=mode, assumed_ns=now_ns)
+    gpus = tuple(GpuShare(c.gpu.uuid, c.gpu.index, c.gpu.mib, 100) for c in chosen)
+    containers = _deal(request, gpus)
+    return Allocation(gpus, containers, request.unit_mib, mode=mode, whole=True, assumed_ns=now_ns)
 
 
-def _deal(request: Request, cards: tuple[CardShare, ...]) -> dict[str, tuple[CardShare, ...]]:
-    """Give each container its whole cards.
+def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuShare, ...]]:
+    """Give each container its whole GPUs.
 
-    Sidecars and app containers get cards of their own; an init container takes any that no sidecar started before
+    Sidecars and app containers get GPUs of their own; an init container takes any that no sidecar started before
     it holds, since the app containers are not running yet (as the kubelet reuses an init container's devices).
     """
-    dealt: dict[str, tuple[CardShare, ...]] = {}
+    dealt: dict[str, tuple[GpuShare, ...]] = {}
     taken = 0
     for part in request.containers:
-        dealt[part.name] = cards[taken : taken + part.cards]
+        dealt[part.name] = gpus[taken : taken + part.gpus]
         if part.phase is not Phase.INIT:
-            taken += part.cards
+            taken += part.gpus
     return dealt
 
 
 def check_allocation(allocation: Allocation) -> Allocation:
-    """Return ``allocation``, which says the same of each card wherever it speaks of it.
+    """Return ``allocation``, which says the same of each GPU wherever it speaks of it.
 
-    The ledger books ``cards`` and the node enforces ``containers``: no container may have what is not booked.
+    The ledger books ``gpus`` and the node enforces ``containers``: no container may have what is not booked.
 
     Raises:
-        AllocationError: one card twice, or a container with a card, or more of it, than the pod has.
+        AllocationError: one GPU twice, or a container with a GPU, or more of it, than the pod has.
     """
-    cards = {share.uuid: share for share in allocation.cards}
-    if len(cards) < len(allocation.cards) or len({share.index for share in allocation.cards}) < len(cards):
-        raise AllocationError("a card is listed twice")
+    gpus = {share.uuid: share for share in allocation.gpus}
+    if len(gpus) < len(allocation.gpus) or len({share.index for share in allocation.gpus}) < len(gpus):
+        raise AllocationError("a GPU is listed twice")
     for name, shares in allocation.containers.items():
         for share in shares:
-            whole = cards.get(share.uuid)
+            whole = gpus.get(share.uuid)
             if whole is None or whole.index != share.index:
-                raise AllocationError(f"container {name[:63]} has a card that is not among the pod's")
+                raise AllocationError(f"container {name[:63]} has a GPU that is not among the pod's")
             if share.mib > whole.mib or share.percent > whole.percent:
                 raise AllocationError(f"container {name[:63]} has more of GPU {share.index} than the pod")
     return allocation
@@ -135,7 +137,7 @@ encode_allocation, decode_allocation = _CODEC.encode, _CODEC.decode
 def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...], pod: Pod) -> dict[str, str]:
     """Return the annotations that a Binding of ``pod`` carries: the ledger's entry and what existing tools read (B9).
 
-    gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations know one card a pod, and are written for pods on one card. The ACK
+    gpushare's ``ALIYUN_COM_GPU_MEM_*`` annotations know one GPU a pod, and are written for pods on one GPU. The ACK
     allocation is written for every shared pod. Its readers take numbers only as keys: the place of a container among
     ``spec.containers``, and the index of a GPU. They add up what it says, so init containers are left out.
     """
@@ -151,10 +153,10 @@ def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...], pod:
             if (shares := allocation.containers.get(container.name))
         }
     ).decode()
-    if len(allocation.cards) == 1:
+    if len(allocation.gpus) == 1:
         annotations |= {
-            GPUSHARE_INDEX: str(allocation.cards[0].index),
-            GPUSHARE_POD: str(allocation.cards[0].mib // unit),
+            GPUSHARE_INDEX: str(allocation.gpus[0].index),
+            GPUSHARE_POD: str(allocation.gpus[0].mib // unit),
             GPUSHARE_DEVICE: str(chosen[0].units),
             GPUSHARE_ASSIGNED: "false",
             GPUSHARE_ASSUME_TIME: str(allocation.assumed_ns),

@@ -1,7 +1,7 @@
-"""When a card counts as unhealthy, and when it is trusted again (B6).
+"""When a GPU counts as unhealthy, and when it is trusted again (B6).
 
-Signs go in, states come out; reading the signs is the probe's work. A critical sign takes a card away at once, a
-doubtful one only when it repeats. A card comes back after a quiet time and several good examinations in a row;
+Signs go in, states come out; reading the signs is the probe's work. A critical sign takes a GPU away at once, a
+doubtful one only when it repeats. A GPU comes back after a quiet time and several good examinations in a row;
 one that keeps relapsing has to be quiet for longer each time.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-# XIDs that an application causes and that say nothing about the card: those that NVIDIA's device plugin ignores.
+# XIDs that an application causes and that say nothing about the GPU: those that NVIDIA's device plugin ignores.
 APPLICATION_XIDS = frozenset(
     (
         13,  # graphics engine exception
@@ -20,16 +20,16 @@ APPLICATION_XIDS = frozenset(
         109,  # context switch timeout
     )
 )
-DOUBTS_TO_LEAVE = 2  # doubtful examinations in a row before a card leaves
-GOOD_TO_RETURN = 3  # good examinations in a row before a card returns
+DOUBTS_TO_LEAVE = 2  # doubtful examinations in a row before a GPU leaves
+GOOD_TO_RETURN = 3  # good examinations in a row before a GPU returns
 FIRST_QUIET_S = 60.0
 LONGEST_QUIET_S = 3600.0
-FORGIVEN_AFTER_S = 3600.0  # a card that was well for so long begins again with the first quiet time
+FORGIVEN_AFTER_S = 3600.0  # a GPU that was well for so long begins again with the first quiet time
 
 
 @dataclass(frozen=True, slots=True)
 class XidSeen:
-    """The driver reported XID ``code`` on the card or MIG instance ``uuid``."""
+    """The driver reported XID ``code`` on the GPU or MIG instance ``uuid``."""
 
     uuid: str
     code: int
@@ -37,9 +37,9 @@ class XidSeen:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """The card or MIG instance ``uuid`` was examined. ``trouble`` is what was wrong, "" if nothing.
+    """The GPU or MIG instance ``uuid`` was examined. ``trouble`` is what was wrong, "" if nothing.
 
-    ``doubtful`` trouble may pass by itself, as one call that timed out; other trouble is certain, as a lost card.
+    ``doubtful`` trouble may pass by itself, as one call that timed out; other trouble is certain, as a lost GPU.
     """
 
     uuid: str
@@ -52,7 +52,7 @@ Sign = XidSeen | Examined
 
 @dataclass(frozen=True, slots=True)
 class HealthState:
-    """What is known of one card; times are seconds on the caller's monotonic clock."""
+    """What is known of one GPU; times are seconds on the caller's monotonic clock."""
 
     healthy: bool = True
     reason: str = ""
@@ -65,7 +65,7 @@ class HealthState:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The conditions of a machine's cards and MIG instances by UUID; one that is not there is well."""
+    """The conditions of a machine's GPUs and MIG instances by UUID; one that is not there is well."""
 
     conditions: Mapping[str, HealthState] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -83,7 +83,7 @@ WELL = HealthState()
 
 
 def remembered(unhealthy: Iterable[str], now_s: float) -> Health:
-    """Return the health with which an agent begins that finds ``unhealthy`` cards published by the one before it."""
+    """Return the health with which an agent begins that finds ``unhealthy`` GPUs published by the one before it."""
     begin = HealthState(healthy=False, reason="was unhealthy when the agent started", troubled_at_s=now_s)
     return Health(MappingProxyType(dict.fromkeys(unhealthy, begin)))
 

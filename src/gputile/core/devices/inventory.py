@@ -1,7 +1,7 @@
-"""The cards of a node, and the node annotation that carries them.
+"""The GPUs of a node, and the node annotation that carries them.
 
 The agent publishes ``gputile.io/inventory`` as JSON with a version, and everybody else reads it. A node is
-semi-trusted: what it writes is checked here once, so that no later code meets a card without memory, two cards of
+semi-trusted: what it writes is checked here once, so that no later code meets a GPU without memory, two GPUs of
 one UUID or a crooked bandwidth matrix.
 """
 
@@ -13,7 +13,7 @@ from gputile.api.well_known import MODES
 from gputile.core.devices.versioned_codec import VersionedCodec
 
 VERSION = 1
-MOST_CARDS = 64
+MOST_GPUS = 64
 MOST_MIB = 16 * 1024 * 1024
 MOST_REPLICAS = 64
 
@@ -22,10 +22,10 @@ class InventoryError(ValueError):
     """The inventory annotation cannot be read, or contradicts itself."""
 
 
-class Card(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class Gpu(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One GPU. ``mib`` is its total memory in MiB as NVML tells; ``numa`` is -1 where unknown."""
 
-    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_CARDS)]
+    index: Annotated[int, msgspec.Meta(ge=0, lt=MOST_GPUS)]
     uuid: Annotated[str, msgspec.Meta(min_length=1, max_length=96)]
     mib: Annotated[int, msgspec.Meta(ge=1, le=MOST_MIB)]
     model: Annotated[str, msgspec.Meta(max_length=96)] = ""
@@ -34,15 +34,15 @@ class Card(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The cards of one node, ordered by index.
+    """The GPUs of one node, ordered by index.
 
     ``mode`` and ``unit_mib`` are what the agent has in force; "" and 0 leave them to the node's label and to the
     cluster's configuration (a node that no agent serves yet). ``replicas`` is how many pods have each whole
-    card in turns, 0 for one alone (time-slicing, G3). ``bandwidth[i][j]`` is the bandwidth between the i-th and the
-    j-th card in GB/s (NVLink or PCIe), empty where it is not known; its diagonal does not count.
+    GPU in turns, 0 for one alone (time-slicing, G3). ``bandwidth[i][j]`` is the bandwidth between the i-th and the
+    j-th GPU in GB/s (NVLink or PCIe), empty where it is not known; its diagonal does not count.
     """
 
-    cards: tuple[Card, ...]
+    gpus: tuple[Gpu, ...] = msgspec.field(name="cards")
     version: int = VERSION
     mode: str = ""
     unit_mib: int = 0
@@ -51,21 +51,21 @@ class Inventory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def check_inventory(inventory: Inventory) -> Inventory:
-    """Return ``inventory`` with its cards in the order of their indices.
+    """Return ``inventory`` with its GPUs in the order of their indices.
 
     Raises:
-        InventoryError: two cards share an index or a UUID, or the bandwidth matrix has the wrong shape.
+        InventoryError: two GPUs share an index or a UUID, or the bandwidth matrix has the wrong shape.
     """
-    cards = inventory.cards
-    if len(cards) > MOST_CARDS:
-        raise InventoryError(f"{len(cards)} GPUs are more than the {MOST_CARDS} that a node may have")
-    for name, values in (("index", [c.index for c in cards]), ("UUID", [c.uuid for c in cards])):
+    gpus = inventory.gpus
+    if len(gpus) > MOST_GPUS:
+        raise InventoryError(f"{len(gpus)} GPUs are more than the {MOST_GPUS} that a node may have")
+    for name, values in (("index", [c.index for c in gpus]), ("UUID", [c.uuid for c in gpus])):
         twice = next((v for i, v in enumerate(values) if v in values[:i]), None)
         if twice is not None:
             raise InventoryError(f"two GPUs have the {name} {twice}")
     size = len(inventory.bandwidth)
-    if size and (size != len(cards) or any(len(row) != size for row in inventory.bandwidth)):
-        raise InventoryError(f"the bandwidth matrix must be {len(cards)} x {len(cards)}")
+    if size and (size != len(gpus) or any(len(row) != size for row in inventory.bandwidth)):
+        raise InventoryError(f"the bandwidth matrix must be {len(gpus)} x {len(gpus)}")
     for i in range(size):
         for j in range(i):
             forward, back = inventory.bandwidth[i][j], inventory.bandwidth[j][i]
@@ -75,12 +75,12 @@ def check_inventory(inventory: Inventory) -> Inventory:
                 )
     if inventory.unit_mib < 0 or inventory.unit_mib > MOST_MIB:
         raise InventoryError(f"the memory unit {inventory.unit_mib} MiB is out of range")
-    order = sorted(range(len(cards)), key=lambda i: cards[i].index)
-    if order == list(range(len(cards))):
+    order = sorted(range(len(gpus)), key=lambda i: gpus[i].index)
+    if order == list(range(len(gpus))):
         return inventory
     return msgspec.structs.replace(
         inventory,
-        cards=tuple(cards[i] for i in order),
+        gpus=tuple(gpus[i] for i in order),
         bandwidth=tuple(tuple(inventory.bandwidth[i][j] for j in order) for i in order) if size else (),
     )
 
@@ -96,6 +96,6 @@ def unknown_mode(mode: str) -> str:
     )
 
 
-def advertised_units(card: Card, unit_mib: int) -> int:
-    """Return how many memory units a card counts: floor(MiB / unit), each card by its own size (U1, U2)."""
-    return card.mib // unit_mib
+def advertised_units(gpu: Gpu, unit_mib: int) -> int:
+    """Return how many memory units a GPU counts: floor(MiB / unit), each GPU by its own size (U1, U2)."""
+    return gpu.mib // unit_mib

@@ -22,11 +22,11 @@ from gputile.api.well_known import (
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
-from gputile.core.devices.inventory import MOST_CARDS, MOST_MIB
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB
 from gputile.core.kube_predicates.pod_requests import cpu_request
 
 PERCENT_STEP = 5
-MOST_PERCENT = 100  # of one card; several cards have as much each (M8)
+MOST_PERCENT = 100  # of one GPU; several GPUs have as much each (M8)
 
 
 class RequestError(ValueError):
@@ -51,26 +51,26 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """One container's part: ``units`` and ``percent`` over all cards of the pod (shared), or ``cards`` (whole)."""
+    """One container's part: ``units`` and ``percent`` over all GPUs of the pod (shared), or ``gpus`` (whole)."""
 
     name: str
     phase: Phase
     units: int = 0
     percent: int = 0
-    cards: int = 0
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
     """All of a request that decides where it fits; requests of one shape get one answer.
 
-    ``cards`` is the number of distinct cards; ``mib`` and ``percent`` (at most 100) are needed on each of them (0 for
-    whole cards). ``trust_group`` is the group that may share a card without isolation (G5). ``unit_mib`` is the unit
-    that the pod's gpu-mem counts in (0 for whole cards).
+    ``gpus`` is the number of distinct GPUs; ``mib`` and ``percent`` (at most 100) are needed on each of them (0 for
+    whole GPUs). ``trust_group`` is the group that may share a GPU without isolation (G5). ``unit_mib`` is the unit
+    that the pod's gpu-mem counts in (0 for whole GPUs).
     """
 
     kind: RequestKind
-    cards: int
+    gpus: int
     mib: int = 0
     percent: int = 0
     trust_group: str = ""
@@ -91,8 +91,8 @@ class Request:
 
     @property
     def units(self) -> int:
-        """Memory units over all cards, by Kubernetes' arithmetic; 0 for whole cards."""
-        return self.shape.mib * self.shape.cards // self.unit_mib
+        """Memory units over all GPUs, by Kubernetes' arithmetic; 0 for whole GPUs."""
+        return self.shape.mib * self.shape.gpus // self.unit_mib
 
 
 def by_namespace(pod: Pod) -> str:
@@ -117,27 +117,27 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
         raise RequestError(f"the pod asks for {asked}; a pod takes one kind of GPU resource: remove the other")
     kind, parts = kinds.pop(), tuple(part for part, _ in containers)
     if kind is not RequestKind.SHARED:
-        cards = effective(parts, lambda part: part.cards)
-        if cards > MOST_CARDS:
-            raise RequestError(f"{kind.value}: {cards} cards are more than a node can have ({MOST_CARDS})")
-        # A whole card may be one of several pods' in turns; a set by topology never is.
+        gpus = effective(parts, lambda part: part.gpus)
+        if gpus > MOST_GPUS:
+            raise RequestError(f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})")
+        # A whole GPU may be one of several pods' in turns; a set by topology never is.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        return Request(Shape(kind, cards, trust_group=group), unit_mib, parts, cpu_request(pod.spec))
-    cards, unit = _card_count(pod), _stamped_unit(pod, unit_mib)
+        return Request(Shape(kind, gpus, trust_group=group), unit_mib, parts, cpu_request(pod.spec))
+    gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
     for part in parts:
-        _check_spread(part, cards)
-    mib = effective(parts, lambda part: part.units) * unit // cards
+        _check_spread(part, gpus)
+    mib = effective(parts, lambda part: part.units) * unit // gpus
     if mib > MOST_MIB:
         raise RequestError(
-            f"{GPU_MEMORY} counts units of {unit} MiB: {mib // unit} of them on one card are more than any card has"
+            f"{GPU_MEMORY} counts units of {unit} MiB: {mib // unit} of them on one GPU are more than any GPU has"
         )
-    percent = effective(parts, lambda part: part.percent) // cards
+    percent = effective(parts, lambda part: part.percent) // gpus
     if percent > MOST_PERCENT:
         raise RequestError(
-            f"the pod asks for {percent} percent of one card ({GPU_CORE}), and a card has {MOST_PERCENT}: ask less, or "
-            f"more cards by the label {GPU_COUNT_LABEL}"
+            f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has {MOST_PERCENT}: ask less, or "
+            f"more GPUs by the label {GPU_COUNT_LABEL}"
         )
-    return Request(Shape(kind, cards, mib, percent, trust_group(pod), unit), unit, parts, cpu_request(pod.spec))
+    return Request(Shape(kind, gpus, mib, percent, trust_group(pod), unit), unit, parts, cpu_request(pod.spec))
 
 
 def effective(parts: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:
@@ -187,9 +187,9 @@ def _container_request(
     if memory:
         yield ContainerRequest(container.name, phase, units=memory, percent=percent), RequestKind.SHARED
     if whole or legacy:
-        yield ContainerRequest(container.name, phase, cards=whole or legacy), RequestKind.WHOLE
+        yield ContainerRequest(container.name, phase, gpus=whole or legacy), RequestKind.WHOLE
     if topology:
-        yield ContainerRequest(container.name, phase, cards=topology), RequestKind.TOPOLOGY
+        yield ContainerRequest(container.name, phase, gpus=topology), RequestKind.TOPOLOGY
 
 
 def _limit(container: Container, name: str, where: str) -> int:
@@ -208,13 +208,13 @@ def _limit(container: Container, name: str, where: str) -> int:
     return limit
 
 
-def _card_count(pod: Pod) -> int:
+def _gpu_count(pod: Pod) -> int:
     text = pod.metadata.labels.get(GPU_COUNT_LABEL)
     if text is None:
         return 1
-    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MOST_CARDS):
+    if not (text.isascii() and text.isdigit() and len(text) <= 3 and 1 <= int(text) <= MOST_GPUS):
         raise RequestError(
-            f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of cards from 1 to {MOST_CARDS}: "
+            f"metadata.labels[{GPU_COUNT_LABEL}] is {text[:40]!r}, not a number of GPUs from 1 to {MOST_GPUS}: "
             f"write one, or remove the label"
         )
     return int(text)
@@ -232,12 +232,12 @@ def _stamped_unit(pod: Pod, default: int) -> int:
     return int(text)
 
 
-def _check_spread(part: ContainerRequest, cards: int) -> None:
+def _check_spread(part: ContainerRequest, gpus: int) -> None:
     for name, amount in ((GPU_MEMORY, part.units), (GPU_CORE, part.percent)):
-        if amount % cards:
-            low = amount - amount % cards
-            remedy = f"{low} or {low + cards}" if low else f"{cards}"
+        if amount % gpus:
+            low = amount - amount % gpus
+            remedy = f"{low} or {low + gpus}" if low else f"{gpus}"
             raise RequestError(
-                f"container {part.name}: {name} is {amount}, which {cards} cards ({GPU_COUNT_LABEL}) do not divide "
+                f"container {part.name}: {name} is {amount}, which {gpus} GPUs ({GPU_COUNT_LABEL}) do not divide "
                 f"evenly: ask {remedy}"
             )

@@ -1,4 +1,4 @@
-"""A reservation: the cards that are kept for a pod of a gang until it is bound, and the pod annotation that says so.
+"""A reservation: the GPUs that are kept for a pod of a gang until it is bound, and the pod annotation that says so.
 
 The controller writes it while the pod still waits behind its scheduling gate. It is part of a plan: the pods of a
 gang that start together. One of them is the plan's first pod: the plan begins when that one is bound, which is done
@@ -26,8 +26,8 @@ class ReservationError(ValueError):
 class Reservation(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """One pod's place in a plan.
 
-    ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get cards. ``allocation``
-    is None for a pod that asks for no GPU, and on a node whose cards another device plugin hands out. It ends at
+    ``plan`` is the plan's name, ``pods`` how many pods it has, and ``size`` how many of them get GPUs. ``allocation``
+    is None for a pod that asks for no GPU, and on a node whose GPUs another device plugin hands out. It ends at
     ``expires_ns``, Unix time in nanoseconds. ``first`` marks the pod whose Binding begins the plan; a plan that is not
     to start has none.
     """

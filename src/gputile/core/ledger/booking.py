@@ -1,4 +1,4 @@
-"""A booking: the cards of one node that one pod has, read from the pod itself."""
+"""A booking: the GPUs of one node that one pod has, read from the pod itself."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import msgspec
 
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation, AllocationError, CardShare, decode_allocation
+from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
 from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, parse_request
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.kube_predicates.pod_requests import cpu_request
@@ -16,14 +16,14 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     """What one pod holds. Bookings are equal that differ in ``version`` only.
 
     ``allocation`` is None for a pod that is bound to the node and asks for GPUs, but carries no readable
-    allocation: nobody knows yet which cards it is on, ``problem`` says why, and ``asked_mib`` how much memory it
-    asks for over all cards (0 for whole cards). ``assumed_at`` is the monotonic time in seconds of a bind that the
+    allocation: nobody knows yet which GPUs it is on, ``problem`` says why, and ``asked_mib`` how much memory it
+    asks for over all GPUs (0 for whole GPUs). ``assumed_at`` is the monotonic time in seconds of a bind that the
     watch has not confirmed yet, None once it has.
 
     ``cpu`` is the milli-CPU that the pod asks for; it counts where the policy is packing.
 
     ``plan`` names the gang's plan that gave the pod its place, "" for a pod of none, and ``plan_size`` is how many
-    places the plan has. A ``reserved`` booking is a reservation: the cards are kept for a pod that no Binding has been
+    places the plan has. A ``reserved`` booking is a reservation: the GPUs are kept for a pod that no Binding has been
     sent for, until ``expires_ns`` (Unix time in nanoseconds). ``first`` marks that of the pod whose Binding begins the
     plan, and ``version`` is the newest version of the pod that is known to carry the reservation.
     """
@@ -60,13 +60,13 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         return not self.reserved and self.assumed_at is None
 
     @property
-    def cards(self) -> tuple[CardShare, ...]:
-        """The pod's share of each card; empty where it is not known."""
-        return self.allocation.cards if self.allocation else ()
+    def gpus(self) -> tuple[GpuShare, ...]:
+        """The pod's share of each GPU; empty where it is not known."""
+        return self.allocation.gpus if self.allocation else ()
 
     @property
     def whole(self) -> bool:
-        """Whether the pod has its cards for itself."""
+        """Whether the pod has its GPUs for itself."""
         return self.allocation is not None and self.allocation.whole
 
     @property
@@ -74,15 +74,15 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         """``namespace/name`` of the pod."""
         return f"{self.namespace}/{self.name}"
 
-    def on_card(self, uuid: str) -> bool:
-        """Return whether the pod is on a card."""
-        return any(share.uuid == uuid for share in self.cards)
+    def on_gpu(self, uuid: str) -> bool:
+        """Return whether the pod is on a GPU."""
+        return any(share.uuid == uuid for share in self.gpus)
 
-    def takes(self, share: CardShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
-        """Return the MiB and the percent that ``share`` takes of a card that has ``total_mib``.
+    def takes(self, share: GpuShare, total_mib: int, replicas: int = 0) -> tuple[int, int]:
+        """Return the MiB and the percent that ``share`` takes of a GPU that has ``total_mib``.
 
-        Of a card that a pod has for itself that is all of it, whatever the share says: nobody else gets the card. Of
-        one that ``replicas`` pods have in turns it is that part: all of them together have the card.
+        Of a GPU that a pod has for itself that is all of it, whatever the share says: nobody else gets the GPU. Of
+        one that ``replicas`` pods have in turns it is that part: all of them together have the GPU.
         """
         if replicas and self.whole:
             return total_mib // replicas, 100 // replicas
@@ -92,7 +92,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
 def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
     """Return the booking that ``pod`` stands for, or None: not bound, finished (U4), or without a GPU.
 
-    A bound pod that asks for GPUs and carries no readable allocation gets a booking without cards. An allocation
+    A bound pod that asks for GPUs and carries no readable allocation gets a booking without GPUs. An allocation
     on a pod that asks for none means nothing: anybody could have written it.
     """
     if not pod.spec.node_name or pod.finished:
@@ -102,7 +102,7 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
         request = parse_request(pod, unit_mib, trust_group)
         if request is None:
             return None
-        asked_mib, cpu = request.shape.mib * request.shape.cards, request.cpu
+        asked_mib, cpu = request.shape.mib * request.shape.gpus, request.cpu
     except RequestError:
         cpu = cpu_request(pod.spec)
     allocation, problem = _allocation_of(pod, request)
@@ -135,25 +135,23 @@ def _allocation_of(pod: Pod, request: Request | None) -> tuple[Allocation | None
         return None, f"its annotation {ALLOCATION_ANNOTATION} cannot be read: {error}"
     if request is None:
         return allocation, ""
-    named, asked = len(allocation.cards), request.shape.cards
+    named, asked = len(allocation.gpus), request.shape.gpus
     if named < asked:
-        return None, f"its annotation {ALLOCATION_ANNOTATION} names {named} of the {asked} cards that it asks for"
+        return None, f"its annotation {ALLOCATION_ANNOTATION} names {named} of the {asked} GPUs that it asks for"
     return _at_least(request.shape, allocation), ""
 
 
 def _at_least(shape: Shape, allocation: Allocation) -> Allocation:
     """Return what a pod holds where its allocation claims less than it asks for: the kubelet gives what is asked.
 
-    What is missing is booked on each of its cards, since it could be on any of them.
+    What is missing is booked on each of its GPUs, since it could be on any of them.
     """
     if shape.kind is not RequestKind.SHARED:
         return allocation if allocation.whole else msgspec.structs.replace(allocation, whole=True)
-    cards = allocation.cards
-    mib = max(0, shape.mib * shape.cards - sum(share.mib for share in cards))
-    percent = max(0, shape.percent * shape.cards - sum(share.percent for share in cards))
+    gpus = allocation.gpus
+    mib = max(0, shape.mib * shape.gpus - sum(share.mib for share in gpus))
+    percent = max(0, shape.percent * shape.gpus - sum(share.percent for share in gpus))
     if not mib and not percent:
         return allocation
-    more = tuple(
-        msgspec.structs.replace(share, mib=share.mib + mib, percent=share.percent + percent) for share in cards
-    )
-    return msgspec.structs.replace(allocation, cards=more)
+    more = tuple(msgspec.structs.replace(share, mib=share.mib + mib, percent=share.percent + percent) for share in gpus)
+    return msgspec.structs.replace(allocation, gpus=more)

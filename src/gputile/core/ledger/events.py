@@ -56,7 +56,7 @@ class NodesReplaced:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """A Binding is about to be sent: its cards are taken until the watch confirms it or it is forgotten."""
+    """A Binding is about to be sent: its GPUs are taken until the watch confirms it or it is forgotten."""
 
     booking: Booking
 

@@ -165,7 +165,7 @@ class Ledger:
         held = self._bookings.get(booking.uid)
         self._release_hold(booking.uid)
         if held is not None and not held.reserved:
-            raise LedgerError(f"pod {booking.key} already holds cards of node {held.node}")
+            raise LedgerError(f"pod {booking.key} already holds GPUs of node {held.node}")
         self._book(booking)
 
     def set_aside(self, uid: str) -> Booking | None:
@@ -200,7 +200,7 @@ class Ledger:
             self.changes.add(row)
 
     def _refresh_serving_mode(self, row: int, name: str) -> None:
-        """Block the node while a pod is on cards that nobody knows: any card could be the one it is on."""
+        """Block the node while a pod is on GPUs that nobody knows: any GPU could be the one it is on."""
         self._table.block(row, blocked=bool(self.unplaced(name)))
 
     # -- bookings
@@ -279,12 +279,12 @@ class Ledger:
         """Return the bookings that a gang's plan gave, reserved and taken."""
         return [self._bookings[uid] for uid in self._plans.get(plan, ())]
 
-    def on_card(self, node: str, uuid: str) -> Iterator[Booking]:
-        """Yield the bookings on one card."""
-        return (b for b in self.on_node(node) if b.on_card(uuid))
+    def on_gpu(self, node: str, uuid: str) -> Iterator[Booking]:
+        """Yield the bookings on one GPU."""
+        return (b for b in self.on_node(node) if b.on_gpu(uuid))
 
     def unplaced(self, node: str) -> list[Booking]:
-        """Return the pods on a node that hold cards nobody knows: they name none, or one that the node does not have.
+        """Return the pods on a node that hold GPUs nobody knows: they name none, or one that the node does not have.
 
         A place that is kept for a pod is not among them: the pod is not on the node yet.
         """
@@ -292,7 +292,7 @@ class Ledger:
         return [
             b
             for b in self.on_node(node)
-            if b.allocation is None or (row is not None and not b.reserved and not self._table.knows_cards(row, b))
+            if b.allocation is None or (row is not None and not b.reserved and not self._table.knows_gpus(row, b))
         ]
 
     def overdue(self, now: float, age: float) -> list[Booking]:

@@ -1,7 +1,7 @@
-"""The ledger's arrays: one row a node, one column a card.
+"""The ledger's arrays: one row a node, one column a GPU.
 
 All of it is derived from the nodes and the bookings, and changed by them alone; placement reads it. Rows and
-columns grow by doubling. A row without a node has no usable card.
+columns grow by doubling. A row without a node has no usable GPU.
 """
 
 import numpy as np
@@ -15,24 +15,24 @@ NO_GROUP, MIXED_GROUPS = 0, -1
 
 
 class NodeArrays:
-    """Arrays of shape [rows, cards] unless said otherwise.
+    """Arrays of shape [rows, GPUs] unless said otherwise.
 
     ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent`` and ``cpu`` are wide
-    enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the card. ``usable``: the card
-    exists and is healthy. ``group``: number of the trust group whose pods are on the card, 0 for none, -1 for several.
-    Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether pods go to the less used card,
-    ``max_pods_per_gpu``, how many pods a card may hold, ``unit``, its memory unit in MiB, ``grouped``, whether its
-    cards hold one trust group only, ``packed``, whether its cards are chosen by what later pods will want, and
+    enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the GPU. ``usable``: the GPU
+    exists and is healthy. ``group``: number of the trust group whose pods are on the GPU, 0 for none, -1 for several.
+    Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether pods go to the less used GPU,
+    ``max_pods_per_gpu``, how many pods a GPU may hold, ``unit``, its memory unit in MiB, ``grouped``, whether its
+    GPUs hold one trust group only, ``packed``, whether its GPUs are chosen by what later pods will want, and
     ``cpu``, the milli-CPU that pods have left of it (of GPU pods alone unless the policy is packing).
     """
 
-    def __init__(self, rows: int = 16, cards: int = 8) -> None:
-        self.total: Int32 = np.zeros((rows, cards), np.int32)
-        self.used: Int64 = np.zeros((rows, cards), np.int64)
-        self.percent: Int64 = np.zeros((rows, cards), np.int64)
-        self.pods: Int32 = np.zeros((rows, cards), np.int32)
-        self.group: Int32 = np.zeros((rows, cards), np.int32)
-        self.usable: Bool = np.zeros((rows, cards), np.bool_)
+    def __init__(self, rows: int = 16, gpus: int = 8) -> None:
+        self.total: Int32 = np.zeros((rows, gpus), np.int32)
+        self.used: Int64 = np.zeros((rows, gpus), np.int64)
+        self.percent: Int64 = np.zeros((rows, gpus), np.int64)
+        self.pods: Int32 = np.zeros((rows, gpus), np.int32)
+        self.group: Int32 = np.zeros((rows, gpus), np.int32)
+        self.usable: Bool = np.zeros((rows, gpus), np.bool_)
         self.serving_mode: Int32 = np.zeros(rows, np.int32)
         self.max_pods_per_gpu: Int32 = np.zeros(rows, np.int32)
         self.unit: Int32 = np.zeros(rows, np.int32)
@@ -47,21 +47,21 @@ class NodeArrays:
         return int(self.total.shape[0])
 
     @property
-    def cards(self) -> int:
-        """How many cards of a node there is room for."""
+    def gpus(self) -> int:
+        """How many GPUs of a node there is room for."""
         return int(self.total.shape[1])
 
-    def grow(self, rows: int, cards: int) -> None:
-        """Make room for at least ``rows`` and ``cards``."""
-        new_rows, new_cards = self.rows, self.cards
+    def grow(self, rows: int, gpus: int) -> None:
+        """Make room for at least ``rows`` and ``gpus``."""
+        new_rows, new_gpus = self.rows, self.gpus
         while new_rows < rows:
             new_rows *= 2
-        while new_cards < cards:
-            new_cards *= 2
-        if (new_rows, new_cards) == (self.rows, self.cards):
+        while new_gpus < gpus:
+            new_gpus *= 2
+        if (new_rows, new_gpus) == (self.rows, self.gpus):
             return
         for name, old in list(vars(self).items()):
-            shape = (new_rows, new_cards) if old.ndim == 2 else (new_rows,)
+            shape = (new_rows, new_gpus) if old.ndim == 2 else (new_rows,)
             new = np.zeros(shape, old.dtype)
             new[tuple(slice(length) for length in old.shape)] = old
             setattr(self, name, new)

@@ -1,4 +1,4 @@
-"""A node as the ledger knows it: its cards, its mode and what it serves."""
+"""A node as the ledger knows it: its GPUs, its mode and what it serves."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -22,14 +22,14 @@ from gputile.core.devices.inventory import Inventory, InventoryError, advertised
 from gputile.core.kube_predicates.pod_requests import cpu_allocatable
 
 UNKNOWN_CPU = 128_000
-"""Milli-CPU of a node that does not say: enough for its cards."""
+"""Milli-CPU of a node that does not say: enough for its GPUs."""
 
 
 class ServingMode(IntEnum):
     """What a node takes.
 
-    OTHER_PLUGIN is a node whose whole cards another device plugin hands out; SLICED one that gives each whole card to
-    several pods, in turns; BLOCKED one that takes nothing while a pod on it holds cards that nobody knows.
+    OTHER_PLUGIN is a node whose whole GPUs another device plugin hands out; SLICED one that gives each whole GPU to
+    several pods, in turns; BLOCKED one that takes nothing while a pod on it holds GPUs that nobody knows.
     """
 
     NOTHING = 0
@@ -43,9 +43,9 @@ class ServingMode(IntEnum):
 
     @property
     def blocks(self) -> bool:
-        """Whether a pod on unknown cards blocks the node.
+        """Whether a pod on unknown GPUs blocks the node.
 
-        It does where gputile books particular cards; not on a node without cards, of another plugin, or time-sliced.
+        It does where gputile books particular GPUs; not on a node without GPUs, of another plugin, or time-sliced.
         """
         return self not in (ServingMode.NOTHING, ServingMode.OTHER_PLUGIN, ServingMode.SLICED)
 
@@ -61,7 +61,7 @@ _SERVING_MODE = {
 class NodeInfo:
     """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong.
 
-    ``cpu`` is the milli-CPU that pods may take of it. ``model`` is the cards' model as the node's label has it, ""
+    ``cpu`` is the milli-CPU that pods may take of it. ``model`` is the GPUs' model as the node's label has it, ""
     where they differ. ``configured_unit_mib`` is the memory unit that the cluster's configuration has for all nodes,
     ``unit_mib`` the one that is in force on this one.
     """
@@ -80,25 +80,25 @@ class NodeInfo:
     model: str = ""
     configured_unit_mib: int = 0
 
-    def card_total(self, position: int) -> int:
-        """Return the MiB of a card that can be given away: whole units of it where pods ask for units."""
-        card = self.inventory.cards[position]
+    def gpu_total(self, position: int) -> int:
+        """Return the MiB of a GPU that can be given away: whole units of it where pods ask for units."""
+        gpu = self.inventory.gpus[position]
         if self.mode is not None and self.mode.shared:
-            return advertised_units(card, self.unit_mib) * self.unit_mib
-        return card.mib
+            return advertised_units(gpu, self.unit_mib) * self.unit_mib
+        return gpu.mib
 
     @property
     def replicas(self) -> int:
-        """How many pods have each whole card in turns; 0 where a card is for one alone, or given in parts."""
+        """How many pods have each whole GPU in turns; 0 where a GPU is for one alone, or given in parts."""
         return self.inventory.replicas if self.mode is Mode.EXCLUSIVE else 0
 
     @property
     def sliced(self) -> bool:
-        """Whether each whole card is for several pods, in turns."""
+        """Whether each whole GPU is for several pods, in turns."""
         return self.replicas > 0
 
 
-NO_CARDS = Inventory(cards=())
+NO_GPUS = Inventory(gpus=())
 UNLIMITED_PODS = 2**31 - 1
 
 
@@ -113,7 +113,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     mode, unknown = _mode(meta, inventory)
     problem = unknown or unreadable
     if problem:
-        inventory = NO_CARDS
+        inventory = NO_GPUS
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
         serving_mode, problem = ServingMode.NOTHING, "its agent is being exchanged; it takes GPU pods again in a moment"
@@ -133,7 +133,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         grouped=mode is Mode.SHARE or serving_mode is ServingMode.SLICED,
         problem=problem,
         cpu=UNKNOWN_CPU if cpu is None else cpu,
-        model=model_labels(inventory.cards).get(MODEL_LABEL, ""),
+        model=model_labels(inventory.gpus).get(MODEL_LABEL, ""),
         configured_unit_mib=configuration.unit_mib,
     )
 
@@ -142,9 +142,9 @@ def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:
     """Return what the node's agent has reported, and why that cannot be read, "" where it can."""
     text = meta.annotations.get(INVENTORY_ANNOTATION)
     try:
-        return (NO_CARDS if text is None else decode_inventory(text)), ""
+        return (NO_GPUS if text is None else decode_inventory(text)), ""
     except InventoryError as error:
-        return NO_CARDS, f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}"
+        return NO_GPUS, f"its annotation {INVENTORY_ANNOTATION} cannot be read: {error}"
 
 
 def _mode(meta: ObjectMeta, inventory: Inventory) -> tuple[Mode | None, str]:
@@ -169,17 +169,17 @@ def _placement(meta: ObjectMeta, configuration: Configuration) -> str:
 
 def _serving_mode(node: Node, mode: Mode | None, inventory: Inventory) -> ServingMode:
     """Return what a node without a problem takes."""
-    if inventory.cards and mode is not None:
+    if inventory.gpus and mode is not None:
         if mode is Mode.EXCLUSIVE and inventory.replicas:
             return ServingMode.SLICED
         return _SERVING_MODE.get(mode, ServingMode.MEMORY)
     reported = INVENTORY_ANNOTATION in node.metadata.annotations
-    if not reported and mode is Mode.EXCLUSIVE and _advertises_whole_cards(node):
+    if not reported and mode is Mode.EXCLUSIVE and _advertises_whole_gpus(node):
         return ServingMode.OTHER_PLUGIN
     return ServingMode.NOTHING
 
 
-def _advertises_whole_cards(node: Node) -> bool:
+def _advertises_whole_gpus(node: Node) -> bool:
     try:
         return parse_count(node.status.allocatable.get(WHOLE_GPU, 0)) > 0
     except QuantityError:

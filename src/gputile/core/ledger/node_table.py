@@ -17,7 +17,7 @@ class NodeTable:
         self.node_arrays = NodeArrays()
         self.row_of: dict[str, int] = {}
         self._node_info: list[NodeInfo | None] = [None] * self.node_arrays.rows
-        self._position: list[dict[str, int]] = [{} for _ in range(self.node_arrays.rows)]  # row -> card UUID -> column
+        self._position: list[dict[str, int]] = [{} for _ in range(self.node_arrays.rows)]  # row -> GPU UUID -> column
         self._free_rows: list[int] = list(range(self.node_arrays.rows - 1, -1, -1))
         self._groups: dict[str, int] = {}
         self._last_group = NO_GROUP
@@ -31,10 +31,10 @@ class NodeTable:
             return None
         if row is None:
             row = self.row_of[node_info.name] = self._new_row()
-        cards = node_info.inventory.cards
-        self.node_arrays.grow(self.node_arrays.rows, len(cards))
+        gpus = node_info.inventory.gpus
+        self.node_arrays.grow(self.node_arrays.rows, len(gpus))
         self._node_info[row] = node_info
-        self._position[row] = {card.uuid: i for i, card in enumerate(cards)}
+        self._position[row] = {gpu.uuid: i for i, gpu in enumerate(gpus)}
         arrays = self.node_arrays
         arrays.clear(row)
         arrays.serving_mode[row] = node_info.serving_mode
@@ -44,9 +44,9 @@ class NodeTable:
         arrays.grouped[row] = node_info.grouped
         arrays.packed[row] = node_info.placement == "packing"
         arrays.cpu[row] = node_info.cpu
-        for i, card in enumerate(cards):
-            arrays.total[row, i] = node_info.card_total(i)
-            arrays.usable[row, i] = card.healthy
+        for i, gpu in enumerate(gpus):
+            arrays.total[row, i] = node_info.gpu_total(i)
+            arrays.usable[row, i] = gpu.healthy
         return row
 
     def drop(self, name: str) -> int | None:
@@ -61,7 +61,7 @@ class NodeTable:
     def block(self, row: int, *, blocked: bool) -> None:
         """Let a node take nothing, or again what it serves.
 
-        A node that serves nothing of gputile's stays as it is: what is wrong with it is the better reason, and cards
+        A node that serves nothing of gputile's stays as it is: what is wrong with it is the better reason, and GPUs
         that another device plugin hands out are known to nobody but it.
         """
         node_info = self._node_info[row]
@@ -73,7 +73,7 @@ class NodeTable:
     def _new_row(self) -> int:
         if not self._free_rows:
             old = self.node_arrays.rows
-            self.node_arrays.grow(old + 1, self.node_arrays.cards)
+            self.node_arrays.grow(old + 1, self.node_arrays.gpus)
             self._free_rows = list(range(self.node_arrays.rows - 1, old - 1, -1))
             self._node_info += [None] * (self.node_arrays.rows - old)
             self._position += [{} for _ in range(self.node_arrays.rows - old)]
@@ -82,12 +82,12 @@ class NodeTable:
     # -- what is booked
 
     def take(self, row: int, booking: Booking) -> bool:
-        """Count a booking on the node in ``row``; return ``knows_cards``."""
+        """Count a booking on the node in ``row``; return ``knows_gpus``."""
         arrays, position = self.node_arrays, self._position[row]
         group, known = self._group(booking.trust_group), booking.allocation is not None
         replicas = self._replicas(row)
         arrays.cpu[row] -= booking.cpu
-        for share in booking.cards:
+        for share in booking.gpus:
             column = position.get(share.uuid)
             if column is None:
                 known = False
@@ -104,11 +104,11 @@ class NodeTable:
         return known
 
     def give_back(self, row: int, booking: Booking, others: Collection[Booking]) -> bool:
-        """Undo ``take``; ``others`` are the bookings that stay on the node. Return ``knows_cards``."""
+        """Undo ``take``; ``others`` are the bookings that stay on the node. Return ``knows_gpus``."""
         arrays, position = self.node_arrays, self._position[row]
         known, replicas = booking.allocation is not None, self._replicas(row)
         arrays.cpu[row] += booking.cpu
-        for share in booking.cards:
+        for share in booking.gpus:
             column = position.get(share.uuid)
             if column is None:
                 known = False
@@ -120,7 +120,7 @@ class NodeTable:
             if arrays.pods[row, column] == 0:
                 arrays.group[row, column] = NO_GROUP
             elif arrays.group[row, column] == MIXED_GROUPS:
-                groups = {self._group(other.trust_group) for other in others if other.on_card(share.uuid)}
+                groups = {self._group(other.trust_group) for other in others if other.on_gpu(share.uuid)}
                 arrays.group[row, column] = groups.pop() if len(groups) == 1 else MIXED_GROUPS
         return known
 
@@ -162,10 +162,10 @@ class NodeTable:
             if node_info is not None:
                 yield row, node_info
 
-    def knows_cards(self, row: int, booking: Booking) -> bool:
-        """Return whether a booking names its cards, and the node in ``row`` has them all."""
+    def knows_gpus(self, row: int, booking: Booking) -> bool:
+        """Return whether a booking names its GPUs, and the node in ``row`` has them all."""
         position = self._position[row]
-        return booking.allocation is not None and all(share.uuid in position for share in booking.cards)
+        return booking.allocation is not None and all(share.uuid in position for share in booking.gpus)
 
     def group_number(self, name: str) -> int:
         """Return the number of a trust group in ``node_arrays.group``; 0 for one that holds nothing yet."""

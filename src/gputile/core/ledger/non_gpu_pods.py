@@ -1,4 +1,4 @@
-"""The CPU of pods that ask for no GPU: they hold no cards, and yet decide which cards can still be used."""
+"""The CPU of pods that ask for no GPU: they hold no GPUs, and yet decide which GPUs can still be used."""
 
 from gputile.api.core import Pod
 from gputile.core.kube_predicates.pod_requests import cpu_request

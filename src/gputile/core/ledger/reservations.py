@@ -10,7 +10,7 @@ from gputile.core.ledger.booking import Booking
 
 
 def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
-    """Return the reservation that ``pod`` carries, as a booking; None where it has none that keeps cards for it.
+    """Return the reservation that ``pod`` carries, as a booking; None where it has none that keeps GPUs for it.
 
     A reservation counts only if it is what the pod asks for, because the Binding copies it unchanged.
     """
@@ -32,7 +32,7 @@ def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str])
         node=reservation.node,
         trust_group=trust_group(pod),
         allocation=reservation.allocation,
-        asked_mib=request.shape.mib * request.shape.cards,
+        asked_mib=request.shape.mib * request.shape.gpus,
         priority=pod.spec.priority or 0,
         plan=reservation.plan,
         plan_size=reservation.size,
@@ -46,11 +46,11 @@ def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str])
 
 def _is_for(request: Request, allocation: Allocation) -> bool:
     shape, shared = request.shape, request.shape.kind is RequestKind.SHARED
-    if len(allocation.cards) != shape.cards or allocation.whole == shared:
+    if len(allocation.gpus) != shape.gpus or allocation.whole == shared:
         return False
     return not shared or (
         allocation.unit_mib == request.unit_mib
-        and all((share.mib, share.percent) == (shape.mib, shape.percent) for share in allocation.cards)
+        and all((share.mib, share.percent) == (shape.mib, shape.percent) for share in allocation.gpus)
     )
 
 

@@ -2,17 +2,17 @@
 
 from dataclasses import dataclass
 
-from gputile.core.devices.inventory import Card
+from gputile.core.devices.inventory import Gpu
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
 
 
 @dataclass(frozen=True, slots=True)
-class CardState:
-    """A card and what is booked on it: MiB, percent of compute, pods, and the number of their trust group."""
+class GpuState:
+    """A GPU and what is booked on it: MiB, percent of compute, pods, and the number of their trust group."""
 
-    card: Card
+    gpu: Gpu
     total: int
     used: int
     percent: int
@@ -26,27 +26,27 @@ class CardState:
 
     @property
     def held(self) -> int:
-        """MiB in use as far as the card has them: what scores count, so that a lie about one card stays its own."""
+        """MiB in use as far as the GPU has them: what scores count, so that a lie about one GPU stays its own."""
         return min(self.used, self.total)
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is booked on the card."""
+        """Whether nothing is booked on the GPU."""
         return self.pods == 0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and its cards. ``blocked_by`` names the pods on cards nobody knows that close the node."""
+    """A node and its GPUs. ``blocked_by`` names the pods on GPUs nobody knows that close the node."""
 
     info: NodeInfo
     serving_mode: ServingMode
-    cards: tuple[CardState, ...]
+    gpus: tuple[GpuState, ...]
     blocked_by: tuple[str, ...] = ()
 
     @property
     def spread(self) -> bool:
-        """Whether pods go to the less used card."""
+        """Whether pods go to the less used GPU."""
         return self.info.placement == "spread"
 
 
@@ -54,19 +54,17 @@ def node_state(ledger: Ledger, row: int, node_info: NodeInfo, without: frozenset
     """Return the state of the node in ``row``, as if the pods with the UIDs ``without`` were gone."""
     arrays = ledger.node_arrays
     gone = [b for b in ledger.on_node(node_info.name) if b.uid in without] if without else []
-    cards = []
-    for i, card in enumerate(node_info.inventory.cards):
+    gpus = []
+    for i, gpu in enumerate(node_info.inventory.gpus):
         total = int(arrays.total[row, i])
-        freed = [
-            b.takes(share, total, node_info.replicas) for b in gone for share in b.cards if share.uuid == card.uuid
-        ]
+        freed = [b.takes(share, total, node_info.replicas) for b in gone for share in b.gpus if share.uuid == gpu.uuid]
         pods, group = int(arrays.pods[row, i]) - len(freed), int(arrays.group[row, i])
         if freed:
-            left = {b.trust_group for b in ledger.on_card(node_info.name, card.uuid) if b.uid not in without}
+            left = {b.trust_group for b in ledger.on_gpu(node_info.name, gpu.uuid) if b.uid not in without}
             group = ledger.group_number(left.pop()) if len(left) == 1 else (group if left else NO_GROUP)
-        cards.append(
-            CardState(
-                card=card,
+        gpus.append(
+            GpuState(
+                gpu=gpu,
                 total=total,
                 used=int(arrays.used[row, i]) - sum(mib for mib, _ in freed),
                 percent=int(arrays.percent[row, i]) - sum(percent for _, percent in freed),
@@ -79,6 +77,6 @@ def node_state(ledger: Ledger, row: int, node_info: NodeInfo, without: frozenset
     return NodeState(
         info=node_info,
         serving_mode=ServingMode.BLOCKED if blocked_by else node_info.serving_mode,
-        cards=tuple(cards),
+        gpus=tuple(gpus),
         blocked_by=tuple(blocked_by),
     )

@@ -1,11 +1,11 @@
-"""Whether a request fits a node, and if not, why: the card, what it has, and what is missing."""
+"""Whether a request fits a node, and if not, why: the GPU, what it has, and what is missing."""
 
 from gputile.core.devices.request import Request, RequestKind, Shape
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
-from gputile.core.ledger.snapshot import CardState, NodeState
+from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit_refusal import FitRefusal, FitRule
-from gputile.core.placement.shortage import card_shortages
+from gputile.core.placement.shortage import gpu_shortages
 
 
 def serves(serving_mode: ServingMode, shape: Shape) -> bool:
@@ -26,17 +26,17 @@ def same_unit(node_info: NodeInfo, shape: Shape) -> bool:
     return shape.kind is not RequestKind.SHARED or node_info.unit_mib == shape.unit_mib
 
 
-def card_fits(card: CardState, shape: Shape, node_info: NodeInfo, group: int) -> bool:
-    """Return whether one of the pod's cards can be ``card``; ``group`` is the number of its trust group."""
-    if not card.card.healthy:
+def gpu_fits(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> bool:
+    """Return whether one of the pod's GPUs can be ``gpu``; ``group`` is the number of its trust group."""
+    if not gpu.gpu.healthy:
         return False
-    company = card.pods < node_info.max_pods_per_gpu and (
-        not node_info.grouped or card.group == NO_GROUP or (group != NO_GROUP and card.group == group)
+    company = gpu.pods < node_info.max_pods_per_gpu and (
+        not node_info.grouped or gpu.group == NO_GROUP or (group != NO_GROUP and gpu.group == group)
     )
     if shape.kind is not RequestKind.SHARED:
-        return company if node_info.sliced else card.empty
-    compute = not shape.percent or card.percent + shape.percent <= 100
-    return card.total - card.used >= shape.mib and compute and company
+        return company if node_info.sliced else gpu.empty
+    compute = not shape.percent or gpu.percent + shape.percent <= 100
+    return gpu.total - gpu.used >= shape.mib and compute and company
 
 
 def fits(node: NodeState, shape: Shape, group: int) -> bool:
@@ -45,7 +45,7 @@ def fits(node: NodeState, shape: Shape, group: int) -> bool:
         return False
     if node.serving_mode is ServingMode.OTHER_PLUGIN:
         return True
-    return sum(card_fits(card, shape, node.info, group) for card in node.cards) >= shape.cards
+    return sum(gpu_fits(gpu, shape, node.info, group) for gpu in node.gpus) >= shape.gpus
 
 
 def refusal(node: NodeState, request: Request, group: int) -> FitRefusal | None:
@@ -57,30 +57,30 @@ def refusal(node: NodeState, request: Request, group: int) -> FitRefusal | None:
         return FitRefusal(FitRule.BROKEN, shape, node_info)
     if node.blocked_by:
         return FitRefusal(FitRule.UNPLACED, shape, node_info, blocked_by=node.blocked_by[0])
-    if not node.cards and node.serving_mode is not ServingMode.OTHER_PLUGIN:
-        return FitRefusal(FitRule.NO_CARDS, shape, node_info)
+    if not node.gpus and node.serving_mode is not ServingMode.OTHER_PLUGIN:
+        return FitRefusal(FitRule.NO_GPUS, shape, node_info)
     if not serves(node.serving_mode, shape):
         return FitRefusal(FitRule.MODE, shape, node_info)
     if not same_unit(node_info, shape):
         return FitRefusal(FitRule.UNIT, shape, node_info)
-    healthy = [card for card in node.cards if card.card.healthy]
-    if len(healthy) < shape.cards:
-        return FitRefusal(FitRule.TOO_FEW, shape, node_info, len(node.cards) - len(healthy), len(node.cards))
+    healthy = [gpu for gpu in node.gpus if gpu.gpu.healthy]
+    if len(healthy) < shape.gpus:
+        return FitRefusal(FitRule.TOO_FEW, shape, node_info, len(node.gpus) - len(healthy), len(node.gpus))
     if shape.kind is not RequestKind.SHARED and not node_info.sliced:
-        return FitRefusal(FitRule.CARDS_TAKEN, shape, node_info, sum(not card.empty for card in healthy), len(healthy))
-    small = [card for card in healthy if card.total < shape.mib]
-    if len(healthy) - len(small) < shape.cards:
-        largest = max(small, key=lambda card: card.total)
+        return FitRefusal(FitRule.GPUS_TAKEN, shape, node_info, sum(not gpu.empty for gpu in healthy), len(healthy))
+    small = [gpu for gpu in healthy if gpu.total < shape.mib]
+    if len(healthy) - len(small) < shape.gpus:
+        largest = max(small, key=lambda gpu: gpu.total)
         return FitRefusal(FitRule.TOO_LARGE, shape, node_info, len(small), len(healthy), largest)
     return _taken(healthy, shape, node_info, group)
 
 
-def _taken(healthy: list[CardState], shape: Shape, node_info: NodeInfo, group: int) -> FitRefusal:
-    """Return the refusal with the card that comes closest: the one that breaks the fewest rules."""
-    lacking = [(card, list(card_shortages(card, shape, node_info, group))) for card in healthy]
-    refused = [(card, shortages) for card, shortages in lacking if shortages]
-    card, shortages = min(
+def _taken(healthy: list[GpuState], shape: Shape, node_info: NodeInfo, group: int) -> FitRefusal:
+    """Return the refusal with the GPU that comes closest: the one that breaks the fewest rules."""
+    lacking = [(gpu, list(gpu_shortages(gpu, shape, node_info, group))) for gpu in healthy]
+    refused = [(gpu, shortages) for gpu, shortages in lacking if shortages]
+    gpu, shortages = min(
         (pair for pair in refused if pair[0].total >= shape.mib),
-        key=lambda pair: (len(pair[1]), -pair[0].free, pair[0].card.index),
+        key=lambda pair: (len(pair[1]), -pair[0].free, pair[0].gpu.index),
     )
-    return FitRefusal(FitRule.CARDS_TAKEN, shape, node_info, len(refused), len(healthy), card, shortages[0])
+    return FitRefusal(FitRule.GPUS_TAKEN, shape, node_info, len(refused), len(healthy), gpu, shortages[0])

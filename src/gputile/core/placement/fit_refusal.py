@@ -6,37 +6,37 @@ from enum import IntEnum
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.request import Shape
 from gputile.core.ledger.node_info import NodeInfo
-from gputile.core.ledger.snapshot import CardState
-from gputile.core.placement.shortage import CardShortage, amount, on_cards
+from gputile.core.ledger.snapshot import GpuState
+from gputile.core.placement.shortage import GpuShortage, amount, on_gpus
 
 
 class FitRule(IntEnum):
     """The rule that a node breaks for a request; the order is the order of the checks."""
 
-    NO_CARDS = 1
+    NO_GPUS = 1
     BROKEN = 2
     UNPLACED = 3
     MODE = 4
     UNIT = 5
     TOO_FEW = 6
     TOO_LARGE = 7
-    CARDS_TAKEN = 8
+    GPUS_TAKEN = 8
 
 
 # What is said of a node where there are too many to say it of each: alike for all, so that kube-scheduler counts them.
 SUMMARY = {
-    FitRule.NO_CARDS: "node(s) without usable GPUs",
+    FitRule.NO_GPUS: "node(s) without usable GPUs",
     FitRule.BROKEN: "node(s) without usable GPUs",
     FitRule.UNPLACED: "node(s) with a pod on GPUs that nobody knows",
     FitRule.MODE: "node(s) whose GPU mode does not serve the pod's GPU resource",
     FitRule.UNIT: "node(s) whose memory unit is not the pod's",
     FitRule.TOO_FEW: "node(s) with fewer GPUs than the pod needs",
     FitRule.TOO_LARGE: "node(s) whose GPUs are smaller than the pod needs",
-    FitRule.CARDS_TAKEN: "node(s) without enough free on their GPUs",
+    FitRule.GPUS_TAKEN: "node(s) without enough free on their GPUs",
 }
 # Rules that no pod's leaving can mend: preemption is not worth trying.
 UNRESOLVABLE = frozenset(
-    {FitRule.NO_CARDS, FitRule.BROKEN, FitRule.MODE, FitRule.UNIT, FitRule.TOO_FEW, FitRule.TOO_LARGE}
+    {FitRule.NO_GPUS, FitRule.BROKEN, FitRule.MODE, FitRule.UNIT, FitRule.TOO_FEW, FitRule.TOO_LARGE}
 )
 _SERVES_TEXT = {
     Mode.EXCLUSIVE: f"whole GPUs ({WHOLE_GPU})",
@@ -47,9 +47,9 @@ _SERVES_TEXT = {
 
 @dataclass(frozen=True, slots=True)
 class FitRefusal:
-    """Why a request does not fit a node: ``used`` of the node's ``capacity`` cards cannot be given by the rule.
+    """Why a request does not fit a node: ``used`` of the node's ``capacity`` GPUs cannot be given by the rule.
 
-    ``card`` is the one that comes closest, and ``shortage`` what it lacks; of cards that are too small it is the
+    ``gpu`` is the one that comes closest, and ``shortage`` what it lacks; of GPUs that are too small it is the
     largest. ``blocked_by`` is the pod that closes the node. ``node_info`` is None for a node that is not known.
     """
 
@@ -58,14 +58,14 @@ class FitRefusal:
     node_info: NodeInfo | None = None
     used: int = 0
     capacity: int = 0
-    card: CardState | None = None
-    shortage: CardShortage | None = None
+    gpu: GpuState | None = None
+    shortage: GpuShortage | None = None
     blocked_by: str = ""
 
     @property
     def requested(self) -> int:
-        """How many cards the request needs."""
-        return self.shape.cards
+        """How many GPUs the request needs."""
+        return self.shape.gpus
 
     @property
     def unresolvable(self) -> bool:
@@ -79,7 +79,7 @@ class FitRefusal:
         if node_info is None:
             return "the node is not known to gputile yet"
         match self.rule:
-            case FitRule.NO_CARDS:
+            case FitRule.NO_GPUS:
                 return "it has no GPUs that gputile knows; is gputile's agent running there?"
             case FitRule.BROKEN:
                 return node_info.problem
@@ -95,16 +95,16 @@ class FitRefusal:
                 return f"it has {_gpus(self.capacity)}{sick}; the pod needs {self.requested}"
             case FitRule.TOO_LARGE:
                 return self._too_large_text(node_info)
-        if self.card is None or self.shortage is None:
+        if self.gpu is None or self.shortage is None:
             return f"{left} of {_gpus(self.capacity)} {_are(left)} free; the pod needs {self.requested}"
-        text = f"GPU {self.card.card.index} {self.shortage.text(shape, node_info)}"
-        return text if shape.cards == 1 else f"{text} ({left} of {self.capacity} GPUs could take their part)"
+        text = f"GPU {self.gpu.gpu.index} {self.shortage.text(shape, node_info)}"
+        return text if shape.gpus == 1 else f"{text} ({left} of {self.capacity} GPUs could take their part)"
 
     def _too_large_text(self, node_info: NodeInfo) -> str:
-        """Name the largest of the cards that are too small, and how many are not."""
-        unit, card, large = node_info.unit_mib, self.card, self.capacity - self.used
-        units, index = (card.total // unit, card.card.index) if card is not None else (0, 0)
-        need = f"the pod needs {amount(self.shape.mib, unit)} {on_cards(self.shape)}"
+        """Name the largest of the GPUs that are too small, and how many are not."""
+        unit, gpu, large = node_info.unit_mib, self.gpu, self.capacity - self.used
+        units, index = (gpu.total // unit, gpu.gpu.index) if gpu is not None else (0, 0)
+        need = f"the pod needs {amount(self.shape.mib, unit)} {on_gpus(self.shape)}"
         if not large:
             return f"its largest GPU has {units} units of {unit} MiB; {need}"
         enough = f"{large} of its {self.capacity} GPUs {_are(large)} large enough"
@@ -126,10 +126,10 @@ def _unit_text(node_info: NodeInfo, shape: Shape) -> str:
             f"its memory unit is still {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that are "
             f"configured, which the node's agent has to take over"
         )
-    units = -(-shape.mib // node_info.unit_mib) * shape.cards
+    units = -(-shape.mib // node_info.unit_mib) * shape.gpus
     return (
         f"its memory unit is {node_info.unit_mib} MiB; the pod counts in the {shape.unit_mib} MiB that were in force "
-        f"when it was created: create it anew, and ask {units} units for its {shape.mib * shape.cards} MiB"
+        f"when it was created: create it anew, and ask {units} units for its {shape.mib * shape.gpus} MiB"
     )
 
 

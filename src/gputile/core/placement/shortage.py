@@ -1,4 +1,4 @@
-"""What one card lacks for a request: the rule, the amounts, and the words for them."""
+"""What one GPU lacks for a request: the rule, the amounts, and the words for them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from gputile.api.well_known import Mode
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo
-from gputile.core.ledger.snapshot import CardState
+from gputile.core.ledger.snapshot import GpuState
 
 
-class CardRule(Enum):
-    """The rule by which a card cannot be one of the pod's."""
+class GpuRule(Enum):
+    """The rule by which a GPU cannot be one of the pod's."""
 
     UNHEALTHY = auto()
     IN_USE = auto()
@@ -24,60 +24,60 @@ class CardRule(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class CardShortage:
-    """A rule that a card breaks for a request, and the amounts by it: MiB, percent of compute, or pods."""
+class GpuShortage:
+    """A rule that a GPU breaks for a request, and the amounts by it: MiB, percent of compute, or pods."""
 
-    rule: CardRule
+    rule: GpuRule
     requested: int = 0
     used: int = 0
     capacity: int = 0
 
     def text(self, shape: Shape, node_info: NodeInfo) -> str:
-        """Return the shortage in words that go on after the card's name: "GPU 1" "has 3 of 15 units free; ..."."""
-        unit, where = node_info.unit_mib, on_cards(shape)
+        """Return the shortage in words that go on after the GPU's name: "GPU 1" "has 3 of 15 units free; ..."."""
+        unit, where = node_info.unit_mib, on_gpus(shape)
         free = max(0, self.capacity - self.used)
         match self.rule:
-            case CardRule.UNHEALTHY:
+            case GpuRule.UNHEALTHY:
                 return "is out of order"
-            case CardRule.IN_USE:
+            case GpuRule.IN_USE:
                 return "is in use"
-            case CardRule.SIZE:
+            case GpuRule.SIZE:
                 needs = f"the pod needs {amount(self.requested, unit)} {where}"
                 return f"has {self.capacity // unit} units of {unit} MiB; {needs}"
-            case CardRule.MEMORY:
+            case GpuRule.MEMORY:
                 needs = f"the pod needs {amount(self.requested, unit)} {where}"
                 return f"has {free // unit} of {self.capacity // unit} units free; {needs}"
-            case CardRule.COMPUTE:
+            case GpuRule.COMPUTE:
                 return f"has {free} of 100 percent of compute free; the pod needs {self.requested} {where}"
-            case CardRule.PODS:
+            case GpuRule.PODS:
                 return f"holds {self.used} pods, the most that a GPU may hold here ({self.capacity})"
-            case CardRule.TRUST:
+            case GpuRule.TRUST:
                 way = "time-slicing" if node_info.sliced else f"mode {Mode.SHARE.value}"
                 return f"is used by pods of another trust group, and {way} does not isolate memory"
 
 
-def card_shortages(card: CardState, shape: Shape, node_info: NodeInfo, group: int) -> Iterator[CardShortage]:
-    """Yield every rule by which ``card`` cannot be one of the pod's cards; ``group`` numbers the pod's trust group.
+def gpu_shortages(gpu: GpuState, shape: Shape, node_info: NodeInfo, group: int) -> Iterator[GpuShortage]:
+    """Yield every rule by which ``gpu`` cannot be one of the pod's GPUs; ``group`` numbers the pod's trust group.
 
-    None is yielded for a card that ``fit.card_fits``.
+    None is yielded for a GPU that ``fit.gpu_fits``.
     """
-    if not card.card.healthy:
-        yield CardShortage(CardRule.UNHEALTHY)
+    if not gpu.gpu.healthy:
+        yield GpuShortage(GpuRule.UNHEALTHY)
         return
     if shape.kind is not RequestKind.SHARED and not node_info.sliced:
-        if not card.empty:
-            yield CardShortage(CardRule.IN_USE)
+        if not gpu.empty:
+            yield GpuShortage(GpuRule.IN_USE)
         return
-    if card.total < shape.mib:
-        yield CardShortage(CardRule.SIZE, shape.mib, card.used, card.total)
-    elif card.free < shape.mib:
-        yield CardShortage(CardRule.MEMORY, shape.mib, card.used, card.total)
-    if shape.percent and card.percent + shape.percent > 100:
-        yield CardShortage(CardRule.COMPUTE, shape.percent, card.percent, 100)
-    if card.pods >= node_info.max_pods_per_gpu:
-        yield CardShortage(CardRule.PODS, 1, card.pods, node_info.max_pods_per_gpu)
-    if node_info.grouped and card.group != NO_GROUP and (group == NO_GROUP or card.group != group):
-        yield CardShortage(CardRule.TRUST)
+    if gpu.total < shape.mib:
+        yield GpuShortage(GpuRule.SIZE, shape.mib, gpu.used, gpu.total)
+    elif gpu.free < shape.mib:
+        yield GpuShortage(GpuRule.MEMORY, shape.mib, gpu.used, gpu.total)
+    if shape.percent and gpu.percent + shape.percent > 100:
+        yield GpuShortage(GpuRule.COMPUTE, shape.percent, gpu.percent, 100)
+    if gpu.pods >= node_info.max_pods_per_gpu:
+        yield GpuShortage(GpuRule.PODS, 1, gpu.pods, node_info.max_pods_per_gpu)
+    if node_info.grouped and gpu.group != NO_GROUP and (group == NO_GROUP or gpu.group != group):
+        yield GpuShortage(GpuRule.TRUST)
 
 
 def amount(mib: int, unit: int) -> str:
@@ -85,6 +85,6 @@ def amount(mib: int, unit: int) -> str:
     return str(mib // unit) if mib % unit == 0 else f"{mib} MiB"
 
 
-def on_cards(shape: Shape) -> str:
-    """Return on how many cards an amount is needed."""
-    return "on one card" if shape.cards == 1 else f"on each of {shape.cards} cards"
+def on_gpus(shape: Shape) -> str:
+    """Return on how many GPUs an amount is needed."""
+    return "on one GPU" if shape.gpus == 1 else f"on each of {shape.gpus} GPUs"

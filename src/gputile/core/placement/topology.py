@@ -1,11 +1,11 @@
-"""The best-connected set of cards (``ack.node.gpu.schedule=topology``).
+"""The best-connected set of GPUs (``ack.node.gpu.schedule=topology``).
 
-A pod that asks k cards gets the set whose smallest pairwise bandwidth is largest; among equals the set that leaves
+A pod that asks k GPUs gets the set whose smallest pairwise bandwidth is largest; among equals the set that leaves
 the best set for the next pod of the same size; then the one that leaves the most bandwidth; then the lowest
 indices (T2).
 
-Cards that a swap does not tell apart are looked at once, so that a switch with 16 equal links is as easy as one
-card. A node could report a matrix made to be hard: each phase of a search stops after ``MOST_STEPS`` and what was
+GPUs that a swap does not tell apart are looked at once, so that a switch with 16 equal links is as easy as one
+GPU. A node could report a matrix made to be hard: each phase of a search stops after ``MOST_STEPS`` and what was
 found so far is taken.
 """
 
@@ -21,27 +21,27 @@ _GRAIN = 1024  # bandwidths are added up as integers, in 1/1024 GB/s, so that no
 
 @lru_cache(maxsize=4096)
 def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, ...]:
-    """Return the positions of the ``size`` cards to give out of the ``free`` positions, both ascending.
+    """Return the positions of the ``size`` GPUs to give out of the ``free`` positions, both ascending.
 
     ``bandwidth`` is symmetric, GB/s; empty where nobody measured it, then any set is as good.
     """
     if not bandwidth or size >= len(free):
         return free[:size]
-    cards = _Cards(bandwidth, free)
+    gpus = _Gpus(bandwidth, free)
     candidates = sorted(
-        (cards.links_lost(chosen), chosen) for chosen in cards.connected(free, size, cards.bottleneck(free, size))
+        (gpus.links_lost(chosen), chosen) for chosen in gpus.connected(free, size, gpus.bottleneck(free, size))
     )
     next_size = min(size, len(free) - size)
-    highest = cards.bottleneck(free, next_size)
+    highest = gpus.bottleneck(free, next_size)
     champion, champion_left = free[:size], -inf
-    cards.restart()
+    gpus.restart()
     for _, chosen in candidates:
-        if cards.exhausted:
+        if gpus.exhausted:
             break
         rest = tuple(p for p in free if p not in chosen)
-        if champion_left > -inf and not cards.has_connected(rest, next_size, nextafter(champion_left, inf)):
+        if champion_left > -inf and not gpus.has_connected(rest, next_size, nextafter(champion_left, inf)):
             continue
-        left = cards.bottleneck(rest, next_size, restart=False)
+        left = gpus.bottleneck(rest, next_size, restart=False)
         if left > champion_left:
             champion, champion_left = chosen, left
         if left >= highest:
@@ -49,8 +49,8 @@ def best_set(bandwidth: Matrix, free: tuple[int, ...], size: int) -> tuple[int, 
     return champion
 
 
-class _Cards:
-    """The free cards of a node, to be searched within a budget of steps."""
+class _Gpus:
+    """The free GPUs of a node, to be searched within a budget of steps."""
 
     def __init__(self, bandwidth: Matrix, free: tuple[int, ...]) -> None:
         self._bandwidth = bandwidth
@@ -74,7 +74,7 @@ class _Cards:
         return sum(self._degree[a] for a in chosen) - inner
 
     def bottleneck(self, free: tuple[int, ...], size: int, *, restart: bool = True) -> float:
-        """Return the largest smallest pairwise bandwidth of ``size`` of the ``free`` cards; infinity for one card."""
+        """Return the largest smallest pairwise bandwidth of ``size`` of the ``free`` GPUs; infinity for one GPU."""
         if size <= 1:
             return inf
         if restart:
@@ -92,22 +92,22 @@ class _Cards:
         return levels[low]
 
     def has_connected(self, free: tuple[int, ...], size: int, level: float) -> bool:
-        """Return whether some ``size`` of the ``free`` cards are pairwise connected at ``level`` or better."""
+        """Return whether some ``size`` of the ``free`` GPUs are pairwise connected at ``level`` or better."""
         return next(self.connected(free, size, level), None) is not None
 
     def connected(self, free: tuple[int, ...], size: int, level: float) -> Iterator[tuple[int, ...]]:
-        """Yield the sets of ``size`` cards that are pairwise connected at ``level`` or better, in index order.
+        """Yield the sets of ``size`` GPUs that are pairwise connected at ``level`` or better, in index order.
 
-        Of sets that differ by cards alike, only the one with the lowest indices.
+        Of sets that differ by GPUs alike, only the one with the lowest indices.
         """
         self._steps += len(free) ** 2 // 16  # the next line takes as long as that many steps
         near = {a: sum(1 << b for b in free if b > a and self._bandwidth[a][b] >= level) for a in free}
-        earlier: dict[int, int] = {}  # the card alike that goes before, as a mask
+        earlier: dict[int, int] = {}  # the GPU alike that goes before, as a mask
         last: dict[int, int] = {}
-        for card in free:
-            kind = self._alike[card]
-            earlier[card] = last.get(kind, 0)
-            last[kind] = 1 << card
+        for gpu in free:
+            kind = self._alike[gpu]
+            earlier[gpu] = last.get(kind, 0)
+            last[kind] = 1 << gpu
 
         def extend(chosen: tuple[int, ...], taken: int, candidates: int) -> Iterator[tuple[int, ...]]:
             if len(chosen) == size:
@@ -118,21 +118,21 @@ class _Cards:
                 self._steps += 1
                 bit = candidates & -candidates
                 candidates ^= bit
-                card = bit.bit_length() - 1
-                if not earlier[card] & ~taken:
-                    yield from extend((*chosen, card), taken | bit, candidates & near[card])
+                gpu = bit.bit_length() - 1
+                if not earlier[gpu] & ~taken:
+                    yield from extend((*chosen, gpu), taken | bit, candidates & near[gpu])
 
         yield from extend((), 0, sum(1 << a for a in free))
 
 
 def _alike(bandwidth: Matrix, free: tuple[int, ...]) -> dict[int, int]:
-    """Return for each card the first of those that a swap does not tell from it."""
+    """Return for each GPU the first of those that a swap does not tell from it."""
     first_of: dict[int, int] = {}
-    for card in free:
+    for gpu in free:
         for first in set(first_of.values()):
-            if all(bandwidth[first][p] == bandwidth[card][p] for p in free if p not in (first, card)):
-                first_of[card] = first
+            if all(bandwidth[first][p] == bandwidth[gpu][p] for p in free if p not in (first, gpu)):
+                first_of[gpu] = first
                 break
         else:
-            first_of[card] = card
+            first_of[gpu] = gpu
     return first_of

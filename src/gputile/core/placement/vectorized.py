@@ -35,58 +35,58 @@ def scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier
 
 
 def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bool, Bool]:
-    """Return which of ``rows`` the request fits, and which cards it may go to: shapes [rows], [rows, cards].
+    """Return which of ``rows`` the request fits, and which GPUs it may go to: shapes [rows], [rows, GPUs].
 
-    Nodes whose cards another device plugin hands out are not among them.
+    Nodes whose GPUs another device plugin hands out are not among them.
     """
     if shape.kind is not RequestKind.SHARED:
-        free_cards = arrays.usable[rows] & (arrays.pods[rows] == 0)
-        return (arrays.serving_mode[rows] == _wanted(shape)) & (_count(free_cards) >= shape.cards), free_cards
-    cards = arrays.usable[rows] & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
+        free_gpus = arrays.usable[rows] & (arrays.pods[rows] == 0)
+        return (arrays.serving_mode[rows] == _wanted(shape)) & (_count(free_gpus) >= shape.gpus), free_gpus
+    gpus = arrays.usable[rows] & (arrays.total[rows] - arrays.used[rows] >= shape.mib)
     if shape.percent:
-        cards &= arrays.percent[rows] <= 100 - shape.percent
-    cards &= _company(arrays, group, rows)
+        gpus &= arrays.percent[rows] <= 100 - shape.percent
+    gpus &= _company(arrays, group, rows)
     takes = (arrays.serving_mode[rows] == _wanted(shape)) & (arrays.unit[rows] == shape.unit_mib)
-    return takes & (_count(cards) >= shape.cards), cards
+    return takes & (_count(gpus) >= shape.gpus), gpus
 
 
 def sliced(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> Bool:
-    """Return which of ``rows`` give each whole card to several pods, and have enough for the request: shape [rows]."""
+    """Return which of ``rows`` give each whole GPU to several pods, and have enough for the request: shape [rows]."""
     found: Bool = arrays.serving_mode[rows] == ServingMode.SLICED
     if not found.any():
         return found
-    cards = arrays.usable[rows] & _company(arrays, group, rows)
-    fit: Bool = found & (_count(cards) >= shape.cards)
+    gpus = arrays.usable[rows] & _company(arrays, group, rows)
+    fit: Bool = found & (_count(gpus) >= shape.gpus)
     return fit
 
 
 def _company(arrays: NodeArrays, group: int, rows: Which) -> Bool:
-    """Return which cards have room beside the pods on them, and hold none of another trust group: [rows, cards]."""
-    cards: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
+    """Return which GPUs have room beside the pods on them, and hold none of another trust group: [rows, GPUs]."""
+    gpus: Bool = arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     grouped = arrays.grouped[rows]
     if grouped.any():
         held = arrays.group[rows]
         mine = held == NO_GROUP
         if group != NO_GROUP:
             mine |= held == group
-        cards &= mine | ~grouped[:, None]
-    return cards
+        gpus &= mine | ~grouped[:, None]
+    return gpus
 
 
 def capacity_bound(arrays: NodeArrays, shape: Shape, group: int, rows: Rows) -> Int64:
-    """Return for each of ``rows`` how many such pods its cards take, at most: shape [rows].
+    """Return for each of ``rows`` how many such pods its GPUs take, at most: shape [rows].
 
-    Of a node whose whole cards kube-scheduler counts, or whose cards go to several pods each, that is ``_MANY``.
+    Of a node whose whole GPUs kube-scheduler counts, or whose GPUs go to several pods each, that is ``_MANY``.
     """
-    fit, cards = ready(arrays, shape, group, rows)
-    parts = cards.astype(np.int64)
+    fit, gpus = ready(arrays, shape, group, rows)
+    parts = gpus.astype(np.int64)
     if shape.kind is RequestKind.SHARED:
         parts *= arrays.max_pods_per_gpu[rows, None].astype(np.int64) - arrays.pods[rows]
         if shape.mib:
-            parts = np.minimum(parts, np.where(cards, (arrays.total[rows] - arrays.used[rows]) // shape.mib, 0))
+            parts = np.minimum(parts, np.where(gpus, (arrays.total[rows] - arrays.used[rows]) // shape.mib, 0))
         if shape.percent:
-            parts = np.minimum(parts, np.where(cards, (100 - arrays.percent[rows]) // shape.percent, 0))
-    result: Int64 = np.where(fit, parts.sum(axis=1) // shape.cards, 0)
+            parts = np.minimum(parts, np.where(gpus, (100 - arrays.percent[rows]) // shape.percent, 0))
+    result: Int64 = np.where(fit, parts.sum(axis=1) // shape.gpus, 0)
     if shape.kind is not RequestKind.SHARED:
         result[np.isin(arrays.serving_mode[rows], (ServingMode.OTHER_PLUGIN, ServingMode.SLICED))] = _MANY
     return result
@@ -102,9 +102,9 @@ def _whole_scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, 
     serving_mode = arrays.serving_mode[rows]
     empty = arrays.pods[rows] == 0
     fit, _ = ready(arrays, shape, NO_GROUP, rows)
-    cards = np.maximum(_count(arrays.total[rows] > 0), 1)
-    used = _count(~empty) + shape.cards
-    score = 500 * used // cards * 2
+    gpus = np.maximum(_count(arrays.total[rows] > 0), 1)
+    used = _count(~empty) + shape.gpus
+    score = 500 * used // gpus * 2
     if emptier:
         score = 1000 - score
     result = np.where(fit, score, UNFIT)
@@ -114,21 +114,21 @@ def _whole_scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, 
 
 
 def _shared_scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
-    fit, cards = ready(arrays, shape, group, rows)
+    fit, gpus = ready(arrays, shape, group, rows)
     free = arrays.total[rows] - arrays.used[rows]
     result = np.full(len(fit), UNFIT, np.int64)
     for spread in (False, True):
-        # Only rows that fit are scored: no card of theirs that counts is over-allocated or without memory.
+        # Only rows that fit are scored: no GPU of theirs that counts is over-allocated or without memory.
         part = np.flatnonzero(fit & (arrays.spread[rows] == spread))
         if len(part):
             lines = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
-            score = _fullness(arrays, shape, lines, cards[part], free[part], spread=spread)
+            score = _fullness(arrays, shape, lines, gpus[part], free[part], spread=spread)
             result[part] = 1000 - score if emptier else score
     return result
 
 
-def card_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> Int64:
-    """Return what orders the cards as (memory, compute) does, the first to take with the least: shape [rows, cards].
+def gpu_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> Int64:
+    """Return what orders the GPUs as (memory, compute) does, the first to take with the least: shape [rows, GPUs].
 
     ``free`` is MiB. Ties go to the first, the lowest index.
     """
@@ -140,15 +140,15 @@ def card_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> I
     return key
 
 
-def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, cards: Bool, free: Int64, *, spread: bool) -> Int64:
-    """Return how full card and node get with the pod, for rows that choose their cards alike (``spread``)."""
+def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool, free: Int64, *, spread: bool) -> Int64:
+    """Return how full GPU and node get with the pod, for rows that choose their GPUs alike (``spread``)."""
     total = arrays.total[rows]
     used = total - free
-    first = np.where(cards, card_keys(arrays, rows, free, spread=spread), _FAR).argmin(axis=1)
+    first = np.where(gpus, gpu_keys(arrays, rows, free, spread=spread), _FAR).argmin(axis=1)
     line = np.arange(len(rows))
-    card_used, card_total = used[line, first] + shape.mib, total[line, first]
-    node_used = np.minimum(used, total).sum(axis=1) + shape.cards * shape.mib
-    fullness: Int64 = 500 * card_used // card_total + 500 * node_used // total.sum(axis=1)
+    gpu_used, gpu_total = used[line, first] + shape.mib, total[line, first]
+    node_used = np.minimum(used, total).sum(axis=1) + shape.gpus * shape.mib
+    fullness: Int64 = 500 * gpu_used // gpu_total + 500 * node_used // total.sum(axis=1)
     return fullness
 
 
@@ -159,16 +159,16 @@ def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:
     """
     serving_mode, usable = arrays.serving_mode[rows], arrays.usable[rows]
     large = usable & (arrays.total[rows] >= shape.mib)
-    result = np.full(len(serving_mode), FitRule.CARDS_TAKEN, np.int64)
-    result[_count(large) < shape.cards] = FitRule.TOO_LARGE
-    result[_count(usable) < shape.cards] = FitRule.TOO_FEW
+    result = np.full(len(serving_mode), FitRule.GPUS_TAKEN, np.int64)
+    result[_count(large) < shape.gpus] = FitRule.TOO_LARGE
+    result[_count(usable) < shape.gpus] = FitRule.TOO_FEW
     if shape.kind is RequestKind.SHARED:
         result[arrays.unit[rows] != shape.unit_mib] = FitRule.UNIT
     result[
         (serving_mode != _wanted(shape)) & ~((shape.kind is RequestKind.WHOLE) & (serving_mode == ServingMode.SLICED))
     ] = FitRule.MODE
     result[serving_mode == ServingMode.BLOCKED] = FitRule.UNPLACED
-    result[serving_mode == ServingMode.NOTHING] = FitRule.NO_CARDS
+    result[serving_mode == ServingMode.NOTHING] = FitRule.NO_GPUS
     return result
 
 
@@ -180,7 +180,7 @@ def _wanted(shape: Shape) -> ServingMode:
     return ServingMode.MEMORY_AND_CORE if shape.percent else ServingMode.MEMORY
 
 
-def _count(cards: Bool) -> Int64:
-    """Return how many cards of each row are true."""
-    counts: Int64 = cards.sum(axis=1, dtype=np.int64)
+def _count(gpus: Bool) -> Int64:
+    """Return how many GPUs of each row are true."""
+    counts: Int64 = gpus.sum(axis=1, dtype=np.int64)
     return counts

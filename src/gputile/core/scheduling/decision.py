@@ -10,15 +10,15 @@ from gputile.core.ledger.booking import Booking
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A pod's node and cards.
+    """A pod's node and GPUs.
 
-    ``allocation`` is None, and ``cards`` empty, on a node whose cards another device plugin hands out.
+    ``allocation`` is None, and ``gpus`` empty, on a node whose GPUs another device plugin hands out.
     ``plan``, ``plan_size`` and ``first`` are those of a pod that gets the place which its gang's plan keeps for it, and
     ``version`` is the newest version of the pod that is known to carry it.
     """
 
     node: str
-    cards: tuple[Chosen, ...]
+    gpus: tuple[Chosen, ...]
     allocation: Allocation | None
     plan: str = ""
     plan_size: int = 0
@@ -27,7 +27,7 @@ class Decision:
 
     def annotations(self, pod: Pod) -> dict[str, str]:
         """Return what the Binding writes into ``pod``."""
-        return binding_annotations(self.allocation, self.cards, pod) if self.allocation else {}
+        return binding_annotations(self.allocation, self.gpus, pod) if self.allocation else {}
 
     def binding(self, pod: Pod, version: str = "") -> Binding:
         """Return the Binding: it sets the node and the allocation in one write, for the pod with this UID only.
@@ -54,7 +54,7 @@ class Decision:
             node=self.node,
             trust_group=trust_group,
             allocation=self.allocation,
-            asked_mib=0 if self.allocation.whole else sum(share.mib for share in self.allocation.cards),
+            asked_mib=0 if self.allocation.whole else sum(share.mib for share in self.allocation.gpus),
             priority=pod.spec.priority or 0,
             assumed_at=assumed_at,
             plan=self.plan,
@@ -66,10 +66,10 @@ class Decision:
     def text(self) -> str:
         """Return the decision for people: "GPU 1 (4096 MiB)" or "GPU 0, GPU 3"."""
         if self.allocation is None:
-            return "cards by the node's own device plugin"
+            return "GPUs by the node's own device plugin"
         if self.allocation.whole:
-            return ", ".join(f"GPU {share.index}" for share in self.allocation.cards)
+            return ", ".join(f"GPU {share.index}" for share in self.allocation.gpus)
         return ", ".join(
             f"GPU {share.index} ({share.mib} MiB{f', {share.percent} % of compute' if share.percent else ''})"
-            for share in self.allocation.cards
+            for share in self.allocation.gpus
         )

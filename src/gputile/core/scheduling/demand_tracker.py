@@ -12,20 +12,20 @@ from gputile.core.kube_predicates.pod_requests import cpu_request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.placement.packing.demand import DemandEstimator, generic
-from gputile.core.placement.packing.prices import CARD, Demand
+from gputile.core.placement.packing.prices import WHOLE_GPU, Demand
 
 FIRST_DUE, GROWTH, MOST_BETWEEN = 25, 1.4, 500
 """Prices are due after 25 pods, then ever more seldom, at last every 500 pods."""
 _SEEN = 65_536
 _AT_ONCE = 500
 _USUAL_MIB = 40_960
-_USUAL_CPU = 16_000.0  # milli-CPU a card, in a cluster without any
+_USUAL_CPU = 16_000.0  # milli-CPU a GPU, in a cluster without any
 
 
 class DemandTracker:
     """The demand that a ledger's scheduler has seen. Each pod counts once, however often it asks.
 
-    It begins with the pods that hold cards already: when it is first asked, or piece by piece by ``catch_up`` where
+    It begins with the pods that hold GPUs already: when it is first asked, or piece by piece by ``catch_up`` where
     that comes ``later``.
     """
 
@@ -46,10 +46,10 @@ class DemandTracker:
         if request is None:
             estimator.observe(0, 0, cpu_request(pod.spec), frozenset())
             return
-        milli = CARD
+        milli = WHOLE_GPU
         if request.shape.kind is RequestKind.SHARED:
             milli = self._milli(request.shape.mib, request.shape.percent)
-        estimator.observe(request.shape.cards, milli, request.cpu, wanted_models(pod))
+        estimator.observe(request.shape.gpus, milli, request.cpu, wanted_models(pod))
 
     def due(self) -> bool:
         """Return whether enough pods came since the last time for prices to be learnt anew."""
@@ -60,7 +60,7 @@ class DemandTracker:
 
     def demand(self) -> Demand:
         """Return the demand as it stands: before any pod came, a sensible prior."""
-        self._middle_mib = _middle_card(self._ledger.node_arrays)
+        self._middle_mib = _middle_gpu(self._ledger.node_arrays)
         return self._learning().demand()
 
     def _new(self, uid: str) -> bool:
@@ -72,18 +72,18 @@ class DemandTracker:
         return True
 
     def catch_up(self) -> Iterator[None]:
-        """Learn from the pods that hold cards already, ``_AT_ONCE`` of them between two yields."""
+        """Learn from the pods that hold GPUs already, ``_AT_ONCE`` of them between two yields."""
         estimator = self._begun()
         for number, booking in enumerate(list(self._ledger.bookings())):
             if number % _AT_ONCE == 0:
                 yield
-            if booking.cards and self._new(booking.uid):
-                share = booking.cards[0]
-                milli = CARD if booking.whole else self._milli(share.mib, share.percent)
-                estimator.observe(len(booking.cards), milli, booking.cpu, frozenset())
+            if booking.gpus and self._new(booking.uid):
+                share = booking.gpus[0]
+                milli = WHOLE_GPU if booking.whole else self._milli(share.mib, share.percent)
+                estimator.observe(len(booking.gpus), milli, booking.cpu, frozenset())
 
     def _learning(self) -> DemandEstimator:
-        """Return the estimator; the first time it learns from the pods that hold cards already."""
+        """Return the estimator; the first time it learns from the pods that hold GPUs already."""
         if self._estimator is None and not self._later:
             for _ in self.catch_up():
                 pass
@@ -92,27 +92,27 @@ class DemandTracker:
     def _begun(self) -> DemandEstimator:
         if self._estimator is None:
             arrays = self._ledger.node_arrays
-            self._middle_mib = _middle_card(arrays)
-            cards = (arrays.total > 0).sum(axis=1)
-            cpu = sum(node_info.cpu for row, node_info in self._ledger.nodes() if cards[row])
-            per_card = cpu / float(cards.sum()) if cards.any() else _USUAL_CPU
-            self._estimator = DemandEstimator(generic(per_card, max(1, int(cards.max(initial=1)))))
+            self._middle_mib = _middle_gpu(arrays)
+            gpus = (arrays.total > 0).sum(axis=1)
+            cpu = sum(node_info.cpu for row, node_info in self._ledger.nodes() if gpus[row])
+            per_gpu = cpu / float(gpus.sum()) if gpus.any() else _USUAL_CPU
+            self._estimator = DemandEstimator(generic(per_gpu, max(1, int(gpus.max(initial=1)))))
         return self._estimator
 
     def _milli(self, mib: int, percent: int) -> int:
-        """Return a request in thousandths of the cluster's middle card."""
-        memory = -(-mib * CARD // self._middle_mib)
-        return min(max(memory, percent * CARD // 100, 1), CARD)
+        """Return a request in thousandths of the cluster's middle GPU."""
+        memory = -(-mib * WHOLE_GPU // self._middle_mib)
+        return min(max(memory, percent * WHOLE_GPU // 100, 1), WHOLE_GPU)
 
 
-def _middle_card(arrays: NodeArrays) -> int:
-    """Return the MiB of the cluster's middle card."""
+def _middle_gpu(arrays: NodeArrays) -> int:
+    """Return the MiB of the cluster's middle GPU."""
     sizes = arrays.total[arrays.usable]
     return max(1, int(np.median(sizes))) if len(sizes) else _USUAL_MIB
 
 
 def wanted_models(pod: Pod) -> frozenset[str]:
-    """Return the card models that a pod's selector and required affinity admit; empty for any."""
+    """Return the GPU models that a pod's selector and required affinity admit; empty for any."""
     labels = (MODEL_LABEL, LEGACY_MODEL_LABEL)
     named = [{pod.spec.node_selector[label]} for label in labels if label in pod.spec.node_selector]
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None

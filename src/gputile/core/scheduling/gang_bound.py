@@ -1,7 +1,7 @@
 """How many pods of a gang could have a place at once, at most: a bound that no way of placing them exceeds.
 
 Pods of one shape on the same nodes take part in one sum, whatever else tells them apart, and all pods in the sums of
-cards, MiB, percent of compute and places on cards, and of what kube-scheduler counts. Rules about other pods are left
+GPUs, MiB, percent of compute and places on GPUs, and of what kube-scheduler counts. Rules about other pods are left
 out: a place that they close now may open as pods of the gang are placed.
 """
 
@@ -81,12 +81,12 @@ def _group(candidate: GangCandidate, count: int, ledger: Ledger, predicates: Pre
     is_open = np.zeros(arrays.rows, np.bool_)
     is_open[rows[parts > 0]] = True
     found = _Group(request, predicates.needs(candidate.pod), count, is_open)
-    for i, (name, cards) in enumerate(zip(names, parts.tolist(), strict=True)):
+    for i, (name, gpus) in enumerate(zip(names, parts.tolist(), strict=True)):
         if i % _A_STEP == 0:
             yield
-        if cards > 0:
+        if gpus > 0:
             found.names.append(name)
-            found.capacity_bound += min(cards, predicates.capacity_bound(candidate.pod, name))
+            found.capacity_bound += min(gpus, predicates.capacity_bound(candidate.pod, name))
     return found
 
 
@@ -100,7 +100,7 @@ def _together(groups: Sequence[_Group], nodes: Bool, ledger: Ledger, predicates:
     for family, members in families.items():
         capacity_bound = sum(min(group.count, group.capacity_bound) for group in members)
         if family is not None:
-            capacity_bound = min(capacity_bound, _on_cards(members, nodes, ledger.node_arrays))
+            capacity_bound = min(capacity_bound, _on_gpus(members, nodes, ledger.node_arrays))
         total += capacity_bound
         yield
     names = set().union(*(group.names for group in groups))
@@ -115,8 +115,8 @@ def _together(groups: Sequence[_Group], nodes: Bool, ledger: Ledger, predicates:
     return total
 
 
-def _on_cards(groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays) -> int:
-    """Return how many pods of one family the cards of ``nodes`` take together, at most."""
+def _on_gpus(groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays) -> int:
+    """Return how many pods of one family the GPUs of ``nodes`` take together, at most."""
     shapes = [(group.request.shape, group) for group in groups if group.request is not None]
     first = shapes[0][0]
     serving = nodes & vectorized.serving(arrays, first)
@@ -125,16 +125,16 @@ def _on_cards(groups: Sequence[_Group], nodes: Bool, arrays: NodeArrays) -> int:
         if (nodes & np.isin(arrays.serving_mode, (ServingMode.OTHER_PLUGIN, ServingMode.SLICED))).any():
             return sum(group.count for group in groups)
         free = int((usable & (arrays.pods == 0)).sum())
-        return _fill(free, ((shape.cards, group) for shape, group in shapes))
+        return _fill(free, ((shape.gpus, group) for shape, group in shapes))
     mib = np.where(usable, np.maximum(arrays.total - arrays.used, 0), 0).sum()
     percent = np.where(usable, np.maximum(100 - arrays.percent, 0), 0).sum()
     max_pods_per_gpu = np.where(
         usable, np.clip(arrays.max_pods_per_gpu[:, None].astype(np.int64) - arrays.pods, 0, UNLIMITED_PODS), 0
     ).sum()
     return min(
-        _fill(int(mib), ((shape.mib * shape.cards, group) for shape, group in shapes)),
-        _fill(int(percent), ((shape.percent * shape.cards, group) for shape, group in shapes)),
-        _fill(int(max_pods_per_gpu), ((shape.cards, group) for shape, group in shapes)),
+        _fill(int(mib), ((shape.mib * shape.gpus, group) for shape, group in shapes)),
+        _fill(int(percent), ((shape.percent * shape.gpus, group) for shape, group in shapes)),
+        _fill(int(max_pods_per_gpu), ((shape.gpus, group) for shape, group in shapes)),
     )
 
 

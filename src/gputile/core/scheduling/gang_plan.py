@@ -1,4 +1,4 @@
-"""Plans a gang on the ledger, with what decides single pods: kube-scheduler's own checks, filter, rank and cards.
+"""Plans a gang on the ledger, with what decides single pods: kube-scheduler's own checks, filter, rank and GPUs.
 
 Pods of the gang are booked in the ledger while the search looks for places, and taken out again before it returns.
 """
@@ -19,8 +19,8 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import Assumed, Forgotten
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.snapshot import CardState
-from gputile.core.placement.fit import card_fits
+from gputile.core.ledger.snapshot import GpuState
+from gputile.core.placement.fit import gpu_fits
 from gputile.core.placement.gang_search import Search, search
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.decision import Decision
@@ -30,7 +30,7 @@ from gputile.core.scheduling.placement_engine import PlacementEngine
 
 _TRIES = 64  # beside one for each pod, at least, whatever the number of nodes
 _NODE_TRIES = 20_000  # tries times nodes, about: what bounds the time of one search
-_CARD_SETS = 2048  # sets of cards looked at on one node beside the one that is best by the node's policy
+_GPU_SETS = 2048  # sets of GPUs looked at on one node beside the one that is best by the node's policy
 _SETS_A_STEP = 256
 _FAR = 1 << 30
 
@@ -96,10 +96,10 @@ def plan_gang(
 def _hardness(member: GangCandidate) -> tuple[bool, int, int, int, str, str]:
     shape = member.request.shape if member.request else None
     whole = shape is not None and shape.kind is not RequestKind.SHARED
-    cards, mib, percent = (shape.cards, shape.mib, shape.percent) if shape else (0, 0, 0)
+    gpus, mib, percent = (shape.gpus, shape.mib, shape.percent) if shape else (0, 0, 0)
     meta = member.pod.metadata
     seeks = bool(affinity_terms(member.pod))  # those come after the ones that they may look for
-    return seeks, -(_FAR if whole else 1) * cards, -mib * cards, -percent, meta.creation_timestamp or "", meta.name
+    return seeks, -(_FAR if whole else 1) * gpus, -mib * gpus, -percent, meta.creation_timestamp or "", meta.name
 
 
 class _SetAside:
@@ -163,7 +163,7 @@ class _LedgerSearchState:
         return (yield from most_placed(specs, self._ledger, self._predicates, enough))
 
     def options(self, member: int) -> Iterator[Decision | None]:
-        """Yield the best cards of each node, best nodes first; then the other cards that would do."""
+        """Yield the best GPUs of each node, best nodes first; then the other GPUs that would do."""
         asking = self._asking[self.kinds[member]]
         for _ in self._predicates.prepare(asking.pod):
             yield None
@@ -180,38 +180,38 @@ class _LedgerSearchState:
         request = asking.request
         if request is not None and request.shape.kind is RequestKind.SHARED:
             for name, decision in first.items():
-                yield from self._other_cards(request, name, decision)
+                yield from self._other_gpus(request, name, decision)
 
     def _best_of_nodes(self, asking: GangCandidate) -> Iterator[Decision]:
-        """Yield the best cards of each node as things stand, best nodes first."""
+        """Yield the best GPUs of each node as things stand, best nodes first."""
         names, request = self._open(asking.pod), asking.request
         if request is None:
             yield from (Decision(name, (), None) for name in names)
             return
         for name in self._engine.best_first(request, names):
-            # Asked only now: the search may have taken and given back cards since the node was ranked.
+            # Asked only now: the search may have taken and given back GPUs since the node was ranked.
             decision = self._engine.decide(request, name, self._now_ns)
             if isinstance(decision, Decision):
                 yield decision
 
-    def _other_cards(self, request: Request, name: str, first: Decision) -> Iterator[Decision | None]:
+    def _other_gpus(self, request: Request, name: str, first: Decision) -> Iterator[Decision | None]:
         yield None
         state = self._engine.state(name)
         if state is None:
             return
         shape, group = request.shape, self._ledger.group_number(request.shape.trust_group)
-        fitting = [card for card in state.cards if card_fits(card, shape, state.info, group)]
+        fitting = [gpu for gpu in state.gpus if gpu_fits(gpu, shape, state.info, group)]
         mode = state.info.mode.value if state.info.mode else ""
-        chosen_first = {chosen.card.uuid for chosen in first.cards}
-        seen = {tuple(sorted(_load(card) for card in fitting if card.card.uuid in chosen_first))}
-        for number, cards in enumerate(islice(combinations(fitting, shape.cards), _CARD_SETS), 1):
+        chosen_first = {chosen.gpu.uuid for chosen in first.gpus}
+        seen = {tuple(sorted(_load(gpu) for gpu in fitting if gpu.gpu.uuid in chosen_first))}
+        for number, gpus in enumerate(islice(combinations(fitting, shape.gpus), _GPU_SETS), 1):
             if number % _SETS_A_STEP == 0:
                 yield None
-            alike = tuple(sorted(_load(card) for card in cards))
+            alike = tuple(sorted(_load(gpu) for gpu in gpus))
             if alike in seen:
                 continue
             seen.add(alike)
-            chosen = tuple(Chosen(c.card, advertised_units(c.card, state.info.unit_mib)) for c in cards)
+            chosen = tuple(Chosen(c.gpu, advertised_units(c.gpu, state.info.unit_mib)) for c in gpus)
             yield Decision(name, chosen, allocate(request, chosen, mode, self._now_ns))
 
     def put(self, member: int, place: Decision) -> None:
@@ -231,10 +231,10 @@ class _LedgerSearchState:
         self._ledger.apply(Forgotten(uid))
 
     def state_key(self) -> Hashable:
-        """Return which kinds of pods are on which cards."""
+        """Return which kinds of pods are on which GPUs."""
         return frozenset(
             Counter(
-                (self.kinds[member], place.node, tuple(sorted(chosen.card.uuid for chosen in place.cards)))
+                (self.kinds[member], place.node, tuple(sorted(chosen.gpu.uuid for chosen in place.gpus)))
                 for member, place in self._placed
             ).items()
         )
@@ -272,5 +272,5 @@ class _LedgerSearchState:
         return [name for name, reason in self._predicates.reasons(pod).items() if reason is None]
 
 
-def _load(card: CardState) -> tuple[int, int, int, int, int]:
-    return card.total, card.used, card.percent, card.pods, card.group
+def _load(gpu: GpuState) -> tuple[int, int, int, int, int]:
+    return gpu.total, gpu.used, gpu.percent, gpu.pods, gpu.group

@@ -1,4 +1,4 @@
-"""Why a pod of a gang gets no cards now: the rule and what decided it, worded only where somebody reads it."""
+"""Why a pod of a gang gets no GPUs now: the rule and what decided it, worded only where somebody reads it."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -15,12 +15,12 @@ class GangRule(Enum):
     NO_PLACE = "no place is kept for the pod yet"
     PLAN_INCOMPLETE = "{kept} of the {size} places of its plan are kept so far"
     NO_FIRST_POD = "its plan has no pod to begin with"
-    OTHER_NODE = "its gang keeps cards of node {node} for it"
+    OTHER_NODE = "its gang keeps GPUs of node {node} for it"
     FIRST_NOT_BOUND = "pod {pod} of its gang is bound first, and is not yet"
     NODE_GONE = "{place} is gone"
     NOT_SERVED = "{place} does not serve it any more"
-    CARD_GONE = "{place} is gone or unhealthy"
-    CARD_TAKEN = "{place} was taken by others"
+    GPU_GONE = "{place} is gone or unhealthy"
+    GPU_TAKEN = "{place} was taken by others"
     OTHER_UNIT = "{place} has another memory unit now"
 
 
@@ -50,7 +50,7 @@ class GangRefusal:
 
 
 def lost_place(ledger: Ledger, reservation: Booking) -> GangRefusal | None:
-    """Return why the cards of a reservation cannot be taken any more, None where they can."""
+    """Return why the GPUs of a reservation cannot be taken any more, None where they can."""
     row = ledger.row_of.get(reservation.node)
     node_info = ledger.node_info(row) if row is not None else None
     if row is None or node_info is None or reservation.allocation is None:
@@ -59,7 +59,7 @@ def lost_place(ledger: Ledger, reservation: Booking) -> GangRefusal | None:
     closed = ledger.node_arrays.serving_mode[row] in (ServingMode.NOTHING, ServingMode.BLOCKED)
     if closed or mode != reservation.allocation.mode:
         return _lost(GangRule.NOT_SERVED, reservation)
-    found = _lost_card(ledger, row, node_info, reservation)
+    found = _lost_gpu(ledger, row, node_info, reservation)
     shared = node_info.mode is not None and node_info.mode.shared
     if found is None and shared and node_info.unit_mib != reservation.allocation.unit_mib:
         return _lost(GangRule.OTHER_UNIT, reservation)
@@ -70,19 +70,19 @@ def _lost(rule: GangRule, reservation: Booking, index: int | None = None) -> Gan
     return GangRefusal(rule, node=reservation.node, pod=reservation.key, index=index)
 
 
-def _lost_card(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> GangRefusal | None:
-    column_of = {card.uuid: i for i, card in enumerate(node_info.inventory.cards)}
-    for share in reservation.cards:
+def _lost_gpu(ledger: Ledger, row: int, node_info: NodeInfo, reservation: Booking) -> GangRefusal | None:
+    column_of = {gpu.uuid: i for i, gpu in enumerate(node_info.inventory.gpus)}
+    for share in reservation.gpus:
         i = column_of.get(share.uuid)
         if i is None or not ledger.node_arrays.usable[row, i]:
-            return _lost(GangRule.CARD_GONE, reservation, share.index)
+            return _lost(GangRule.GPU_GONE, reservation, share.index)
         if _is_overbooked(ledger, row, i, whole=reservation.whole, compute=share.percent > 0):
-            return _lost(GangRule.CARD_TAKEN, reservation, share.index)
+            return _lost(GangRule.GPU_TAKEN, reservation, share.index)
     return None
 
 
 def _is_overbooked(ledger: Ledger, row: int, i: int, *, whole: bool, compute: bool) -> bool:
-    """Return whether more is booked on a card than it has, the reservation included."""
+    """Return whether more is booked on a GPU than it has, the reservation included."""
     arrays = ledger.node_arrays
     return bool(
         (whole and arrays.pods[row, i] > 1)

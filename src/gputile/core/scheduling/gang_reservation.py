@@ -30,7 +30,7 @@ _A_STEP = 128  # places of a plan that are judged before others are let in
 def claim(
     engine: PlacementEngine, pod: Pod, request: Request, node: str, now_ns: int
 ) -> Decision | FitRefusal | GangRefusal:
-    """Return which cards of ``node`` the pod gets now, or why it gets none. ``now_ns`` is Unix time in nanoseconds."""
+    """Return which GPUs of ``node`` the pod gets now, or why it gets none. ``now_ns`` is Unix time in nanoseconds."""
     why = place_problem(engine.ledger, pod, now_ns)
     if why is not None:
         return why
@@ -116,17 +116,17 @@ def _taken(engine: PlacementEngine, reservation: Booking, now_ns: int) -> Decisi
     allocation = reservation.allocation
     if state is None or allocation is None:
         raise ValueError(f"the reservation of {reservation.key} has lost its place")
-    card_of = {card.uuid: card for card in state.info.inventory.cards}
-    cards = tuple(
+    gpu_of = {gpu.uuid: gpu for gpu in state.info.inventory.gpus}
+    gpus = tuple(
         Chosen(
-            card_of[share.uuid],
-            0 if allocation.whole else advertised_units(card_of[share.uuid], state.info.unit_mib),
+            gpu_of[share.uuid],
+            0 if allocation.whole else advertised_units(gpu_of[share.uuid], state.info.unit_mib),
         )
-        for share in allocation.cards
+        for share in allocation.gpus
     )
     return Decision(
         reservation.node,
-        cards,
+        gpus,
         allocation.decided_at(now_ns),
         plan=reservation.plan,
         plan_size=reservation.plan_size,

@@ -1,4 +1,4 @@
-"""Answers the questions of a scheduler: which nodes, how good, which cards, and why not.
+"""Answers the questions of a scheduler: which nodes, how good, which GPUs, and why not.
 
 The extender asks them over HTTP and the simulator directly. Scores are kept per request shape for all nodes, and
 only the rows that changed since are computed again. Where the policy is packing they are also computed again when
@@ -22,7 +22,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.choose import choose_cards
+from gputile.core.placement.choose import choose_gpus
 from gputile.core.placement.fit import refusal
 from gputile.core.placement.fit_refusal import SUMMARY, UNRESOLVABLE, FitRefusal, FitRule
 from gputile.core.placement.packing.array_scores import PackingState, build, scores
@@ -84,7 +84,7 @@ class PlacementEngine:
         models, cpu = [""] * self.ledger.node_arrays.rows, 0
         for row in self.ledger.row_of.values():
             node_info = self.ledger.node_info(row)
-            if node_info is not None and node_info.inventory.cards:
+            if node_info is not None and node_info.inventory.gpus:
                 models[row] = node_info.model
                 cpu += node_info.cpu
         return models, cpu
@@ -138,15 +138,15 @@ class PlacementEngine:
     def decide(
         self, request: Request, name: str, now_ns: int, without: frozenset[str] = frozenset()
     ) -> Decision | FitRefusal:
-        """Return which cards of node ``name`` the request gets now, or why it gets none.
+        """Return which GPUs of node ``name`` the request gets now, or why it gets none.
 
         ``without`` are UIDs of pods to be looked at as gone. ``now_ns`` is Unix time in nanoseconds.
         """
         node = self.state(name, without)
         if node is None:
-            return FitRefusal(FitRule.NO_CARDS, request.shape)
+            return FitRefusal(FitRule.NO_GPUS, request.shape)
         group = self.ledger.group_number(request.shape.trust_group)
-        chosen = choose_cards(node, request.shape, group, self.packing_state.value if self.packing_state else None)
+        chosen = choose_gpus(node, request.shape, group, self.packing_state.value if self.packing_state else None)
         if chosen is None:
             why = refusal(node, request, group)
             assert why is not None, "what does not fit has a reason"  # noqa: S101 - an invariant of fit
@@ -154,15 +154,15 @@ class PlacementEngine:
         if not chosen:
             return Decision(name, (), None)
         shared = node.info.mode is not None and node.info.mode.shared
-        cards = tuple(Chosen(c.card, advertised_units(c.card, node.info.unit_mib) if shared else 0) for c in chosen)
+        gpus = tuple(Chosen(c.gpu, advertised_units(c.gpu, node.info.unit_mib) if shared else 0) for c in chosen)
         mode = node.info.mode.value if node.info.mode else ""
-        return Decision(name, cards, allocate(request, cards, mode, now_ns))
+        return Decision(name, gpus, allocate(request, gpus, mode, now_ns))
 
     def refusal(self, request: Request, name: str) -> FitRefusal | None:
         """Return why the request does not fit node ``name``, None where it does."""
         node = self.state(name)
         if node is None:
-            return FitRefusal(FitRule.NO_CARDS, request.shape)
+            return FitRefusal(FitRule.NO_GPUS, request.shape)
         return refusal(node, request, self.ledger.group_number(request.shape.trust_group))
 
     def state(self, name: str, without: frozenset[str] = frozenset()) -> NodeState | None:
@@ -234,7 +234,7 @@ class PlacementEngine:
         kube-scheduler writes all distinct reasons into the pod's status; thousands of distinct ones would not fit.
         """
         node_arrays = self.ledger.node_arrays
-        broken = np.where(known, vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_CARDS)
+        broken = np.where(known, vectorized.rules(node_arrays, request.shape, rows), FitRule.NO_GPUS)
         for rule in map(FitRule, np.flatnonzero(np.bincount(broken)).tolist()):
             texts = result.unresolvable if rule in UNRESOLVABLE else result.refused
             texts |= dict.fromkeys(compress(names, (broken == rule).tolist()), SUMMARY[rule])

@@ -1,8 +1,8 @@
-"""Which pods have to leave a node so that a request fits its cards.
+"""Which pods have to leave a node so that a request fits its GPUs.
 
-kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different cards. Here its
-victims are completed until one card, or as many as the pod asks, really has room, and those that need not leave
-are spared. kube-scheduler asks about many nodes at once, so a pod that leaves costs a look at its own cards only.
+kube-scheduler's dry run counts units of the whole node; it cannot see that they are on different GPUs. Here its
+victims are completed until one GPU, or as many as the pod asks, really has room, and those that need not leave
+are spared. kube-scheduler asks about many nodes at once, so a pod that leaves costs a look at its own GPUs only.
 """
 
 from collections import Counter
@@ -14,11 +14,11 @@ from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import CardState, NodeState
-from gputile.core.placement.fit import card_fits, same_unit, serves
+from gputile.core.ledger.snapshot import GpuState, NodeState
+from gputile.core.placement.fit import gpu_fits, same_unit, serves
 from gputile.core.scheduling.placement_engine import PlacementEngine
 
-_NO_CARD = ""  # of a pod whose cards nobody knows
+_NO_GPU = ""  # of a pod whose GPUs nobody knows
 
 
 def victims(
@@ -27,7 +27,7 @@ def victims(
     """Return the UIDs of the pods that have to leave ``node``, None where no set of lower-priority pods is enough.
 
     ``proposed`` are the victims of the in-tree plugins: they leave in any case (they may be in the way for other
-    reasons, CPU or memory). Others are added from the lowest priority up, those first whose card has the least left
+    reasons, CPU or memory). Others are added from the lowest priority up, those first whose GPU has the least left
     on it, and taken back from the highest down where the pod fits without their leaving.
     """
     state = engine.state(node)
@@ -61,41 +61,41 @@ def victims(
 
 
 def _in_order(staying: list[Booking], priority: int) -> Iterable[Booking]:
-    """Yield who leaves next: of the lowest priority, the one on the card that is nearest to be empty by then."""
-    held: Counter[str] = Counter({_NO_CARD: 0})  # MiB by card
+    """Yield who leaves next: of the lowest priority, the one on the GPU that is nearest to be empty by then."""
+    held: Counter[str] = Counter({_NO_GPU: 0})  # MiB by GPU
     for booking in staying:
-        for share in booking.cards:
+        for share in booking.gpus:
             held[share.uuid] += share.mib
     levels: dict[int, list[Booking]] = {}
     for booking in staying:
         if booking.priority < priority:
             levels.setdefault(booking.priority, []).append(booking)
     for level in sorted(levels):
-        on_card: dict[str, list[tuple[int, str, Booking]]] = {}
+        on_gpu: dict[str, list[tuple[int, str, Booking]]] = {}
         for booking in levels[level]:
-            entry = (-sum(share.mib for share in booking.cards), booking.uid, booking)
-            for uuid in {share.uuid for share in booking.cards} or {_NO_CARD}:
-                on_card.setdefault(uuid, []).append(entry)
-        for entries in on_card.values():
+            entry = (-sum(share.mib for share in booking.gpus), booking.uid, booking)
+            for uuid in {share.uuid for share in booking.gpus} or {_NO_GPU}:
+                on_gpu.setdefault(uuid, []).append(entry)
+        for entries in on_gpu.values():
             heapify(entries)
         gone = set[str]()
-        while on_card:
-            uuid = min(on_card, key=lambda uuid: (held[uuid], on_card[uuid][0][:2]))
-            booking = on_card[uuid][0][2]
+        while on_gpu:
+            uuid = min(on_gpu, key=lambda uuid: (held[uuid], on_gpu[uuid][0][:2]))
+            booking = on_gpu[uuid][0][2]
             yield booking
             gone.add(booking.uid)
-            for share in booking.cards:
+            for share in booking.gpus:
                 held[share.uuid] -= share.mib
-            for uuid in {share.uuid for share in booking.cards} or {_NO_CARD}:
-                entries = on_card[uuid]
+            for uuid in {share.uuid for share in booking.gpus} or {_NO_GPU}:
+                entries = on_gpu[uuid]
                 while entries and entries[0][1] in gone:
                     heappop(entries)
                 if not entries:
-                    del on_card[uuid]
+                    del on_gpu[uuid]
 
 
 class _Room:
-    """What is left on the cards of one node while pods leave it and stay after all."""
+    """What is left on the GPUs of one node while pods leave it and stay after all."""
 
     def __init__(self, ledger: Ledger, state: NodeState, request: Request) -> None:
         self._ledger, self._node_info, self._shape = ledger, state.info, request.shape
@@ -103,22 +103,22 @@ class _Room:
         serving_mode = state.info.serving_mode
         self._served = serves(serving_mode, request.shape) and same_unit(state.info, request.shape)
         self._foreign = serving_mode is ServingMode.OTHER_PLUGIN
-        # Pods that could be on any card: they close the node while they stay.
+        # Pods that could be on any GPU: they close the node while they stay.
         blocking = ledger.unplaced(state.info.name) if state.serving_mode is ServingMode.BLOCKED else []
         self._blocking = {booking.uid for booking in blocking}
-        self._cards = {card.card.uuid: card for card in state.cards}
-        self._trust: dict[str, Counter[str]] = {uuid: Counter() for uuid in self._cards}
+        self._gpus = {gpu.gpu.uuid: gpu for gpu in state.gpus}
+        self._trust: dict[str, Counter[str]] = {uuid: Counter() for uuid in self._gpus}
         if state.info.grouped:
             for booking in ledger.on_node(state.info.name):
-                for share in booking.cards:
+                for share in booking.gpus:
                     if share.uuid in self._trust:
                         self._trust[share.uuid][booking.trust_group] += 1
-        self._ready = {uuid for uuid, card in self._cards.items() if self._fits(card)}
+        self._ready = {uuid for uuid, gpu in self._gpus.items() if self._fits(gpu)}
         self._blocked_by = set(self._blocking)
 
     def fits(self) -> bool:
         """Return whether the request fits the node as it is now, as ``placement.fit`` says it."""
-        return self._served and not self._blocked_by and (self._foreign or len(self._ready) >= self._shape.cards)
+        return self._served and not self._blocked_by and (self._foreign or len(self._ready) >= self._shape.gpus)
 
     def leave(self, booking: Booking) -> None:
         """Look at the node as if a pod were gone."""
@@ -132,31 +132,31 @@ class _Room:
         self._change(booking, 1)
 
     def _change(self, booking: Booking, sign: int) -> None:
-        for share in booking.cards:
-            card = self._cards.get(share.uuid)
-            if card is None:
+        for share in booking.gpus:
+            gpu = self._gpus.get(share.uuid)
+            if gpu is None:
                 continue
-            mib, percent = booking.takes(share, card.total)
-            group = card.group
+            mib, percent = booking.takes(share, gpu.total)
+            group = gpu.group
             if self._node_info.grouped:
                 trust = self._trust[share.uuid]
                 trust[booking.trust_group] += sign
                 group = self._group_of([name for name, pods in trust.items() if pods])
-            card = CardState(
-                card.card,
-                card.total,
-                card.used + sign * mib,
-                card.percent + sign * percent,
-                card.pods + sign,
+            gpu = GpuState(
+                gpu.gpu,
+                gpu.total,
+                gpu.used + sign * mib,
+                gpu.percent + sign * percent,
+                gpu.pods + sign,
                 group,
             )
-            self._cards[share.uuid] = card
-            (self._ready.add if self._fits(card) else self._ready.discard)(share.uuid)
+            self._gpus[share.uuid] = gpu
+            (self._ready.add if self._fits(gpu) else self._ready.discard)(share.uuid)
 
     def _group_of(self, names: list[str]) -> int:
         if len(names) > 1:
             return MIXED_GROUPS
         return self._ledger.group_number(names[0]) if names else NO_GROUP
 
-    def _fits(self, card: CardState) -> bool:
-        return card_fits(card, self._shape, self._node_info, self._group)
+    def _fits(self, gpu: GpuState) -> bool:
+        return gpu_fits(gpu, self._shape, self._node_info, self._group)

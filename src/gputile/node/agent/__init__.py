@@ -1,1 +1,1 @@
-"""The node agent: what a node's cards are, and what each container may use of them."""
+"""The node agent: what a node's GPUs are, and what each container may use of them."""

@@ -259,5 +259,5 @@ class Agent:
         return time_shares(self.admission, str(self._store.allocations), beside)
 
     def _used(self, used: Mapping[tuple[str, str], int]) -> None:
-        """Take in the nanoseconds that each container has had on each card."""
+        """Take in the nanoseconds that each container has had on each GPU."""
         self.metrics.gpu_times.rows = tuple(gpu_times(self.admission, used))

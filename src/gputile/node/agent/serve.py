@@ -130,7 +130,7 @@ async def serve(
 
 
 async def _published(connection: Connection, name: str) -> Inventory:
-    """Return what the agent before this one published: cards keep their indices, sick ones stay sick."""
+    """Return what the agent before this one published: GPUs keep their indices, sick ones stay sick."""
     try:
         async with asyncio.timeout(READ_NODE_WITHIN_S):
             body = await connection.get(f"/api/v1/nodes/{name}")

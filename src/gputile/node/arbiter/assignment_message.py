@@ -15,7 +15,7 @@ class AssignmentError(ValueError):
     """The line is not an assignment."""
 
 
-class CardClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A container's share of one GPU; ``floor`` and ``ceiling`` in millionths."""
 
     uuid: str
@@ -40,7 +40,7 @@ class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One container: the directory with its socket, and its GPUs."""
 
     directory: str
-    cards: tuple[CardClaim, ...]
+    gpus: tuple[GpuClaim, ...] = msgspec.field(name="cards")
 
 
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -14,11 +14,11 @@ from gputile.node.arbiter.timeslice_scheduler import Rank
 
 @dataclass(frozen=True, slots=True)
 class TurnCandidate:
-    """A container that wants a turn on all of ``cards``; with ``until`` it only keeps them free until then."""
+    """A container that wants a turn on all of ``gpus``; with ``until`` it only keeps them free until then."""
 
     rank: Rank
     name: Hashable
-    cards: tuple[str, ...]
+    gpus: tuple[str, ...]
     until: int | None = None
 
 
@@ -27,12 +27,12 @@ class Begin:
     """A turn that begins now; ``by`` is when others need one of its GPUs, None if nobody is known to."""
 
     name: Hashable
-    cards: tuple[str, ...]
+    gpus: tuple[str, ...]
     by: int | None
 
 
 @dataclass(slots=True)
-class _Card:
+class _Gpu:
     idle: bool
     queued_until: int  # those before are done with it
     needed_at: int | None = None  # when the first of them begins
@@ -46,26 +46,26 @@ def plan(
     ``busy_until`` is when each GPU can be expected to be free, None for one that is. A turn is taken to last a
     quantum; one that would have to end in less than ``least`` is not worth its while.
     """
-    cards = {name: _Card(until is None, now if until is None else until) for name, until in busy_until.items()}
+    gpus = {name: _Gpu(until is None, now if until is None else until) for name, until in busy_until.items()}
     begun: list[Begin] = []
     for candidate in sorted(candidates, key=lambda candidate: candidate.rank):
-        mine = [cards[card] for card in candidate.cards]
-        start = max(card.queued_until for card in mine)
+        mine = [gpus[gpu] for gpu in candidate.gpus]
+        start = max(gpu.queued_until for gpu in mine)
         if candidate.until is not None:
-            for card in mine:
-                card.queued_until = max(card.queued_until, candidate.until)
-                card.needed_at = now if card.needed_at is None else card.needed_at
+            for gpu in mine:
+                gpu.queued_until = max(gpu.queued_until, candidate.until)
+                gpu.needed_at = now if gpu.needed_at is None else gpu.needed_at
             continue
-        needed = [card.needed_at for card in mine if card.needed_at is not None]
+        needed = [gpu.needed_at for gpu in mine if gpu.needed_at is not None]
         by = min(needed, default=None)
-        idle = all(card.idle for card in mine)
+        idle = all(gpu.idle for gpu in mine)
         if idle and ((by is None and start <= now) or (by is not None and by - now >= least)):
-            begun.append(Begin(candidate.name, candidate.cards, by))
-            for card in mine:
-                card.idle, card.needed_at = False, now
-                card.queued_until = max(card.queued_until, now + quantum)
+            begun.append(Begin(candidate.name, candidate.gpus, by))
+            for gpu in mine:
+                gpu.idle, gpu.needed_at = False, now
+                gpu.queued_until = max(gpu.queued_until, now + quantum)
             continue
-        for card in mine:
-            card.needed_at = start if card.needed_at is None else min(card.needed_at, start)
-            card.queued_until = max(start, now) + quantum
+        for gpu in mine:
+            gpu.needed_at = start if gpu.needed_at is None else min(gpu.needed_at, start)
+            gpu.queued_until = max(start, now) + quantum
     return begun

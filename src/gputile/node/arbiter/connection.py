@@ -18,8 +18,8 @@ class ConnectionHandler(Protocol):
 
     quantum: int
 
-    def card_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the container's GPU that ``CARD`` names, None where it is not the container's."""
+    def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
+        """Return the UUID of the container's GPU that ``GPU`` names, None where it is not the container's."""
 
     def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
         """Take in what a member says of a GPU."""
@@ -42,7 +42,7 @@ class Connection(asyncio.BufferedProtocol):
         self._line = line
         self._buffer = bytearray(MOST_READ)
         self._filled = 0
-        self._cards: dict[int, str] = {}
+        self._gpus: dict[int, str] = {}
         self._agreed = False
         self._timer: asyncio.TimerHandle | None = None
 
@@ -71,7 +71,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def tell(self, uuid: str, instruction: Instruction) -> None:
         """Send an instruction about a GPU."""
-        number = next(number for number, name in self._cards.items() if name == uuid)
+        number = next(number for number, name in self._gpus.items() if name == uuid)
         if isinstance(instruction, Grant):
             self._send(Message(MessageKind.TURN, number, instruction.turn, instruction.length))
         else:
@@ -140,13 +140,13 @@ class Connection(asyncio.BufferedProtocol):
         kind = message.kind
         if not self._agreed:
             self._greet(message)
-        elif kind is MessageKind.CARD:
-            uuid = self._desk.card_of(self._allocation, (message.a, message.b))
-            if uuid is None or message.card in self._cards or uuid in self._cards.values():
-                raise ProtocolError("a card that is not its own, or twice")
-            self._cards[message.card] = uuid
-        elif kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE) and message.card in self._cards:
-            self._desk.said(self._allocation, self._member, self._cards[message.card], message)
+        elif kind is MessageKind.GPU:
+            uuid = self._desk.gpu_of(self._allocation, (message.a, message.b))
+            if uuid is None or message.gpu in self._gpus or uuid in self._gpus.values():
+                raise ProtocolError("a GPU that is not its own, or twice")
+            self._gpus[message.gpu] = uuid
+        elif kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE) and message.gpu in self._gpus:
+            self._desk.said(self._allocation, self._member, self._gpus[message.gpu], message)
         else:
             raise ProtocolError(f"{kind.name} out of place")
 

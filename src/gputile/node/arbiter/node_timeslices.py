@@ -36,7 +36,7 @@ class NodeTimeSlices:
 
     def __init__(self, quantum: int = 30 * MS, longest_wait: int = 1000 * MS) -> None:
         self.quantum, self.longest_wait = quantum, longest_wait
-        self._cards: dict[str, TimeSliceScheduler] = {}
+        self._gpus: dict[str, TimeSliceScheduler] = {}
         self._together = Together()
         self._tied: dict[Hashable, tuple[str, ...]] = {}
         self._rounds: dict[Hashable, _Round] = {}
@@ -46,74 +46,74 @@ class NodeTimeSlices:
     def configure(self, quantum: int, longest_wait: int) -> None:
         """Use another quantum and another longest wait from now on."""
         self.quantum, self.longest_wait = quantum, longest_wait
-        for card in self._cards.values():
-            card.configure(quantum, longest_wait)
+        for gpu in self._gpus.values():
+            gpu.configure(quantum, longest_wait)
 
     def used(self, uuid: str, name: Hashable) -> int:
         """Return the time that a container has had on a GPU, in ns."""
-        return self._cards[uuid].used(name)
+        return self._gpus[uuid].used(name)
 
-    def card(self, uuid: str) -> TimeSliceScheduler:
+    def gpu(self, uuid: str) -> TimeSliceScheduler:
         """Return the turns on one GPU."""
-        return self._cards[uuid]
+        return self._gpus[uuid]
 
     @property
-    def cards(self) -> frozenset[str]:
+    def gpus(self) -> frozenset[str]:
         """The GPUs that there are."""
-        return frozenset(self._cards)
+        return frozenset(self._gpus)
 
     # -- events
 
     def put(self, uuid: str, name: Hashable, share: Share, now: int) -> Said:
         """Add a container to a GPU, or give it another share."""
-        card = self._cards.get(uuid)
-        if card is None:
-            card = self._cards[uuid] = TimeSliceScheduler(self.quantum, self.longest_wait, starts=False)
-        return self._after(uuid, card.put(name, share, now), now)
+        gpu = self._gpus.get(uuid)
+        if gpu is None:
+            gpu = self._gpus[uuid] = TimeSliceScheduler(self.quantum, self.longest_wait, starts=False)
+        return self._after(uuid, gpu.put(name, share, now), now)
 
     def remove(self, uuid: str, name: Hashable, now: int) -> Said:
         """Take a container off a GPU."""
         self._together.forget(name, uuid)
         near = self._near(uuid)
-        return self._after(uuid, self._cards[uuid].remove(name, now), now, near)
+        return self._after(uuid, self._gpus[uuid].remove(name, now), now, near)
 
     def drop(self, uuid: str) -> None:
         """Forget a GPU that no container has."""
-        del self._cards[uuid]
+        del self._gpus[uuid]
         self._look_again.pop(uuid, None)
         self._touched.discard(uuid)
 
     def leave(self, uuid: str, member: int, now: int) -> Said:
         """Take note that a process is gone from a GPU."""
         self._together.forget_member(member)
-        return self._after(uuid, self._cards[uuid].leave(member, now), now)
+        return self._after(uuid, self._gpus[uuid].leave(member, now), now)
 
     def want(self, uuid: str, name: Hashable, member: int, now: int) -> Said:
         """Take note that a process of the container ``name`` waits to submit work to a GPU."""
-        said = self._cards[uuid].want(name, member, now)
+        said = self._gpus[uuid].want(name, member, now)
         self._uses(uuid, name, member, now)
         return self._after(uuid, said, now)
 
     def waits(self, uuid: str, member: int) -> bool:
         """Return whether a process waits for a turn."""
-        return self._cards[uuid].waits(member)
+        return self._gpus[uuid].waits(member)
 
     def busy(self, uuid: str, member: int, number: int, now: int) -> Said:
         """Take note that a holder is alive, and waits for the GPU."""
-        return self._after(uuid, self._cards[uuid].busy(member, number, now), now)
+        return self._after(uuid, self._gpus[uuid].busy(member, number, now), now)
 
     def done(self, uuid: str, member: int, number: int, used: int, again: bool, now: int) -> Said:
         """Take a turn back; see ``TimeSliceScheduler.done``."""
-        card = self._cards[uuid]
-        owner = card.owner
-        said = card.done(member, number, used, again, now)
+        gpu = self._gpus[uuid]
+        owner = gpu.owner
+        said = gpu.done(member, number, used, again, now)
         if owner is not None and again:
-            self._uses(uuid, self._name_of(card, owner), member, now)
+            self._uses(uuid, self._name_of(gpu, owner), member, now)
         return self._after(uuid, said, now)
 
     def tick(self, uuid: str, now: int) -> Said:
         """Do what is due on a GPU."""
-        return self._after(uuid, self._cards[uuid].tick(now), now)
+        return self._after(uuid, self._gpus[uuid].tick(now), now)
 
     def touched(self, now: int) -> dict[str, int | None]:
         """Return when ``tick`` is due, None for never, for each GPU that something happened on since the last call."""
@@ -122,28 +122,28 @@ class NodeTimeSlices:
 
     def wake_at(self, uuid: str, now: int) -> int | None:
         """Return when ``tick`` is due on a GPU if nothing happens before, None if never."""
-        due = (self._cards[uuid].wake_at(now), self._look_again.get(uuid))
+        due = (self._gpus[uuid].wake_at(now), self._look_again.get(uuid))
         return min((at for at in due if at is not None), default=None)
 
     # -- what belongs together
 
-    def _name_of(self, card: TimeSliceScheduler, account: Account) -> Hashable:
-        return next((name for name, found in card.accounts.items() if found is account), None)
+    def _name_of(self, gpu: TimeSliceScheduler, account: Account) -> Hashable:
+        return next((name for name, found in gpu.accounts.items() if found is account), None)
 
     def _uses(self, uuid: str, name: Hashable, member: int, now: int) -> None:
         """Take note of the GPUs that one process uses at once: wanted lately, or its at the moment."""
         lately = self._together.wants(name, member, uuid, now)
-        held = {other for other, card in self._cards.items() if member in card.holders}
+        held = {other for other, gpu in self._gpus.items() if member in gpu.holders}
         self._belong(name, uuid, lately | held, now)
 
     def _belong(self, name: Hashable, uuid: str, others: Iterable[str], now: int) -> None:
         """Work over several GPUs keeps to one share: where they differ it is not that."""
-        account = self._cards[uuid].accounts.get(name)
+        account = self._gpus[uuid].accounts.get(name)
         if account is None:
             return
         found = {uuid}
         for other in others:
-            there = self._cards[other].accounts.get(name) if other in self._cards else None
+            there = self._gpus[other].accounts.get(name) if other in self._gpus else None
             if there is not None and (there.share.floor, there.share.ceiling) == (
                 account.share.floor,
                 account.share.ceiling,
@@ -156,12 +156,12 @@ class NodeTimeSlices:
     def _tie(self, name: Hashable, now: int) -> None:
         """Bring up to date which GPUs a container's turns begin together on."""
         before = self._tied.get(name, ())
-        cards = tuple(c for c in self._together.of(name, now) if c in self._cards and name in self._cards[c].accounts)
-        after = cards if len(cards) > 1 else ()
+        gpus = tuple(c for c in self._together.of(name, now) if c in self._gpus and name in self._gpus[c].accounts)
+        after = gpus if len(gpus) > 1 else ()
         if before == after:
             return
         for uuid in {*before, *after}:
-            account = self._cards[uuid].accounts.get(name) if uuid in self._cards else None
+            account = self._gpus[uuid].accounts.get(name) if uuid in self._gpus else None
             if account is not None:
                 account.tied, account.asks = uuid in after, False
         if after:
@@ -175,9 +175,9 @@ class NodeTimeSlices:
         near, new = {uuid}, True
         while new:
             new = False
-            for cards in self._tied.values():
-                if not near.issuperset(cards) and not near.isdisjoint(cards):
-                    near.update(cards)
+            for gpus in self._tied.values():
+                if not near.issuperset(gpus) and not near.isdisjoint(gpus):
+                    near.update(gpus)
                     new = True
         return near
 
@@ -190,15 +190,15 @@ class NodeTimeSlices:
         if len(near) == 1:
             self._look_again.pop(uuid, None)
             self._see_whether_held_up(uuid, now)
-            return found + [(uuid, instruction) for instruction in self._cards[uuid].start(now)]
-        for name in [name for name, cards in self._tied.items() if not near.isdisjoint(cards)]:
+            return found + [(uuid, instruction) for instruction in self._gpus[uuid].start(now)]
+        for name in [name for name, gpus in self._tied.items() if not near.isdisjoint(gpus)]:
             self._tie(name, now)
         for other in sorted(near):
             self._see_whether_held_up(other, now)
         self._let_go(near, now)
         self._ask(near, now)
         for other in sorted(near):
-            found += [(other, instruction) for instruction in self._cards[other].tick(now)]
+            found += [(other, instruction) for instruction in self._gpus[other].tick(now)]
         self._release(near, now)
         found += self._begin(near, now)
         found += self._end_together(near, now)
@@ -206,30 +206,30 @@ class NodeTimeSlices:
 
     def _see_whether_held_up(self, uuid: str, now: int) -> None:
         """One that keeps a GPU long after its turn, and waits for another meanwhile, may need both at once."""
-        card = self._cards[uuid]
-        owner = card.owner
-        if owner is None or owner.tied or not card.held_up(now):
+        gpu = self._gpus[uuid]
+        owner = gpu.owner
+        if owner is None or owner.tied or not gpu.held_up(now):
             return
-        name = self._name_of(card, owner)
-        waits = [c for c, other in self._cards.items() if name in other.accounts and other.accounts[name].waiting]
+        name = self._name_of(gpu, owner)
+        waits = [c for c, other in self._gpus.items() if name in other.accounts and other.accounts[name].waiting]
         self._belong(name, uuid, waits, now)
 
     def _mine(self, name: Hashable) -> list[tuple[str, TimeSliceScheduler, Account]]:
-        return [(uuid, self._cards[uuid], self._cards[uuid].accounts[name]) for uuid in self._tied[name]]
+        return [(uuid, self._gpus[uuid], self._gpus[uuid].accounts[name]) for uuid in self._tied[name]]
 
     def _has(self, name: Hashable) -> list[str]:
         """Return the GPUs of a container's set on which it has the turn."""
-        return [uuid for uuid, card, account in self._mine(name) if card.owner is account]
+        return [uuid for uuid, gpu, account in self._mine(name) if gpu.owner is account]
 
     def _among(self, near: set[str]) -> list[Hashable]:
-        return [name for name, cards in self._tied.items() if near.issuperset(cards)]
+        return [name for name, gpus in self._tied.items() if near.issuperset(gpus)]
 
     def _ask(self, near: set[str], now: int) -> None:
         """Who waits for one GPU of a set asks for all of them, unless it has some."""
         for name in self._among(near):
             mine = self._mine(name)
             wants = any(account.waiting for _, _, account in mine) and not self._has(name)
-            eligible = all(card.eligible_at(account) <= now for _, card, account in mine)
+            eligible = all(gpu.eligible_at(account) <= now for _, gpu, account in mine)
             for _, _, account in mine:
                 account.asks = wants and eligible
 
@@ -241,12 +241,12 @@ class NodeTimeSlices:
         for name in self._among(near):
             has = self._has(name)
             round_ = self._rounds[name]
-            waits = any(account.waiting and card.owner is not account for _, card, account in self._mine(name))
+            waits = any(account.waiting and gpu.owner is not account for _, gpu, account in self._mine(name))
             if not has:
                 round_.joined.clear()
-            elif waits and any(self._cards[uuid].held_up(now) for uuid in has) and not self._joins(name, now):
+            elif waits and any(self._gpus[uuid].held_up(now) for uuid in has) and not self._joins(name, now):
                 for uuid in has:
-                    self._cards[uuid].take_away(now)
+                    self._gpus[uuid].take_away(now)
                 round_.continues, round_.continued = not round_.continued, False
                 round_.joined.clear()
 
@@ -254,70 +254,70 @@ class NodeTimeSlices:
         """A set's turn is over when none of its GPUs is in anybody's hands; two that are show that it is one."""
         for name in self._among(near):
             has = self._has(name)
-            in_hand = [uuid for uuid in has if self._cards[uuid].holders]
+            in_hand = [uuid for uuid in has if self._gpus[uuid].holders]
             if len(in_hand) > 1:
                 self._together.note(name, in_hand, now)
             if not in_hand:
                 for uuid in has:
-                    self._cards[uuid].release(now)
+                    self._gpus[uuid].release(now)
 
     def _end_together(self, near: set[str], now: int) -> Said:
         """Where one turn of a set has got an end, the others end then too."""
         said: Said = []
         for name in self._among(near):
             has = self._has(name)
-            ends = [end for uuid in has if (end := self._cards[uuid].end) is not None]
+            ends = [end for uuid in has if (end := self._gpus[uuid].end) is not None]
             if ends and len(ends) < len(has):
                 for uuid in has:
-                    said += [(uuid, instruction) for instruction in self._cards[uuid].end_by(min(ends), now)]
+                    said += [(uuid, instruction) for instruction in self._gpus[uuid].end_by(min(ends), now)]
         return said
 
     # -- who begins
 
     def _begin(self, near: set[str], now: int) -> Said:
         said: Said = []
-        free = {uuid for uuid in near if self._cards[uuid].owner is None}
+        free = {uuid for uuid in near if self._gpus[uuid].owner is None}
         candidates = self._candidates(near, now) if free else []
-        busy_until = {uuid: None if uuid in free else self._cards[uuid].free_at(now) for uuid in near}
+        busy_until = {uuid: None if uuid in free else self._gpus[uuid].free_at(now) for uuid in near}
         begun = plan(now, candidates, busy_until, self.quantum, self.quantum // SPARE_PART)
         for begin in begun:
             length = self._length(begin, now)
-            for uuid in begin.cards:
-                said += [(uuid, instruction) for instruction in self._cards[uuid].begin(begin.name, length, now)]
-                self._cards[uuid].accounts[begin.name].asks = False
-            free.difference_update(begin.cards)
+            for uuid in begin.gpus:
+                said += [(uuid, instruction) for instruction in self._gpus[uuid].begin(begin.name, length, now)]
+                self._gpus[uuid].accounts[begin.name].asks = False
+            free.difference_update(begin.gpus)
             self._take_note(begin)
         for uuid in near:
             self._look_again.pop(uuid, None)
         for candidate in candidates:
-            if candidate.until is None and free.issuperset(candidate.cards):
-                self._look_again[candidate.cards[0]] = now + LOOK_AGAIN
+            if candidate.until is None and free.issuperset(candidate.gpus):
+                self._look_again[candidate.gpus[0]] = now + LOOK_AGAIN
         return said
 
     def _take_note(self, begin: Begin) -> None:
         round_ = self._rounds.get(begin.name)
         if round_ is None:
             return
-        if begin.cards == self._tied[begin.name]:
+        if begin.gpus == self._tied[begin.name]:
             round_.continues, round_.continued = False, round_.continues
         else:
-            round_.joined.update(begin.cards)
+            round_.joined.update(begin.gpus)
 
     def _candidates(self, near: set[str], now: int) -> list[TurnCandidate]:
         found: list[TurnCandidate] = []
         for uuid in sorted(near):
-            card = self._cards[uuid]
-            idle_hold = card.idle_hold(now)
+            gpu = self._gpus[uuid]
+            idle_hold = gpu.idle_hold(now)
             if idle_hold is not None and not idle_hold[0].wants:
                 account, until = idle_hold
-                name = self._name_of(card, account)
-                rank = self._rank(name, now) if account.tied else card.rank(account, now)
-                if name is not None and card.eligible_at(account) <= now:
+                name = self._name_of(gpu, account)
+                rank = self._rank(name, now) if account.tied else gpu.rank(account, now)
+                if name is not None and gpu.eligible_at(account) <= now:
                     found.append(TurnCandidate(rank, name, (uuid,), until))
-            for name, account in card.accounts.items():
-                single = account.waiting and not account.tied and card.owner is not account
-                if single and card.eligible_at(account) <= now:
-                    found.append(TurnCandidate(card.rank(account, now), name, (uuid,)))
+            for name, account in gpu.accounts.items():
+                single = account.waiting and not account.tied and gpu.owner is not account
+                if single and gpu.eligible_at(account) <= now:
+                    found.append(TurnCandidate(gpu.rank(account, now), name, (uuid,)))
         for name in self._among(near):
             if self._has(name):
                 found += self._joins(name, now)
@@ -330,13 +330,13 @@ class NodeTimeSlices:
 
         Each GPU is had once a round in that way, and not when its turn has come to its end.
         """
-        since = min(began for uuid in self._has(name) if (began := self._cards[uuid].since) is not None)
+        since = min(began for uuid in self._has(name) if (began := self._gpus[uuid].since) is not None)
         return [
-            TurnCandidate((1, -1, 0, card.lag(account), account.name), name, (uuid,))
-            for uuid, card, account in self._mine(name)
+            TurnCandidate((1, -1, 0, gpu.lag(account), account.name), name, (uuid,))
+            for uuid, gpu, account in self._mine(name)
             if account.waiting
-            and card.owner is not account
-            and card.eligible_at(account) <= now
+            and gpu.owner is not account
+            and gpu.eligible_at(account) <= now
             and uuid not in self._rounds[name].joined
             and (account.had_all_at is None or account.had_all_at < since)
         ]
@@ -345,7 +345,7 @@ class NodeTimeSlices:
         """Return a set's rank: on the GPU on which it has had most, so that it gets its share of that one."""
         mine = self._mine(name)
         waits_since = min((a.waits_since for _, _, a in mine if a.waits_since is not None), default=now)
-        since = max([waits_since, *(card.eligible_at(account) for _, card, account in mine)])
+        since = max([waits_since, *(gpu.eligible_at(account) for _, gpu, account in mine)])
         label = mine[0][2].name
         if now - since >= self.longest_wait:
             return (0, since, 0, 0, label)
@@ -353,12 +353,12 @@ class NodeTimeSlices:
             return (1, -1, 0, 0, label)
         owed = all(a.share.floor > 0 and a.floor.level > 0 for _, _, a in mine)
         priority = min(a.share.priority for _, _, a in mine)
-        return (1, 0 if owed else 1, -priority, max(card.lag(account) for _, card, account in mine), label)
+        return (1, 0 if owed else 1, -priority, max(gpu.lag(account) for _, gpu, account in mine), label)
 
     def _length(self, begin: Begin, now: int) -> int:
         """Return how long a turn lasts; 0: until somebody else wants one of its GPUs."""
-        on = [(self._cards[uuid], self._cards[uuid].accounts[begin.name]) for uuid in begin.cards]
-        lengths = [card.length(account, now) for card, account in on]
+        on = [(self._gpus[uuid], self._gpus[uuid].accounts[begin.name]) for uuid in begin.gpus]
+        lengths = [gpu.length(account, now) for gpu, account in on]
         bounded = [length for length in lengths if length]
         if self._ends_with_others(begin):
             bounded.append(max(self.quantum // 4, min(self._ends_of(begin.name), default=now) - now))
@@ -371,4 +371,4 @@ class NodeTimeSlices:
         return begin.name in self._tied and bool(self._ends_of(begin.name))
 
     def _ends_of(self, name: Hashable) -> list[int]:
-        return [end for uuid in self._has(name) if (end := self._cards[uuid].end) is not None]
+        return [end for uuid in self._has(name) if (end := self._gpus[uuid].end) is not None]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from gputile.node.native_layouts import ARBITER_MESSAGE, ARBITER_VERSION, MOST_CARDS
+from gputile.node.native_layouts import ARBITER_MESSAGE, ARBITER_VERSION, MOST_GPUS
 
 VERSION: Final = ARBITER_VERSION
 SIZE: Final = ARBITER_MESSAGE.size
@@ -20,7 +20,7 @@ class MessageKind(IntEnum):
     """What a message is."""
 
     HELLO = 1
-    CARD = 2
+    GPU = 2
     WANT = 3
     BUSY = 4
     DONE = 5
@@ -34,7 +34,7 @@ _WITHOUT_VERSION: Final = (MessageKind.HELLO, MessageKind.WELCOME)
 _WITH_TURN: Final = (MessageKind.BUSY, MessageKind.DONE, MessageKind.TURN, MessageKind.LIMIT)
 _FIELDS: Final = {
     MessageKind.HELLO: (True, True),
-    MessageKind.CARD: (True, True),
+    MessageKind.GPU: (True, True),
     MessageKind.WANT: (False, False),
     MessageKind.BUSY: (False, False),
     MessageKind.DONE: (True, True),
@@ -54,7 +54,7 @@ class Message:
     """One message. ``a`` and ``b`` mean what its kind says; times are nanoseconds."""
 
     kind: MessageKind
-    card: int = 0
+    gpu: int = 0
     turn: int = 0
     a: int = 0
     b: int = 0
@@ -62,7 +62,7 @@ class Message:
     def encode(self) -> bytes:
         """Return the message's 32 bytes."""
         version = 0 if self.kind in _WITHOUT_VERSION else VERSION
-        return _LAYOUT.pack(self.kind, version, self.card, self.turn, self.a, self.b, 0)
+        return _LAYOUT.pack(self.kind, version, self.gpu, self.turn, self.a, self.b, 0)
 
 
 def decode(data: bytes) -> Message:
@@ -73,7 +73,7 @@ def decode(data: bytes) -> Message:
     """
     if len(data) != SIZE:
         raise ProtocolError(f"{len(data)} bytes")
-    number, version, card, turn, a, b, unused = _LAYOUT.unpack(data)
+    number, version, gpu, turn, a, b, unused = _LAYOUT.unpack(data)
     try:
         kind = MessageKind(number)
     except ValueError as error:
@@ -83,9 +83,9 @@ def decode(data: bytes) -> Message:
     has_a, has_b = _FIELDS[kind]
     if unused or (a and not has_a) or (b and not has_b) or (turn == 0) == (kind in _WITH_TURN):
         raise ProtocolError(f"fields of {kind.name}")
-    if card >= MOST_CARDS or (card and kind in _WITHOUT_VERSION) or (b > 1 and kind is MessageKind.DONE):
+    if gpu >= MOST_GPUS or (gpu and kind in _WITHOUT_VERSION) or (b > 1 and kind is MessageKind.DONE):
         raise ProtocolError(f"fields of {kind.name}")
-    return Message(kind, card, turn, a, b)
+    return Message(kind, gpu, turn, a, b)
 
 
 def agree(lowest: int, highest: int) -> int:
@@ -94,7 +94,7 @@ def agree(lowest: int, highest: int) -> int:
 
 
 def uuid_fields(uuid: str) -> tuple[int, int]:
-    """Return the fields a and b of ``CARD`` for a GPU's UUID, as ``GPU-...`` or ``MIG-...``.
+    """Return the fields a and b of ``GPU`` for a GPU's UUID, as ``GPU-...`` or ``MIG-...``.
 
     Raises:
         ProtocolError: it is not a UUID.
@@ -103,7 +103,7 @@ def uuid_fields(uuid: str) -> tuple[int, int]:
     try:
         content = bytes.fromhex(digits)
     except ValueError as error:
-        raise ProtocolError(f"{uuid!r} is not the UUID of a card") from error
+        raise ProtocolError(f"{uuid!r} is not the UUID of a GPU") from error
     if len(content) != 16:
-        raise ProtocolError(f"{uuid!r} is not the UUID of a card")
+        raise ProtocolError(f"{uuid!r} is not the UUID of a GPU")
     return int.from_bytes(content[:8], "little"), int.from_bytes(content[8:], "little")

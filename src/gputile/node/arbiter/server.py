@@ -75,13 +75,13 @@ class Arbiter:
         self._turns.configure(self.quantum, assignment.longest_wait_ms * MS)
         wanted = {allocation.directory: allocation for allocation in assignment.allocations}
         for name in list(self._containers):
-            before = {card.uuid for card in self._containers[name].allocation.cards}
-            if name not in wanted or before != {card.uuid for card in wanted[name].cards}:
+            before = {gpu.uuid for gpu in self._containers[name].allocation.gpus}
+            if name not in wanted or before != {gpu.uuid for gpu in wanted[name].gpus}:
                 self._drop(name)
         self._refused &= wanted.keys()
         for allocation in wanted.values():
             self._put(allocation)
-        for uuid in self._turns.cards - {card.uuid for a in wanted.values() for card in a.cards}:
+        for uuid in self._turns.gpus - {gpu.uuid for a in wanted.values() for gpu in a.gpus}:
             self._turns.drop(uuid)
             self._set_timer(uuid, None)
         await self.listen()
@@ -118,19 +118,19 @@ class Arbiter:
 
     # -- what connections call
 
-    def card_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
-        """Return the UUID of the container's GPU that ``CARD`` names, None where it is not the container's."""
+    def gpu_of(self, allocation: str, fields: tuple[int, int]) -> str | None:
+        """Return the UUID of the container's GPU that ``GPU`` names, None where it is not the container's."""
         container = self._containers.get(allocation)
         return container.uuids.get(fields) if container is not None else None
 
     def said(self, allocation: str, member: int, uuid: str, message: Message) -> None:
         """Take in what a member says of a GPU."""
         turns, now = self._turns, time.monotonic_ns()
-        if uuid not in turns.cards:
+        if uuid not in turns.gpus:
             return
         match message.kind:
             case MessageKind.WANT if turns.waits(uuid, member):
-                self._connections[member].acknowledge(message.card)
+                self._connections[member].acknowledge(message.gpu)
                 found = turns.tick(uuid, now)
             case MessageKind.WANT:
                 found = turns.want(uuid, allocation, member, now)
@@ -183,7 +183,7 @@ class Arbiter:
 
     def _put(self, allocation: Allocation) -> None:
         try:
-            uuids = {uuid_fields(card.uuid): card.uuid for card in allocation.cards}
+            uuids = {uuid_fields(gpu.uuid): gpu.uuid for gpu in allocation.gpus}
         except ProtocolError as error:
             if allocation.directory not in self._refused:
                 log.error("no turns for %s: %s", allocation.directory, error)
@@ -197,9 +197,9 @@ class Arbiter:
             container = _Container(allocation, uuids, messages, arrivals, line)
             self._containers[allocation.directory] = container
         container.allocation = allocation
-        for card in allocation.cards:
+        for gpu in allocation.gpus:
             now = time.monotonic_ns()
-            self._follow(self._turns.put(card.uuid, allocation.directory, card.share, now), now)
+            self._follow(self._turns.put(gpu.uuid, allocation.directory, gpu.share, now), now)
 
     def _drop(self, name: str) -> None:
         container = self._containers.pop(name)

@@ -50,14 +50,14 @@ def share_of(policy: GpuTimePolicy, claim: ShareClaim, most_containers: int) -> 
             return Share()
 
 
-def fallback(policy: GpuTimePolicy, share: Share, on_card: Sequence[Share]) -> int:
+def fallback(policy: GpuTimePolicy, share: Share, on_gpu: Sequence[Share]) -> int:
     """Return the millionths of the GPU that a container keeps to while no arbiter runs.
 
-    ``on_card`` are the shares of all containers on the GPU, its own among them.
+    ``on_gpu`` are the shares of all containers on the GPU, its own among them.
     """
     if policy is GpuTimePolicy.NATIVE:
         return WHOLE
     if share.floor:
         return share.floor
-    total = sum(other.weight for other in on_card)
+    total = sum(other.weight for other in on_gpu)
     return max(1, min(share.ceiling, WHOLE * share.weight // max(1, total)))

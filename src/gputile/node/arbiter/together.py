@@ -16,24 +16,24 @@ class Together:
         self._seen: dict[Hashable, dict[str, int]] = {}
         self._wanted: dict[Hashable, dict[int, dict[str, int]]] = {}  # container -> process -> GPU -> when
 
-    def wants(self, name: Hashable, member: int, card: str, now: int) -> set[str]:
+    def wants(self, name: Hashable, member: int, gpu: str, now: int) -> set[str]:
         """Take note that a process of a container wants a GPU; return all that it has wanted lately."""
         wanted = self._wanted.setdefault(name, {}).setdefault(member, {})
-        wanted[card] = now
+        wanted[gpu] = now
         return {other for other, at in wanted.items() if now - at <= USED_WITHIN}
 
-    def note(self, name: Hashable, cards: Iterable[str], now: int) -> None:
+    def note(self, name: Hashable, gpus: Iterable[str], now: int) -> None:
         """Take note that a container uses these GPUs together."""
-        self._seen.setdefault(name, {}).update(dict.fromkeys(cards, now))
+        self._seen.setdefault(name, {}).update(dict.fromkeys(gpus, now))
 
     def of(self, name: Hashable, now: int) -> tuple[str, ...]:
         """Return the GPUs that a container uses together, in a fixed order; none where it uses single ones."""
         seen = self._seen.get(name)
         if not seen:
             return ()
-        found = sorted(card for card, at in seen.items() if now - at <= TOGETHER_FOR)
+        found = sorted(gpu for gpu, at in seen.items() if now - at <= TOGETHER_FOR)
         if len(found) < len(seen):
-            self._seen[name] = {card: seen[card] for card in found}
+            self._seen[name] = {gpu: seen[gpu] for gpu in found}
         return tuple(found) if len(found) > 1 else ()
 
     def forget_member(self, member: int) -> None:
@@ -43,17 +43,17 @@ class Together:
             if not self._wanted[name]:
                 del self._wanted[name]
 
-    def forget(self, name: Hashable, card: str) -> None:
+    def forget(self, name: Hashable, gpu: str) -> None:
         """Forget that a container used a GPU, and its processes wanted it."""
         seen = self._seen.get(name, {})
-        seen.pop(card, None)
+        seen.pop(gpu, None)
         if not seen:
             self._seen.pop(name, None)
         members = self._wanted.get(name, {})
-        for member in [member for member, wanted in members.items() if wanted.keys() <= {card}]:
+        for member in [member for member, wanted in members.items() if wanted.keys() <= {gpu}]:
             del members[member]
         for wanted in members.values():
-            wanted.pop(card, None)
+            wanted.pop(gpu, None)
         if not members:
             self._wanted.pop(name, None)
 

@@ -42,7 +42,7 @@ class Totals:
 
     def take(self, used: Used) -> None:
         """Take in what an arbiter says; containers that it no longer names are forgotten."""
-        found = {(name, uuid): spent for name, cards in used.items() for uuid, spent in cards.items()}
+        found = {(name, uuid): spent for name, gpus in used.items() for uuid, spent in gpus.items()}
         # A turn is charged as it goes, and what was too much given back when it ends.
         self._now = {key: max(spent, self._now.get(key, 0)) for key, spent in found.items()}
         self._earlier = {key: spent for key, spent in self._earlier.items() if key in found}

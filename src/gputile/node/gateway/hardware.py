@@ -8,15 +8,15 @@ A node without GPUs runs this every so often for ever, so it imports next to not
 import os
 
 _VENDOR = b"0x10de"  # NVIDIA, in the PCI ID registry
-_DISPLAY = b"0x03"  # PCI base class: display controllers, 3D controllers among them; the cards' audio is 0x04
+_DISPLAY = b"0x03"  # PCI base class: display controllers, 3D controllers among them; the GPUs' audio is 0x04
 _ELSEWHERE = "vfio-pci"  # the driver of devices that belong to a virtual machine
 
 
 def gpu_evidence(root: str = "/") -> str:
     """Return what shows that there is a GPU, "" if nothing does. ``root`` is where /sys, /proc and /dev are.
 
-    A card counts by being on the PCI bus: a node whose driver is missing is to say so (L1). A virtual machine of
-    Windows (WSL) and a Tegra have no card on that bus.
+    A GPU counts by being on the PCI bus: a node whose driver is missing is to say so (L1). A virtual machine of
+    Windows (WSL) and a Tegra have no GPU on that bus.
     """
     devices = os.path.join(root, "sys/bus/pci/devices")
     for name in _names(devices):

@@ -16,32 +16,32 @@ VERSION: Final = native_layouts.LIMITS_VERSION
 LIMITS: Final = "limits"
 USAGE: Final = "usage"
 USAGE_BYTES: Final = native_layouts.USAGE_BYTES
-MOST_CARDS: Final = native_layouts.MOST_CARDS
+MOST_GPUS: Final = native_layouts.MOST_GPUS
 _WORD = re.compile(rf"[!-~]{{1,{native_layouts.UUID_SIZE - 1}}}")
 
 
 @dataclass(frozen=True, slots=True)
-class CardLimit:
-    """What a container may have of one card: MiB of memory, percent of time (0: no share of its own)."""
+class GpuLimit:
+    """What a container may have of one GPU: MiB of memory, percent of time (0: no share of its own)."""
 
     uuid: str
     mib: int
     percent: int = 0
 
 
-def encode_limits(cards: Iterable[CardLimit], turn: str = "", overhead_mib: int | None = None) -> bytes:
+def encode_limits(gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | None = None) -> bytes:
     """Return the content of a limits file.
 
     ``turn`` is the socket in the container where GPU time is handed out, "" for none. ``overhead_mib`` is the most
-    that contexts and modules are charged to a process on a card; None leaves it to the library.
+    that contexts and modules are charged to a process on a GPU; None leaves it to the library.
     """
-    known = tuple(cards)
-    if not 0 < len(known) <= MOST_CARDS or any(not _WORD.fullmatch(card.uuid) for card in known):
-        raise ValueError(f"limits are of 1 to {MOST_CARDS} cards with a UUID each: {known}")
+    known = tuple(gpus)
+    if not 0 < len(known) <= MOST_GPUS or any(not _WORD.fullmatch(gpu.uuid) for gpu in known):
+        raise ValueError(f"limits are of 1 to {MOST_GPUS} GPUs with a UUID each: {known}")
     lines = [f"gputile {VERSION}"]
     if overhead_mib is not None:
         lines.append(f"overhead {overhead_mib}")
     if turn:
         lines.append(f"turn {turn}")
-    lines += (f"card {card.uuid} {card.mib} {card.percent}" for card in known)
+    lines += (f"card {gpu.uuid} {gpu.mib} {gpu.percent}" for gpu in known)
     return "\n".join([*lines, "end", ""]).encode()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.isolation.library import library_path
-from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
 
 TOGETHER: Final = 4
@@ -41,7 +41,7 @@ def memory_rows(
 ) -> Iterator[MemoryRow]:
     """Yield a row for each way, and one for each of two allocations whose processes all ask at the same time.
 
-    ``environment`` is what makes a process see the card with ``uuid``, alone. The two allocations have different
+    ``environment`` is what makes a process see the GPU with ``uuid``, alone. The two allocations have different
     limits; each must get its own, less what a process alone was seen to miss of it, for each process.
 
     Raises:
@@ -63,7 +63,7 @@ def _rows(
         for number, limit in enumerate(limits_mib):
             place = Path(directory, str(number))
             place.mkdir()
-            (place / LIMITS).write_bytes(encode_limits([CardLimit(uuid, limit)]))
+            (place / LIMITS).write_bytes(encode_limits([GpuLimit(uuid, limit)]))
             (place / USAGE).write_bytes(bytes(USAGE_BYTES))
             running.append([start_program(way, asked, place, environment, stack) for _ in range(processes)])
         everyone = [process for group in running for process in group]

@@ -1,6 +1,6 @@
 """A CUDA program that takes all the memory it can get in one way: ``python -m gputile.node.isolation.probe WAY MIB``.
 
-It runs in a process of its own, under the library, on the first card that it sees. Once it has a context it prints a
+It runs in a process of its own, under the library, on the first GPU that it sees. Once it has a context it prints a
 line and waits for one, so that several can begin at once. Then it asks for MIB in pieces and prints how many it got.
 It uses the driver API as cuda.h describes it, so it runs on a real driver and on the simulated one.
 """

@@ -1,6 +1,6 @@
 """GPUs where there are none: a libcuda.so.1 of our own, and the file of the machine that its processes share.
 
-Memory is counted for all processes together and given back when one dies; kernels take time on a card, one after the
+Memory is counted for all processes together and given back when one dies; kernels take time on a GPU, one after the
 other. How long, and what else a call does, say the sources of the library, native/simulated.
 """
 
@@ -13,11 +13,11 @@ from typing import Final
 
 from gputile.node.isolation.library import LibraryMissing
 from gputile.node.native_layouts import (
-    SIMULATED_CARD,
+    SIMULATED_GPU,
     SIMULATED_HEADER,
     SIMULATED_MACHINE,
     SIMULATED_MAGIC,
-    SIMULATED_MOST_CARDS,
+    SIMULATED_MOST_GPUS,
     SIMULATED_MOST_PROCESSES,
     SIMULATED_PROCESS,
 )
@@ -26,7 +26,7 @@ STATE_VARIABLE: Final = "GPUTILE_FAKE_CUDA"
 DRIVER: Final = "libcuda.so.1"
 MIB: Final = 1 << 20
 
-_HEADER, _CARD, _PROCESS = SIMULATED_HEADER.struct, SIMULATED_CARD.struct, SIMULATED_PROCESS.struct
+_HEADER, _GPU, _PROCESS = SIMULATED_HEADER.struct, SIMULATED_GPU.struct, SIMULATED_PROCESS.struct
 
 
 def driver_directory() -> Path:
@@ -42,8 +42,8 @@ def driver_directory() -> Path:
 
 
 @dataclass(frozen=True)
-class SimulatedCard:
-    """What a card is and has done: bytes, nanoseconds."""
+class SimulatedGpu:
+    """What a GPU is and has done: bytes, nanoseconds."""
 
     uuid: str
     total: int
@@ -55,7 +55,7 @@ class SimulatedCard:
 
 @dataclass(frozen=True)
 class SimulatedProcess:
-    """What a process that is or was on the machine holds and has done, by the machine's numbers of the cards."""
+    """What a process that is or was on the machine holds and has done, by the machine's numbers of the GPUs."""
 
     pid: int
     used: tuple[int, ...]
@@ -64,7 +64,7 @@ class SimulatedProcess:
 
 
 class SimulatedGpus:
-    """A machine with cards of ``mib`` MiB; its file is made in ``directory``. ``driver`` is where its libraries are."""
+    """A machine with GPUs of ``mib`` MiB; its file is made in ``directory``. ``driver`` is where its libraries are."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class SimulatedGpus:
         self._driver = driver
         self.uuids = tuple(f"GPU-{uuid.UUID(int=0x5117 << 64 | index + 1)}" for index in range(len(mib)))
         rest = (0, 0, context_mib * MIB, module_mib * MIB, 0, 0, 0, copy_bytes_per_us)
-        cards = b"".join(
-            _CARD.pack(uuid.UUID(name[4:]).bytes, size * MIB, *rest) for name, size in zip(self.uuids, mib, strict=True)
+        gpus = b"".join(
+            _GPU.pack(uuid.UUID(name[4:]).bytes, size * MIB, *rest) for name, size in zip(self.uuids, mib, strict=True)
         )
-        content = _HEADER.pack(SIMULATED_MAGIC, len(mib), driver_version, 0) + cards
+        content = _HEADER.pack(SIMULATED_MAGIC, len(mib), driver_version, 0) + gpus
         self.path.write_bytes(content.ljust(SIMULATED_MACHINE.size, b"\0"))
 
     def environment(self) -> dict[str, str]:
@@ -92,26 +92,26 @@ class SimulatedGpus:
         paths = [str(self._driver), *([inherited] if inherited else [])]
         return {"LD_LIBRARY_PATH": ":".join(paths), STATE_VARIABLE: str(self.path)}
 
-    def cards(self) -> list[SimulatedCard]:
-        """Return the state of each card now; what a killed process held stays until somebody needs it."""
+    def gpus(self) -> list[SimulatedGpu]:
+        """Return the state of each GPU now; what a killed process held stays until somebody needs it."""
         content = self.path.read_bytes()
         count = _HEADER.unpack_from(content)[1]
         found = []
         for index in range(count):
-            values = _CARD.unpack_from(content, _HEADER.size + index * _CARD.size)
+            values = _GPU.unpack_from(content, _HEADER.size + index * _GPU.size)
             name, total, used, peak, _, _, _, busy, launches, _ = values
-            found.append(SimulatedCard(f"GPU-{uuid.UUID(bytes=name)}", total, used, peak, busy, launches))
+            found.append(SimulatedGpu(f"GPU-{uuid.UUID(bytes=name)}", total, used, peak, busy, launches))
         return found
 
     def processes(self) -> list[SimulatedProcess]:
         """Return the processes that hold something or did something."""
         content = self.path.read_bytes()
-        start, found = _HEADER.size + SIMULATED_MOST_CARDS * _CARD.size, []
+        start, found = _HEADER.size + SIMULATED_MOST_GPUS * _GPU.size, []
         for index in range(SIMULATED_MOST_PROCESSES):
             pid, *rest = _PROCESS.unpack_from(content, start + index * _PROCESS.size)
             used, busy = (
-                tuple(rest[:SIMULATED_MOST_CARDS]),
-                tuple(rest[SIMULATED_MOST_CARDS : 2 * SIMULATED_MOST_CARDS]),
+                tuple(rest[:SIMULATED_MOST_GPUS]),
+                tuple(rest[SIMULATED_MOST_GPUS : 2 * SIMULATED_MOST_GPUS]),
             )
             if pid:
                 found.append(SimulatedProcess(pid, used, busy, rest[-1]))

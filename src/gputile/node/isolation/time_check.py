@@ -1,4 +1,4 @@
-"""Is time on a card shared as asked? Probes of several containers keep it busy, under an arbiter, side by side."""
+"""Is time on a GPU shared as asked? Probes of several containers keep it busy, under an arbiter, side by side."""
 
 import os
 import subprocess
@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim, encode_assignment
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE
 from gputile.node.isolation.library import library_path
-from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits
 
 LIMIT_MIB: Final = 2048
 SECONDS: Final = 4.0
@@ -28,7 +28,7 @@ _WITHIN_S: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class TimeRow:
-    """The part of a card's time that a container was to get, and got; 1.0 is what a process gets without the library.
+    """The part of a GPU's time that a container was to get, and got; 1.0 is what a process gets without the library.
 
     ``ratio`` is what it got by what the row before it got, 0 where it was alone. ``failed`` says what went wrong.
     """
@@ -51,16 +51,16 @@ def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECOND
 
     Each case is repeated, up to eight times, until it holds: shares over all rounds, and the best round of the one that
     is alone, since other work on the machine slows single processes down now and then.
-    ``environment`` is what makes a process see the card with ``uuid``, alone.
+    ``environment`` is what makes a process see the GPU with ``uuid``, alone.
 
     Raises:
         LibraryMissing: this install has no library.
     """
-    capped = [CardClaim(uuid, part, part * WHOLE // 100, part * WHOLE // 100) for part in (30, 60)]
+    capped = [GpuClaim(uuid, part, part * WHOLE // 100, part * WHOLE // 100) for part in (30, 60)]
     cases = (
-        (("alone",), [CardClaim(uuid)], (1.0,)),
+        (("alone",), [GpuClaim(uuid)], (1.0,)),
         (("30 % of two", "60 % of two"), capped, (0.3, 0.6)),
-        (("weight 1 of two", "weight 3 of two"), [CardClaim(uuid, 1), CardClaim(uuid, 3)], (0.25, 0.75)),
+        (("weight 1 of two", "weight 3 of two"), [GpuClaim(uuid, 1), GpuClaim(uuid, 3)], (0.25, 0.75)),
     )
     for names, claims, wanted in cases:
         rows: list[TimeRow] = []
@@ -82,7 +82,7 @@ def time_rows(uuid: str, environment: Mapping[str, str], seconds: float = SECOND
 
 
 def _judge(
-    names: Sequence[str], claims: Sequence[CardClaim], wanted: Sequence[float], got: Sequence[float]
+    names: Sequence[str], claims: Sequence[GpuClaim], wanted: Sequence[float], got: Sequence[float]
 ) -> list[TimeRow]:
     rows = []
     for i, (name, claim) in enumerate(zip(names, claims, strict=True)):
@@ -97,12 +97,12 @@ def _judge(
 
 
 def _arbitrated(
-    directory: Path, uuid: str, environment: Mapping[str, str], claims: Sequence[CardClaim], seconds: float
+    directory: Path, uuid: str, environment: Mapping[str, str], claims: Sequence[GpuClaim], seconds: float
 ) -> list[float]:
     places = [directory / str(number) for number in range(len(claims))]
     for place in places:
         place.mkdir()
-        (place / LIMITS).write_bytes(encode_limits([CardLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
+        (place / LIMITS).write_bytes(encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
         (place / USAGE).write_bytes(bytes(USAGE_BYTES))
     allocations = (Allocation(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
     arbiter = subprocess.Popen([sys.executable, "-m", "gputile.node.arbiter"], stdin=subprocess.PIPE)

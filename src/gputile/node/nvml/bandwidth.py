@@ -1,7 +1,7 @@
-"""How fast any two cards of a machine talk to each other, in GB/s one way.
+"""How fast any two GPUs of a machine talk to each other, in GB/s one way.
 
-NVLink counts the active links of a pair, directly or through NVSwitch, where each card can use all its links to
-reach any other. Without NVLink it is the slower card's PCIe link, scaled by what lies between the two. The scale is
+NVLink counts the active links of a pair, directly or through NVSwitch, where each GPU can use all its links to
+reach any other. Without NVLink it is the slower GPU's PCIe link, scaled by what lies between the two. The scale is
 an estimate that keeps the order; on one machine only the order decides (T2).
 """
 
@@ -15,7 +15,7 @@ _NVLINK_UNKNOWN_GB_S: Final = 25.0
 # GB/s one way of one lane, by PCIe generation, after encoding (PCI-SIG: 2.5, 5, 8, 16, 32, 64 GT/s).
 _PCIE_LANE_GB_S: Final = {1: 0.25, 2: 0.5, 3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 _PCIE_UNKNOWN: Final = (3, 16)
-# Part of the link's speed that is left between two cards, by nvmlGpuTopologyLevel_t.
+# Part of the link's speed that is left between two GPUs, by nvmlGpuTopologyLevel_t.
 _SCALE: Final = (
     (0, 1.0),  # on one board
     (10, 1.0),  # below one PCIe switch
@@ -36,18 +36,18 @@ class GpuLink:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """One card's connections; ``pcie`` is the best (generation, width) of card and slot, (0, 0) where unknown."""
+    """One GPU's connections; ``pcie`` is the best (generation, width) of GPU and slot, (0, 0) where unknown."""
 
     bus_id: str
     pcie: tuple[int, int] = (0, 0)
     links: tuple[GpuLink, ...] = ()
 
 
-def bandwidth_matrix(cards: Sequence[Wiring], level: Callable[[int, int], int]) -> tuple[tuple[float, ...], ...]:
-    """Return the matrix of GB/s; ``level(i, j)`` is the nvmlGpuTopologyLevel_t of the i-th and the j-th card."""
-    rows = [[0.0] * len(cards) for _ in cards]
-    for i, one in enumerate(cards):
-        for j, other in enumerate(cards[:i]):
+def bandwidth_matrix(gpus: Sequence[Wiring], level: Callable[[int, int], int]) -> tuple[tuple[float, ...], ...]:
+    """Return the matrix of GB/s; ``level(i, j)`` is the nvmlGpuTopologyLevel_t of the i-th and the j-th GPU."""
+    rows = [[0.0] * len(gpus) for _ in gpus]
+    for i, one in enumerate(gpus):
+        for j, other in enumerate(gpus[:i]):
             speed = _nvlink(one, other) or min(_pcie(one), _pcie(other)) * _scale(level(j, i))
             rows[i][j] = rows[j][i] = round(speed, 1)
     return tuple(tuple(row) for row in rows)
@@ -58,12 +58,12 @@ def _nvlink(one: Wiring, other: Wiring) -> float:
     return direct + min(_speed(one, ""), _speed(other, ""))
 
 
-def _speed(card: Wiring, peer: str) -> float:
-    return sum(_NVLINK_GB_S.get(link.version, _NVLINK_UNKNOWN_GB_S) for link in card.links if link.peer == peer)
+def _speed(gpu: Wiring, peer: str) -> float:
+    return sum(_NVLINK_GB_S.get(link.version, _NVLINK_UNKNOWN_GB_S) for link in gpu.links if link.peer == peer)
 
 
-def _pcie(card: Wiring) -> float:
-    generation, width = card.pcie if all(card.pcie) else _PCIE_UNKNOWN
+def _pcie(gpu: Wiring) -> float:
+    generation, width = gpu.pcie if all(gpu.pcie) else _PCIE_UNKNOWN
     return _PCIE_LANE_GB_S.get(generation, max(_PCIE_LANE_GB_S.values())) * width
 
 

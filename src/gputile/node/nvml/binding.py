@@ -11,7 +11,7 @@ from gputile.node.nvml.errors import ABSENT, CallError
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Handle = NewType("Handle", object)  # nvmlDevice_t of a card or a MIG device
+Handle = NewType("Handle", object)  # nvmlDevice_t of a GPU or a MIG device
 EventSet = NewType("EventSet", object)  # nvmlEventSet_t
 
 
@@ -97,7 +97,7 @@ class NvmlBinding(Protocol):
 
 
 def optional(default: T, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Return the answer of ``function``, or ``default`` where the card or the driver does not know of such a thing.
+    """Return the answer of ``function``, or ``default`` where the GPU or the driver does not know of such a thing.
 
     Raises:
         CallError: any other failure.

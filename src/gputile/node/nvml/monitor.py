@@ -1,7 +1,7 @@
 """Keeps a probe open, and says at any time what is known of the machine's GPUs.
 
 It outlives what it watches: a driver that is missing, fails half-way or is replaced is tried again with growing
-pauses; a card that vanished stays in the list, unhealthy and under its index, until it answers again.
+pauses; a GPU that vanished stays in the list, unhealthy and under its index, until it answers again.
 """
 
 import time
@@ -15,7 +15,7 @@ from gputile.core.devices.health import Examined, Health, Sign, after, remembere
 from gputile.core.devices.inventory import Inventory
 from gputile.node.nvml.errors import Code, NvmlError, Problem, problem_of
 from gputile.node.nvml.null_probe import NullProbe
-from gputile.node.nvml.probe import Probe, ProbedCard, ProbedMachine
+from gputile.node.nvml.probe import Probe, ProbedGpu, ProbedMachine
 
 EXAMINE_EVERY_S: Final = 10.0
 READ_EVERY_S: Final = 60.0  # the inventory, for MIG instances and modes that changed
@@ -23,12 +23,12 @@ FIRST_RETRY_S: Final = 2.0
 LONGEST_RETRY_S: Final = 120.0
 
 NOT_PROBED: Final = Problem("Starting", "the GPUs have not been looked at yet")
-NO_INVENTORY: Final = Inventory(cards=())
+NO_INVENTORY: Final = Inventory(gpus=())
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The machine and the health of its cards. ``machine.down`` does not take known cards out, only unhealthy."""
+    """The machine and the health of its GPUs. ``machine.down`` does not take known GPUs out, only unhealthy."""
 
     machine: ProbedMachine
     health: Health
@@ -37,7 +37,7 @@ class Observation:
 class Monitor:
     """What is known of the GPUs, one ``step`` after the other; each blocks, so it is for a thread of its own.
 
-    ``known`` is what the agent before this one published: cards keep their indices, unhealthy ones begin unhealthy.
+    ``known`` is what the agent before this one published: GPUs keep their indices, unhealthy ones begin unhealthy.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class Monitor:
         self._open_probe = open_probe
         self._clock = clock
         self._probe: Probe = NullProbe(NOT_PROBED)
-        self._index = {card.uuid: card.index for card in known.cards}
-        self._lost: frozenset[str] = frozenset()  # cards that a new session may find again
+        self._index = {gpu.uuid: gpu.index for gpu in known.gpus}
+        self._lost: frozenset[str] = frozenset()  # GPUs that a new session may find again
         self._failures = 0
         self._reopen_at_s = clock()
         self._read_at_s = self._examine_at_s = inf
-        health = remembered((card.uuid for card in known.cards if not card.healthy), clock())
+        health = remembered((gpu.uuid for gpu in known.gpus if not gpu.healthy), clock())
         self.seen = Observation(ProbedMachine(down=NOT_PROBED), health)
 
     def step(self, seconds: float) -> bool:
@@ -99,24 +99,24 @@ class Monitor:
         self._failures = min(self._failures + 1, 32)
 
     def _read(self, machine: ProbedMachine) -> tuple[Sign, ...]:
-        """Take in a new inventory; return a sign for each card that is no longer in it."""
-        known, answering = self.seen.machine, {card.uuid for card in machine.cards}
-        vanished = [card for card in known.cards if card.uuid not in answering]
-        self._give_indices(machine, first=not known.cards)
+        """Take in a new inventory; return a sign for each GPU that is no longer in it."""
+        known, answering = self.seen.machine, {gpu.uuid for gpu in machine.gpus}
+        vanished = [gpu for gpu in known.gpus if gpu.uuid not in answering]
+        self._give_indices(machine, first=not known.gpus)
         merged = _merged(machine, known, vanished, self._index)
         self.seen = Observation(merged, without(self.seen.health, _uuids(known) - _uuids(merged)))
         lost = problem_of(Code.GPU_IS_LOST).message
-        return tuple(Examined(uuid, lost) for card in vanished for uuid in _uuids_of(card))
+        return tuple(Examined(uuid, lost) for gpu in vanished for uuid in _uuids_of(gpu))
 
     def _give_indices(self, machine: ProbedMachine, *, first: bool) -> None:
-        """Let every card keep the index that it had, since the driver counts anew when one is gone."""
+        """Let every GPU keep the index that it had, since the driver counts anew when one is gone."""
         if first:
-            present = {card.uuid for card in machine.cards}
+            present = {gpu.uuid for gpu in machine.gpus}
             self._index = {uuid: index for uuid, index in self._index.items() if uuid in present}
-        for card in machine.cards:
-            if card.uuid not in self._index:
+        for gpu in machine.gpus:
+            if gpu.uuid not in self._index:
                 taken = set(self._index.values())
-                self._index[card.uuid] = next(i for i in chain((card.index,), count()) if i not in taken)
+                self._index[gpu.uuid] = next(i for i in chain((gpu.index,), count()) if i not in taken)
 
     def _take(self, signs: tuple[Sign, ...]) -> None:
         if not signs:
@@ -132,24 +132,24 @@ class Monitor:
             self._failures, self._reopen_at_s = 0, inf
 
 
-def _uuids_of(card: ProbedCard) -> tuple[str, ...]:
-    return (card.uuid, *(instance.uuid for instance in card.instances))
+def _uuids_of(gpu: ProbedGpu) -> tuple[str, ...]:
+    return (gpu.uuid, *(instance.uuid for instance in gpu.instances))
 
 
 def _uuids(machine: ProbedMachine) -> frozenset[str]:
-    return frozenset(uuid for card in machine.cards for uuid in _uuids_of(card))
+    return frozenset(uuid for gpu in machine.gpus for uuid in _uuids_of(gpu))
 
 
 def _merged(
-    now: ProbedMachine, known: ProbedMachine, vanished: Iterable[ProbedCard], index: Mapping[str, int]
+    now: ProbedMachine, known: ProbedMachine, vanished: Iterable[ProbedGpu], index: Mapping[str, int]
 ) -> ProbedMachine:
-    """Return ``now`` with the ``vanished`` cards of ``known`` beside its own, all in the order of ``index``."""
+    """Return ``now`` with the ``vanished`` GPUs of ``known`` beside its own, all in the order of ``index``."""
     speed = {
         (one.uuid, other.uuid): machine.bandwidth[i][j]
         for machine in (known, now)
-        for i, one in enumerate(machine.cards)
-        for j, other in enumerate(machine.cards)
+        for i, one in enumerate(machine.gpus)
+        for j, other in enumerate(machine.gpus)
     }
-    cards = sorted((replace(c, index=index[c.uuid]) for c in (*now.cards, *vanished)), key=lambda card: card.index)
-    rows = tuple(tuple(speed.get((one.uuid, other.uuid), 0.0) for other in cards) for one in cards)
-    return replace(now, cards=tuple(cards), bandwidth=rows)
+    gpus = sorted((replace(c, index=index[c.uuid]) for c in (*now.gpus, *vanished)), key=lambda gpu: gpu.index)
+    rows = tuple(tuple(speed.get((one.uuid, other.uuid), 0.0) for other in gpus) for one in gpus)
+    return replace(now, gpus=tuple(gpus), bandwidth=rows)

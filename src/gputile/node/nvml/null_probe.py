@@ -8,17 +8,17 @@ from gputile.node.nvml.probe import ProbedMachine
 
 
 class NullProbe:
-    """No cards, and the problem that explains it."""
+    """No GPUs, and the problem that explains it."""
 
     def __init__(self, problem: Problem) -> None:
         self._machine = ProbedMachine(down=problem)
 
     def inventory(self) -> ProbedMachine:
-        """Return a machine without cards."""
+        """Return a machine without GPUs."""
         return self._machine
 
     def watch_health(self, seconds: float) -> tuple[Sign, ...]:
-        """Wait: nothing happens to no cards."""
+        """Wait: nothing happens to no GPUs."""
         time.sleep(seconds)
         return ()
 

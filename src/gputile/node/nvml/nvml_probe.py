@@ -11,19 +11,19 @@ import pynvml  # type: ignore[import-untyped]
 from gputile.core.devices.health import Examined, Sign, XidSeen
 from gputile.node.nvml.bandwidth import Wiring, bandwidth_matrix
 from gputile.node.nvml.binding import EventSet, Handle, NvmlBinding, NvmlEvent, optional
-from gputile.node.nvml.cards import UnusableCardError, read_card, read_wiring, trouble_of
 from gputile.node.nvml.errors import CERTAIN, DOWN, CallError, Code, NvmlError, Problem
-from gputile.node.nvml.probe import ProbedCard, ProbedMachine
+from gputile.node.nvml.gpus import UnusableGpuError, read_gpu, read_wiring, trouble_of
+from gputile.node.nvml.probe import ProbedGpu, ProbedMachine
 
 _XID_EVENT: Final = 0x8  # nvmlEventTypeXidCriticalError
-_NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the card, not of a MIG instance
+_NO_INSTANCE: Final = 0xFFFFFFFF  # an event of the GPU, not of a MIG instance
 _SYSTEM_LEVEL: Final = 50  # NVML_TOPOLOGY_SYSTEM
 _MOST_EVENTS: Final = 64  # taken by one watch
 _FAILED_WAIT_S: Final = 0.5  # between two waits that fail at once
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Listed = tuple[Handle, ProbedCard]
+Listed = tuple[Handle, ProbedGpu]
 
 
 class _Calls:
@@ -37,7 +37,7 @@ class _Calls:
                 return function(*args)
             except pynvml.NVMLError as error:
                 raise CallError(error.value, name) from error
-            except UnicodeDecodeError as error:  # a card out of order can answer bytes that are no text
+            except UnicodeDecodeError as error:  # a GPU out of order can answer bytes that are no text
                 raise CallError(Code.UNKNOWN, name) from error
 
         setattr(self, name, call)
@@ -66,26 +66,26 @@ class RealProbe:
         self._open = True
 
     def inventory(self) -> ProbedMachine:
-        """Return the machine's cards, read anew; the bandwidth only where other cards are there than before."""
+        """Return the machine's GPUs, read anew; the bandwidth only where other GPUs are there than before."""
         nvml = self._nvml
         listed: list[Listed] = []
         problems: list[Problem] = []
         for index in range(_machine_wide(nvml.nvmlDeviceGetCount)):
             try:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                listed.append((handle, read_card(nvml, handle, index)))
+                listed.append((handle, read_gpu(nvml, handle, index)))
             except CallError as error:
                 _raise_if_down(error)
-                problems.append(_of_card(index, error.problem))
-            except UnusableCardError as error:
-                problems.append(_of_card(index, error.problem))
+                problems.append(_of_gpu(index, error.problem))
+            except UnusableGpuError as error:
+                problems.append(_of_gpu(index, error.problem))
         before, self._listed = self._listed, tuple(listed)
         if _uuids(before) != _uuids(self._listed):
             self._bandwidth = self._measure()
             self._listen(self._listed)
         cuda = _machine_wide(optional, 0, nvml.nvmlSystemGetCudaDriverVersion)
         return ProbedMachine(
-            cards=tuple(card for _, card in self._listed),
+            gpus=tuple(gpu for _, gpu in self._listed),
             bandwidth=self._bandwidth,
             driver=_machine_wide(optional, "", nvml.nvmlSystemGetDriverVersion),
             cuda=(cuda // 1000, cuda % 1000 // 10),
@@ -93,7 +93,7 @@ class RealProbe:
         )
 
     def watch_health(self, seconds: float) -> tuple[Sign, ...]:
-        """Wait for XID events; where the wait itself fails, as when a card is lost, examine the cards instead."""
+        """Wait for XID events; where the wait itself fails, as when a GPU is lost, examine the GPUs instead."""
         if self._events is None:
             time.sleep(seconds)
             return ()
@@ -108,14 +108,14 @@ class RealProbe:
                 time.sleep(min(seconds, _FAILED_WAIT_S))
                 examined = self.examine()
                 well = {sign.uuid for sign in examined if not sign.trouble}
-                self._listen(tuple((handle, card) for handle, card in self._listed if card.uuid in well))
+                self._listen(tuple((handle, gpu) for handle, gpu in self._listed if gpu.uuid in well))
                 return (*signs, *examined)
             left_ms = 0
         return tuple(signs)
 
     def examine(self) -> tuple[Examined, ...]:
-        """Ask every listed card whether it is well."""
-        return tuple(sign for handle, card in self._listed for sign in self._examined(handle, card))
+        """Ask every listed GPU whether it is well."""
+        return tuple(sign for handle, gpu in self._listed for sign in self._examined(handle, gpu))
 
     def close(self) -> None:
         """End the session with the driver."""
@@ -128,11 +128,11 @@ class RealProbe:
     def _measure(self) -> tuple[tuple[float, ...], ...]:
         handles = [handle for handle, _ in self._listed]
         wirings = []
-        for handle, card in self._listed:
+        for handle, gpu in self._listed:
             try:
-                wirings.append(read_wiring(self._nvml, handle, card))
-            except CallError:  # what is wrong with the card, its examination tells
-                wirings.append(Wiring(card.bus_id))
+                wirings.append(read_wiring(self._nvml, handle, gpu))
+            except CallError:  # what is wrong with the GPU, its examination tells
+                wirings.append(Wiring(gpu.bus_id))
 
         def level(i: int, j: int) -> int:
             try:
@@ -143,7 +143,7 @@ class RealProbe:
         return bandwidth_matrix(wirings, level)
 
     def _listen(self, listed: tuple[Listed, ...]) -> None:
-        """Have the XIDs of these cards reported; one that cannot report any is examined only."""
+        """Have the XIDs of these GPUs reported; one that cannot report any is examined only."""
         self._stop_listening()
         if not listed:
             return
@@ -167,24 +167,24 @@ class RealProbe:
                 self._nvml.nvmlEventSetFree(events)
 
     def _signs_of(self, event: NvmlEvent) -> Iterator[XidSeen]:
-        """Return an XID's sign for the card, or for the MIG instances that it names."""
+        """Return an XID's sign for the GPU, or for the MIG instances that it names."""
         if event.eventType != _XID_EVENT:
             return
-        # The handle is compared, not asked: a card that just fell off the bus cannot tell its UUID.
+        # The handle is compared, not asked: a GPU that just fell off the bus cannot tell its UUID.
         where = _address(event.device)
-        card = next((card for handle, card in self._listed if _address(handle) == where), None)
-        if card is None:
+        gpu = next((gpu for handle, gpu in self._listed if _address(handle) == where), None)
+        if gpu is None:
             return
         code = event.eventData
         named = [
             instance
-            for instance in card.instances
+            for instance in gpu.instances
             if instance.gi == event.gpuInstanceId and event.computeInstanceId in (instance.ci, _NO_INSTANCE)
         ]
-        for uuid in [instance.uuid for instance in named] or [card.uuid]:
+        for uuid in [instance.uuid for instance in named] or [gpu.uuid]:
             yield XidSeen(uuid, code)
 
-    def _examined(self, handle: Handle, card: ProbedCard) -> Iterator[Examined]:
+    def _examined(self, handle: Handle, gpu: ProbedGpu) -> Iterator[Examined]:
         doubtful = False
         try:
             trouble = trouble_of(self._nvml, handle)
@@ -192,7 +192,7 @@ class RealProbe:
             _raise_if_down(error)
             trouble = error.problem.message
             doubtful = error.code not in CERTAIN
-        for uuid in (card.uuid, *(instance.uuid for instance in card.instances)):
+        for uuid in (gpu.uuid, *(instance.uuid for instance in gpu.instances)):
             yield Examined(uuid, trouble, doubtful)
 
 
@@ -209,12 +209,12 @@ def _raise_if_down(error: CallError) -> None:
         raise NvmlError(error.problem) from error
 
 
-def _of_card(index: int, problem: Problem) -> Problem:
+def _of_gpu(index: int, problem: Problem) -> Problem:
     return Problem(problem.reason, f"GPU {index}: {problem.message}")
 
 
 def _uuids(listed: tuple[Listed, ...]) -> list[str]:
-    return [card.uuid for _, card in listed]
+    return [gpu.uuid for _, gpu in listed]
 
 
 def _address(handle: Handle) -> int | None:

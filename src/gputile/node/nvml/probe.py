@@ -5,12 +5,12 @@ from enum import StrEnum
 from typing import Protocol
 
 from gputile.core.devices.health import Health, Sign
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.nvml.errors import Problem
 
 
 class Mig(StrEnum):
-    """Whether a card is split into MIG instances (NVIDIA Multi-Instance GPU)."""
+    """Whether a GPU is split into MIG instances (NVIDIA Multi-Instance GPU)."""
 
     INCAPABLE = "incapable"
     OFF = "off"
@@ -32,7 +32,7 @@ class MigInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbedCard:
+class ProbedGpu:
     """One GPU as NVML tells it.
 
     ``model`` and ``mib`` equal what ``nvidia-smi --query-gpu=gpu_name,memory.total`` prints; ``numa`` is -1 and
@@ -57,12 +57,12 @@ class ProbedCard:
 class ProbedMachine:
     """The GPUs of one machine, ordered by index.
 
-    ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th card of ``cards`` in GB/s one way. ``cuda`` is
-    the highest CUDA version that the driver supports, as (major, minor). ``down`` says why no card can be reached,
-    ``problems`` what is wrong with single cards.
+    ``bandwidth[i][j]`` is the bandwidth between the i-th and the j-th GPU of ``gpus`` in GB/s one way. ``cuda`` is
+    the highest CUDA version that the driver supports, as (major, minor). ``down`` says why no GPU can be reached,
+    ``problems`` what is wrong with single GPUs.
     """
 
-    cards: tuple[ProbedCard, ...] = ()
+    gpus: tuple[ProbedGpu, ...] = ()
     bandwidth: tuple[tuple[float, ...], ...] = ()
     driver: str = ""
     cuda: tuple[int, int] = (0, 0)
@@ -74,7 +74,7 @@ class Probe(Protocol):
     """One open session with the driver. Not for use by several threads at once."""
 
     def inventory(self) -> ProbedMachine:
-        """Return the machine's cards; one that cannot be read is left out and named among the problems.
+        """Return the machine's GPUs; one that cannot be read is left out and named among the problems.
 
         Raises:
             NvmlError: the driver does not answer any more.
@@ -88,7 +88,7 @@ class Probe(Protocol):
         """
 
     def examine(self) -> tuple[Sign, ...]:
-        """Return a sign for each card and MIG instance that the last inventory listed.
+        """Return a sign for each GPU and MIG instance that the last inventory listed.
 
         Raises:
             NvmlError: the driver does not answer any more.
@@ -103,14 +103,14 @@ def inventory_of(
 ) -> Inventory:
     """Return what is published of ``machine`` for the scheduler, with ``mode``, unit and ``replicas`` as in force.
 
-    A card in MIG mode is left out: nothing can run on the whole of it.
+    A GPU in MIG mode is left out: nothing can run on the whole of it.
     """
-    whole = [i for i, card in enumerate(machine.cards) if card.mig is not Mig.ON]
-    cards = tuple(as_card(machine.cards[i], healthy=health.healthy(machine.cards[i].uuid)) for i in whole)
+    whole = [i for i, gpu in enumerate(machine.gpus) if gpu.mig is not Mig.ON]
+    gpus = tuple(as_gpu(machine.gpus[i], healthy=health.healthy(machine.gpus[i].uuid)) for i in whole)
     rows = tuple(tuple(machine.bandwidth[i][j] for j in whole) for i in whole) if machine.bandwidth else ()
-    return Inventory(cards=cards, mode=mode, unit_mib=unit_mib, replicas=replicas, bandwidth=rows)
+    return Inventory(gpus=gpus, mode=mode, unit_mib=unit_mib, replicas=replicas, bandwidth=rows)
 
 
-def as_card(card: ProbedCard, *, healthy: bool = True) -> Card:
-    """Return ``card`` as the scheduler knows it."""
-    return Card(index=card.index, uuid=card.uuid, mib=card.mib, model=card.model, numa=card.numa, healthy=healthy)
+def as_gpu(gpu: ProbedGpu, *, healthy: bool = True) -> Gpu:
+    """Return ``gpu`` as the scheduler knows it."""
+    return Gpu(index=gpu.index, uuid=gpu.uuid, mib=gpu.mib, model=gpu.model, numa=gpu.numa, healthy=healthy)

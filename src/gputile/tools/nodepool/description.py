@@ -57,7 +57,7 @@ def _problems(pool: NodePool) -> list[str]:
     if pool.way == "managed-driver" and pool.mode != Mode.EXCLUSIVE.value:
         found.append(
             f"mode is {pool.mode!r}: with managed-driver GKE's installer comes in the pod of GKE's device plugin, "
-            "which serves whole cards only; use way own-driver, or mode default"
+            "which serves whole GPUs only; use way own-driver, or mode default"
         )
     return found
 
@@ -75,11 +75,11 @@ def _sizes(pool: NodePool) -> list[str]:
             sizes[field] = parse_mib(text)
         except QuantityError as error:
             found.append(f"{field}: {error}")
-    unit, card = sizes.get("gpuMemoryUnit", SMALLEST_UNIT_MIB), sizes.get("gpus.memory")
+    unit, gpu = sizes.get("gpuMemoryUnit", SMALLEST_UNIT_MIB), sizes.get("gpus.memory")
     if unit < SMALLEST_UNIT_MIB:
         found.append(f"gpuMemoryUnit is {pool.gpu_memory_unit}: the smallest valid unit is {SMALLEST_UNIT_MIB}MiB")
-    elif card is not None and card > MOST_MIB:
-        found.append(f"gpus.memory is {pool.gpus.memory}: the most that a card may have is {MOST_MIB}MiB")
-    elif card is not None and card < unit:
-        found.append(f"gpus.memory is {pool.gpus.memory}: a card holds not one unit of {pool.gpu_memory_unit}")
+    elif gpu is not None and gpu > MOST_MIB:
+        found.append(f"gpus.memory is {pool.gpus.memory}: the most that a GPU may have is {MOST_MIB}MiB")
+    elif gpu is not None and gpu < unit:
+        found.append(f"gpus.memory is {pool.gpus.memory}: a GPU holds not one unit of {pool.gpu_memory_unit}")
     return found

@@ -29,7 +29,7 @@ def plan(pool: NodePool) -> PoolPlan:
     create = command(
         f"eksctl create nodegroup --config-file {name}",
         "--install-nvidia-plugin=false",
-        why="gputile's agent is the device plugin; a second one would advertise the cards twice.",
+        why="gputile's agent is the device plugin; a second one would advertise the GPUs twice.",
     )
     return PoolPlan(
         (File(name, (_cluster_config(pool),)), create, *_tag_commands(pool), *operator),

@@ -27,12 +27,12 @@ def template_labels(pool: NodePool) -> dict[str, str]:
 
 def advertised(pool: NodePool) -> dict[str, int]:
     """Return what a node will advertise, of which there is any."""
-    return {n: c for n, c in resources_for_mode(pool.gpu_mode, pool.cards, pool.unit_mib).items() if c}
+    return {n: c for n, c in resources_for_mode(pool.gpu_mode, pool.devices, pool.unit_mib).items() if c}
 
 
-def units_of_a_card(pool: NodePool) -> int:
-    """Return the most units of GPU memory that one pod can get on one card."""
-    return pool.cards[0].mib // pool.unit_mib
+def units_of_a_gpu(pool: NodePool) -> int:
+    """Return the most units of GPU memory that one pod can get on one GPU."""
+    return pool.devices[0].mib // pool.unit_mib
 
 
 def taint() -> str:
@@ -41,13 +41,13 @@ def taint() -> str:
 
 
 def sum_note(pool: NodePool) -> str | None:
-    """Return what no autoscaler's hint can say: how much one card holds."""
+    """Return what no autoscaler's hint can say: how much one GPU holds."""
     if not pool.gpu_mode.shared or pool.gpus.count == 1:
         return None
-    total, each = advertised(pool)[GPU_MEMORY], units_of_a_card(pool)
+    total, each = advertised(pool)[GPU_MEMORY], units_of_a_gpu(pool)
     return (
-        f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not that one card has "
-        f"{each}. A pod that asks for more than {each} on one card would bring a node in vain: check such pods with "
+        f"An autoscaler sees the sum of a node, {total} units of {pool.gpu_memory_unit}, and not that one GPU has "
+        f"{each}. A pod that asks for more than {each} on one GPU would bring a node in vain: check such pods with "
         "gputile nodepool --pod FILE."
     )
 

@@ -29,7 +29,7 @@ def plan(pool: NodePool, before: tuple[Command, ...], values: tuple[str, ...]) -
                 f"Karpenter has no least number of nodes; minNodes {pool.min_nodes} is not expressed."
                 if pool.min_nodes
                 else None,
-                f"limits holds the pool to {pool.max_nodes} nodes by their cards.",
+                f"limits holds the pool to {pool.max_nodes} nodes by their GPUs.",
                 sum_note(pool),
             )
         ),
@@ -57,7 +57,7 @@ def _node_pool(pool: NodePool) -> dict[str, Any]:
 
 
 def _overlay(pool: NodePool) -> tuple[dict[str, Any], ...]:
-    """Return the overlay; whole cards Karpenter knows by itself."""
+    """Return the overlay; whole GPUs Karpenter knows by itself."""
     capacity = {name: str(count) for name, count in advertised(pool).items() if name != WHOLE_GPU}
     if not capacity:
         return ()

@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 
 from gputile.api.affinity import NodeSelectorRequirement
 from gputile.api.well_known import (
-    CARD_COUNT_LABEL,
-    CARD_MEMORY_LABEL,
     LEGACY_MODEL_LABEL,
     MODE_LABEL,
     MODEL_COUNT_PREFIX,
     MODEL_LABEL,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
     PLACEMENT_LABEL,
 )
 from gputile.core.devices.advertised import model_label_value, model_labels
@@ -60,13 +60,13 @@ def joining(pool: NodePool) -> dict[str, Told]:
         labels[PLACEMENT_LABEL] = Told(pool.placement, "placement")
     if pool.gpus.model:
         # A kubelet does not take labels of kubernetes.io that it does not know; the agent sets that one.
-        labels |= {key: told for key, told in _cards(pool).items() if key != LEGACY_MODEL_LABEL}
+        labels |= {key: told for key, told in _gpus(pool).items() if key != LEGACY_MODEL_LABEL}
     return labels
 
 
 def agents(pool: NodePool) -> dict[str, Told]:
     """Return the labels that the agent sets."""
-    labels = _cards(pool)
+    labels = _gpus(pool)
     model = model_label_value(pool.gpus.model)
     return labels | ({f"{MODEL_COUNT_PREFIX}{model}": Told(str(pool.gpus.count), "gpus.model")} if model else {})
 
@@ -123,9 +123,9 @@ def within(domain: str, domains: tuple[str, ...]) -> bool:
     return any(domain == each or domain.endswith(f".{each}") for each in domains)
 
 
-def _cards(pool: NodePool) -> dict[str, Told]:
-    fields = {CARD_COUNT_LABEL: "gpus.count", CARD_MEMORY_LABEL: "gpus.memory"}
-    return {key: Told(value, fields.get(key, "gpus.model")) for key, value in model_labels(pool.cards).items()}
+def _gpus(pool: NodePool) -> dict[str, Told]:
+    fields = {NODE_GPU_COUNT_LABEL: "gpus.count", NODE_GPU_MEMORY_LABEL: "gpus.memory"}
+    return {key: Told(value, fields.get(key, "gpus.model")) for key, value in model_labels(pool.devices).items()}
 
 
 def _eks(pool: NodePool) -> dict[str, Told]:

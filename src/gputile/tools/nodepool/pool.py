@@ -6,7 +6,7 @@ import msgspec
 
 from gputile.api.quantity import parse_mib
 from gputile.api.well_known import Mode
-from gputile.core.devices.inventory import MOST_CARDS, Card
+from gputile.core.devices.inventory import MOST_GPUS, Gpu
 
 WAYS = {
     "eks": {
@@ -19,7 +19,7 @@ WAYS = {
         "gpu-operator": "a GPU node pool without AKS's driver; NVIDIA's GPU Operator installs it",
     },
     "gke": {
-        "managed-driver": "GKE installs the driver, and its own device plugin serves whole cards",
+        "managed-driver": "GKE installs the driver, and its own device plugin serves whole GPUs",
         "own-driver": "the driver's installer is a DaemonSet of one's own; gputile's agent is the device plugin",
     },
 }
@@ -31,9 +31,9 @@ class _Described(msgspec.Struct, rename="camel", forbid_unknown_fields=True, fro
 
 
 class Gpus(_Described, frozen=True, kw_only=True):
-    """The cards of one node. ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints, such as 23028MiB."""
+    """The GPUs of one node. ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints, such as 23028MiB."""
 
-    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_CARDS)] = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)] = 1
     memory: str
     model: Annotated[str, msgspec.Meta(max_length=96)] = ""
 
@@ -42,7 +42,7 @@ class NodePool(_Described, frozen=True, kw_only=True):
     """A pool of equal GPU nodes.
 
     ``location`` is the region (EKS) or the location (GKE), ``resource_group`` AKS's. ``accelerator`` is GKE's name of
-    the card, such as nvidia-l4. ``autoscaler`` is who adds nodes.
+    the GPU, such as nvidia-l4. ``autoscaler`` is who adds nodes.
     """
 
     api_version: Literal["gputile.io/v1alpha1"] = "gputile.io/v1alpha1"
@@ -75,7 +75,7 @@ class NodePool(_Described, frozen=True, kw_only=True):
         return parse_mib(self.gpu_memory_unit)
 
     @property
-    def cards(self) -> tuple[Card, ...]:
-        """The cards of a node, as its agent will report them."""
+    def devices(self) -> tuple[Gpu, ...]:
+        """The GPUs of a node, as its agent will report them."""
         mib = parse_mib(self.gpus.memory)
-        return tuple(Card(index=i, uuid=f"GPU-{i}", mib=mib, model=self.gpus.model) for i in range(self.gpus.count))
+        return tuple(Gpu(index=i, uuid=f"GPU-{i}", mib=mib, model=self.gpus.model) for i in range(self.gpus.count))

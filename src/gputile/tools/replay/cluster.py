@@ -51,19 +51,19 @@ class ReplayCluster:
         if shape.gpus == 0:
             return ()
         if shape.gpus == 1:
-            cards: tuple[int, ...] = (first,)
+            gpus: tuple[int, ...] = (first,)
         else:
-            cards = tuple(np.flatnonzero(self.free[row] >= shape.milli)[: shape.gpus].tolist())
-        for card in cards:
-            self.free[row, card] -= shape.milli
-        return cards
+            gpus = tuple(np.flatnonzero(self.free[row] >= shape.milli)[: shape.gpus].tolist())
+        for gpu in gpus:
+            self.free[row, gpu] -= shape.milli
+        return gpus
 
-    def release(self, row: int, shape: PodShape, cards: tuple[int, ...]) -> None:
+    def release(self, row: int, shape: PodShape, gpus: tuple[int, ...]) -> None:
         """Give back what ``place`` took."""
         self.cpu[row] += shape.cpu
         self.memory[row] += shape.memory
-        for card in cards:
-            self.free[row, card] += shape.milli
+        for gpu in gpus:
+            self.free[row, gpu] += shape.milli
 
 
 def after(free: Int64, shape: PodShape) -> tuple[Int64, Bool]:

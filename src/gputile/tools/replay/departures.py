@@ -132,16 +132,16 @@ class _Run:
         choice = self._chooser.choose(index)
         if choice is None:
             return False
-        row, card = choice
-        cards = self._cluster.place(row, self._shapes[index], card)
+        row, gpu = choice
+        gpus = self._cluster.place(row, self._shapes[index], gpu)
         self._chooser.changed(row)
         self._started[pod] = now
-        heapq.heappush(self._running, (now + float(self._plan.runtime[pod]), pod, row, cards))
+        heapq.heappush(self._running, (now + float(self._plan.runtime[pod]), pod, row, gpus))
         return True
 
     def _leave(self) -> None:
-        now, gone, row, cards = heapq.heappop(self._running)
-        self._cluster.release(row, self._shapes[int(self._plan.pods[gone])], cards)
+        now, gone, row, gpus = heapq.heappop(self._running)
+        self._cluster.release(row, self._shapes[int(self._plan.pods[gone])], gpus)
         self._chooser.changed(row)
         # Nothing became free elsewhere: whoever waits fits this node, or none.
         while len(fitting := np.flatnonzero(self._waits & self._room.fits(row))):
@@ -162,9 +162,9 @@ class _Room:
     def fits(self, row: int) -> npt.NDArray[np.bool_]:
         """Return which shapes fit: shape [shapes]."""
         cluster = self._cluster
-        cards = (cluster.free[row] >= self._milli[:, None]).sum(axis=1) >= self._gpus
+        gpus = (cluster.free[row] >= self._milli[:, None]).sum(axis=1) >= self._gpus
         room = (self._cpu <= cluster.cpu[row]) & (self._memory <= cluster.memory[row])
-        fit: npt.NDArray[np.bool_] = self._allowed[:, row] & room & cards
+        fit: npt.NDArray[np.bool_] = self._allowed[:, row] & room & gpus
         return fit
 
 

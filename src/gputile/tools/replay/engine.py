@@ -53,7 +53,7 @@ class Chooser:
         count = len(cluster.cpu)
         self._allowed = [cluster.of_models(shape.models) for shape in shapes]
         self._scores = np.full((len(shapes), count), -np.inf)
-        self._cards = np.zeros((len(shapes), count), np.int64)
+        self._gpus = np.zeros((len(shapes), count), np.int64)
         self._log: list[int] = []
         self._seen = [-1] * len(shapes)
 
@@ -68,7 +68,7 @@ class Chooser:
 
     def choose(self, index: int) -> tuple[int, int] | None:
         """Return the best node's row, and the GPU on it, for a pod of ``shapes[index]``; None where it fits nowhere."""
-        shape, scores, cards = self.shapes[index], self._scores[index], self._cards[index]
+        shape, scores, gpus = self.shapes[index], self._scores[index], self._gpus[index]
         seen = self._seen[index]
         if seen < len(self._log):
             changed = range(len(scores)) if seen < 0 else set(self._log[seen:])
@@ -78,12 +78,12 @@ class Chooser:
             scores[rows[~fit]] = -np.inf
             rows = rows[fit]
             if len(rows):
-                scores[rows], cards[rows] = self.policy.score(self.cluster, shape, rows)
+                scores[rows], gpus[rows] = self.policy.score(self.cluster, shape, rows)
             self._seen[index] = len(self._log)
         best = int(scores.argmax())
         if scores[best] == -np.inf:
             return None
-        return best, int(cards[best])
+        return best, int(gpus[best])
 
 
 def replay(nodes: Nodes, workload: Workload, arrivals: Arrivals, policy: ReplayPolicy) -> Curve:
@@ -103,8 +103,8 @@ def steps(cluster: ReplayCluster, workload: Workload, arrivals: Arrivals, policy
         if choice is None:
             yield -1
             continue
-        row, card = choice
-        cluster.place(row, shape, card)
+        row, gpu = choice
+        cluster.place(row, shape, gpu)
         chooser.changed(row)
         yield row
 

@@ -30,8 +30,8 @@ class Packing:
 
     def __init__(self, nodes: Nodes) -> None:
         self._total = float(nodes.cpu.sum()), float(nodes.gpus.sum())
-        cards = int(nodes.gpus.max(initial=1))
-        self._estimator = DemandEstimator(generic(self._total[0] / max(self._total[1], 1.0), cards))
+        gpus = int(nodes.gpus.max(initial=1))
+        self._estimator = DemandEstimator(generic(self._total[0] / max(self._total[1], 1.0), gpus))
         self._prices: Prices = prices(self._estimator.demand())
         self._cpu_per_mib = 0.0
         self._count, self._due = 0, FIRST_REFRESH
@@ -51,7 +51,7 @@ class Packing:
         return True
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return what the placement changes in each node's worth, in cards."""
+        """Return what the placement changes in each node's worth, in GPUs."""
         view = self._look(cluster)
         free = cluster.free[rows]
         cpu, memory = cluster.cpu[rows], cluster.memory[rows]

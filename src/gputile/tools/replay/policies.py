@@ -36,8 +36,8 @@ class Random:
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
         """Return random scores."""
         ready = cluster.free[rows] >= shape.milli
-        cards = np.where(ready, self._rng.random(ready.shape), -1.0).argmax(axis=1)
-        return self._rng.random(len(rows)), cards
+        gpus = np.where(ready, self._rng.random(ready.shape), -1.0).argmax(axis=1)
+        return self._rng.random(len(rows)), gpus
 
 
 class BestFit(_Stateless):
@@ -63,9 +63,9 @@ class Spread(_Stateless):
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
         """Return 0 to 1000."""
-        cards = cluster.free[rows].argmax(axis=1)
-        fullness, _ = _fullness(cluster, shape, rows, cards)
-        return 1000 - fullness, cards
+        gpus = cluster.free[rows].argmax(axis=1)
+        fullness, _ = _fullness(cluster, shape, rows, gpus)
+        return 1000 - fullness, gpus
 
 
 class Fgd(_Stateless):
@@ -88,8 +88,8 @@ class Fgd(_Stateless):
         later = self._fragments.of(left, ways.reshape(-1, width), np.repeat(allowed, number, axis=0))
         gain = before[:, None] - later.reshape(count, number)
         scores = np.where(possible, np.trunc(100 / (1 + np.exp(-gain / 1000))), -1.0)
-        cards = scores.argmax(axis=1)
-        return scores[np.arange(count), cards], cards
+        gpus = scores.argmax(axis=1)
+        return scores[np.arange(count), gpus], gpus
 
 
 class Fragments:
@@ -137,9 +137,9 @@ def _tightest(cluster: ReplayCluster, shape: PodShape, rows: Int64) -> Int64:
     return tightest
 
 
-def _fullness(cluster: ReplayCluster, shape: PodShape, rows: Int64, cards: Int64) -> tuple[Float64, Int64]:
+def _fullness(cluster: ReplayCluster, shape: PodShape, rows: Int64, gpus: Int64) -> tuple[Float64, Int64]:
     free = cluster.free[rows]
     total = np.maximum(cluster.gpus[rows], 1) * 1000
-    card = 1000 - free[np.arange(len(rows)), cards] + shape.milli
+    gpu = 1000 - free[np.arange(len(rows)), gpus] + shape.milli
     node = total - free.sum(axis=1) + shape.demand
-    return (500 * card // 1000 + 500 * node // total).astype(np.float64), cards
+    return (500 * gpu // 1000 + 500 * node // total).astype(np.float64), gpus

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.devices.inventory import MOST_CARDS
+from gputile.core.devices.inventory import MOST_GPUS
 
 Int64 = npt.NDArray[np.int64]
 
@@ -101,7 +101,7 @@ def read_nodes(directory: Path) -> Nodes:
     path = directory / NODES_FILE
     rows = sorted(_rows(path, _NODE_COLUMNS), key=lambda row: row["sn"])
     cpu, memory = (_integers(rows, column, path) for column in _NODE_COLUMNS[1:3])
-    gpus = _integers(rows, "gpu", path, MOST_CARDS)
+    gpus = _integers(rows, "gpu", path, MOST_GPUS)
     if not gpus.any():
         raise TraceError(f"{path}: its {len(rows)} nodes have no GPU")
     return Nodes(cpu, memory, gpus, tuple(row["model"] for row in rows))
@@ -123,7 +123,7 @@ def read_workload(directory: Path, name: str) -> Workload:
     """
     path = directory / PODS_FILE.format(name)
     rows = sorted(_rows(path, _POD_COLUMNS), key=lambda row: row["name"])
-    most = {"num_gpu": MOST_CARDS, "gpu_milli": 1000}
+    most = {"num_gpu": MOST_GPUS, "gpu_milli": 1000}
     numbers = [_integers(rows, column, path, most.get(column, _LARGEST)).tolist() for column in _POD_COLUMNS[1:]]
     index: dict[PodShape, int] = {}
     shape = []

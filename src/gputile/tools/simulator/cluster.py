@@ -18,8 +18,8 @@ from gputile.api.well_known import (
 )
 from gputile.core.devices.advertised import model_labels, resources_for_mode
 from gputile.core.devices.inventory import (
-    MOST_CARDS,
-    Card,
+    MOST_GPUS,
+    Gpu,
     Inventory,
     InventoryError,
     check_inventory,
@@ -31,7 +31,7 @@ from gputile.tools.simulator.manifests import Manifest, Origin, check_name
 from gputile.tools.simulator.naming import make_gpu_uuid, make_uid
 
 PLACEMENTS = ("binpack", "spread")
-# GB/s between two cards in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
+# GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
 LINKS = {"nvlink": 300, "pcie": 32}
 _GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
 
@@ -118,11 +118,11 @@ class _Describer:
 
     def _node(self, described: DescribedNode, name: str, mode: Mode) -> Node:
         inventory = self._inventory(described, name, mode)
-        cards = inventory.cards
+        gpus = inventory.gpus
         annotations, gpu_labels = dict(described.annotations), dict[str, str]()
-        if cards:
+        if gpus:
             annotations[INVENTORY_ANNOTATION] = encode_inventory(inventory)
-            gpu_labels = model_labels(cards)
+            gpu_labels = model_labels(gpus)
         if described.mode is not None:
             gpu_labels[MODE_LABEL] = mode.value
         if described.placement is not None:
@@ -131,42 +131,42 @@ class _Describer:
         non_gpu = self._non_gpu(described)
         capacity: ResourceList = dict(non_gpu)
         allocatable: ResourceList = dict(non_gpu)
-        if cards:
-            capacity |= _texts(resources_for_mode(mode, cards, self._unit, count_unhealthy=True))
-            allocatable |= _texts(resources_for_mode(mode, cards, self._unit))
+        if gpus:
+            capacity |= _texts(resources_for_mode(mode, gpus, self._unit, count_unhealthy=True))
+            allocatable |= _texts(resources_for_mode(mode, gpus, self._unit))
         addresses = [NodeAddress(type="Hostname", address=name)]
         if described.address:
             addresses.insert(0, NodeAddress(type="InternalIP", address=described.address))
         return Node(
             metadata=ObjectMeta(name=name, uid=make_uid("Node", "", name), labels=labels, annotations=annotations),
-            spec=NodeSpec(unschedulable=described.unschedulable, taints=self._taints(described, bool(cards))),
+            spec=NodeSpec(unschedulable=described.unschedulable, taints=self._taints(described, bool(gpus))),
             status=NodeStatus(capacity=capacity, allocatable=allocatable, addresses=tuple(addresses)),
         )
 
     def _inventory(self, described: DescribedNode, name: str, mode: Mode) -> Inventory:
         groups = [described.gpus] if isinstance(described.gpus, GpuGroup) else described.gpus
-        if sum(group.count for group in groups) > MOST_CARDS:
-            raise self._error("gpus", f"a node has at most {MOST_CARDS} GPUs")
-        cards: list[Card] = []
+        if sum(group.count for group in groups) > MOST_GPUS:
+            raise self._error("gpus", f"a node has at most {MOST_GPUS} GPUs")
+        gpus: list[Gpu] = []
         for i, group in enumerate(groups):
             path = f"gpus[{i}]" if isinstance(described.gpus, list) else "gpus"
             sick = set(group.unhealthy)
             if not sick <= set(range(group.count)):
-                raise self._error(f"{path}.unhealthy", f"the group's cards are 0 to {group.count - 1}")
+                raise self._error(f"{path}.unhealthy", f"the group's GPUs are 0 to {group.count - 1}")
             mib = _mib(self._origin, f"{self._path}.{path}.memory", group.memory)
             for position in range(group.count):
-                number = len(cards)
+                number = len(gpus)
                 uuid = make_gpu_uuid(name, number)
                 try:
-                    card = msgspec.convert(
+                    gpu = msgspec.convert(
                         {"index": number, "uuid": uuid, "mib": mib, "model": group.model}
                         | ({"healthy": False} if position in sick else {}),
-                        Card,
+                        Gpu,
                     )
                 except msgspec.ValidationError as error:
-                    raise self._error(f"{path}.memory", f"{group.memory} is not what a card has: {error}") from error
-                cards.append(card)
-        inventory = Inventory(tuple(cards), mode=mode.value, unit_mib=self._unit, bandwidth=self._bandwidth(groups))
+                    raise self._error(f"{path}.memory", f"{group.memory} is not what a GPU has: {error}") from error
+                gpus.append(gpu)
+        inventory = Inventory(tuple(gpus), mode=mode.value, unit_mib=self._unit, bandwidth=self._bandwidth(groups))
         try:
             return check_inventory(inventory)
         except InventoryError as error:

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from gputile.api.core import Quantity, ResourceList
-from gputile.core.devices.inventory import MOST_CARDS
+from gputile.core.devices.inventory import MOST_GPUS
 
 API_VERSION = "gputile.io/v1alpha1"
 MOST_NODES = 20_000
@@ -20,9 +20,9 @@ class _Described(msgspec.Struct, rename="camel", forbid_unknown_fields=True, fro
 
 
 class GpuGroup(_Described, frozen=True, kw_only=True):
-    """Equal cards. ``bandwidth`` is how they are linked, or a matrix in GB/s; ``unhealthy`` counts within the group."""
+    """Equal GPUs. ``bandwidth`` is how they are linked, or a matrix in GB/s; ``unhealthy`` counts within the group."""
 
-    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_CARDS)] = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)] = 1
     memory: str
     model: Annotated[str, msgspec.Meta(max_length=96)] = ""
     bandwidth: str | list[list[float]] = ""

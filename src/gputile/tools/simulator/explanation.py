@@ -1,4 +1,4 @@
-"""Why a pod is where it is, or nowhere: what every node and every card says to it (B4)."""
+"""Why a pod is where it is, or nowhere: what every node and every GPU says to it (B4)."""
 
 from collections.abc import Iterable, Sequence
 from copy import copy
@@ -16,16 +16,16 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.events import NodeApplied, NodeDeleted, NodesReplaced, PodsReplaced, TimePassed
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.ledger.snapshot import CardState, NodeState
+from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit_refusal import FitRefusal, FitRule
-from gputile.core.placement.shortage import card_shortages
+from gputile.core.placement.shortage import gpu_shortages
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.simulator.proposals import overlooked
 
 
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod on a card: the MiB and the percent of compute that it takes. ``kept`` says that it is not bound yet."""
+    """A pod on a GPU: the MiB and the percent of compute that it takes. ``kept`` says that it is not bound yet."""
 
     namespace: str
     name: str
@@ -34,8 +34,8 @@ class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
     kept: bool = False
 
 
-class CardReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A card, and why the pod cannot use it; ``lacks`` is "" where it could be one of the pod's cards."""
+class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
+    """A GPU, and why the pod cannot use it; ``lacks`` is "" where it could be one of the pod's GPUs."""
 
     index: int
     uuid: str
@@ -47,7 +47,7 @@ class CardReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
-    """A node: why kube-scheduler's own rules forbid it, why its GPUs do, and each card.
+    """A node: why kube-scheduler's own rules forbid it, why its GPUs do, and each GPU.
 
     ``in_tree`` and ``gpu`` are "" where nothing stands against the node. ``unresolvable`` says that it would not serve
     the pod even if it were empty. ``nearness`` orders nodes by how little is missing, the nearest first.
@@ -58,7 +58,7 @@ class NodeReport(msgspec.Struct, frozen=True, rename="camel"):
     gpu: str
     unresolvable: bool = msgspec.field(name="lasting")
     unit_mib: int
-    cards: list[CardReport]
+    gpus: list[GpuReport] = msgspec.field(name="cards")
     nearness: tuple[int, int] = (0, 0)
 
     @property
@@ -166,29 +166,29 @@ class Subject:
         refused = self.engine.refusal(request, name)
         if refused is not None and in_tree in INSUFFICIENT_GPU:
             in_tree = ""  # the same in fewer words
-        cards = [self._card(state, card, request, refused) for card in state.cards] if state is not None else []
+        gpus = [self._gpu(state, gpu, request, refused) for gpu in state.gpus] if state is not None else []
         return NodeReport(
             name=name,
             in_tree=in_tree,
             gpu=refused.text if refused is not None else "",
             unresolvable=refused is not None and refused.unresolvable,
             unit_mib=state.info.unit_mib if state is not None else 0,
-            cards=cards,
+            gpus=gpus,
             nearness=_nearness(state, refused),
         )
 
-    def _card(self, state: NodeState, card: CardState, request: Request, refused: FitRefusal | None) -> CardReport:
+    def _gpu(self, state: NodeState, gpu: GpuState, request: Request, refused: FitRefusal | None) -> GpuReport:
         lacks = ""
         if refused is not None and refused.rule >= FitRule.TOO_FEW:
             group = self.ledger.group_number(request.shape.trust_group)
-            shortage = next(card_shortages(card, request.shape, state.info, group), None)
+            shortage = next(gpu_shortages(gpu, request.shape, state.info, group), None)
             lacks = shortage.text(request.shape, state.info) if shortage is not None else ""
-        found = self.ledger.on_card(state.info.name, card.card.uuid)
+        found = self.ledger.on_gpu(state.info.name, gpu.gpu.uuid)
         holders = [
-            _holder(booking, card, state.info.replicas) for booking in sorted(found, key=lambda booking: booking.key)
+            _holder(booking, gpu, state.info.replicas) for booking in sorted(found, key=lambda booking: booking.key)
         ]
-        free_percent = max(0, 100 - card.percent)
-        return CardReport(card.card.index, card.card.uuid, card.total, card.free, free_percent, holders, lacks)
+        free_percent = max(0, 100 - gpu.percent)
+        return GpuReport(gpu.gpu.index, gpu.gpu.uuid, gpu.total, gpu.free, free_percent, holders, lacks)
 
 
 def asks(request: Request | None) -> str:
@@ -196,13 +196,13 @@ def asks(request: Request | None) -> str:
     if request is None:
         return "asks for no GPU: gputile has no say in where it goes"
     shape = request.shape
-    cards = "one card" if shape.cards == 1 else f"each of {shape.cards} cards of one node"
+    gpus = "one GPU" if shape.gpus == 1 else f"each of {shape.gpus} GPUs of one node"
     if shape.kind is not RequestKind.SHARED:
-        return f"asks for {shape.cards} of {shape.kind.value}"
+        return f"asks for {shape.gpus} of {shape.kind.value}"
     compute = f" and {shape.percent} percent of its compute" if shape.percent else ""
     count = shape.mib // shape.unit_mib if shape.unit_mib else 0
     units = f"{count} unit{'' if count == 1 else 's'} of {shape.unit_mib} MiB" if count else f"{shape.mib} MiB"
-    return f"asks for {units}{compute} on {cards}"
+    return f"asks for {units}{compute} on {gpus}"
 
 
 def waiting_for(pod: Pod) -> str:
@@ -231,16 +231,16 @@ def refused_for_good(pod: Pod, error: RequestError) -> str:
     return f"{pod.key} can never be placed: {error}"
 
 
-def _holder(booking: Booking, card: CardState, replicas: int) -> HolderReport:
-    share = next(share for share in booking.cards if share.uuid == card.card.uuid)
-    mib, percent = booking.takes(share, card.total, replicas)
+def _holder(booking: Booking, gpu: GpuState, replicas: int) -> HolderReport:
+    share = next(share for share in booking.gpus if share.uuid == gpu.gpu.uuid)
+    mib, percent = booking.takes(share, gpu.total, replicas)
     return HolderReport(booking.namespace, booking.name, mib, percent, booking.reserved)
 
 
 def _nearness(state: NodeState | None, refused: FitRefusal | None) -> tuple[int, int]:
     """Return a key by which the nodes come first that break the latest rule, among them those with the most free."""
-    rule = FitRule.CARDS_TAKEN + 1 if refused is None else refused.rule
-    free = max((card.free for card in state.cards if card.card.healthy), default=0) if state is not None else 0
+    rule = FitRule.GPUS_TAKEN + 1 if refused is None else refused.rule
+    free = max((gpu.free for gpu in state.gpus if gpu.gpu.healthy), default=0) if state is not None else 0
     return -int(rule), -free
 
 

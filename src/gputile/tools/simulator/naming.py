@@ -40,5 +40,5 @@ def revision(content: bytes) -> str:
 
 
 def make_gpu_uuid(node: str, index: int) -> str:
-    """Return the UUID of a described node's card, in NVIDIA's form: the same for the same node and index."""
+    """Return the UUID of a described node's GPU, in NVIDIA's form: the same for the same node and index."""
     return f"GPU-{uuid.uuid5(_UIDS, f'GPU/{node}/{index}')}"

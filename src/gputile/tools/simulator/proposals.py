@@ -19,13 +19,13 @@ from gputile.api.core import (
 )
 from gputile.api.quantity import QuantityError, parse_count, parse_mib
 from gputile.api.well_known import (
-    CARD_COUNT_LABEL,
-    CARD_MEMORY_LABEL,
     GPU_COUNT_LABEL,
     GPU_MEMORY,
     INVENTORY_ANNOTATION,
     MEMORY_UNIT_ANNOTATION,
     MODE_LABEL,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
     WHOLE_GPU,
     Mode,
 )
@@ -34,7 +34,7 @@ from gputile.core.admission.gpu_requests import is_decided
 from gputile.core.admission.json_patch import apply_patch
 from gputile.core.admission.rewrite import rewrite
 from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import MOST_CARDS, MOST_MIB, Card, Inventory, encode_inventory
+from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB, Gpu, Inventory, encode_inventory
 from gputile.core.devices.request import Request, RequestError, RequestKind, parse_request
 from gputile.core.kube_predicates.pod_requests import CPU, Amounts
 
@@ -90,20 +90,20 @@ def coming_node(pod: Pod, request: Request, mode: Mode, configuration: Configura
         return None
     unit = configuration.unit_mib
     try:
-        count = int(demanded.get(CARD_COUNT_LABEL, request.shape.cards))
-        size = parse_mib(demanded[CARD_MEMORY_LABEL]) if CARD_MEMORY_LABEL in demanded else 0
+        count = int(demanded.get(NODE_GPU_COUNT_LABEL, request.shape.gpus))
+        size = parse_mib(demanded[NODE_GPU_MEMORY_LABEL]) if NODE_GPU_MEMORY_LABEL in demanded else 0
     except (ValueError, QuantityError):
         return None
     size = size or -(-max(request.shape.mib, 1) // unit) * unit
-    if not (0 < count <= MOST_CARDS and size <= MOST_MIB):
+    if not (0 < count <= MOST_GPUS and size <= MOST_MIB):
         return None
-    cards = tuple(Card(index, f"{_COMING}-{index}", size) for index in range(count))
+    gpus = tuple(Gpu(index, f"{_COMING}-{index}", size) for index in range(count))
     labels = {MODE_LABEL: mode.value, _HOST_LABEL: _COMING} | demanded
-    offered = resources_for_mode(mode, cards, unit)
+    offered = resources_for_mode(mode, gpus, unit)
     amounts: ResourceList = {
         name: f"{amount}m" if name == CPU else str(amount) for name, amount in {**needs, **offered}.items()
     }
-    inventory = encode_inventory(Inventory(cards, mode=mode.value, unit_mib=unit))
+    inventory = encode_inventory(Inventory(gpus, mode=mode.value, unit_mib=unit))
     taint = Taint(key=WHOLE_GPU, value="present", effect="NoSchedule")
     return Node(
         metadata=ObjectMeta(name=_COMING, labels=labels, annotations={INVENTORY_ANNOTATION: inventory}),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from gputile.api.core import Node, Pod
-from gputile.api.well_known import CARD_COUNT_LABEL, GPU_CORE, MODE_LABEL, Mode
+from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, Mode
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
 from gputile.core.ledger.booking import Booking
@@ -70,9 +70,9 @@ def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Propos
     shape, pod = request.shape, subject.pod
     if not names:
         return None
-    tried = [(shape.kind.value, shape.cards if shape.kind is RequestKind.SHARED else 1)]
+    tried = [(shape.kind.value, shape.gpus if shape.kind is RequestKind.SHARED else 1)]
     if shape.percent:
-        tried.append((GPU_CORE, PERCENT_STEP * shape.cards))
+        tried.append((GPU_CORE, PERCENT_STEP * shape.gpus))
     for resource, step in tried:
         less = asking_less(pod, resource, step, lambda asking: bool(subject.fitting(asking, names, 1)))
         if less is not None:
@@ -85,11 +85,11 @@ def _smaller(subject: Subject, request: Request, names: Sequence[str]) -> Propos
 def _amount(request: Request | None, resource: str) -> str:
     """Return how much of a resource is asked for, in words."""
     shape = request.shape if request is not None else Shape(RequestKind.WHOLE, 0)
-    each = "" if shape.cards == 1 else f" over its {shape.cards} cards"
+    each = "" if shape.gpus == 1 else f" over its {shape.gpus} GPUs"
     if resource == GPU_CORE:
-        return f"{shape.percent * shape.cards} percent of compute{each}"
+        return f"{shape.percent * shape.gpus} percent of compute{each}"
     if request is None or shape.kind is not RequestKind.SHARED:
-        return f"{shape.cards} of {resource}"
+        return f"{shape.gpus} of {resource}"
     return f"{request.units} units of {request.unit_mib} MiB{each}"
 
 
@@ -99,7 +99,7 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
     for report in nodes[:_MOST_NODES_TRIED]:
         leaving = _fewest(subject, request, report.name)
         if leaving is not None:
-            held = sum(share.mib for booking in leaving for share in booking.cards)
+            held = sum(share.mib for booking in leaving for share in booking.gpus)
             found = (len(leaving), held, report.name, leaving)
             best = found if best is None or found[:2] < best[:2] else best
     if best is None:
@@ -113,7 +113,7 @@ def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport])
 
 def _fewest(subject: Subject, request: Request, name: str) -> list[Booking] | None:
     """Return few pods of a node without which the request fits it; None where it does not even if all are gone."""
-    bookings = sorted(subject.ledger.on_node(name), key=lambda b: (sum(share.mib for share in b.cards), b.key))
+    bookings = sorted(subject.ledger.on_node(name), key=lambda b: (sum(share.mib for share in b.gpus), b.key))
 
     def fits(leaving: Sequence[Booking]) -> bool:
         return subject.fits_without(request, name, frozenset(booking.uid for booking in leaving))
@@ -180,13 +180,13 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     if not coming:
         return None
     demanded = {key: value for key, value in (demanded_labels(pod) or {}).items() if key != MODE_LABEL}
-    count = int(demanded.get(CARD_COUNT_LABEL, shape.cards))
-    cards = "one GPU" if count == 1 else f"{count} GPUs"
+    count = int(demanded.get(NODE_GPU_COUNT_LABEL, shape.gpus))
+    gpus = "one GPU" if count == 1 else f"{count} GPUs"
     if shape.kind is RequestKind.SHARED:
-        cards += f" of {-(-shape.mib // request.unit_mib)} units of {request.unit_mib} MiB or more"
+        gpus += f" of {-(-shape.mib // request.unit_mib)} units of {request.unit_mib} MiB or more"
     named = " or ".join(dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming))
     more = "".join(f" and {key}={value}" for key, value in demanded.items())
-    return Proposal(Remedy(f"a node with {cards} comes, labelled {named}{more}", []), pod, coming=coming)
+    return Proposal(Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, coming=coming)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
 """Decides a scenario pod by pod, with the ledger and the placement that decide live.
 
 Each pod goes through what a live one does: the in-tree predicates, ``filter``, ``prioritize``, the choice of the
-cards, and the Binding, whose annotation the ledger then reads back. Where gangs are planned, the pods of one are
+GPUs, and the Binding, whose annotation the ledger then reads back. Where gangs are planned, the pods of one are
 decided by the search that plans them live.
 """
 

@@ -94,8 +94,8 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
             for uuid, mib in _held(pod):
                 held[uuid] += mib
         units = sum(pod_requests(pod.spec).get(GPU_MEMORY, 0) for pod in pods)
-        for card in inventory.cards:
-            units += max(0, advertised_units(card, unit_mib) - -(-held[card.uuid] // unit_mib))
+        for gpu in inventory.gpus:
+            units += max(0, advertised_units(gpu, unit_mib) - -(-held[gpu.uuid] // unit_mib))
         allocatable[GPU_MEMORY] = str(units)
     annotations = {
         **node.metadata.annotations,
@@ -111,7 +111,7 @@ def _counting(node: Node, pods: Sequence[Pod], unit_mib: int) -> Node:
 def _held(pod: Pod) -> list[tuple[str, int]]:
     text = pod.metadata.annotations.get(ALLOCATION_ANNOTATION)
     try:
-        return [(share.uuid, share.mib) for share in decode_allocation(text).cards] if text is not None else []
+        return [(share.uuid, share.mib) for share in decode_allocation(text).gpus] if text is not None else []
     except AllocationError:
         return []
 

@@ -27,7 +27,7 @@ def unit_name(unit_mib: int) -> str:
 
 
 def summary(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
-    """Return the table of all nodes, of the whole cards in other modes, and of what is wrong with shared nodes."""
+    """Return the table of all nodes, of the whole GPUs in other modes, and of what is wrong with shared nodes."""
     shared = [node for node in nodes if node.shared]
     lines = _summary_lines(shared, unit_mib)
     lines += [_RULE, "Allocated/Total GPU Memory In Cluster:", _total(shared, unit_mib)]
@@ -53,7 +53,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
         if node.problem:
             lines += [f"PROBLEM:    {node.problem}", ""]
         unplaced = any(not pod.mib for pod in node.pods)
-        heading = ["NAME", "NAMESPACE", *(f"GPU{card.index}(Allocated)" for card in node.gpus)]
+        heading = ["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus)]
         rows = [tuple([*heading, "PENDING(Allocated)"] if unplaced else heading)]
         rows += [_pod_row(node, pod, unit_mib, unplaced) for pod in node.pods]
         lines += aligned(rows)
@@ -61,7 +61,7 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
             lines += [f"Allocated : {_units_up(node.used_mib, unit_mib)} ({_percent([node], unit_mib)}%)"]
             lines += [f"Total :     {node.total_mib // unit_mib}"]
         else:
-            held = sum(card.pods > 0 for card in node.gpus)
+            held = sum(gpu.pods > 0 for gpu in node.gpus)
             lines += [f"Allocated : {held} GPUs", f"Total :     {len(node.gpus)} GPUs"]
         lines += [_RULE]
     shared = [node for node in nodes if node.shared]
@@ -70,12 +70,12 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
 
 
 def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
-    """Return heading and rows; a column is an index, which a node without a card of that index leaves empty."""
-    indices = sorted({card.index for node in nodes for card in node.gpus})
+    """Return heading and rows; a column is an index, which a node without a GPU of that index leaves empty."""
+    indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     unplaced = any(node.unplaced_mib for node in nodes)
     headings = [f"GPU{i}(Allocated/Total)" for i in indices]
-    cards = [{card.index: _cell(card.used_mib, card.total_mib, unit_mib) for card in node.gpus} for node in nodes]
-    columns = [[node_cards.get(i, "") for node_cards in cards] for i in indices]
+    gpus = [{gpu.index: _cell(gpu.used_mib, gpu.total_mib, unit_mib) for gpu in node.gpus} for node in nodes]
+    columns = [[node_gpus.get(i, "") for node_gpus in gpus] for i in indices]
     if unplaced:
         headings.append("PENDING(Allocated)")
         columns.append([str(_units_up(node.unplaced_mib, unit_mib)) for node in nodes])
@@ -95,8 +95,8 @@ def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
 
 def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) -> tuple[str, ...]:
     cells = [pod.name, pod.namespace]
-    for card in node.gpus:
-        mib = pod.mib.get(card.index, 0)
+    for gpu in node.gpus:
+        mib = pod.mib.get(gpu.index, 0)
         cells.append(("all" if mib else "0") if pod.whole else str(_units_up(mib, unit_mib)))
     if unplaced:
         cells.append("0" if pod.mib else str(_units_up(pod.asked_mib, unit_mib)))

@@ -1,4 +1,4 @@
-"""The cluster's nodes, cards and pods as plain records: what every table, page and JSON answer is made of."""
+"""The cluster's nodes, GPUs and pods as plain records: what every table, page and JSON answer is made of."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from gputile.core.ledger.node_info import NodeInfo
 
 
 class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """One card: MiB, percent of compute and pods booked on it. ``total_mib`` is what can be given away."""
+    """One GPU: MiB, percent of compute and pods booked on it. ``total_mib`` is what can be given away."""
 
     index: int
     uuid: str
@@ -21,7 +21,7 @@ class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """One pod on a node: its MiB by card index. ``problem`` says why its cards are not known, where they are not."""
+    """One pod on a node: its MiB by GPU index. ``problem`` says why its GPUs are not known, where they are not."""
 
     namespace: str
     name: str
@@ -45,17 +45,17 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def used_mib(self) -> int:
-        """MiB booked on all cards."""
-        return sum(card.used_mib for card in self.gpus)
+        """MiB booked on all GPUs."""
+        return sum(gpu.used_mib for gpu in self.gpus)
 
     @property
     def total_mib(self) -> int:
-        """MiB of all cards that can be given away."""
-        return sum(card.total_mib for card in self.gpus)
+        """MiB of all GPUs that can be given away."""
+        return sum(gpu.total_mib for gpu in self.gpus)
 
     @property
     def unplaced_mib(self) -> int:
-        """MiB that pods on unknown cards ask for."""
+        """MiB that pods on unknown GPUs ask for."""
         return sum(pod.asked_mib for pod in self.pods if not pod.mib)
 
 
@@ -67,20 +67,20 @@ def node_summaries(ledger: Ledger) -> list[NodeSummary]:
 
 def _node(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeSummary:
     arrays = ledger.node_arrays
-    cards = [
+    gpus = [
         GpuSummary(
-            index=card.index,
-            uuid=card.uuid,
-            model=card.model,
+            index=gpu.index,
+            uuid=gpu.uuid,
+            model=gpu.model,
             total_mib=int(arrays.total[row, i]),
             used_mib=int(arrays.used[row, i]),
             used_percent=int(arrays.percent[row, i]),
             pods=int(arrays.pods[row, i]),
-            healthy=card.healthy,
+            healthy=gpu.healthy,
         )
-        for i, card in enumerate(node_info.inventory.cards)
+        for i, gpu in enumerate(node_info.inventory.gpus)
     ]
-    known = {card.uuid: card.index for card in node_info.inventory.cards}
+    known = {gpu.uuid: gpu.index for gpu in node_info.inventory.gpus}
     pods = sorted(
         (_pod(booking, known) for booking in ledger.on_node(node_info.name)), key=lambda p: (p.namespace, p.name)
     )
@@ -90,7 +90,7 @@ def _node(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeSummary:
         mode=node_info.mode.value if node_info.mode else "",
         shared=node_info.mode is not None and node_info.mode.shared,
         unit_mib=node_info.unit_mib,
-        gpus=cards,
+        gpus=gpus,
         pods=pods,
         problem=node_info.problem,
     )
@@ -98,13 +98,13 @@ def _node(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeSummary:
 
 def _pod(booking: Booking, index_of: dict[str, int]) -> PodSummary:
     problem = booking.problem
-    missing = [share.uuid for share in booking.cards if share.uuid not in index_of]
+    missing = [share.uuid for share in booking.gpus if share.uuid not in index_of]
     if missing:
         problem = f"it holds GPU {missing[0]}, which the node does not have"
     return PodSummary(
         namespace=booking.namespace,
         name=booking.name,
-        mib={index_of[share.uuid]: share.mib for share in booking.cards if share.uuid in index_of},
+        mib={index_of[share.uuid]: share.mib for share in booking.gpus if share.uuid in index_of},
         whole=booking.whole,
         asked_mib=booking.asked_mib,
         problem=problem,

@@ -122,7 +122,7 @@ def _pods_of(workload: Deployment | DaemonSet, pods: Iterable[RunningPod]) -> li
 
 def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
     problems = _ailing(node)
-    inventory = Inventory(cards=())
+    inventory = Inventory(gpus=())
     try:
         inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     except KeyError:
@@ -137,7 +137,7 @@ def _node(node: Node, agents: dict[str, bool]) -> InstalledNode:
         agent_ready=agents.get(node.metadata.name, False),
         mode=inventory.mode,
         unit_mib=inventory.unit_mib,
-        gpus=len(inventory.cards),
+        gpus=len(inventory.gpus),
         problems=problems,
     )
 

@@ -23,13 +23,13 @@ NOW = 1_900_000_000
 BORN = "2030-03-17T17:46:40Z"  # NOW, as Kubernetes writes it
 
 
-def node(name: str = "n", cards: int = 4) -> Node:
+def node(name: str = "n", gpus: int = 4) -> Node:
     amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: "999"}
-    return gpu_node(name, mode="cgpu", sizes=[4096] * cards, allocatable=amounts)
+    return gpu_node(name, mode="cgpu", sizes=[4096] * gpus, allocatable=amounts)
 
 
 def member(gang: str, number: int, size: int, **more: Any) -> Pod:
-    """A pod that wants a whole card's memory."""
+    """A pod that wants a whole GPU's memory."""
     asking = pod(f"{gang}-{number}", mem=4)
     labels = more.get("labels", {GANG_NAME_LABEL: gang, GANG_SIZE_LABEL: str(size)})
     meta = msgspec.structs.replace(
@@ -50,11 +50,11 @@ def member(gang: str, number: int, size: int, **more: Any) -> Pod:
 class Bench:
     """A view and a planner, with time that is set by hand."""
 
-    def __init__(self, *nodes: Node, cards: int = 4) -> None:
+    def __init__(self, *nodes: Node, gpus: int = 4) -> None:
         self.view = ClusterState(Configuration(admission=Admission(gangs=True)))
         self.plans = 0
         self.planner = GangPlanner(self.view, self.new_plan)
-        at_once(self.view.node_event(Replaced(nodes or [node(cards=cards)])))
+        at_once(self.view.node_event(Replaced(nodes or [node(gpus=gpus)])))
 
     def new_plan(self) -> str:
         self.plans += 1
@@ -88,11 +88,11 @@ def test_gates_go_only_after_all_places_are_written() -> None:
 
 
 def test_priority_goes_before_age_and_age_before_the_rest() -> None:
-    bench = Bench(cards=2)
+    bench = Bench(gpus=2)
     bench.gang("young", 2)
     bench.gang("old", 2, born="2030-03-17T17:00:00Z")
     assert placed(bench.round()) == ["old-0", "old-1"]
-    bench = Bench(cards=2)
+    bench = Bench(gpus=2)
     bench.gang("old", 2, born="2030-03-17T17:00:00Z")
     bench.gang("urgent", 2, priority=9)
     assert placed(bench.round()) == ["urgent-0", "urgent-1"]
@@ -128,7 +128,7 @@ def test_a_gang_that_can_never_fit_closes_nothing() -> None:
 
 
 def test_what_was_said_is_not_said_again() -> None:
-    bench = Bench(cards=1)
+    bench = Bench(gpus=1)
     bench.gang("g", 2)
     assert said(bench.round()) == {"g": "GangTooLarge"}
     assert not bench.round().events
@@ -145,7 +145,7 @@ def test_a_pod_that_somebody_else_holds_back_is_not_planned() -> None:
 
 def test_pods_that_are_going_do_not_stand_in_for_their_successors() -> None:
     """A job is started anew while its old pods still end: the new ones start together."""
-    bench = Bench(cards=2)
+    bench = Bench(gpus=2)
     for i in range(2):
         at_once(
             bench.view.pod_event(Applied(member("old", i, 2, node="elsewhere", deleted=BORN, labels=_labels("g", 2))))
@@ -221,7 +221,7 @@ class SilentWriter:
 @pytest.mark.anyio
 async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
     """What it counted last is not so for ever, and the one that acts counts too: a sum over replicas must be right."""
-    bench, acting = Bench(cards=1), True
+    bench, acting = Bench(gpus=1), True
     bench.gang("g", 2)
     keeper = GangReconciler(bench.view, bench.planner, SilentWriter(), lambda: acting, lambda: NOW * SECOND)  # type: ignore[arg-type]
     await keeper.run_round()

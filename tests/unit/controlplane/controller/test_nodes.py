@@ -90,7 +90,7 @@ def test_only_a_taint_of_ours_goes_when_it_is_not_wanted_any_more(node: Node, wa
 
 
 def test_which_nodes_are_gpu_nodes() -> None:
-    """Those of gputile: not a node whose cards another device plugin offers, nor one without cards."""
+    """Those of gputile: not a node whose GPUs another device plugin offers, nor one without GPUs."""
     offered = msgspec.structs.replace(BARE.status, capacity={GPU_MEMORY: "60"})
     foreign = msgspec.structs.replace(BARE.status, capacity={WHOLE_GPU: "4", GPU_MEMORY: "nonsense"})
     for node, tainted in (

@@ -3,13 +3,13 @@
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, ObjectMeta, Pod, PodSpec, ResourceRequirements
 from gputile.api.well_known import GPU_MEMORY, INVENTORY_ANNOTATION, MODE_LABEL
-from gputile.core.devices.inventory import Card, Inventory, encode_inventory
+from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 
 
-def gpu_node(name: str, cards: int = 2, mib: int = 15 * 1024, mode: str = "share") -> Node:
-    inventory = Inventory(tuple(Card(i, f"GPU-{name}-{i}", mib, "T4") for i in range(cards)))
+def gpu_node(name: str, gpus: int = 2, mib: int = 15 * 1024, mode: str = "share") -> Node:
+    inventory = Inventory(tuple(Gpu(i, f"GPU-{name}-{i}", mib, "T4") for i in range(gpus)))
     return Node(
         metadata=ObjectMeta(
             name=name, labels={MODE_LABEL: mode}, annotations={INVENTORY_ANNOTATION: encode_inventory(inventory)}

@@ -15,7 +15,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.binder import Binder, BindError, Clock
 from gputile.controlplane.extender.fence import ANSWER_LOST_FOR_GOOD_S
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
-from gputile.core.devices.inventory import Card
+from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import parse_request
 from gputile.core.ledger.events import PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
@@ -84,7 +84,7 @@ async def test_answer_lost_but_executed_is_a_success(fate: Fate) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.UNREACHABLE])
-async def test_a_certain_failure_frees_the_cards_at_once(fate: Fate) -> None:
+async def test_a_certain_failure_frees_the_gpus_at_once(fate: Fate) -> None:
     bench = Bench(fate)
     assert not await bench.bind(bench.create("p"), "a")
     assert bench.used() == {"a": 0, "b": 0}
@@ -103,7 +103,7 @@ async def test_a_lost_binding_is_made_impossible_at_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_unknown_outcome_keeps_the_cards_for_as_long_as_nobody_can_write_to_the_pod() -> None:
+async def test_an_unknown_outcome_keeps_the_gpus_for_as_long_as_nobody_can_write_to_the_pod() -> None:
     bench = Bench(Fate.LOST_LATE)
     bench.cluster.writable = False
     assert not await bench.bind(bench.create("p"), "a")
@@ -146,7 +146,7 @@ async def test_where_writing_is_forbidden_the_write_of_somebody_else_will_do() -
 
 
 @pytest.mark.anyio
-async def test_while_unsettled_the_pod_keeps_its_cards_and_is_bound_once() -> None:
+async def test_while_unsettled_the_pod_keeps_its_gpus_and_is_bound_once() -> None:
     bench = Bench(Fate.LOST_LATE, Fate.OK)
     pod = bench.create("p")
     bench.cluster.writable = False
@@ -220,7 +220,7 @@ async def test_a_caller_that_goes_away_stops_nothing() -> None:
 @pytest.mark.anyio
 async def test_binds_that_race_for_the_last_room_do_not_both_get_it() -> None:
     bench = Bench(*[Fate.OK] * 3)
-    pods = [bench.create(f"p{i}", 15) for i in range(3)]  # two cards of 15
+    pods = [bench.create(f"p{i}", 15) for i in range(3)]  # two GPUs of 15
     assert sorted(await asyncio.gather(*(bench.bind(pod, "a") for pod in pods))) == [False, True, True]
     assert bench.used() == {"a": 30, "b": 0}
 
@@ -289,7 +289,7 @@ def _rebuilt(bench: Bench) -> Ledger:
 
 
 def _holdings(ledger: Ledger) -> dict[str, Any]:
-    return {b.uid: (b.node, [(s.uuid, s.mib) for s in b.cards]) for b in ledger.bookings()}
+    return {b.uid: (b.node, [(s.uuid, s.mib) for s in b.gpus]) for b in ledger.bookings()}
 
 
 def overtaken(bench: Bench, meanwhile: Callable[[Pod], None]) -> None:
@@ -326,12 +326,12 @@ async def test_a_pod_that_is_deleted_while_it_is_read_holds_nothing() -> None:
 @pytest.mark.anyio
 @pytest.mark.requirement("B1")
 async def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
-    """The kubelet gave the other card; who comes next does not get it too."""
+    """The kubelet gave the other GPU; who comes next does not get it too."""
 
     bench = Bench(Fate.LOST_EXECUTED, Fate.OK)
 
     def corrected(pod: Pod) -> None:
-        other = (Chosen(Card(1, "GPU-a-1", 15360, "T4"), 15),)
+        other = (Chosen(Gpu(1, "GPU-a-1", 15360, "T4"), 15),)
         pod.metadata.annotations |= binding_annotations(allocate(request_of(pod), other, "share", 1), other, pod)
         bench.ledger.apply(PodApplied(copy.deepcopy(pod)))
 
@@ -339,4 +339,4 @@ async def test_a_correction_that_comes_while_the_pod_is_read_counts() -> None:
     for name in ("p", "q"):
         assert await bench.bind(bench.create(name, 15), "a")
     held = [decode_allocation(p.metadata.annotations[ALLOCATION_ANNOTATION]) for p in bench.cluster.pods.values()]
-    assert [[share.uuid for share in each.cards] for each in held] == [["GPU-a-1"], ["GPU-a-0"]]
+    assert [[share.uuid for share in each.gpus] for each in held] == [["GPU-a-1"], ["GPU-a-0"]]

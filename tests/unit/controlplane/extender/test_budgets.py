@@ -112,7 +112,7 @@ def test_only_pods_that_hold_gpus_are_remembered() -> None:
 @pytest.mark.anyio
 @pytest.mark.requirement("B5")
 async def test_what_preempt_adds_counts_b5() -> None:
-    """kube-scheduler proposes a pod on one card; the extender adds one on the other, whose budget is used up."""
+    """kube-scheduler proposes a pod on one GPU; the extender adds one on the other, whose budget is used up."""
     ledger = ledger_of(gpu_node("a"))
     for i in range(4):
         book(ledger, f"uid-p{i}", "a", share(f"GPU-a-{i // 2}", 7 * 1024))

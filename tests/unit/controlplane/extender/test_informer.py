@@ -19,10 +19,10 @@ from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_
 pytestmark = pytest.mark.requirement("B1")
 
 
-def held(number: int, card: int = 0) -> Pod:
+def held(number: int, gpu: int = 0) -> Pod:
     pod = gpu_pod(f"p{number}", 1)
     pod.spec.node_name = f"n{number % 3}"
-    pod.metadata.annotations = {ALLOCATION_ANNOTATION: allocation_text(share(f"GPU-n{number % 3}-{card}", 1024))}
+    pod.metadata.annotations = {ALLOCATION_ANNOTATION: allocation_text(share(f"GPU-n{number % 3}-{gpu}", 1024))}
     return pod
 
 
@@ -48,7 +48,7 @@ async def test_piece_by_piece_is_the_same_as_at_once(
 
     listed_nodes: Replaced[Node] = Replaced([gpu_node(f"n{i}") for i in sorted(nodes)], [])
     unread = [UnreadableObject("default", f"p{i}", f"uid-p{i}", "nonsense") for i in unreadable - after]
-    listed: Replaced[Pod] = Replaced([held(i, card=1) for i in sorted(after)], unread)
+    listed: Replaced[Pod] = Replaced([held(i, gpu=1) for i in sorted(after)], unread)
     (feed, slowly), (_, at_once) = fed(), fed()
     at_once.apply(NodesReplaced(copy.deepcopy(listed_nodes.objects)))
     at_once.apply(PodsReplaced(copy.deepcopy(listed.objects), frozenset(each.uid for each in unread)))
@@ -80,7 +80,7 @@ async def test_others_get_their_turn_between_pieces() -> None:
 
 
 @pytest.mark.anyio
-async def test_cards_that_became_free_by_a_list_wake_whoever_was_refused() -> None:
+async def test_gpus_that_became_free_by_a_list_wake_whoever_was_refused() -> None:
     freed = list[str]()
     feed = Informer(ledger_of(gpu_node("n0")), freed.append)
     feed.pods(Replaced([held(0)], []))

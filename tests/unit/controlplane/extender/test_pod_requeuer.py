@@ -11,7 +11,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, WAKE_ANNOTATION
 from gputile.controlplane.extender.informer import Informer
 from gputile.controlplane.extender.pod_requeuer import WATCH_LAG_SECONDS, PodRequeuer
-from gputile.core.devices.allocation import Allocation, CardShare, encode_allocation
+from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
 from gputile.kube.decoding import Applied, Deleted, Replaced
 from tests.fakes.apiserver import until
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.requirement("U4")
 def bound_pod(name: str) -> Pod:
     pod = gpu_pod(name)
     pod.spec.node_name = "a"
-    share = CardShare("GPU-a-0", 0, 5 * 1024)
+    share = GpuShare("GPU-a-0", 0, 5 * 1024)
     pod.metadata.annotations = {
         ALLOCATION_ANNOTATION: encode_allocation(Allocation((share,), {"main": (share,)}, 1024))
     }
     return pod
 
 
-def test_only_what_frees_cards_counts() -> None:
+def test_only_what_frees_gpus_counts() -> None:
     freed: list[str] = []
     ledger = ledger_of(gpu_node("a"))
     feed = Informer(ledger, freed.append)
@@ -53,9 +53,9 @@ def test_a_changed_node_counts_and_a_touched_one_does_not() -> None:
     touched.metadata.annotations = touched.metadata.annotations | {WAKE_ANNOTATION: "1"}
     feed.nodes(Applied(touched))
     assert freed == [], "else the touch would wake the touch"
-    feed.nodes(Applied(gpu_node("a", cards=3)))
+    feed.nodes(Applied(gpu_node("a", gpus=3)))
     assert freed == ["a"]
-    feed.nodes(Replaced([gpu_node("a", cards=4)]))
+    feed.nodes(Replaced([gpu_node("a", gpus=4)]))
     assert freed == ["a", "a"]
 
 

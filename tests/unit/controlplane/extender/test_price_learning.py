@@ -47,7 +47,7 @@ async def test_prices_follow_the_pods_that_come() -> None:
     with contextlib.suppress(asyncio.CancelledError):
         await task
     assert before is not None
-    # thirds are what is asked for now: a third of a card is worth a third
+    # thirds are what is asked for now: a third of a GPU is worth a third
     assert abs(learnt.value[334] - 1 / 3) < abs(before.value[334] - 1 / 3)
 
 
@@ -90,7 +90,7 @@ async def test_no_decision_waits_for_prices(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.anyio
 async def test_the_first_decision_waits_for_no_prices_and_goes_by_the_plain_rule() -> None:
-    """As binpack decides; the prices come, from the pods that hold cards, without a pod that asks."""
+    """As binpack decides; the prices come, from the pods that hold GPUs, without a pod that asks."""
 
     nodes = [gpu_node("empty", mode="cgpu"), gpu_node("used", mode="cgpu")]
     ledger, plain = Ledger(Configuration(placement="packing")), Ledger(Configuration(placement="binpack"))

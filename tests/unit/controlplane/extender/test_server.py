@@ -36,7 +36,7 @@ def pod_body(name: str, units: int) -> Object:
 
 
 class Scene:
-    """One node with a card of 15 GiB, pods that ask for all of it, and extenders that follow one another."""
+    """One node with a GPU of 15 GiB, pods that ask for all of it, and extenders that follow one another."""
 
     def __init__(self, server: FakeApiServer, connection: Connection, lease_seconds: float) -> None:
         self.server = server
@@ -72,7 +72,7 @@ class Scene:
 @asynccontextmanager
 async def on_stage(lease_seconds: float = 0) -> AsyncIterator[Scene]:
     server = FakeApiServer()
-    server.put(NODES, json.loads(msgspec.json.encode(gpu_node("n", cards=1))))
+    server.put(NODES, json.loads(msgspec.json.encode(gpu_node("n", gpus=1))))
     for name in ("p", "q"):
         server.put(PODS, pod_body(name, 15))
     server.store[BUDGETS] = {}

@@ -100,7 +100,7 @@ def test_what_lets_a_pod_of_a_gang_go_is_the_same_everywhere() -> None:
     assert conditions(webhook)["lets-it-go"] - {""} == {GANG_GATE, *gang_gate.FIXED}
 
 
-def test_the_ways_to_a_card_are_the_same_everywhere() -> None:
+def test_the_ways_to_a_gpu_are_the_same_everywhere() -> None:
     policy = "gputile-access"
     environment = variable(policy, "environment")
     assert environment >= {
@@ -112,9 +112,9 @@ def test_the_ways_to_a_card_are_the_same_everywhere() -> None:
         *isolation_bypass.ENVIRONMENT,
         isolation_bypass.ENVIRONMENT_PREFIX,
     }
-    assert variable(policy, "cardPaths") == set(isolation_bypass.CARD_PATHS)
+    assert variable(policy, "cardPaths") == set(isolation_bypass.GPU_PATHS)
     assert variable(policy, "nodePaths") == set(isolation_bypass.NODE_PATHS)
-    assert {name for name in variable(policy, "hostPaths") if name.startswith("/d")} == {isolation_bypass.CARD_PATHS[0]}
+    assert {name for name in variable(policy, "hostPaths") if name.startswith("/d")} == {isolation_bypass.GPU_PATHS[0]}
     assert {name for name in variable(policy, "privileged") if name.isupper()} == {
         *isolation_bypass.CAPABILITIES,
         "CAP_",

@@ -178,7 +178,7 @@ def test_the_pods_of_the_documents_are_stored_with_today_s_names() -> None:
 @pytest.mark.requirement("G7")
 @pytest.mark.parametrize("section", ["limits", "requests"])
 def test_a_pod_with_instances_of_mig_tolerates_the_taint_too(section: str) -> None:
-    """The taint is on every GPU node. Nothing else is done to it: gputile does not decide its card."""
+    """The taint is on every GPU node. Nothing else is done to it: gputile does not decide its GPU."""
     body = pod(container={"resources": {section: {"nvidia.com/mig-1g.10gb": 1}}})
     gang = {"labels": {"scheduling.x-k8s.io/pod-group": "g"}}
     policy = replace(POLICY, gangs=True, scheduler="gputile-scheduler")

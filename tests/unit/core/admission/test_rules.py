@@ -60,8 +60,8 @@ REFUSED = {
     "core 7": (pod({MEM: "1", CORE: "7"}), ["gpu-amount"]),
     "core 3": (pod({MEM: "1", CORE: "3"}), ["gpu-amount"]),
     "core 0": (pod({MEM: "1", CORE: "0"}), ["gpu-amount"]),
-    "more core than a card has": (pod({MEM: "1", CORE: "105"}), ["gpu-amount"]),
-    "more core than two cards have": (pod({MEM: "2", CORE: "210"}, meta=COUNT), ["gpu-amount"]),
+    "more core than a GPU has": (pod({MEM: "1", CORE: "105"}), ["gpu-amount"]),
+    "more core than two GPUs have": (pod({MEM: "2", CORE: "210"}, meta=COUNT), ["gpu-amount"]),
     "more core in two containers": (
         pod(
             {MEM: "1", CORE: "60"}, initContainers=[{"name": "i", "restartPolicy": "Always", **limited(MEM, CORE, 60)}]
@@ -69,8 +69,8 @@ REFUSED = {
         ["gpu-amount"],
     ),
     # M10
-    "7 on 2 cards": (pod({MEM: "7"}, meta=COUNT), ["gpu-amount"]),
-    "core on 2 cards": (pod({MEM: "8", CORE: "5"}, meta=COUNT), ["gpu-amount"]),
+    "7 on 2 GPUs": (pod({MEM: "7"}, meta=COUNT), ["gpu-amount"]),
+    "core on 2 GPUs": (pod({MEM: "8", CORE: "5"}, meta=COUNT), ["gpu-amount"]),
     "count 0": (pod({MEM: "7"}, meta={"labels": {"aliyun.com/gpu-count": "0"}}), ["gpu-amount"]),
     "count x": (pod({MEM: "7"}, meta={"labels": {"aliyun.com/gpu-count": "x"}}), ["gpu-amount"]),
     # B2: forged
@@ -115,7 +115,7 @@ REFUSED = {
     "static pods": (pod(GPU, volumes=host("/etc/kubernetes/manifests")), ["host-path"]),
     "sys": (pod(GPU, volumes=host("/sys")), ["host-path"]),
     "a part of sys": (pod(GPU, volumes=host("/sys/fs/cgroup")), ["host-path"]),
-    "another way up to a card": (pod(volumes=host("/x/../dev/nvidia0")), ["host-path"]),
+    "another way up to a GPU": (pod(volumes=host("/x/../dev/nvidia0")), ["host-path"]),
     "limits' place": (pod(GPU, container=mount("/etc/gputile/allocation")), ["mount"]),
     "preload": (pod(GPU, container=mount("/etc/ld.so.preload")), ["mount"]),
     "preload of Nix": (pod(GPU, container=mount("/etc/ld-nix.so.preload")), ["mount"]),
@@ -139,17 +139,17 @@ LET_THROUGH = {
     "plain": pod(),
     "whole": pod(GPU),
     "shared": pod({MEM: "16"}),
-    "shared on 2 cards": pod({MEM: "8", CORE: "10"}, meta=COUNT),
+    "shared on 2 GPUs": pod({MEM: "8", CORE: "10"}, meta=COUNT),
     "core": pod({MEM: "1", CORE: "5"}),
-    "all of two cards": pod({MEM: "2", CORE: "200"}, meta=COUNT),
-    "all of a card, twice in turn": pod(
+    "all of two GPUs": pod({MEM: "2", CORE: "200"}, meta=COUNT),
+    "all of a GPU, twice in turn": pod(
         {MEM: "1", CORE: "100"}, initContainers=[{"name": "i", **limited(MEM, CORE, 100)}]
     ),
     "no core at all": pod({CORE: "0"}),
     "k": pod({MEM: "1k"}),
-    "no cards shown": pod(GPU, container=env("NVIDIA_VISIBLE_DEVICES", value="none")),
+    "no GPUs shown": pod(GPU, container=env("NVIDIA_VISIBLE_DEVICES", value="none")),
     "other nvidia": pod(GPU, container=env("NVIDIA_DRIVER_CAPABILITIES", value="compute,utility")),
-    "fewer of its cards": pod(GPU, container=env("CUDA_VISIBLE_DEVICES", value="0")),
+    "fewer of its GPUs": pod(GPU, container=env("CUDA_VISIBLE_DEVICES", value="0")),
     "plain privileged": pod(container=secure(privileged=True), hostPID=True, hostIPC=True),
     "plain root": pod(volumes=host("/")),
     "cuda libraries": pod(GPU, volumes=host("/usr/lib/nvidia-375"), container=mount("/usr/lib/nvidia")),
@@ -248,7 +248,7 @@ def test_nobody_changes_an_allocation(key: str, sub: str) -> None:
 
 
 @pytest.mark.requirement("M10")
-def test_nobody_changes_the_number_of_cards() -> None:
+def test_nobody_changes_the_number_of_gpus() -> None:
     assert broken_change(pod({MEM: "2"}, meta=COUNT), pod({MEM: "2"})) == ["gpu-count-changed"]
     assert broken_change(pod({MEM: "2"}), pod({MEM: "2"}, meta=COUNT)) == ["gpu-count-changed"]
 
@@ -391,7 +391,7 @@ def test_paths_are_compared_by_what_they_mean(path: str, plain: str) -> None:
         ({"gputile.io/gpu-weight": "\u00b2", "gputile.io/mps-active-thread-percentage": "x" * 10_000}, 2),
     ],
 )
-def test_how_a_card_is_shared_is_said_in_valid_numbers(annotations: dict[str, str], broken: int) -> None:
+def test_how_a_gpu_is_shared_is_said_in_valid_numbers(annotations: dict[str, str], broken: int) -> None:
     """On creation, and where a change brings it in; what was there before is not judged again."""
     author = pod({"aliyun.com/gpu-mem": "1"}, meta={"annotations": annotations})
     plain = pod({"aliyun.com/gpu-mem": "1"})

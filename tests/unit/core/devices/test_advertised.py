@@ -2,12 +2,12 @@ import pytest
 
 from gputile.api.well_known import Mode
 from gputile.core.devices.advertised import model_label_value, model_labels, resources_for_mode
-from gputile.core.devices.inventory import Card
+from gputile.core.devices.inventory import Gpu
 
-CARDS = [
-    Card(0, "a", 15360, "Tesla T4"),
-    Card(1, "b", 15109, "Tesla T4"),
-    Card(2, "c", 15360, "Tesla T4", healthy=False),
+GPUS = [
+    Gpu(0, "a", 15360, "Tesla T4"),
+    Gpu(1, "b", 15109, "Tesla T4"),
+    Gpu(2, "c", 15360, "Tesla T4", healthy=False),
 ]
 
 
@@ -24,7 +24,7 @@ CARDS = [
     ],
 )
 def test_resources_of_a_mode(mode: Mode, unit: int, memory: int, core: int, topology: int, whole: int) -> None:
-    assert resources_for_mode(mode, CARDS, unit) == {
+    assert resources_for_mode(mode, GPUS, unit) == {
         "aliyun.com/gpu-mem": memory,
         "aliyun.com/gpu-core.percentage": core,
         "aliyun.com/gpu": topology,
@@ -32,8 +32,8 @@ def test_resources_of_a_mode(mode: Mode, unit: int, memory: int, core: int, topo
     }
 
 
-def test_capacity_counts_unhealthy_cards_too() -> None:
-    assert resources_for_mode(Mode.CORE_MEM, CARDS, 1024, count_unhealthy=True) == {
+def test_capacity_counts_unhealthy_gpus_too() -> None:
+    assert resources_for_mode(Mode.CORE_MEM, GPUS, 1024, count_unhealthy=True) == {
         "aliyun.com/gpu-mem": 44,
         "aliyun.com/gpu-core.percentage": 300,
         "aliyun.com/gpu": 0,
@@ -54,14 +54,14 @@ def test_model_label_value(model: str, value: str) -> None:
     assert model_label_value(model) == value
 
 
-def test_labels_are_true_of_every_card() -> None:
-    assert model_labels(CARDS) == {
+def test_labels_are_true_of_every_gpu() -> None:
+    assert model_labels(GPUS) == {
         "aliyun.accelerator/nvidia_count": "3",
         "aliyun.accelerator/nvidia_name": "Tesla-T4",
         "alpha.kubernetes.io/nvidia-gpu-name": "Tesla-T4",
     }
     assert model_labels([]) == {}
-    assert model_labels([Card(0, "a", 1024)]) == {
+    assert model_labels([Gpu(0, "a", 1024)]) == {
         "aliyun.accelerator/nvidia_count": "1",
         "aliyun.accelerator/nvidia_mem": "1024MiB",
     }

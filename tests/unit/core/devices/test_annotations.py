@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 from gputile.core.devices.allocation import (
     Allocation,
     AllocationError,
-    CardShare,
     Chosen,
+    GpuShare,
     allocate,
     binding_annotations,
     decode_allocation,
     encode_allocation,
 )
 from gputile.core.devices.inventory import (
-    Card,
+    Gpu,
     Inventory,
     InventoryError,
     advertised_units,
@@ -33,8 +33,8 @@ from tests import gpushare_client
 from tests.corebuilders import container, pod, request_of
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12)
-cards = st.builds(
-    Card,
+gpus = st.builds(
+    Gpu,
     st.integers(0, 63),
     names,
     st.integers(1, 2**24),
@@ -46,8 +46,8 @@ cards = st.builds(
 
 @st.composite
 def inventories(draw: st.DrawFn) -> Inventory:
-    some = draw(st.lists(cards, max_size=6, unique_by=(lambda c: c.index, lambda c: c.uuid)))
-    some.sort(key=lambda card: card.index)
+    some = draw(st.lists(gpus, max_size=6, unique_by=(lambda c: c.index, lambda c: c.uuid)))
+    some.sort(key=lambda gpu: gpu.index)
     links = {(i, j): draw(st.integers(0, 900)) for i in range(len(some)) for j in range(i)}
     rows = tuple(
         tuple(0.0 if i == j else float(links[max(i, j), min(i, j)]) for j in range(len(some))) for i in range(len(some))
@@ -58,12 +58,12 @@ def inventories(draw: st.DrawFn) -> Inventory:
     )
 
 
-shares = st.builds(CardShare, names, st.integers(0, 63), st.integers(0, 2**24), st.integers(0, 100))
+shares = st.builds(GpuShare, names, st.integers(0, 63), st.integers(0, 2**24), st.integers(0, 100))
 
 
-def part_of(share: CardShare) -> st.SearchStrategy[CardShare]:
+def part_of(share: GpuShare) -> st.SearchStrategy[GpuShare]:
     return st.builds(
-        CardShare, st.just(share.uuid), st.just(share.index), st.integers(0, share.mib), st.integers(0, share.percent)
+        GpuShare, st.just(share.uuid), st.just(share.index), st.integers(0, share.mib), st.integers(0, share.percent)
     )
 
 
@@ -90,12 +90,12 @@ def test_an_inventory_reads_back(inventory: Inventory) -> None:
 
 
 @given(inventories(), st.randoms())
-def test_cards_are_ordered_by_index_and_the_matrix_with_them(inventory: Inventory, random: Any) -> None:
-    order = list(range(len(inventory.cards)))
+def test_gpus_are_ordered_by_index_and_the_matrix_with_them(inventory: Inventory, random: Any) -> None:
+    order = list(range(len(inventory.gpus)))
     random.shuffle(order)
     mixed = msgspec.structs.replace(
         inventory,
-        cards=tuple(inventory.cards[i] for i in order),
+        gpus=tuple(inventory.gpus[i] for i in order),
         bandwidth=tuple(tuple(inventory.bandwidth[i][j] for j in order) for i in order) if inventory.bandwidth else (),
     )
     assert decode_inventory(encode_inventory(mixed)) == inventory
@@ -159,8 +159,8 @@ def test_one_changed_character_is_no_worse(text: str, data: st.DataObject) -> No
 
 
 def inventory_text(**changes: Any) -> str:
-    card = {"index": 0, "uuid": "a", "mib": 100}
-    return json.dumps({"version": 1, "cards": [card, {**card, "index": 1, "uuid": "b"}], **changes})
+    gpu = {"index": 0, "uuid": "a", "mib": 100}
+    return json.dumps({"version": 1, "cards": [gpu, {**gpu, "index": 1, "uuid": "b"}], **changes})
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_an_inventory_that_contradicts_itself_says_how(text: str, says: str) -> 
     [
         ({"version": 9}, "version 9 is not known"),
         ({"cards": []}, "cards"),
-        ({"cards": [{"uuid": "a", "index": 0, "mib": 1}] * 2}, "a card is listed twice"),
-        ({"cards": [{"uuid": u, "index": 0, "mib": 1} for u in "ab"]}, "a card is listed twice"),
+        ({"cards": [{"uuid": "a", "index": 0, "mib": 1}] * 2}, "a GPU is listed twice"),
+        ({"cards": [{"uuid": u, "index": 0, "mib": 1} for u in "ab"]}, "a GPU is listed twice"),
         ({"cards": [{"uuid": "a", "index": 0, "mib": -1}]}, "mib"),
         ({"cards": [{"uuid": "a", "index": 0, "mib": 2**24 + 1}]}, "mib"),
         ({"cards": [{"uuid": "a", "index": 64, "mib": 1}]}, "index"),
-        ({"containers": {"c": [{"uuid": "b", "index": 0, "mib": 1}]}}, "container c has a card that is not among"),
-        ({"containers": {"c": [{"uuid": "a", "index": 1, "mib": 1}]}}, "container c has a card that is not among"),
+        ({"containers": {"c": [{"uuid": "b", "index": 0, "mib": 1}]}}, "container c has a GPU that is not among"),
+        ({"containers": {"c": [{"uuid": "a", "index": 1, "mib": 1}]}}, "container c has a GPU that is not among"),
         ({"containers": {"c": [{"uuid": "a", "index": 0, "mib": 2}]}}, "container c has more of GPU 0 than the pod"),
         ({"containers": {"c": [{"uuid": "a", "index": 0, "mib": 1, "percent": 5}]}}, "more of GPU 0 than the pod"),
         ({"cards": [{"uuid": "a", "index": 0, "mib": 1, "percent": 101}]}, "percent"),
@@ -217,14 +217,14 @@ def test_an_allocation_that_contradicts_itself_says_how(changes: dict[str, Any],
 @pytest.mark.parametrize(
     ("mib", "unit", "units"), [(15360, 1024, 15), (15109, 1024, 14), (15109, 128, 118), (63, 64, 0)]
 )
-def test_a_card_counts_whole_units_of_its_own_size_u1_u2(mib: int, unit: int, units: int) -> None:
-    assert advertised_units(Card(0, "a", mib), unit) == units
+def test_a_gpu_counts_whole_units_of_its_own_size_u1_u2(mib: int, unit: int, units: int) -> None:
+    assert advertised_units(Gpu(0, "a", mib), unit) == units
 
 
 @pytest.mark.requirement("B9")
 def test_a_binding_carries_what_existing_tools_read_b9() -> None:
     asking = pod("p", container("plain"), container("a", mem=3), container("b", mem=1))
-    chosen = (Chosen(Card(2, "GPU-x", 2048), 16),)
+    chosen = (Chosen(Gpu(2, "GPU-x", 2048), 16),)
     annotations = binding_annotations(allocate(request_of(asking, 128), chosen, "cgpu", 17), chosen, asking)
     assert json.loads(annotations.pop("gputile.io/allocation"))["cards"] == [{"uuid": "GPU-x", "index": 2, "mib": 512}]
     assert json.loads(annotations.pop("scheduler.framework.gpushare.allocation")) == {"1": {"2": 3}, "2": {"2": 1}}
@@ -239,9 +239,9 @@ def test_a_binding_carries_what_existing_tools_read_b9() -> None:
 
 
 @pytest.mark.requirement("B9")
-def test_gpushares_one_card_annotations_are_left_out_on_several_cards_b9() -> None:
+def test_gpushares_one_gpu_annotations_are_left_out_on_several_gpus_b9() -> None:
     asking = pod(mem=4, count=2)
-    chosen = tuple(Chosen(Card(i, f"u{i}", 15360), 15) for i in range(2))
+    chosen = tuple(Chosen(Gpu(i, f"u{i}", 15360), 15) for i in range(2))
     annotations = binding_annotations(allocate(request_of(asking), chosen, "cgpu", 0), chosen, asking)
     assert "ALIYUN_COM_GPU_MEM_IDX" not in annotations
     assert json.loads(annotations["scheduler.framework.gpushare.allocation"]) == {"0": {"0": 2, "1": 2}}
@@ -257,15 +257,15 @@ def test_gpushares_client_reads_what_is_booked(parts: list[tuple[int, bool | Non
     asking = pod("p", *apps, init=init if count == 1 else (), count=count)
     asked = sum(units for units, side in parts if side is None)
     assume(apps and asked)
-    chosen = tuple(Chosen(Card(i, f"u{i}", 64 * 1024), 64) for i in range(3, 3 + count))
+    chosen = tuple(Chosen(Gpu(i, f"u{i}", 64 * 1024), 64) for i in range(3, 3 + count))
     written = binding_annotations(allocate(request_of(asking), chosen, "cgpu", 0), chosen, asking)
     meta = {"namespace": "default", "name": "p", "annotations": written}
     body = msgspec.to_builtins(asking) | {"metadata": meta}
     assert gpushare_client.units_by_gpu(body) == dict.fromkeys(range(3, 3 + count), asked)
 
 
-def test_whole_cards_carry_the_ledgers_entry_alone() -> None:
-    chosen = (Chosen(Card(0, "u", 15360)),)
+def test_whole_gpus_carry_the_ledgers_entry_alone() -> None:
+    chosen = (Chosen(Gpu(0, "u", 15360)),)
     asking = pod(asks={"nvidia.com/gpu": 1})
     annotations = binding_annotations(allocate(request_of(asking), chosen, "default", 0), chosen, asking)
     assert list(annotations) == ["gputile.io/allocation"]
@@ -274,7 +274,7 @@ def test_whole_cards_carry_the_ledgers_entry_alone() -> None:
 @pytest.mark.requirement("B1")
 def test_the_texts_of_annotations_are_those_of_version_1_byte_by_byte() -> None:
     """Clusters carry such texts: a node or pod that was written to by an older gputile reads the same."""
-    shares = (CardShare("GPU-a", 0, 1024, 5), CardShare("GPU-b", 3, 2048))
+    shares = (GpuShare("GPU-a", 0, 1024, 5), GpuShare("GPU-b", 3, 2048))
     allocation = Allocation(shares, {"main": shares[:1]}, 1024, mode="core_mem", assumed_ns=7)
     allocation_text = (
         '"cards":[{"uuid":"GPU-a","index":0,"mib":1024,"percent":5},{"uuid":"GPU-b","index":3,"mib":2048}],'
@@ -288,7 +288,7 @@ def test_the_texts_of_annotations_are_those_of_version_1_byte_by_byte() -> None:
         + allocation_text
         + ',"first":true}'
     )
-    both = (Card(0, "GPU-a", 15109, "Tesla V100"), Card(1, "GPU-b", 15109, numa=1, healthy=False))
+    both = (Gpu(0, "GPU-a", 15109, "Tesla V100"), Gpu(1, "GPU-b", 15109, numa=1, healthy=False))
     inventory = Inventory(both, mode="cgpu", unit_mib=128, replicas=2, bandwidth=((0.0, 32.0), (32.0, 0.0)))
     assert encode_inventory(inventory) == (
         '{"version":1,"cards":[{"index":0,"uuid":"GPU-a","mib":15109,"model":"Tesla V100"},'

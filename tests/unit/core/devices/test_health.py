@@ -1,4 +1,4 @@
-"""Cards leave when they are ill, and come back when they are well."""
+"""GPUs leave when they are ill, and come back when they are well."""
 
 import pytest
 from hypothesis import given
@@ -44,7 +44,7 @@ def test_an_applications_xid_leaves_no_trace(code: int) -> None:
 
 
 @pytest.mark.parametrize("sign", [CRITICAL, XidSeen(A, 79), LOST])
-def test_a_critical_sign_takes_the_card_away_at_once(sign: Sign) -> None:
+def test_a_critical_sign_takes_the_gpu_away_at_once(sign: Sign) -> None:
     health = run((0, sign))
     assert not health.healthy(A)
     assert health.healthy(B)
@@ -72,7 +72,7 @@ def test_trouble_meanwhile_begins_the_quiet_anew() -> None:
 
 
 def quiet_needed(health: Health, start_s: float) -> float:
-    """Return the seconds of good examinations until the card is back."""
+    """Return the seconds of good examinations until the GPU is back."""
     now_s = start_s
     while not health.healthy(A):
         now_s += 1
@@ -139,7 +139,7 @@ def test_nobody_is_healthy_within_the_quiet_after_a_critical_sign(history: list[
 
 
 @given(HISTORIES)
-def test_a_card_that_is_well_for_long_enough_is_trusted_again(history: list[tuple[float, Sign]]) -> None:
+def test_a_gpu_that_is_well_for_long_enough_is_trusted_again(history: list[tuple[float, Sign]]) -> None:
     health, now_s = played(history)
     for i in range(GOOD_TO_RETURN + 1):
         health = after(health, [Examined(A), Examined(B)], now_s + LONGEST_QUIET_S + i)
@@ -147,7 +147,7 @@ def test_a_card_that_is_well_for_long_enough_is_trusted_again(history: list[tupl
 
 
 @given(HISTORIES)
-def test_cards_do_not_affect_each_other(history: list[tuple[float, Sign]]) -> None:
+def test_gpus_do_not_affect_each_other(history: list[tuple[float, Sign]]) -> None:
     together, _ = played(history)
     for uuid in (A, B):
         now_s, alone = 0.0, Health()
@@ -159,7 +159,7 @@ def test_cards_do_not_affect_each_other(history: list[tuple[float, Sign]]) -> No
 
 
 @given(HISTORIES)
-def test_a_card_never_troubled_never_leaves(history: list[tuple[float, Sign]]) -> None:
+def test_a_gpu_never_troubled_never_leaves(history: list[tuple[float, Sign]]) -> None:
     harmless: list[tuple[float, Sign]] = [
         (pause_s, sign) for pause_s, sign in history if isinstance(sign, Examined) and not sign.trouble
     ]

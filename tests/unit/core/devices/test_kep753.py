@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.core.devices.allocation import Allocation, Chosen, allocate
-from gputile.core.devices.inventory import Card
+from gputile.core.devices.inventory import Gpu
 from gputile.core.devices.request import (
     ContainerRequest,
     Phase,
@@ -26,7 +26,7 @@ def parts(draw: st.DrawFn, /, **fixed: int) -> tuple[ContainerRequest, ...]:
     before = draw(st.lists(INIT_PHASES, max_size=4))
     phases = [*before, *[Phase.APP] * draw(st.integers(0 if before else 1, 3))]
     return tuple(
-        ContainerRequest(f"c{i}", phase, units=n, percent=5 * draw(st.integers(0, 3)), cards=n)
+        ContainerRequest(f"c{i}", phase, units=n, percent=5 * draw(st.integers(0, 3)), gpus=n)
         for i, phase in enumerate(phases)
         for n in [draw(amounts)]
     )
@@ -49,27 +49,27 @@ def moments(containers: tuple[ContainerRequest, ...]) -> list[list[ContainerRequ
 
 @given(parts())
 def test_the_peak_is_that_of_the_pods_life(containers: tuple[ContainerRequest, ...]) -> None:
-    for amount in (lambda part: part.units, lambda part: part.percent, lambda part: part.cards):
+    for amount in (lambda part: part.units, lambda part: part.percent, lambda part: part.gpus):
         assert effective(containers, amount) == max(sum(map(amount, moment)) for moment in moments(containers))
 
 
-def shared(containers: tuple[ContainerRequest, ...], cards: int, unit: int) -> Allocation:
-    mib = effective(containers, lambda part: part.units) * unit // cards
-    percent = effective(containers, lambda part: part.percent) // cards
-    chosen = tuple(Chosen(Card(i, f"u{i}", 10**6)) for i in range(cards))
-    return allocate(Request(Shape(RequestKind.SHARED, cards, mib, percent), unit, containers), chosen, "cgpu", 0)
+def shared(containers: tuple[ContainerRequest, ...], gpus: int, unit: int) -> Allocation:
+    mib = effective(containers, lambda part: part.units) * unit // gpus
+    percent = effective(containers, lambda part: part.percent) // gpus
+    chosen = tuple(Chosen(Gpu(i, f"u{i}", 10**6)) for i in range(gpus))
+    return allocate(Request(Shape(RequestKind.SHARED, gpus, mib, percent), unit, containers), chosen, "cgpu", 0)
 
 
 @pytest.mark.requirement("B1")
 @given(parts(), st.integers(1, 3), st.sampled_from([64, 128, 1024]))
 def test_at_each_moment_the_containers_fit_in_what_the_pod_holds_b1(
-    containers: tuple[ContainerRequest, ...], cards: int, unit: int
+    containers: tuple[ContainerRequest, ...], gpus: int, unit: int
 ) -> None:
     containers = tuple(
-        ContainerRequest(p.name, p.phase, units=p.units * cards, percent=p.percent * cards) for p in containers
+        ContainerRequest(p.name, p.phase, units=p.units * gpus, percent=p.percent * gpus) for p in containers
     )
-    allocation = shared(containers, cards, unit)
-    for held in allocation.cards:
+    allocation = shared(containers, gpus, unit)
+    for held in allocation.gpus:
         loads = [
             [share for part in moment for share in allocation.containers[part.name] if share.uuid == held.uuid]
             for moment in moments(containers)
@@ -82,25 +82,25 @@ def test_at_each_moment_the_containers_fit_in_what_the_pod_holds_b1(
 
 @pytest.mark.requirement("L3")
 @given(parts())
-def test_whole_cards_are_never_on_two_running_containers_l3(containers: tuple[ContainerRequest, ...]) -> None:
-    count = effective(containers, lambda part: part.cards)
-    chosen = tuple(Chosen(Card(i, f"u{i}", 1000)) for i in range(count))
+def test_whole_gpus_are_never_on_two_running_containers_l3(containers: tuple[ContainerRequest, ...]) -> None:
+    count = effective(containers, lambda part: part.gpus)
+    chosen = tuple(Chosen(Gpu(i, f"u{i}", 1000)) for i in range(count))
     allocation = allocate(Request(Shape(RequestKind.WHOLE, count), 1024, containers), chosen, "default", 0)
     assert allocation.whole
-    assert [(share.mib, share.percent) for share in allocation.cards] == [(1000, 100)] * count
+    assert [(share.mib, share.percent) for share in allocation.gpus] == [(1000, 100)] * count
     for moment in moments(containers):
         running = [share.uuid for part in moment for share in allocation.containers[part.name]]
-        assert len(running) == len(set(running)) == sum(part.cards for part in moment)
+        assert len(running) == len(set(running)) == sum(part.gpus for part in moment)
 
 
 @pytest.mark.requirement("L3")
-def test_two_containers_with_2_and_3_cards_get_five_distinct_l3() -> None:
+def test_two_containers_with_2_and_3_gpus_get_five_distinct_l3() -> None:
     request = parse_request(
         pod("p", *(container(name, asks={"alpha.kubernetes.io/nvidia-gpu": n}) for name, n in (("a", 2), ("b", 3)))),
         1024,
     )
     assert request is not None
-    allocation = allocate(request, tuple(Chosen(Card(i, f"u{i}", 1000)) for i in range(5)), "default", 0)
+    allocation = allocate(request, tuple(Chosen(Gpu(i, f"u{i}", 1000)) for i in range(5)), "default", 0)
     assert [s.uuid for s in allocation.containers["a"]] == ["u0", "u1"]
     assert [s.uuid for s in allocation.containers["b"]] == ["u2", "u3", "u4"]
 

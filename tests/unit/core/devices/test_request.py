@@ -12,8 +12,8 @@ from gputile.core.devices.request import RequestError, RequestKind, Shape, parse
 from tests.corebuilders import Amount, container, pod, request_of
 
 
-def shared(cards: int, mib: int, percent: int, unit_mib: int, group: str = "default") -> Shape:
-    return Shape(RequestKind.SHARED, cards, mib, percent, group, unit_mib)
+def shared(gpus: int, mib: int, percent: int, unit_mib: int, group: str = "default") -> Shape:
+    return Shape(RequestKind.SHARED, gpus, mib, percent, group, unit_mib)
 
 
 def stamped(unit: str, **limits: int) -> Pod:
@@ -35,12 +35,12 @@ def stamped(unit: str, **limits: int) -> Pod:
             pod(asks={WHOLE_GPU: 2}),
             1024,
             Shape(RequestKind.WHOLE, 2, trust_group="default"),
-            id="M1 G5 whole cards, which time-slicing shares",
+            id="M1 G5 whole GPUs, which time-slicing shares",
         ),
         pytest.param(
             pod(asks={LEGACY_GPU: 2}), 1024, Shape(RequestKind.WHOLE, 2, trust_group="default"), id="L3 the old name"
         ),
-        pytest.param(pod(asks={TOPOLOGY_GPU: 4}), 1024, Shape(RequestKind.TOPOLOGY, 4), id="T2 connected cards"),
+        pytest.param(pod(asks={TOPOLOGY_GPU: 4}), 1024, Shape(RequestKind.TOPOLOGY, 4), id="T2 connected GPUs"),
         pytest.param(
             pod("p", container("a", asks={LEGACY_GPU: 2}), container("b", asks={LEGACY_GPU: 3})),
             1024,
@@ -81,10 +81,10 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
         pytest.param(pod(mem=1, core=3), "not a multiple of 5: ask 5$", id="M8 at least 5"),
         pytest.param(pod(mem=3, count=2), "do not divide evenly: ask 2 or 4", id="M10 memory"),
         pytest.param(pod(mem=1, count=2), "do not divide evenly: ask 2$", id="M10 nothing lower to ask"),
-        pytest.param(pod(mem=4, core=5, count=2), "gpu-core.percentage is 5, which 2 cards", id="M10 compute"),
-        pytest.param(pod(mem=4, count=0), "not a number of cards from 1 to 64", id="M10 no card"),
-        pytest.param(pod(mem=4, count="two"), "'two', not a number of cards", id="M10 no number"),
-        pytest.param(pod(mem=65, count=65), "not a number of cards from 1 to 64", id="M10 more than a node has"),
+        pytest.param(pod(mem=4, core=5, count=2), "gpu-core.percentage is 5, which 2 GPUs", id="M10 compute"),
+        pytest.param(pod(mem=4, count=0), "not a number of GPUs from 1 to 64", id="M10 no GPU"),
+        pytest.param(pod(mem=4, count="two"), "'two', not a number of GPUs", id="M10 no number"),
+        pytest.param(pod(mem=65, count=65), "not a number of GPUs from 1 to 64", id="M10 more than a node has"),
         pytest.param(pod(mem=4, asks={WHOLE_GPU: 1}), "takes one kind of GPU resource", id="M2 two kinds"),
         pytest.param(
             pod("p", container("a", asks={WHOLE_GPU: 1}), container("b", asks={TOPOLOGY_GPU: 1})),
@@ -92,7 +92,7 @@ def requesting(requests: dict[str, Amount], limits: dict[str, Amount]) -> Pod:
             id="M2 two kinds in two containers",
         ),
         pytest.param(pod(asks={WHOLE_GPU: 1, LEGACY_GPU: 1}), "is the old name of nvidia.com/gpu", id="L3 both names"),
-        pytest.param(pod(asks={WHOLE_GPU: 65}), "65 cards are more than a node can have", id="G2 too many"),
+        pytest.param(pod(asks={WHOLE_GPU: 65}), "65 GPUs are more than a node can have", id="G2 too many"),
         pytest.param(stamped("0", mem=1), "not a unit of 64 MiB or more", id="U2 stamp of nothing"),
         pytest.param(stamped("-5", mem=1), "not a unit of 64 MiB or more", id="U2 negative stamp"),
         pytest.param(stamped("63", mem=1), "not a unit of 64 MiB or more", id="U2 small stamp"),

@@ -227,7 +227,7 @@ def test_no_amount_stops_the_ledger_or_changes_another_node(
         feed.pods(listed(PODS, elsewhere))
         for node in nodes:
             feed.nodes(changed(NODES, "MODIFIED", node))
-        if not any(booking.node == "good" for booking in ledger.bookings()):  # a hold may keep cards there
+        if not any(booking.node == "good" for booking in ledger.bookings()):  # a hold may keep GPUs there
             assert served(ledger) == served(alone)
         everything_is_counted(ledger)
         for each in here:
@@ -272,9 +272,9 @@ def test_a_bound_pod_with_more_cpu_than_can_be_counted_leaves_no_trace(limits: d
 
 
 @pytest.mark.requirement("M8")
-def test_compute_that_no_card_can_have_breaks_a_rule() -> None:
-    """100 per card of the node; no patience would help who asks for more."""
+def test_compute_that_no_gpu_can_have_breaks_a_rule() -> None:
+    """100 per GPU of the node; no patience would help who asks for more."""
     for core in ("9223372036854775805", "105"):
-        with pytest.raises(RequestError, match=rf"asks for {core} percent of one card"):
+        with pytest.raises(RequestError, match=rf"asks for {core} percent of one GPU"):
             parse_request(pod(mem=1, core=core), 1024)
     assert request_of(pod(mem=2, core=200, count=2)).shape.percent == 100

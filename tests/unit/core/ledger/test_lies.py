@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.core.devices.allocation import Allocation, CardShare, decode_allocation, encode_allocation
+from gputile.core.devices.allocation import Allocation, GpuShare, decode_allocation, encode_allocation
 from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.events import Assumed, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
@@ -37,7 +37,7 @@ ASKS: list[dict[str, int]] = [
 ]
 
 
-def cards(node: str) -> list[str]:
+def gpus(node: str) -> list[str]:
     return [f"GPU-{node}-{i}" for i in range(3)]
 
 
@@ -49,7 +49,7 @@ claims = st.builds(
         mode=mode,
         whole=whole,
     ),
-    st.lists(st.sampled_from([*cards("n"), "GPU-other-3", "GPU-gone-4"]), min_size=1, max_size=3, unique=True),
+    st.lists(st.sampled_from([*gpus("n"), "GPU-other-3", "GPU-gone-4"]), min_size=1, max_size=3, unique=True),
     st.lists(
         st.tuples(st.sampled_from([0, 1, 1024, SIZE, SIZE + 1, 2**24]), st.sampled_from([0, 5, 40, 100])),
         min_size=3,
@@ -77,7 +77,7 @@ def state_of(ledger: Ledger, *without: str) -> NodeState:
 
 
 def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:
-    """Place pods on the node until nothing fits, and return what others got of each card: MiB, and whether whole."""
+    """Place pods on the node until nothing fits, and return what others got of each GPU: MiB, and whether whole."""
     engine = PlacementEngine(ledger)
     got: dict[str, list[tuple[int, bool]]] = {}
     for number, asks in enumerate(ask for ask in ({"mem": 1}, {"mem": 1, "core": 5}, *ASKS[3:]) for _ in range(25)):
@@ -90,27 +90,27 @@ def fill(ledger: Ledger) -> dict[str, list[tuple[int, bool]]]:
         booking = decision.booking(asking, "default", 0.0)
         assert booking is not None
         ledger.apply(Assumed(booking))
-        for part in booking.cards:
+        for part in booking.gpus:
             got.setdefault(part.uuid, []).append((part.mib, booking.whole))
     return got
 
 
 def held_at_worst(shape: Shape, claim: Allocation) -> dict[str, int]:
-    """Return the MiB that the pod may hold of each card it names: what it claims, and all that it asks for beyond."""
+    """Return the MiB that the pod may hold of each GPU it names: what it claims, and all that it asks for beyond."""
     if claim.whole or shape.kind is not RequestKind.SHARED:
-        return {part.uuid: max(part.mib, SIZE) for part in claim.cards}
-    missing = max(0, shape.mib * shape.cards - sum(part.mib for part in claim.cards))
-    return {part.uuid: part.mib + missing for part in claim.cards}
+        return {part.uuid: max(part.mib, SIZE) for part in claim.gpus}
+    missing = max(0, shape.mib * shape.gpus - sum(part.mib for part in claim.gpus))
+    return {part.uuid: part.mib + missing for part in claim.gpus}
 
 
 @given(claim=claims, asks=st.sampled_from(ASKS), mode=st.sampled_from(MODES))
 def test_nobody_gets_what_a_pod_claims_or_may_be_on(claim: Allocation, asks: dict[str, int], mode: str) -> None:
     ledger, shape = ledger_of_two(mode), request_of(pod(asks=asks)).shape
     ledger.apply(PodApplied(bound(asks, encode_allocation(claim))))
-    named = {part.uuid for part in claim.cards}
+    named = {part.uuid for part in claim.gpus}
     got = fill(ledger)
-    if len(named) < shape.cards or not named <= set(cards("n")):
-        assert not got, "the pod could be on any card"
+    if len(named) < shape.gpus or not named <= set(gpus("n")):
+        assert not got, "the pod could be on any GPU"
         assert [booking.uid for booking in ledger.unplaced("n")] == ["liar"]
         return
     for uuid, held in held_at_worst(shape, claim).items():
@@ -154,7 +154,7 @@ def test_a_lie_about_one_node_changes_no_other(claim: Allocation, asks: dict[str
 def test_what_contradicts_itself_is_no_allocation_and_closes_its_node(
     changes: dict[str, Any], asks: dict[str, int]
 ) -> None:
-    """Nobody knows which cards the pod is on until the node's agent has reported them."""
+    """Nobody knows which GPUs the pod is on until the node's agent has reported them."""
     good = {"version": 1, "cards": [{"uuid": "GPU-n-0", "index": 0, "mib": 1024}], "containers": {}, "unit_mib": 1024}
     ledger = ledger_of_two("cgpu")
     ledger.apply(PodApplied(bound(asks, json.dumps(good | changes))))
@@ -191,11 +191,11 @@ def _mode_for(shape: Shape) -> str:
     st.lists(st.integers(0, 6), min_size=1, max_size=4).map(tuple),
 )
 def test_an_agents_correction_is_booked_as_it_is(one: tuple[int, ...], two: tuple[int, ...]) -> None:
-    """Containers may have got other cards than the scheduler chose; as long as nothing is missing nothing is added."""
+    """Containers may have got other GPUs than the scheduler chose; as long as nothing is missing nothing is added."""
     total = {i: one.count(i) + two.count(i) for i in {*one, *two}}
-    shares = tuple(CardShare(f"GPU-n-{i}", i, count * 1024) for i, count in sorted(total.items()))
+    shares = tuple(GpuShare(f"GPU-n-{i}", i, count * 1024) for i, count in sorted(total.items()))
     parts = {
-        name: tuple(CardShare(f"GPU-n-{i}", i, part.count(i) * 1024) for i in sorted(set(part)))
+        name: tuple(GpuShare(f"GPU-n-{i}", i, part.count(i) * 1024) for i in sorted(set(part)))
         for name, part in (("one", one), ("two", two))
     }
     allocation = Allocation(shares, parts, 1024, mode="cgpu")

@@ -60,10 +60,10 @@ def test_the_mode_in_force_goes_before_the_label_m12() -> None:
 
 @pytest.mark.requirement("M2")
 def test_a_node_in_a_mode_that_is_not_known_takes_nothing_and_says_why_m2() -> None:
-    """Neither by its label nor as whole cards: what the agent offers there is anybody's guess."""
+    """Neither by its label nor as whole GPUs: what the agent offers there is anybody's guess."""
     for label in ("", "share"):
         said = node_info(in_force("unheard-of", label))
-        assert (said.mode, said.serving_mode, said.inventory.cards) == (None, ServingMode.NOTHING, ())
+        assert (said.mode, said.serving_mode, said.inventory.gpus) == (None, ServingMode.NOTHING, ())
         assert said.problem.startswith(f"its annotation {INVENTORY_ANNOTATION} says that the mode 'unheard-of' is in")
         assert said.problem.endswith("it knows default, cgpu, core_mem, share, mps, topology")
 
@@ -76,11 +76,11 @@ def test_a_node_in_a_mode_that_is_not_known_takes_nothing_and_says_why_m2() -> N
         pytest.param("cgpu", 15109, 128, 118 * 128, id="U2 whole units of 128 MiB"),
         pytest.param("core_mem", 15109, 128, 118 * 128, id="U6 every shared mode"),
         pytest.param("cgpu", 100, 128, 0, id="U2 smaller than a unit"),
-        pytest.param("", 15109, 128, 15109, id="M1 whole cards are whole"),
+        pytest.param("", 15109, 128, 15109, id="M1 whole GPUs are whole"),
     ],
 )
-def test_a_card_has_what_its_units_make(mode: str, mib: int, unit: int, total: int) -> None:
-    assert node_info(gpu_node(mode=mode, sizes=[mib], unit_mib=unit)).card_total(0) == total
+def test_a_gpu_has_what_its_units_make(mode: str, mib: int, unit: int, total: int) -> None:
+    assert node_info(gpu_node(mode=mode, sizes=[mib], unit_mib=unit)).gpu_total(0) == total
 
 
 @pytest.mark.requirement("M9")
@@ -104,7 +104,7 @@ def test_the_placement_label_m9(label: str, placement: str) -> None:
 def test_what_is_wrong_is_said_and_serves_nothing_m2(node: Node, problem: str) -> None:
     said = node_info(node)
     assert problem in said.problem
-    assert (said.serving_mode is ServingMode.NOTHING) == bool(problem) == (not said.inventory.cards)
+    assert (said.serving_mode is ServingMode.NOTHING) == bool(problem) == (not said.inventory.gpus)
 
 
 @pytest.mark.requirement("G6")
@@ -118,7 +118,7 @@ def test_what_is_wrong_is_said_and_serves_nothing_m2(node: Node, problem: str) -
         ("", "x", ServingMode.NOTHING),
     ],
 )
-def test_whole_cards_without_an_inventory_are_another_plugins_g6(
+def test_whole_gpus_without_an_inventory_are_another_plugins_g6(
     mode: str, advertised: str, serving_mode: ServingMode
 ) -> None:
     assert (

@@ -1,4 +1,4 @@
-"""Clusters as they should not be: cards of all sizes, lies, mixed trust groups, every mode."""
+"""Clusters as they should not be: GPUs of all sizes, lies, mixed trust groups, every mode."""
 
 from hypothesis import strategies as st
 
@@ -16,7 +16,7 @@ sizes = st.sampled_from([1, 1000, 1024, 4096, 15109, 15360, 2**24])
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> Node:
-    if draw(st.integers(0, 9)) == 0:  # garbage, no inventory, or cards of somebody else's device plugin
+    if draw(st.integers(0, 9)) == 0:  # garbage, no inventory, or GPUs of somebody else's device plugin
         allocatable = draw(st.sampled_from([{}, {"nvidia.com/gpu": "2"}, {"nvidia.com/gpu": "x"}]))
         return gpu_node(
             name, mode=draw(st.sampled_from(MODES)), inventory=draw(st.sampled_from(["", "{"])), allocatable=allocatable
@@ -56,14 +56,14 @@ def ledgers(draw: st.DrawFn, names: tuple[str, ...] = ("n0", "n1", "n2")) -> Led
 
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
-    kind, cards = (
+    kind, gpus = (
         draw(st.sampled_from([RequestKind.SHARED, RequestKind.SHARED, RequestKind.WHOLE, RequestKind.TOPOLOGY])),
         draw(st.integers(1, 4)),
     )
     if kind is not RequestKind.SHARED:
         group = draw(st.sampled_from([*NAMESPACES, "new"])) if kind is RequestKind.WHOLE else ""
-        return Request(Shape(kind, cards, trust_group=group), 1024, ())
+        return Request(Shape(kind, gpus, trust_group=group), 1024, ())
     unit = draw(st.sampled_from([128, 1024, 1024]))
     mib = unit * draw(st.sampled_from([1, 2, 7, 14, 15, 120]))
     percent = draw(st.sampled_from([0, 0, 5, 40, 100, 105]))
-    return Request(Shape(kind, cards, mib, percent, draw(st.sampled_from([*NAMESPACES, "new"])), unit), unit, ())
+    return Request(Shape(kind, gpus, mib, percent, draw(st.sampled_from([*NAMESPACES, "new"])), unit), unit, ())

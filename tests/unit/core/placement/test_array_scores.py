@@ -1,4 +1,4 @@
-"""Packing on the ledger's arrays: what fits, which cards, and what nodes are compared by."""
+"""Packing on the ledger's arrays: what fits, which GPUs, and what nodes are compared by."""
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.choose import choose_cards
+from gputile.core.placement.choose import choose_gpus
 from gputile.core.placement.packing.array_scores import PackingState, build, remnants, scores
 from gputile.core.placement.packing.demand import generic
-from gputile.core.placement.packing.prices import CARD, prices
+from gputile.core.placement.packing.prices import WHOLE_GPU, prices
 from gputile.core.placement.packing.scoring import PodDemand, score, thousandths
 from tests.corebuilders import gpu_node, ledger_of, pod, request_of
 from tests.unit.core.placement.strategies import ledgers, requests
@@ -43,7 +43,7 @@ def packed(draw: st.DrawFn) -> Ledger:
 
 @pytest.mark.requirement("B3")
 @given(packed(), requests(), st.sampled_from([0, 1000, 8000]))
-def test_a_node_is_judged_by_the_cards_that_the_pod_would_get(ledger: Ledger, request: Request, cpu: int) -> None:
+def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(ledger: Ledger, request: Request, cpu: int) -> None:
     """What ranks a node is what its placement really costs; and it fits where the other policies say so."""
     shape, arrays, packing_state = request.shape, ledger.node_arrays, market_of(ledger)
     group = ledger.group_number(shape.trust_group)
@@ -55,32 +55,32 @@ def test_a_node_is_judged_by_the_cards_that_the_pod_would_get(ledger: Ledger, re
         value = packing_state.value if arrays.packed[row] else None
         if value is not None:
             object.__setattr__(node_info, "placement", "packing")
-        chosen = choose_cards(node, shape, group, value)
+        chosen = choose_gpus(node, shape, group, value)
         assert (chosen is not None) == (everywhere[row] != vectorized.UNFIT)
         if chosen is None:
             continue
         if node.serving_mode in (
             ServingMode.OTHER_PLUGIN,
             ServingMode.SLICED,
-        ):  # after those that give a card to the pod alone
+        ):  # after those that give a GPU to the pod alone
             assert everywhere[row] == 0
             continue
         line = np.array([row])
         free = remnants(arrays, line)
-        positions = [node.cards.index(card) for card in chosen]
+        positions = [node.gpus.index(gpu) for gpu in chosen]
         totals = arrays.total[line].astype(np.int64)
         taken = (
             thousandths(shape.mib, shape.percent, totals)
             if shape.kind is RequestKind.SHARED
-            else np.full_like(totals, CARD)
+            else np.full_like(totals, WHOLE_GPU)
         )
         later = np.full_like(free, -1)
         later[0, positions] = np.maximum(free - taken, 0)[0, positions]
         left = np.maximum(arrays.cpu[line], cpu)
         cost, _ = score(
-            packing_state.context, left, free, later, packing_state.hosts[:, line], PodDemand(shape.cards, 0, cpu)
+            packing_state.context, left, free, later, packing_state.hosts[:, line], PodDemand(shape.gpus, 0, cpu)
         )
-        expected = round((min(max(float(cost[0]) + shape.cards, -4.0), 4.0) + 4.0) * 2500)
+        expected = round((min(max(float(cost[0]) + shape.gpus, -4.0), 4.0) + 4.0) * 2500)
         assert abs(int(everywhere[row]) - expected) <= 1
 
 
@@ -88,7 +88,7 @@ def test_a_node_is_judged_by_the_cards_that_the_pod_would_get(ledger: Ledger, re
 def test_remnants_are_thousandths_of_what_can_still_be_given(ledger: Ledger) -> None:
     rows = np.arange(ledger.node_arrays.rows)
     left = remnants(ledger.node_arrays, rows)
-    assert ((left >= 0) & (left <= CARD)).all()
+    assert ((left >= 0) & (left <= WHOLE_GPU)).all()
     assert not left[~ledger.node_arrays.usable].any()
 
 

@@ -27,7 +27,7 @@ def test_before_the_first_pod_prices_are_sane() -> None:
     assert {need.gpus for need in found.needs} == {8}
 
 
-def test_pods_without_cards_alone_change_no_price() -> None:
+def test_pods_without_gpus_alone_change_no_price() -> None:
     estimator = DemandEstimator(generic(12000, 4))
     before = prices(estimator.demand()).value
     for _ in range(1000):

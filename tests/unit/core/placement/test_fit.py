@@ -13,15 +13,15 @@ from gputile.core.placement.fit_refusal import FitRefusal, FitRule
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 
-Held = tuple[int, int, int, str]  # card, MiB, percent, namespace
+Held = tuple[int, int, int, str]  # GPU, MiB, percent, namespace
 
 
 def refuse(
     node: Node, asking: Pod, held: Sequence[Held] = (), unit: int = 1024, max_pods_per_gpu: int = 16
 ) -> FitRefusal | None:
     ledger = ledger_of(node, configuration=Configuration(max_pods_per_gpu=max_pods_per_gpu))
-    for i, (card, mib, percent, namespace) in enumerate(held):
-        book(ledger, f"h{i}", "n", share(f"GPU-n-{card}", mib, percent), namespace=namespace)
+    for i, (gpu, mib, percent, namespace) in enumerate(held):
+        book(ledger, f"h{i}", "n", share(f"GPU-n-{gpu}", mib, percent), namespace=namespace)
     engine, request = PlacementEngine(ledger), request_of(asking, unit)
     why = engine.refusal(request, "n")
     assert engine.filter(request, ["n"]).feasible == (["n"] if why is None else []), "the kernels say otherwise"
@@ -40,31 +40,31 @@ GIB = 1024
             gpu_node(mode="cgpu", sizes=[15360, 15360]),
             pod(mem=10),
             [(0, 14 * GIB, 0, "a"), (1, 12 * GIB, 0, "a")],
-            FitRule.CARDS_TAKEN,
-            "GPU 1 has 3 of 15 units free; the pod needs 10 on one card",
-            id="U1 the card that comes closest",
+            FitRule.GPUS_TAKEN,
+            "GPU 1 has 3 of 15 units free; the pod needs 10 on one GPU",
+            id="U1 the GPU that comes closest",
         ),
         pytest.param(
             gpu_node(mode="cgpu", sizes=[15360] * 3),
             pod(mem=20, count=2),
             [(0, 14 * GIB, 0, "a"), (1, 12 * GIB, 0, "a")],
-            FitRule.CARDS_TAKEN,
-            "GPU 1 has 3 of 15 units free; the pod needs 10 on each of 2 cards (1 of 3 GPUs could take their part)",
-            id="M10 on each of the cards",
+            FitRule.GPUS_TAKEN,
+            "GPU 1 has 3 of 15 units free; the pod needs 10 on each of 2 GPUs (1 of 3 GPUs could take their part)",
+            id="M10 on each of the GPUs",
         ),
         pytest.param(
             gpu_node(mode="core_mem", sizes=[15360]),
             pod(mem=1, core=50),
             [(0, GIB, 60, "a")],
-            FitRule.CARDS_TAKEN,
-            "GPU 0 has 40 of 100 percent of compute free; the pod needs 50 on one card",
+            FitRule.GPUS_TAKEN,
+            "GPU 0 has 40 of 100 percent of compute free; the pod needs 50 on one GPU",
             id="M8 compute",
         ),
         pytest.param(
             gpu_node(mode="cgpu", sizes=[15360]),
             pod(mem=1),
             [(0, 64, 0, "a")] * 16,
-            FitRule.CARDS_TAKEN,
+            FitRule.GPUS_TAKEN,
             "GPU 0 holds 16 pods, the most that a GPU may hold here (16)",
             id="U7 the 17th pod",
         ),
@@ -72,7 +72,7 @@ GIB = 1024
             gpu_node(mode="share", sizes=[15360]),
             pod(mem=1, namespace="b"),
             [(0, GIB, 0, "a")],
-            FitRule.CARDS_TAKEN,
+            FitRule.GPUS_TAKEN,
             "GPU 0 is used by pods of another trust group, and mode share does not isolate memory",
             id="G5 another group",
         ),
@@ -80,25 +80,25 @@ GIB = 1024
             gpu_node(sizes=[15360] * 4),
             pod(asks={WHOLE: 2}),
             [(0, GIB, 0, "a"), (1, GIB, 0, "a"), (2, GIB, 0, "a")],
-            FitRule.CARDS_TAKEN,
+            FitRule.GPUS_TAKEN,
             "1 of 4 GPUs is free; the pod needs 2",
-            id="M1 whole cards",
+            id="M1 whole GPUs",
         ),
         pytest.param(
             gpu_node(mode="cgpu", sizes=[15360, 8192]),
             pod(mem=16),
             [],
             FitRule.TOO_LARGE,
-            "its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one card",
-            id="U1 larger than any card",
+            "its largest GPU has 15 units of 1024 MiB; the pod needs 16 on one GPU",
+            id="U1 larger than any GPU",
         ),
         pytest.param(
             gpu_node(mode="cgpu", sizes=[15360, 8192]),
             pod(mem=24, count=2),
             [],
             FitRule.TOO_LARGE,
-            "1 of its 2 GPUs is large enough, GPU 1 has 8 units of 1024 MiB; the pod needs 12 on each of 2 cards",
-            id="M10 mixed cards",
+            "1 of its 2 GPUs is large enough, GPU 1 has 8 units of 1024 MiB; the pod needs 12 on each of 2 GPUs",
+            id="M10 mixed GPUs",
         ),
         pytest.param(
             gpu_node(sizes=[15360] * 2, sick=[1]),
@@ -170,7 +170,7 @@ GIB = 1024
             gpu_node(inventory=""),
             pod(mem=1),
             [],
-            FitRule.NO_CARDS,
+            FitRule.NO_GPUS,
             "it has no GPUs that gputile knows; is gputile's agent running there?",
             id="no agent",
         ),
@@ -184,7 +184,7 @@ GIB = 1024
         ),
     ],
 )
-def test_refusals_name_the_card_what_it_has_and_what_is_missing(
+def test_refusals_name_the_gpu_what_it_has_and_what_is_missing(
     node: Node, asking: Pod, held: Sequence[Held], rule: FitRule, text: str
 ) -> None:
     why = refuse(node, asking, held)
@@ -199,7 +199,7 @@ def test_garbage_in_the_inventory_is_told() -> None:
     assert why.text.startswith("its annotation gputile.io/inventory cannot be read: ")
 
 
-def test_a_pod_on_unknown_cards_closes_the_node_and_is_named() -> None:
+def test_a_pod_on_unknown_gpus_closes_the_node_and_is_named() -> None:
     ledger = ledger_of(gpu_node(mode="cgpu"))
     ledger.apply(Assumed(Booking("u", "ns", "lost", "n", "ns", None, assumed_at=0.0)))
     why = PlacementEngine(ledger).refusal(request_of(pod(mem=1)), "n")
@@ -209,19 +209,19 @@ def test_a_pod_on_unknown_cards_closes_the_node_and_is_named() -> None:
 
 
 FITTING = [
-    pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=15), [], id="U1 exactly a card"),
+    pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=15), [], id="U1 exactly a GPU"),
     pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=3), [(0, 12 * GIB, 0, "b")], id="M4 others' pods"),
     pytest.param(
         gpu_node(mode="core_mem", sizes=[15360]), pod(mem=1, core=40), [(0, GIB, 60, "a")], id="M8 100 percent"
     ),
     pytest.param(gpu_node(mode="cgpu", sizes=[15360]), pod(mem=1), [(0, 64, 0, "a")] * 15, id="U7 the 16th pod"),
     pytest.param(gpu_node(mode="share", sizes=[15360]), pod(mem=1), [(0, 64, 0, "default")] * 30, id="M6 own group"),
-    pytest.param(gpu_node(mode="share", sizes=[15360] * 2), pod(mem=1), [(0, 64, 0, "a")], id="G5 an empty card"),
+    pytest.param(gpu_node(mode="share", sizes=[15360] * 2), pod(mem=1), [(0, 64, 0, "a")], id="G5 an empty GPU"),
     pytest.param(
         gpu_node(mode="cgpu", sizes=[15360]), pod(mem=1), [(0, 64, 70, "a")] * 2, id="M4 compute does not count"
     ),
     pytest.param(gpu_node(mode="mps"), pod(mem=1), [], id="M7 mps"),
-    pytest.param(gpu_node(mode="topology"), pod(asks={TOPOLOGY: 4}), [], id="T1 all cards"),
+    pytest.param(gpu_node(mode="topology"), pod(asks={TOPOLOGY: 4}), [], id="T1 all GPUs"),
     pytest.param(gpu_node(mode="default"), pod(asks={LEGACY: 4}), [], id="L3 the old name"),
     pytest.param(
         gpu_node(inventory="", allocatable={WHOLE: "8"}), pod(asks={WHOLE: 64}), [], id="G6 another plugin counts"
@@ -243,23 +243,23 @@ def test_the_limit_of_pods_a_gpu_is_configurable_u7() -> None:
 
 
 @pytest.mark.requirement("U2")
-def test_units_of_128_mib_give_every_whole_unit_of_a_card_u2() -> None:
+def test_units_of_128_mib_give_every_whole_unit_of_a_gpu_u2() -> None:
     node = gpu_node(mode="cgpu", sizes=[15109], unit_mib=128)
     assert refuse(node, pod(mem=118), unit=128) is None
     assert refuse(node, pod(mem=119), unit=128) is not None
 
 
 @pytest.mark.requirement("G3", "G5")
-def test_a_card_in_turns_is_for_pods_of_one_trust_group_and_so_many_of_them() -> None:
-    """What the node would refuse is refused here first, and the reason names the card."""
+def test_a_gpu_in_turns_is_for_pods_of_one_trust_group_and_so_many_of_them() -> None:
+    """What the node would refuse is refused here first, and the reason names the GPU."""
     ledger = ledger_of(gpu_node("n", sizes=(15360, 15360), replicas=2))
     book(ledger, "a0", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)
     book(ledger, "a1", "n", share("GPU-n-0", 15360, 100), namespace="a", whole=True)
     book(ledger, "b0", "n", share("GPU-n-1", 15360, 100), namespace="b", whole=True)
     engine = PlacementEngine(ledger)
 
-    def refused(namespace: str, cards: int = 1) -> str:
-        request = Request(Shape(RequestKind.WHOLE, cards, trust_group=namespace), 1024, ())
+    def refused(namespace: str, gpus: int = 1) -> str:
+        request = Request(Shape(RequestKind.WHOLE, gpus, trust_group=namespace), 1024, ())
         why = engine.refusal(request, "n")
         assert (engine.filter(request, ["n"]).feasible == ["n"]) == (why is None)
         return why.text if why else ""

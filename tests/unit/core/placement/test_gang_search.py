@@ -140,19 +140,19 @@ def clusters(draw: st.DrawFn) -> list[Node]:
     return [node(f"n{i}", mode, draw(sizes), draw(st.integers(1, 3))) for i, mode in enumerate(modes)]
 
 
-def asking(number: int, units: int, cards: int) -> Pod:
+def asking(number: int, units: int, gpus: int) -> Pod:
     if not units:
-        return pod(f"p{number}", cpu=1, asks={WHOLE_GPU: cards})
-    return pod(f"p{number}", cpu=1, mem=units * cards, count=cards)
+        return pod(f"p{number}", cpu=1, asks={WHOLE_GPU: gpus})
+    return pod(f"p{number}", cpu=1, mem=units * gpus, count=gpus)
 
 
 asks = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2)), min_size=1, max_size=4)
 
 
 def try_everything(nodes: Sequence[Node], wanted: Sequence[tuple[int, int]]) -> bool:
-    """Place each pod on every set of cards of every node, with arithmetic of its own."""
+    """Place each pod on every set of GPUs of every node, with arithmetic of its own."""
     modes = [bool(each.metadata.labels) for each in nodes]
-    cards = [[[state.total, 0] for state in _cards(each)] for each in nodes]
+    gpus = [[[state.total, 0] for state in _gpus(each)] for each in nodes]
     cpus = [int(each.status.allocatable["cpu"]) for each in nodes]
 
     def place(i: int) -> bool:
@@ -162,7 +162,7 @@ def try_everything(nodes: Sequence[Node], wanted: Sequence[tuple[int, int]]) -> 
         for n in range(len(nodes)):
             if modes[n] != bool(units) or not cpus[n]:
                 continue
-            for chosen in combinations(cards[n], count):
+            for chosen in combinations(gpus[n], count):
                 if any(c[1] >= (2 if units else 1) or c[0] < units * GIB for c in chosen):
                     continue
                 cpus[n] -= 1
@@ -179,10 +179,10 @@ def try_everything(nodes: Sequence[Node], wanted: Sequence[tuple[int, int]]) -> 
     return place(0)
 
 
-def _cards(each: Node) -> Sequence:  # type: ignore[type-arg]
+def _gpus(each: Node) -> Sequence:  # type: ignore[type-arg]
     state = PlacementEngine(ledger_of(each)).state(each.metadata.name)
     assert state is not None
-    return state.cards
+    return state.gpus
 
 
 def plan(ledger: Ledger, predicates: Predicates, pods: Sequence[Pod], needed: int) -> GangPlan:
@@ -196,7 +196,7 @@ def plan(ledger: Ledger, predicates: Predicates, pods: Sequence[Pod], needed: in
 def test_a_gang_is_planned_exactly_where_trying_everything_finds_a_way(
     nodes: list[Node], wanted: list[tuple[int, int]]
 ) -> None:
-    """Cards, pods a card, and kube-scheduler's CPU, all at once; the ledger is left as it was."""
+    """GPUs, pods a GPU, and kube-scheduler's CPU, all at once; the ledger is left as it was."""
     ledger, predicates = ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes)
     before = image(ledger)
     pods = [asking(i, *want) for i, want in enumerate(wanted)]
@@ -209,16 +209,16 @@ def test_a_gang_is_planned_exactly_where_trying_everything_finds_a_way(
 
 
 def _check(ledger: Ledger, found: GangPlan, pods: Sequence[Pod]) -> None:
-    """No card of a plan holds more than it has."""
+    """No GPU of a plan holds more than it has."""
     used: dict[str, int] = {}
-    total = {card.uuid: card.mib for _, node_info in ledger.nodes() for card in node_info.inventory.cards}
+    total = {gpu.uuid: gpu.mib for _, node_info in ledger.nodes() for gpu in node_info.inventory.gpus}
     for each in pods:
         place = found.places.get(each.metadata.uid)
         if place is None:
             continue
         assert isinstance(place, Decision)
         assert place.allocation is not None
-        for share in place.allocation.cards:
+        for share in place.allocation.gpus:
             used[share.uuid] = used.get(share.uuid, 0) + share.mib
             assert used[share.uuid] <= total[share.uuid]
 
@@ -241,7 +241,7 @@ def test_what_is_missing_is_named_with_the_others_in_their_places() -> None:
         ledger_of(*nodes, configuration=CONFIGURATION), Predicates(nodes), [asking(i, 3, 1) for i in range(3)], 3
     )
     assert len(found.places) == 2
-    assert "a: GPU 0 has 2 of 5 units free; the pod needs 3 on one card" in found.lacking
+    assert "a: GPU 0 has 2 of 5 units free; the pod needs 3 on one GPU" in found.lacking
 
 
 def test_a_pod_without_a_gpu_takes_part() -> None:

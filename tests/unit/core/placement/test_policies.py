@@ -1,4 +1,4 @@
-"""Which card a pod gets: binpack fills one GPU before the next, spread takes the less used."""
+"""Which GPU a pod gets: binpack fills one GPU before the next, spread takes the less used."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import pytest
 
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import node_state
-from gputile.core.placement.choose import choose_cards, node_score
+from gputile.core.placement.choose import choose_gpus, node_score
 from gputile.core.placement.vectorized import UNFIT
 from tests.corebuilders import book, gpu_node, ledger_of, pod, request_of, share
 
@@ -17,9 +17,9 @@ GIB = 1024
 
 def ledger_with(placement: str, used: Sequence[tuple[int, int]], sizes: Sequence[int], mode: str = "cgpu") -> Ledger:
     ledger = ledger_of(gpu_node(mode=mode, placement=placement, sizes=sizes))
-    for card, (mib, percent) in enumerate(used):
+    for gpu, (mib, percent) in enumerate(used):
         if mib:
-            book(ledger, f"h{card}", "n", share(f"GPU-n-{card}", mib, percent))
+            book(ledger, f"h{gpu}", "n", share(f"GPU-n-{gpu}", mib, percent))
     return ledger
 
 
@@ -28,8 +28,8 @@ def chosen(ledger: Ledger, units: int, count: int = 1, core: int = 0) -> list[in
     node_info = ledger.node_info(row)
     assert node_info is not None
     limits = {"mem": units} | ({"core": core} if core else {})
-    cards = choose_cards(node_state(ledger, row, node_info), request_of(pod(count=count, asks=limits)).shape, 1)
-    return [card.card.index for card in cards or ()]
+    gpus = choose_gpus(node_state(ledger, row, node_info), request_of(pod(count=count, asks=limits)).shape, 1)
+    return [gpu.gpu.index for gpu in gpus or ()]
 
 
 V100 = [15 * GIB] * 3
@@ -37,41 +37,41 @@ V100 = [15 * GIB] * 3
 
 @pytest.mark.requirement("M9")
 @pytest.mark.parametrize(
-    ("placement", "used", "sizes", "units", "count", "cards"),
+    ("placement", "used", "sizes", "units", "count", "gpus"),
     [
-        pytest.param("", [0, 2, 0], V100, 3, 1, [1], id="binpack is the default: the started card"),
+        pytest.param("", [0, 2, 0], V100, 3, 1, [1], id="binpack is the default: the started GPU"),
         pytest.param("binpack", [2, 9, 4], V100, 3, 1, [1], id="the fullest that has room"),
         pytest.param("binpack", [2, 13, 4], V100, 3, 1, [2], id="the next when it is full"),
         pytest.param("binpack", [0, 0, 0], V100, 3, 1, [0], id="the first of equals"),
         pytest.param("binpack", [2, 9, 4], V100, 6, 2, [1, 2], id="the two fullest"),
-        pytest.param("binpack", [0, 0, 0], [80 * GIB, 15 * GIB, 40 * GIB], 3, 1, [1], id="the smallest card"),
+        pytest.param("binpack", [0, 0, 0], [80 * GIB, 15 * GIB, 40 * GIB], 3, 1, [1], id="the smallest GPU"),
         pytest.param("spread", [2, 9, 4], V100, 3, 1, [0], id="the least used"),
         pytest.param("spread", [2, 0, 0], V100, 3, 1, [1], id="the first empty"),
         pytest.param("spread", [2, 9, 4], V100, 6, 2, [0, 2], id="the two least used"),
         pytest.param("spread", [10, 4, 4], [80 * GIB, 15 * GIB, 15 * GIB], 3, 1, [0], id="by fraction, not by MiB"),
     ],
 )
-def test_cards_by_policy_m9(
-    placement: str, used: list[int], sizes: list[int], units: int, count: int, cards: list[int]
+def test_gpus_by_policy_m9(
+    placement: str, used: list[int], sizes: list[int], units: int, count: int, gpus: list[int]
 ) -> None:
     ledger = ledger_with(placement, [(n * GIB, 0) for n in used], sizes)
-    assert chosen(ledger, units, count) == cards
+    assert chosen(ledger, units, count) == gpus
 
 
 @pytest.mark.requirement("M9")
-@pytest.mark.parametrize(("placement", "card"), [("binpack", 1), ("spread", 0)])
-def test_compute_decides_between_cards_of_equal_memory_m9(placement: str, card: int) -> None:
+@pytest.mark.parametrize(("placement", "gpu"), [("binpack", 1), ("spread", 0)])
+def test_compute_decides_between_gpus_of_equal_memory_m9(placement: str, gpu: int) -> None:
     ledger = ledger_with(placement, [(GIB, 20), (GIB, 40)], V100[:2], mode="core_mem")
-    assert chosen(ledger, 1, core=5) == [card]
+    assert chosen(ledger, 1, core=5) == [gpu]
 
 
 @pytest.mark.requirement("U3", "M9")
-def test_four_pods_of_one_card_each_fill_it_before_the_next_u3_m9() -> None:
+def test_four_pods_of_one_gpu_each_fill_it_before_the_next_u3_m9() -> None:
     ledger, order = ledger_with("binpack", [], V100), []
     for i in range(6):
-        (card,) = chosen(ledger, 5)
-        order.append(card)
-        book(ledger, f"p{i}", "n", share(f"GPU-n-{card}", 5 * GIB))
+        (gpu,) = chosen(ledger, 5)
+        order.append(gpu)
+        book(ledger, f"p{i}", "n", share(f"GPU-n-{gpu}", 5 * GIB))
     assert order == [0, 0, 0, 1, 1, 1]
 
 
@@ -85,7 +85,7 @@ def scores(ledger: Ledger, policy: str, **limits: int) -> dict[str, int | None]:
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
 @pytest.mark.parametrize("placement", ["binpack", "spread"])
-def test_a_lie_about_one_card_leaves_scores_in_range(placement: str, policy: str) -> None:
+def test_a_lie_about_one_gpu_leaves_scores_in_range(placement: str, policy: str) -> None:
     score = scores(ledger_with(placement, [(2**24, 100)], V100), policy, mem=1)["n"]
     assert score is not None
     assert UNFIT < score <= 1000
@@ -109,6 +109,6 @@ def test_a_node_that_no_pod_fits_has_no_score() -> None:
 
 
 @pytest.mark.requirement("G6")
-def test_cards_of_another_device_plugin_are_the_last_resort_g6() -> None:
+def test_gpus_of_another_device_plugin_are_the_last_resort_g6() -> None:
     ledger = ledger_of(gpu_node(inventory="", allocatable={"nvidia.com/gpu": "8"}))
     assert scores(ledger, "binpack", **{"nvidia.com/gpu": 1}) == {"n": 0}

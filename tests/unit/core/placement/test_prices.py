@@ -16,19 +16,19 @@ ANY: frozenset[str] = frozenset()
 
 
 def demand(*kinds: tuple[int, int, int, float], models: tuple[frozenset[str], ...] = ()) -> Demand:
-    """Kinds are (cards, thousandths, milli-CPU, weight)."""
+    """Kinds are (GPUs, thousandths, milli-CPU, weight)."""
     gpus, milli, cpu = np.array([kind[:3] for kind in kinds], np.int64).T
     return Demand(gpus, milli, cpu, models or (ANY,) * len(kinds), np.array([kind[3] for kind in kinds]))
 
 
 def patterns(sizes: list[int]) -> list[tuple[int, ...]]:
-    """Every multiset of sizes that fits one card, the empty one too."""
+    """Every multiset of sizes that fits one GPU, the empty one too."""
     counts = product(*(range(1000 // size + 1) for size in sizes))
     return [each for each in counts if sum(n * size for n, size in zip(each, sizes, strict=True)) <= 1000]
 
 
 def demand_served_by_brute_force(sizes: list[int], rates: list[float]) -> float:
-    """The most of the demand that one card can serve, with every pattern in the program at once."""
+    """The most of the demand that one GPU can serve, with every pattern in the program at once."""
     model = highspy.Highs()  # type: ignore[no-untyped-call]
     model.setOptionValue("output_flag", False)
     theta = model.addVariable(0, 1e9, obj=-1)
@@ -53,7 +53,7 @@ def test_prices_are_the_duals_of_the_whole_program(sizes: list[int], data: st.Da
     rates = data.draw(st.lists(st.floats(0.05, 2), min_size=len(sizes), max_size=len(sizes)))
     found = share_prices(np.array(sizes), np.array(rates))
     for pattern in patterns(sizes):
-        assert np.dot(pattern, found) <= 1 + 1e-6, "no card serves more than a card is worth"
+        assert np.dot(pattern, found) <= 1 + 1e-6, "no GPU serves more than a GPU is worth"
     assert np.dot(found, rates) == pytest.approx(1 / demand_served_by_brute_force(sizes, rates), rel=1e-6)
 
 
@@ -94,7 +94,7 @@ def test_remnants_are_worth_the_best_that_fits(priced: list[tuple[int, float]], 
 
 @settings(deadline=None)
 @given(shares, st.data())
-def test_the_dearest_pattern_fits_a_card_and_earns_the_most(sizes: list[int], data: st.DataObject) -> None:
+def test_the_dearest_pattern_fits_a_gpu_and_earns_the_most(sizes: list[int], data: st.DataObject) -> None:
     values = data.draw(st.lists(st.floats(0, 1), min_size=len(sizes), max_size=len(sizes)))
     pattern = best_pattern(np.array(sizes), np.array(values))
     assert np.dot(pattern, sizes) <= 1000
@@ -111,10 +111,10 @@ def test_idle_cpu_is_what_no_mix_of_the_usual_pods_takes() -> None:
 def test_a_remnant_earns_little_where_few_pods_have_cpu_enough() -> None:
     """Of ten pods that want a half, one gets by with 4 cores: where there are no more, a quarter is earned."""
     found = prices(demand((1, 500, 4000, 1.0), (1, 500, 8000, 9.0), (1, 100, 1000, 1.0), (2, 1000, 500, 5.0)))
-    assert found.cpu_asked.tolist() == [1000, 4000, 8000], "pods of several cards wait for no single one"
+    assert found.cpu_asked.tolist() == [1000, 4000, 8000], "pods of several GPUs wait for no single one"
     below, light, usual, plenty = found.unused
     assert below[[500, 1000]].tolist() == pytest.approx([0.5, 1])
-    assert light[[100, 500]].tolist() == pytest.approx([0, 0.5]), "a tenth of a card uses a half badly"
+    assert light[[100, 500]].tolist() == pytest.approx([0, 0.5]), "a tenth of a GPU uses a half badly"
     assert usual[[500, 1000]].tolist() == pytest.approx([0.5 * 0.75, 0.75])
     assert not plenty.any()
 
@@ -134,18 +134,18 @@ def test_no_remnant_loses_more_than_it_is_worth_nor_with_more_cpu(kinds: list[tu
     assert found.unused[-1] == pytest.approx(0)
 
 
-def test_prices_put_the_demand_into_cards() -> None:
+def test_prices_put_the_demand_into_gpus() -> None:
     found = prices(demand((1, 1000, 8000, 6.0), (1, 500, 2000, 4.0), (2, 1000, 30000, 1.0), (0, 0, 5000, 10.0)))
     assert found.value[[499, 500, 999, 1000]].tolist() == pytest.approx([0, 0.5, 0.5, 1])
     assert found.density.tolist() == pytest.approx([4000, 8000, 15000])
     assert found.portion.tolist() == pytest.approx([0.2, 0.6, 0.2])
-    assert found.cpu_per_card == pytest.approx((48 + 8 + 30 + 50) * 100)
+    assert found.cpu_per_gpu == pytest.approx((48 + 8 + 30 + 50) * 100)
     assert found.cpu_without_gpu == pytest.approx(5000)
     assert found.mean_cpu == pytest.approx(136000 / 21)
 
 
 def test_needs_count_demand_that_is_harder_still() -> None:
-    """A pair of cards is needed by pods of two and of four; T4 alone by those that allow nothing else."""
+    """A pair of GPUs is needed by pods of two and of four; T4 alone by those that allow nothing else."""
     models = (ANY, ANY, frozenset({"T4"}), frozenset({"T4", "A10"}))
     kinds = demand((2, 1000, 0, 2.0), (4, 1000, 0, 1.0), (1, 1000, 0, 1.0), (1, 1000, 0, 1.0), models=models)
     shares = {(need.gpus, need.models): need.share * 10 for need in prices(kinds).needs}

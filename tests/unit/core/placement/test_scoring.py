@@ -43,12 +43,12 @@ def look(
 def best(
     wanted: Demand, cpu: list[int], free: list[list[int]], ask: PodDemand, models: list[str] | None = None
 ) -> tuple[int, int]:
-    """Return node and card for the pod: the first of the best."""
+    """Return node and GPU for the pod: the first of the best."""
     context, hosts = look(wanted, cpu, free, models or ["A10"] * len(cpu))
     later = np.array(free) - ask.milli
-    scores, cards = score(context, np.array(cpu), np.array(free), later, hosts, ask)
+    scores, gpus = score(context, np.array(cpu), np.array(free), later, hosts, ask)
     node = int(scores.argmax())
-    return node, int(cards[node])
+    return node, int(gpus[node])
 
 
 HALVES_AND_THIRDS = demand((1, 500, 1000, 1.0), (1, 330, 1000, 1.0))
@@ -60,12 +60,12 @@ def test_a_share_goes_where_the_remnant_is_as_large_as_it() -> None:
 
 
 def test_a_share_does_not_break_what_others_need() -> None:
-    """A half on the room for two thirds leaves 0.17, which nobody asks for; on a whole card it leaves a half."""
+    """A half on the room for two thirds leaves 0.17, which nobody asks for; on a whole GPU it leaves a half."""
     assert best(HALVES_AND_THIRDS, [64000] * 2, [[670], [1000]], PodDemand(1, 500, 1000)) == (1, 0)
 
 
-def test_of_equal_cards_the_fullest() -> None:
-    """Halves: a card's last half and a whole card lose the same, and the opened one is finished first."""
+def test_of_equal_gpus_the_fullest() -> None:
+    """Halves: a GPU's last half and a whole GPU lose the same, and the opened one is finished first."""
     assert best(demand((1, 500, 1000, 1.0)), [64000], [[1000, 500]], PodDemand(1, 500, 1000)) == (0, 1)
 
 
@@ -88,12 +88,12 @@ def test_a_remnant_keeps_the_cpu_of_one_pod() -> None:
     assert best(halves, [12000, 16000], nodes[1], PodDemand(0, 0, 8000))[0] == 0
 
 
-def test_a_pod_without_gpus_takes_cpu_that_cards_do_not_need() -> None:
+def test_a_pod_without_gpus_takes_cpu_that_gpus_do_not_need() -> None:
     assert best(MIXED_CPU, [40000, 40000], [[1000, 1000], [0, 0]], PodDemand(0, 0, 8000))[0] == 1
 
 
 def test_whole_nodes_are_kept_for_pods_that_need_them() -> None:
-    """Two nodes of four cards, one of them begun: with pods of four to come, single ones go to the begun one."""
+    """Two nodes of four GPUs, one of them begun: with pods of four to come, single ones go to the begun one."""
     wanted = demand((1, 1000, 1000, 2.0), (4, 1000, 4000, 1.0))
     assert best(wanted, [64000, 64000], [[1000] * 4, [1000, 1000, 1000, 0]], PodDemand(1, 1000, 1000))[0] == 1
 
@@ -104,8 +104,8 @@ def test_a_model_that_others_depend_on_is_spared() -> None:
 
 
 @pytest.mark.requirement("U3", "M8")
-def test_a_card_too_small_is_not_chosen() -> None:
-    """A request in MiB is another share of each card; of memory and compute the larger share counts."""
+def test_a_gpu_too_small_is_not_chosen() -> None:
+    """A request in MiB is another share of each GPU; of memory and compute the larger share counts."""
     sizes = np.array([[16000, 80000], [24000, 0]])
     taken = thousandths(12000, 20, sizes)
     assert taken[0].tolist() == [750, 200]
@@ -114,8 +114,8 @@ def test_a_card_too_small_is_not_chosen() -> None:
     assert thousandths(1, 55, np.array([16000])).tolist() == [550]
     free = np.array([[700, 1000], [1000, 0]])
     context, hosts = look(HALVES_AND_THIRDS, [64000, 64000], free.tolist(), ["A10", "A10"])
-    _, cards = score(context, np.array([64000, 64000]), free, free - taken, hosts, PodDemand(1, 0, 1000))
-    assert cards.tolist() == [1, 0]
+    _, gpus = score(context, np.array([64000, 64000]), free, free - taken, hosts, PodDemand(1, 0, 1000))
+    assert gpus.tolist() == [1, 0]
 
 
 def test_cpu_counts_only_as_far_as_memory_goes() -> None:
@@ -133,8 +133,8 @@ kinds = st.lists(
     min_size=1,
     max_size=6,
 ).filter(lambda each: any(kind[0] for kind in each))
-cards = st.lists(st.integers(0, 1000), min_size=4, max_size=4)
-some_nodes = st.lists(st.tuples(st.integers(0, 128000), cards, st.sampled_from(["T4", "A10"])), min_size=1, max_size=6)
+gpus = st.lists(st.integers(0, 1000), min_size=4, max_size=4)
+some_nodes = st.lists(st.tuples(st.integers(0, 128000), gpus, st.sampled_from(["T4", "A10"])), min_size=1, max_size=6)
 asks = st.one_of(
     st.builds(PodDemand, st.just(1), st.integers(1, 1000), st.integers(0, 32000)),
     st.builds(PodDemand, st.integers(2, 4), st.just(1000), st.integers(0, 32000)),
@@ -151,7 +151,7 @@ def fits(node: tuple[int, list[int], str], ask: PodDemand) -> bool:
 def test_scores_of_every_cluster(
     wanted: list[tuple[int, int, int, float]], nodes: list[tuple[int, list[int], str]], ask: PodDemand, random: object
 ) -> None:
-    """Finite; of a card that has room; and neither the nodes' order nor the cards' matters."""
+    """Finite; of a GPU that has room; and neither the nodes' order nor the GPUs' matters."""
     fitting = [node for node in nodes if fits(node, ask)]
     if not fitting:
         return
@@ -162,13 +162,13 @@ def test_scores_of_every_cluster(
         cpu, free = np.array([node[0] for node in among]), np.array([node[1] for node in among])
         own = tuple(node[2] for node in among)
         hosts = np.array([allowed(need.models, own) for need, _ in context.needs], np.bool_).reshape(-1, len(among))
-        found, card = score(context, cpu, free, free - ask.milli, hosts, ask)
-        return found.tolist(), card
+        found, gpu = score(context, cpu, free, free - ask.milli, hosts, ask)
+        return found.tolist(), gpu
 
     found, chosen = scores(fitting)
     assert np.isfinite(found).all()
     if ask.gpus == 1:
-        assert all(node[1][card] >= ask.milli for node, card in zip(fitting, chosen.tolist(), strict=True))
+        assert all(node[1][gpu] >= ask.milli for node, gpu in zip(fitting, chosen.tolist(), strict=True))
     assert scores(fitting[::-1])[0] == pytest.approx(found[::-1])
     assert [scores([node])[0][0] for node in fitting] == pytest.approx(found), "a node's score is its own affair"
     if ask.gpus <= 1:
@@ -181,6 +181,6 @@ def test_what_was_learnt_can_be_weighed_by_hand() -> None:
     context, hosts = look(HALVES_AND_THIRDS, [10**6], [[1000, 500]], ["A10"])
     context = replace(context, needs=(), finish=0.0)
     free = np.array([[1000, 500]])
-    found, card = score(context, np.array([10**6]), free, free - 500, hosts[:0], PodDemand(1, 500, 1000))
-    assert card.tolist() == [1]
+    found, gpu = score(context, np.array([10**6]), free, free - 500, hosts[:0], PodDemand(1, 500, 1000))
+    assert gpu.tolist() == [1]
     assert found.tolist() == pytest.approx([-0.5])

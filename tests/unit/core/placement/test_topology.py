@@ -1,4 +1,4 @@
-"""The best-connected cards, against every possible set."""
+"""The best-connected GPUs, against every possible set."""
 
 import time
 from collections.abc import Callable
@@ -13,16 +13,16 @@ from gputile.core.placement.topology import Matrix, best_set
 
 pytestmark = pytest.mark.requirement("T2")
 
-Cards = tuple[int, ...]
+Gpus = tuple[int, ...]
 
 
-def smallest(bandwidth: Matrix, cards: Cards) -> float:
-    return min((bandwidth[a][b] for a, b in combinations(cards, 2)), default=inf)
+def smallest(bandwidth: Matrix, gpus: Gpus) -> float:
+    return min((bandwidth[a][b] for a, b in combinations(gpus, 2)), default=inf)
 
 
-def by_trying_all(bandwidth: Matrix, free: Cards, size: int) -> Cards:
-    def worse(chosen: Cards) -> tuple[float, float, float, Cards]:
-        rest = tuple(card for card in free if card not in chosen)
+def by_trying_all(bandwidth: Matrix, free: Gpus, size: int) -> Gpus:
+    def worse(chosen: Gpus) -> tuple[float, float, float, Gpus]:
+        rest = tuple(gpu for gpu in free if gpu not in chosen)
         left = max(smallest(bandwidth, some) for some in combinations(rest, min(size, len(rest))))
         return -smallest(bandwidth, chosen), -left, -sum(bandwidth[a][b] for a, b in combinations(rest, 2)), chosen
 
@@ -34,7 +34,7 @@ def matrix(size: int, link: Callable[[int, int], float]) -> Matrix:
 
 
 @st.composite
-def searches(draw: st.DrawFn) -> tuple[Matrix, Cards, int]:
+def searches(draw: st.DrawFn) -> tuple[Matrix, Gpus, int]:
     size = draw(st.integers(1, 8))
     speeds = draw(st.sampled_from([[10, 50], [0, 10, 25, 50], list(range(40))]))
     links = {pair: draw(st.sampled_from(speeds)) for pair in combinations(range(size), 2)}
@@ -45,7 +45,7 @@ def searches(draw: st.DrawFn) -> tuple[Matrix, Cards, int]:
 @pytest.mark.requirement("T2")
 @settings(max_examples=300)
 @given(searches())
-def test_the_best_set_is_the_best_of_all_sets_t2(search: tuple[Matrix, Cards, int]) -> None:
+def test_the_best_set_is_the_best_of_all_sets_t2(search: tuple[Matrix, Gpus, int]) -> None:
     assert best_set(*search) == by_trying_all(*search)
 
 
@@ -56,7 +56,7 @@ def test_pairs_are_not_torn_apart_t2() -> None:
     assert best_set(pairs, (1, 2, 3), 1) == (2,)  # the one whose mate is gone
 
 
-def test_without_a_matrix_the_first_cards_are_as_good_as_any() -> None:
+def test_without_a_matrix_the_first_gpus_are_as_good_as_any() -> None:
     assert best_set((), (1, 4, 5), 2) == (1, 4)
 
 
@@ -78,7 +78,7 @@ HARD = {
 
 @pytest.mark.requirement("T2")
 @pytest.mark.parametrize("name", MACHINES)
-def test_sixteen_cards_take_no_noticeable_time_t2(name: str) -> None:
+def test_sixteen_gpus_take_no_noticeable_time_t2(name: str) -> None:
     best_set.cache_clear()
     started = time.process_time()
     sets = [best_set(MACHINES[name], tuple(range(16)), size) for size in range(1, 17)]

@@ -9,8 +9,8 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
-from gputile.core.placement.choose import choose_cards, node_score
-from gputile.core.placement.fit import card_fits, fits, refusal
+from gputile.core.placement.choose import choose_gpus, node_score
+from gputile.core.placement.fit import fits, gpu_fits, refusal
 from gputile.core.placement.fit_refusal import FitRule
 from tests.unit.core.placement.strategies import ledgers, requests
 
@@ -43,21 +43,21 @@ def test_what_does_not_fit_has_a_reason_and_only_that(ledger: Ledger, request: R
     for row, node in states(ledger):
         why = refusal(node, request, group)
         assert (
-            (why is None) == fits(node, request.shape, group) == (choose_cards(node, request.shape, group) is not None)
+            (why is None) == fits(node, request.shape, group) == (choose_gpus(node, request.shape, group) is not None)
         )
         if why is not None:
             assert why.text
-            assert broken[row] == (FitRule.NO_CARDS if why.rule is FitRule.BROKEN else why.rule)
+            assert broken[row] == (FitRule.NO_GPUS if why.rule is FitRule.BROKEN else why.rule)
 
 
 @given(ledgers(), requests())
-def test_chosen_cards_fit_are_distinct_and_in_order(ledger: Ledger, request: Request) -> None:
+def test_chosen_gpus_fit_are_distinct_and_in_order(ledger: Ledger, request: Request) -> None:
     group = ledger.group_number(request.shape.trust_group)
     for _, node in states(ledger):
-        chosen = choose_cards(node, request.shape, group)
+        chosen = choose_gpus(node, request.shape, group)
         if chosen is None or node.serving_mode is ServingMode.OTHER_PLUGIN:
             continue
-        assert len(chosen) == request.shape.cards
-        assert all(card_fits(card, request.shape, node.info, group) for card in chosen)
-        indices = [card.card.index for card in chosen]
+        assert len(chosen) == request.shape.gpus
+        assert all(gpu_fits(gpu, request.shape, node.info, group) for gpu in chosen)
+        indices = [gpu.gpu.index for gpu in chosen]
         assert indices == sorted(set(indices))

@@ -47,9 +47,9 @@ def member(name: str, units: int = 10, *, gang: str = "g", size: int = 2) -> Pod
 
 
 def holding(
-    asking: Pod, card: int, *, units: int = 10, plan: str = "g/1", size: int = 2, expires_ns: int = LATER
+    asking: Pod, gpu: int, *, units: int = 10, plan: str = "g/1", size: int = 2, expires_ns: int = LATER
 ) -> Pod:
-    shares = (share(f"GPU-n-{card}", units * 1024),)
+    shares = (share(f"GPU-n-{gpu}", units * 1024),)
     allocation = Allocation(shares, {"main": shares}, 1024, mode="cgpu")
     hold = Reservation(plan, size, size, "n", expires_ns, allocation, first=asking.metadata.name == "a")
     meta = msgspec.structs.replace(asking.metadata, annotations={HOLD_ANNOTATION: encode_reservation(hold)})
@@ -96,13 +96,13 @@ def test_nobody_starts_before_all_places_of_the_plan_are_kept() -> None:
     ledger.apply(PodApplied(second))
     decision = claimed(ledger, first)
     assert isinstance(decision, Decision)
-    assert [each.card.index for each in decision.cards] == [0]
+    assert [each.gpu.index for each in decision.gpus] == [0]
     assert decision.allocation is not None
     assert decision.allocation.assumed_ns == 5
     assert isinstance(claimed(ledger, second, "other"), GangRefusal)
 
 
-def test_a_held_card_is_not_given_to_others() -> None:
+def test_a_held_gpu_is_not_given_to_others() -> None:
     held = holding(member("a"), 0)
     ledger = ledger_with(held, sizes=(GIB15,))
     assert isinstance(claimed(ledger, pod("thief", mem=6)), FitRefusal)
@@ -116,8 +116,8 @@ def test_a_held_card_is_not_given_to_others() -> None:
 
 
 @pytest.mark.parametrize("loser", ["a", "b"])
-def test_a_plan_that_lost_a_card_to_somebody_else_starts_nobody(loser: str) -> None:
-    """The controller planned on an older view: the extender had given the card away meanwhile."""
+def test_a_plan_that_lost_a_gpu_to_somebody_else_starts_nobody(loser: str) -> None:
+    """The controller planned on an older view: the extender had given the GPU away meanwhile."""
     first, second = holding(member("a"), 0), holding(member("b"), 1)
     ledger = ledger_with(first, second)
     book(ledger, "thief", "n", share(f"GPU-n-{'ab'.index(loser)}", 6 * 1024))
@@ -184,7 +184,7 @@ def test_a_hold_counts_only_where_gangs_are_planned() -> None:
     assert place_of(holding(member("a"), 0), ledger, 0) == ""
 
 
-def test_a_place_is_lost_with_its_node_its_card_its_mode_or_its_unit() -> None:
+def test_a_place_is_lost_with_its_node_its_gpu_its_mode_or_its_unit() -> None:
     held = holding(member("a", size=1), 0, size=1)
     for change, text in (
         (gpu_node(mode="cgpu", sizes=(GIB15,), sick=(0,)), "is gone or unhealthy"),
@@ -201,14 +201,14 @@ def test_a_place_is_lost_with_its_node_its_card_its_mode_or_its_unit() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"cards": (share("GPU-n-0", 9 * 1024),)},
-        {"cards": (share("GPU-n-0", 11 * 1024),)},
-        {"cards": (share("GPU-n-0", 10 * 1024, 5),)},
-        {"cards": (share("GPU-n-0", 10 * 1024), share("GPU-n-1", 10 * 1024))},
+        {"gpus": (share("GPU-n-0", 9 * 1024),)},
+        {"gpus": (share("GPU-n-0", 11 * 1024),)},
+        {"gpus": (share("GPU-n-0", 10 * 1024, 5),)},
+        {"gpus": (share("GPU-n-0", 10 * 1024), share("GPU-n-1", 10 * 1024))},
         {"whole": True},
         {"unit_mib": 128},
     ],
-    ids=["less", "more", "compute", "cards", "whole", "unit"],
+    ids=["less", "more", "compute", "gpus", "whole", "unit"],
 )
 def test_a_place_for_something_else_than_the_pod_asks_for_is_none(change: dict[str, object]) -> None:
     """Its Binding would write down what the place says, and the kubelet gives what the pod asks for."""

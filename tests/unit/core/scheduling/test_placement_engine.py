@@ -11,7 +11,7 @@ from gputile.core.placement.fit_refusal import SUMMARY, FitRefusal, FitRule
 from gputile.core.placement.vectorized import UNFIT
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import NAMED_NODES, TOP_SCORE, PlacementEngine
-from tests.corebuilders import book, cards_of, container, gpu_node, ledger_of, pod, request_of, share
+from tests.corebuilders import book, container, gpu_node, gpus_of, ledger_of, pod, request_of, share
 from tests.unit.core.placement.strategies import ledgers, requests
 
 NAMES = ["n0", "gone", "n1", "n2"]
@@ -71,7 +71,7 @@ def test_few_and_unknown_names_are_answered(names: list[str]) -> None:
     engine, request = PlacementEngine(ledger_of(gpu_node(mode="cgpu"))), request_of(pod(mem=1))
     assert engine.filter(request, names).feasible == [name for name in names if name == "n"]
     assert engine.rank(request, names) == [TOP_SCORE if name == "n" else 0 for name in names]
-    unknown = FitRefusal(FitRule.NO_CARDS, request.shape)
+    unknown = FitRefusal(FitRule.NO_GPUS, request.shape)
     assert unknown.text == "the node is not known to gputile yet"
     assert engine.decide(request, "gone", 0) == engine.refusal(request, "gone") == unknown
 
@@ -93,12 +93,10 @@ def test_of_many_refused_nodes_ten_are_named_and_the_others_counted_b4() -> None
     assert not result.feasible
     assert len(named) == len(result.closest) == NAMED_NODES
     # Those with the most free are named: nine units, then eight.
-    assert [text for _, text in result.closest[:3]] == [
-        "GPU 0 has 9 of 15 units free; the pod needs 10 on one card"
-    ] * 3
+    assert [text for _, text in result.closest[:3]] == ["GPU 0 has 9 of 15 units free; the pod needs 10 on one GPU"] * 3
     assert {name.partition("-")[0] for name in named} == {"full"}
     others = {text for name, text in (result.refused | result.unresolvable).items() if name not in named}
-    assert others == {SUMMARY[rule] for rule in (FitRule.CARDS_TAKEN, FitRule.TOO_LARGE, FitRule.MODE, FitRule.BROKEN)}
+    assert others == {SUMMARY[rule] for rule in (FitRule.GPUS_TAKEN, FitRule.TOO_LARGE, FitRule.MODE, FitRule.BROKEN)}
     assert {name.partition("-")[0] for name in result.refused} == {"full"}
     assert len(result.refused) + len(result.unresolvable) == 120
 
@@ -110,19 +108,19 @@ def test_a_name_that_is_not_known_is_not_taken_for_another_node() -> None:
     result = PlacementEngine(ledger).filter(request_of(pod(mem=15)), names)
     assert list(result.refused) == ["full"]
     assert result.closest[0][0] == "full"
-    assert {result.unresolvable[name] for name in names[1 + NAMED_NODES :]} == {SUMMARY[FitRule.NO_CARDS]}
+    assert {result.unresolvable[name] for name in names[1 + NAMED_NODES :]} == {SUMMARY[FitRule.NO_GPUS]}
 
 
 @pytest.mark.requirement("U3")
-def test_a_decision_names_cards_units_and_each_containers_part_u3() -> None:
+def test_a_decision_names_gpus_units_and_each_containers_part_u3() -> None:
     ledger = ledger_of(gpu_node(mode="cgpu", unit_mib=128, sizes=[15109] * 2))
     book(ledger, "h", "n", share("GPU-n-1", 1024))
     request = request_of(pod("p", container("a", mem=16), container("b", mem=4)), 128)
     decision = PlacementEngine(ledger).decide(request, "n", 5)
     assert isinstance(decision, Decision)
     assert decision.allocation is not None
-    assert [(c.card.index, c.units) for c in decision.cards] == [(1, 118)]
-    assert [(s.uuid, s.mib) for s in decision.allocation.cards] == [("GPU-n-1", 2560)]
+    assert [(c.gpu.index, c.units) for c in decision.gpus] == [(1, 118)]
+    assert [(s.uuid, s.mib) for s in decision.allocation.gpus] == [("GPU-n-1", 2560)]
     assert {name: s[0].mib for name, s in decision.allocation.containers.items()} == {"a": 2048, "b": 512}
     assert (decision.allocation.mode, decision.allocation.unit_mib, decision.allocation.assumed_ns) == ("cgpu", 128, 5)
     assert decision.text() == "GPU 1 (2560 MiB)"
@@ -140,35 +138,35 @@ def test_a_binding_is_for_this_pod_only_and_its_booking_is_what_the_binding_says
 
 
 @pytest.mark.requirement("M1")
-def test_whole_cards_are_given_with_all_they_have_m1() -> None:
+def test_whole_gpus_are_given_with_all_they_have_m1() -> None:
     ledger = ledger_of(gpu_node(sizes=[15360, 8192, 4096], sick=[0]))
     decision = PlacementEngine(ledger).decide(request_of(pod(asks={"nvidia.com/gpu": 2})), "n", 0)
     assert isinstance(decision, Decision)
     assert decision.allocation is not None
     assert decision.allocation.whole
-    assert [(s.index, s.mib, s.percent) for s in decision.allocation.cards] == [(1, 8192, 100), (2, 4096, 100)]
+    assert [(s.index, s.mib, s.percent) for s in decision.allocation.gpus] == [(1, 8192, 100), (2, 4096, 100)]
     assert decision.text() == "GPU 1, GPU 2"
 
 
 @pytest.mark.requirement("G6")
-def test_cards_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> None:
+def test_gpus_of_another_device_plugin_are_neither_booked_nor_annotated_g6() -> None:
     node = gpu_node(inventory="", allocatable={"nvidia.com/gpu": "2"})
     asking = pod(asks={"nvidia.com/gpu": 1})
     decision = PlacementEngine(ledger_of(node)).decide(request_of(asking), "n", 0)
     assert isinstance(decision, Decision)
     assert decision.annotations(asking) == {}
     assert decision.booking(asking, "default", 0.0) is None
-    assert decision.text() == "cards by the node's own device plugin"
+    assert decision.text() == "GPUs by the node's own device plugin"
 
 
 @pytest.mark.requirement("T2")
-def test_topology_gives_the_connected_cards_t2() -> None:
+def test_topology_gives_the_connected_gpus_t2() -> None:
     links = tuple(tuple(50.0 if {a, b} == {1, 3} else 10.0 for a in range(4)) for b in range(4))
     decision = PlacementEngine(ledger_of(gpu_node(mode="topology", bandwidth=links))).decide(
         request_of(pod(asks={"aliyun.com/gpu": 2})), "n", 0
     )
     assert isinstance(decision, Decision)
-    assert [c.card for c in decision.cards] == [cards_of("n", [15360] * 4)[i] for i in (1, 3)]
+    assert [c.gpu for c in decision.gpus] == [gpus_of("n", [15360] * 4)[i] for i in (1, 3)]
 
 
 def test_pods_looked_at_as_gone_leave_room_for_what_if() -> None:

@@ -23,10 +23,10 @@ held_pods = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers
 
 
 def placer_with(pods: list[tuple[int, int, int]]) -> PlacementEngine:
-    """A node of two cards with pods (card, GiB, priority) of uid "0", "1" and so on."""
+    """A node of two GPUs with pods (GPU, GiB, priority) of uid "0", "1" and so on."""
     ledger = ledger_of(gpu_node(mode="cgpu", sizes=[15 * GIB] * 2))
-    for i, (card, gib, priority) in enumerate(pods):
-        allocation = Allocation((share(f"GPU-n-{card}", gib * GIB),), {}, 1024)
+    for i, (gpu, gib, priority) in enumerate(pods):
+        allocation = Allocation((share(f"GPU-n-{gpu}", gib * GIB),), {}, 1024)
         ledger.apply(Assumed(Booking(str(i), "ns", str(i), "n", "ns", allocation, priority=priority, assumed_at=0.0)))
     return PlacementEngine(ledger)
 
@@ -57,8 +57,8 @@ def test_victims_are_enough_lower_and_none_to_spare_b5(
 
 
 @pytest.mark.requirement("B5")
-def test_a_card_that_others_leave_is_emptied_before_another_b5() -> None:
-    """kube-scheduler counts units of the node: what it proposes may be on two cards, and then one more is enough."""
+def test_a_gpu_that_others_leave_is_emptied_before_another_b5() -> None:
+    """kube-scheduler counts units of the node: what it proposes may be on two GPUs, and then one more is enough."""
     engine = placer_with([(0, 7, 0), (0, 7, 0), (1, 7, 0), (1, 7, 0)])
     assert victims(engine, request_of(pod(mem=15)), "n", ["3"], 1) == frozenset({"2", "3"})
 
@@ -86,10 +86,10 @@ def by_looking_at_the_node_each_time(
     while not fits(leaving | set(added)):
         held: dict[str, int] = {}
         for booking in staying.values():
-            for each in booking.cards:
+            for each in booking.gpus:
                 held[each.uuid] = held.get(each.uuid, 0) + each.mib
         lower = [
-            (b.priority, min((held[s.uuid] for s in b.cards), default=0), -sum(s.mib for s in b.cards), b.uid)
+            (b.priority, min((held[s.uuid] for s in b.gpus), default=0), -sum(s.mib for s in b.gpus), b.uid)
             for b in staying.values()
             if b.priority < priority
         ]
@@ -103,7 +103,7 @@ def by_looking_at_the_node_each_time(
     return frozenset(leaving | set(added))
 
 
-SETS = st.sets(st.integers(0, 4), max_size=3)  # cards; 4 is one that the node does not have
+SETS = st.sets(st.integers(0, 4), max_size=3)  # GPUs; 4 is one that the node does not have
 HELD = st.lists(
     st.tuples(SETS, st.integers(1, 9), st.integers(0, 3), st.sampled_from("xy"), st.booleans()), max_size=12
 )
@@ -128,7 +128,7 @@ ASKED: list[dict[str, Any]] = [
     st.sets(st.integers(0, 3), max_size=1),
     st.integers(0, 4),
 )
-def test_pod_by_pod_and_card_by_card_say_the_same_b5(
+def test_pod_by_pod_and_gpu_by_gpu_say_the_same_b5(
     held: list[tuple[set[int], int, int, str, bool]],
     asked: dict[str, Any],
     mode: str,
@@ -137,8 +137,8 @@ def test_pod_by_pod_and_card_by_card_say_the_same_b5(
     priority: int,
 ) -> None:
     ledger = ledger_of(gpu_node(mode=mode, sick=sorted(sick)))
-    for i, (cards, gib, of, team, reserved) in enumerate(held):
-        shares = tuple(share(f"GPU-n-{card}", gib * GIB, gib * 10) for card in sorted(cards))
+    for i, (gpus, gib, of, team, reserved) in enumerate(held):
+        shares = tuple(share(f"GPU-n-{gpu}", gib * GIB, gib * 10) for gpu in sorted(gpus))
         whole = mode in ("default", "topology")
         allocation = Allocation(shares, {}, 1024, whole=whole) if shares else None
         ledger.apply(
@@ -152,15 +152,15 @@ def test_pod_by_pod_and_card_by_card_say_the_same_b5(
 
 
 @pytest.mark.requirement("B5")
-@pytest.mark.parametrize("cards", [1, 8])
-def test_the_work_grows_with_the_pods_and_not_with_their_square_b5(cards: int) -> None:
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_the_work_grows_with_the_pods_and_not_with_their_square_b5(gpus: int) -> None:
     """kube-scheduler waits for the answer, and offers a hundred nodes of more than a hundred pods at once."""
 
     def calls(pods: int) -> int:
         ledger = ledger_of(gpu_node(mode="share", sizes=[GIB15] * 8))
         for i in range(pods):
             book(ledger, f"{i:04}", "n", share(f"GPU-n-{i % 8}", 8 * GIB15 // pods))
-        engine, request = PlacementEngine(ledger), request_of(pod(mem=15 * cards, count=cards))
+        engine, request = PlacementEngine(ledger), request_of(pod(mem=15 * gpus, count=gpus))
         made = 0
 
         def count(_: FrameType, event: str, __: object) -> None:
@@ -173,7 +173,7 @@ def test_the_work_grows_with_the_pods_and_not_with_their_square_b5(cards: int) -
         finally:
             sys.setprofile(None)
         assert leaving is not None
-        assert len(leaving) == pods * cards // 8
+        assert len(leaving) == pods * gpus // 8
         return made
 
     assert calls(1024) < 10 * calls(128)

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.requirement("U5", "U9", "M12")
 UNITS = st.sampled_from([64, 100, 128, 512, 1000, 1024, 2048])
 
 
-def stamped(units: int, unit_mib: int, cards: int = 1) -> Pod:
-    return pod(mem=units, count=cards, annotations={MEMORY_UNIT_ANNOTATION: str(unit_mib)})
+def stamped(units: int, unit_mib: int, gpus: int = 1) -> Pod:
+    return pod(mem=units, count=gpus, annotations={MEMORY_UNIT_ANNOTATION: str(unit_mib)})
 
 
 def placed(asking: Pod, configured_mib: int, *nodes: Node) -> Decision | str:
@@ -48,7 +48,7 @@ def test_it_waits_and_is_told_what_to_ask_for_instead() -> None:
     anew = placed(stamped(32, 128), 128, node)
     assert isinstance(anew, Decision)
     assert anew.allocation is not None
-    assert [share.mib for share in anew.allocation.cards] == [4096]
+    assert [share.mib for share in anew.allocation.gpus] == [4096]
 
 
 def test_a_node_that_has_not_taken_over_the_unit_yet_says_so() -> None:
@@ -61,10 +61,10 @@ def test_a_node_that_has_not_taken_over_the_unit_yet_says_so() -> None:
     assert isinstance(placed(stamped(4, 1024), 128, node), Decision)
 
 
-@given(units=st.integers(1, 12), cards=st.integers(1, 3), before=UNITS, after=UNITS)
-def test_what_it_is_told_is_as_much_and_can_be_asked_for(units: int, cards: int, before: int, after: int) -> None:
+@given(units=st.integers(1, 12), gpus=st.integers(1, 3), before=UNITS, after=UNITS)
+def test_what_it_is_told_is_as_much_and_can_be_asked_for(units: int, gpus: int, before: int, after: int) -> None:
     node = gpu_node(mode="cgpu", sizes=[2**20] * 3, unit_mib=after)
-    told = placed(stamped(units * cards, before, cards), after, node)
+    told = placed(stamped(units * gpus, before, gpus), after, node)
     if before == after:
         assert isinstance(told, Decision)
         return
@@ -72,9 +72,9 @@ def test_what_it_is_told_is_as_much_and_can_be_asked_for(units: int, cards: int,
     said = re.search(r"ask (\d+) units for its (\d+) MiB", told)
     assert said is not None
     number, mib = int(said[1]), int(said[2])
-    assert mib == units * cards * before
-    anew = placed(stamped(number, after, cards), after, node)
+    assert mib == units * gpus * before
+    anew = placed(stamped(number, after, gpus), after, node)
     assert isinstance(anew, Decision)
     assert anew.allocation is not None
-    for share in anew.allocation.cards:
+    for share in anew.allocation.gpus:
         assert units * before <= share.mib < units * before + after

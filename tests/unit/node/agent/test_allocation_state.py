@@ -1,4 +1,4 @@
-"""Whatever the kubelet chooses, in whatever order, nothing is given twice and no card is promised beyond its memory."""
+"""Whatever the kubelet chooses, in whatever order, nothing is given twice and no GPU is promised beyond its memory."""
 
 import msgspec
 from hypothesis import HealthCheck, settings
@@ -9,7 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY, MEMORY_UNIT_ANNOTATION, Mode
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import parse_request
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
@@ -36,7 +36,7 @@ class Node(RuleBasedStateMachine):
         mode=st.sampled_from((Mode.SHARE, Mode.CGPU)),
     )
     def start(self, sizes: list[int], unit: int, mode: Mode) -> None:
-        self.cards = tuple(Card(i, f"GPU-{i}", mib) for i, mib in enumerate(sizes))
+        self.gpus = tuple(Gpu(i, f"GPU-{i}", mib) for i, mib in enumerate(sizes))
         self.mode, self.count = mode, 0
         self.pods: dict[str, Pod] = {}
         self.given: dict[str, dict[str, frozenset[str]]] = {}  # what the kubelet has: pod -> container -> IDs
@@ -44,7 +44,7 @@ class Node(RuleBasedStateMachine):
         self.admission = AllocationState(Configuration(), self.setup_of(unit), DeviceTable())
 
     def setup_of(self, unit: int) -> NodeConfig:
-        return NodeConfig(Inventory(self.cards, mode=self.mode.value, unit_mib=unit), EffectiveMode(self.mode, unit))
+        return NodeConfig(Inventory(self.gpus, mode=self.mode.value, unit_mib=unit), EffectiveMode(self.mode, unit))
 
     def listing(self) -> Listing:
         found = {}
@@ -69,8 +69,8 @@ class Node(RuleBasedStateMachine):
         if data.draw(st.booleans()):
             request = parse_request(pod, 1024)
             assert request is not None
-            card = data.draw(st.sampled_from(self.cards))
-            booked = (Chosen(card, 1),)
+            gpu = data.draw(st.sampled_from(self.gpus))
+            booked = (Chosen(gpu, 1),)
             annotations = {**annotations, **binding_annotations(allocate(request, booked, "share", 1), booked, pod)}
         meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{self.count}", annotations=annotations)
         pod = msgspec.structs.replace(pod, metadata=meta)
@@ -139,27 +139,27 @@ class Node(RuleBasedStateMachine):
         self.forget(key)
 
     @invariant()
-    def no_card_is_promised_beyond_its_memory(self) -> None:
+    def no_gpu_is_promised_beyond_its_memory(self) -> None:
         if not hasattr(self, "cards"):
             return
-        for card in self.cards:
+        for gpu in self.gpus:
             used = sum(
-                self.worth[key] * sum(i.startswith(f"g{card.index}-") for i in ids)
+                self.worth[key] * sum(i.startswith(f"g{gpu.index}-") for i in ids)
                 for key, containers in self.given.items()
                 for ids in containers.values()
             )
-            assert used <= card.mib
+            assert used <= gpu.mib
 
     @invariant()
-    def a_card_without_isolation_has_one_trust_group(self) -> None:
+    def a_gpu_without_isolation_has_one_trust_group(self) -> None:
         if not hasattr(self, "cards") or self.mode is not Mode.SHARE:
             return
-        for card in self.cards:
+        for gpu in self.gpus:
             groups = {
                 key.partition("/")[0]
                 for key, containers in self.given.items()
                 for ids in containers.values()
-                if any(i.startswith(f"g{card.index}-") for i in ids)
+                if any(i.startswith(f"g{gpu.index}-") for i in ids)
             }
             assert len(groups) <= 1
 
@@ -168,11 +168,11 @@ class Node(RuleBasedStateMachine):
         if not hasattr(self, "cards"):
             return
         unit = self.admission.setup.in_force.unit_mib
-        for card in self.cards:
-            free = sum(i.startswith(f"g{card.index}-") for i in self.free())
-            held = self.admission.holdings.mib(card.index)
+        for gpu in self.gpus:
+            free = sum(i.startswith(f"g{gpu.index}-") for i in self.free())
+            held = self.admission.holdings.mib(gpu.index)
             stale = sum(len(p.ids) for h in self.admission.holdings if h.key not in self.given for p in h.parts)
-            assert held + (free - stale) * unit <= card.mib
+            assert held + (free - stale) * unit <= gpu.mib
 
 
 TestNode = Node.TestCase

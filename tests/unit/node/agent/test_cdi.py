@@ -1,4 +1,4 @@
-"""The cards as CDI devices."""
+"""The GPUs as CDI devices."""
 
 import json
 from dataclasses import replace
@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from gputile.node.agent.allocate.cdi import choose, names, read_capabilities, specification
 from gputile.node.agent.allocate.cdi_files import CdiFiles
-from gputile.node.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
+from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 
-CARDS = tuple(ProbedCard(i, f"GPU-{i}", "T4", 15360, f"0000:0{i}:00.0", minor=3 + i) for i in range(2))
-MACHINE = ProbedMachine(cards=CARDS, driver="570.133.20")
+GPUS = tuple(ProbedGpu(i, f"GPU-{i}", "T4", 15360, f"0000:0{i}:00.0", minor=3 + i) for i in range(2))
+MACHINE = ProbedMachine(gpus=GPUS, driver="570.133.20")
 
 
-def test_each_card_is_a_device_and_the_driver_comes_with_all() -> None:
+def test_each_gpu_is_a_device_and_the_driver_comes_with_all() -> None:
     spec = specification(MACHINE, ["/dev/nvidiactl"], ["/usr/lib64/libcuda.so.570.133.20"], {})
     assert [(d["name"], d["containerEdits"]["deviceNodes"]) for d in spec["devices"]] == [
         ("GPU-0", [{"path": "/dev/nvidia3"}]),
@@ -28,12 +28,12 @@ def test_each_card_is_a_device_and_the_driver_comes_with_all() -> None:
 
 
 @pytest.mark.requirement("G3")
-def test_a_split_card_is_reached_by_its_instances_alone() -> None:
-    """An instance needs the card's node and the capabilities of its GPU instance and its compute instance."""
+def test_a_split_gpu_is_reached_by_its_instances_alone() -> None:
+    """An instance needs the GPU's node and the capabilities of its GPU instance and its compute instance."""
     instances = (MigInstance("MIG-a", "3g.20gb", 20096, 2, 0), MigInstance("MIG-b", "3g.20gb", 20096, 9, 0))
-    card = ProbedCard(0, "GPU-0", "A100", 40960, "0000:01:00.0", minor=5, mig=Mig.ON, instances=instances)
+    gpu = ProbedGpu(0, "GPU-0", "A100", 40960, "0000:01:00.0", minor=5, mig=Mig.ON, instances=instances)
     text = "config 1\nmonitor 2\ngpu5/gi2/access 21\ngpu5/gi2/ci0/access 22\ngpu0/gi9/ci0/access 23\nwhat\n\xb2 \xb2\n"
-    spec = specification(ProbedMachine(cards=(card,)), [], [], read_capabilities(text))
+    spec = specification(ProbedMachine(gpus=(gpu,)), [], [], read_capabilities(text))
     assert [device["name"] for device in spec["devices"]] == ["MIG-a"]
     paths = [node["path"] for node in spec["devices"][0]["containerEdits"]["deviceNodes"]]
     assert paths == ["/dev/nvidia5", "/dev/nvidia-caps/nvidia-cap21", "/dev/nvidia-caps/nvidia-cap22"]
@@ -71,11 +71,11 @@ def test_the_file_follows_the_machine(tmp_path: Path) -> None:
     assert spec["containerEdits"]["mounts"][0]["hostPath"] == "/usr/lib64/libcuda.so.570.133.20"
     assert files.devices(["GPU-1"]) == ("gputile.io/gpu=GPU-1",)
     assert files.devices(["GPU-7"]) == ()
-    split = replace(CARDS[0], mig=Mig.ON, instances=(MigInstance("MIG-a", "7g.40gb", 40192, 1, 0),))
-    files.refresh(ProbedMachine(cards=(split,), driver="570.133.20"))
+    split = replace(GPUS[0], mig=Mig.ON, instances=(MigInstance("MIG-a", "7g.40gb", 40192, 1, 0),))
+    files.refresh(ProbedMachine(gpus=(split,), driver="570.133.20"))
     assert files.devices(["MIG-a"]) == ("gputile.io/gpu=MIG-a",)
     assert files.devices(["GPU-0"]) == ()
-    files.refresh(ProbedMachine(cards=CARDS[:1], driver="570.133.20"))
+    files.refresh(ProbedMachine(gpus=GPUS[:1], driver="570.133.20"))
     assert files.devices(["GPU-1"]) == ()
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.well_known import GPU_MEMORY, Mode
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig, Sharing
 from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY
@@ -73,7 +73,7 @@ def test_a_later_version_is_refused() -> None:
 
 
 def test_the_kubelets_checkpoint_names_containers_that_nothing_else_does() -> None:
-    setup = NodeConfig(Inventory((Card(0, "GPU-0", 15360),)), EffectiveMode(Mode.SHARE, 1024))
+    setup = NodeConfig(Inventory((Gpu(0, "GPU-0", 15360),)), EffectiveMode(Mode.SHARE, 1024))
     pod = known("a", container(mem=2), init=(container("init", mem=2),))
     ids = {"-1": ["g0-00003"], "0": ["g0-00001"]}
     entries = [
@@ -94,7 +94,7 @@ def test_the_kubelets_checkpoint_names_containers_that_nothing_else_does() -> No
 @pytest.mark.requirement("B1")
 def test_the_directory_is_that_of_the_answer_which_the_kubelet_keeps() -> None:
     """The container mounts it, even if the answer was meant for another pod."""
-    setup = NodeConfig(Inventory((Card(0, "GPU-0", 15360),)), EffectiveMode(Mode.SHARE, 1024))
+    setup = NodeConfig(Inventory((Gpu(0, "GPU-0", 15360),)), EffectiveMode(Mode.SHARE, 1024))
     pod = known("a", container(mem=1))
     mount = pb.Mount(container_path=CONTAINER_DIRECTORY, host_path="/var/lib/gputile/allocations/elsewhere")
     answer = base64.b64encode(pb.ContainerAllocateResponse(mounts=[mount]).SerializeToString()).decode()
@@ -119,7 +119,7 @@ def test_what_an_older_agent_wrote_is_read() -> None:
     """After an upgrade running pods hold what they held; what they mount is read from the kubelet's checkpoint."""
     read = decode_checkpoint(OF_THE_AGENTS_BEFORE.encode())
     part = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001"), "u1-main", None)
-    assert read.holdings == (PodDevices("u1", "ns", "a", 1024, "cgpu", "ns", 5, parts=(part,), cards={0: "GPU-0"}),)
+    assert read.holdings == (PodDevices("u1", "ns", "a", 1024, "cgpu", "ns", 5, parts=(part,), gpus={0: "GPU-0"}),)
     assert (read.mode, read.unit_mib, read.registered) == ("cgpu", 1024, (GPU_MEMORY,))
 
 

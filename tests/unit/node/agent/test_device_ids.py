@@ -2,19 +2,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.node.agent.allocate.device_ids import DeviceIdError, by_card, decode, encode
+from gputile.node.agent.allocate.device_ids import DeviceIdError, by_gpu, decode, encode
 
 INDEX = st.integers(0, 999)
 SLOT = st.integers(0, 400_000)
 
 
 @given(INDEX, SLOT)
-def test_an_id_says_its_card_and_slot(index: int, slot: int) -> None:
+def test_an_id_says_its_gpu_and_slot(index: int, slot: int) -> None:
     assert decode(encode(index, slot)) == (index, slot)
 
 
 @given(st.lists(st.tuples(INDEX, st.integers(0, 99_999)), min_size=2))
-def test_ids_of_one_card_sort_by_slot(pairs: list[tuple[int, int]]) -> None:
+def test_ids_of_one_gpu_sort_by_slot(pairs: list[tuple[int, int]]) -> None:
     slots = [slot for index, slot in pairs if index == pairs[0][0]]
     assert [decode(i)[1] for i in sorted(encode(3, slot) for slot in slots)] == sorted(slots)
 
@@ -37,7 +37,7 @@ def test_what_is_no_id_is_refused(text: str) -> None:
 
 
 @given(st.sets(st.tuples(INDEX, SLOT)))
-def test_ids_are_grouped_by_card(pairs: set[tuple[int, int]]) -> None:
-    grouped = by_card(encode(index, slot) for index, slot in pairs)
+def test_ids_are_grouped_by_gpu(pairs: set[tuple[int, int]]) -> None:
+    grouped = by_gpu(encode(index, slot) for index, slot in pairs)
     assert {(index, slot) for index, slots in grouped.items() for slot in slots} == pairs
     assert list(grouped) == sorted(grouped)

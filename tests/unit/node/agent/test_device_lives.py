@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod, PodStatus
 from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU, Mode
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import ContainerRequest, Phase
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
@@ -32,7 +32,7 @@ from gputile.node.agent.reconcile.reconciler import Release, reconcile
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
-CARDS = tuple(Card(index, f"GPU-{index}", 8192) for index in range(3))
+GPUS = tuple(Gpu(index, f"GPU-{index}", 8192) for index in range(3))
 Stages = dict[tuple[str, str], DeviceStage]
 
 
@@ -48,7 +48,7 @@ class DeviceLives(RuleBasedStateMachine):
     @initialize(mode=st.sampled_from((Mode.CGPU, Mode.EXCLUSIVE)))
     def start(self, mode: Mode) -> None:
         self.resource = GPU_MEMORY if mode is Mode.CGPU else WHOLE_GPU
-        self.config = NodeConfig(Inventory(CARDS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024))
+        self.config = NodeConfig(Inventory(GPUS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024))
         self.state = AllocationState(Configuration(), self.config, DeviceTable())
         self.pods: dict[str, Pod] = {}
         self.written: dict[str, dict[str, frozenset[str]]] = {}  # the kubelet's checkpoint: pod -> container -> IDs
@@ -253,9 +253,9 @@ class DeviceLives(RuleBasedStateMachine):
             assert self.state.holdings.stage(found) is DeviceStage.STARTED
 
     @invariant()
-    def no_card_has_more_than_it_can_hold(self) -> None:
-        for card in CARDS if hasattr(self, "state") else ():
-            used = {i for ids in self.running.values() for i in ids if i.startswith(f"g{card.index}-")}
+    def no_gpu_has_more_than_it_can_hold(self) -> None:
+        for gpu in GPUS if hasattr(self, "state") else ():
+            used = {i for ids in self.running.values() for i in ids if i.startswith(f"g{gpu.index}-")}
             assert len(used) <= (8 if self.resource == GPU_MEMORY else 1)
 
 

@@ -9,7 +9,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, WHOLE_GPU, Mode
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
@@ -31,14 +31,14 @@ from tests.fakes.agentcluster import simple_pod
 
 pytestmark = pytest.mark.requirement("B1", "M4")
 
-CARDS = tuple(Card(index, f"GPU-{index}", 8192) for index in range(2))
+GPUS = tuple(Gpu(index, f"GPU-{index}", 8192) for index in range(2))
 SIDE, MAIN, OTHER = ("g0-00000", "g0-00001"), ("g0-00002", "g0-00003"), ("g0-00004", "g0-00005")
 
 
-def booked(pod: Pod, card: int) -> KnownPod:
+def booked(pod: Pod, gpu: int) -> KnownPod:
     request = parse_request(pod, 1024)
     assert request is not None
-    chosen = (Chosen(CARDS[card], 8),)
+    chosen = (Chosen(GPUS[gpu], 8),)
     meta = msgspec.structs.replace(
         pod.metadata,
         uid=f"uid-{pod.metadata.name}",
@@ -48,7 +48,7 @@ def booked(pod: Pod, card: int) -> KnownPod:
 
 
 def admission(mode: Mode, pods: list[KnownPod], holdings: list[PodDevices], *started: str) -> AllocationState:
-    setup = NodeConfig(Inventory(CARDS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024))
+    setup = NodeConfig(Inventory(GPUS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024))
     found = AllocationState(Configuration(), setup, DeviceTable(holdings, started))
     found.pods.update({pod.key: pod for pod in pods})
     return found
@@ -72,8 +72,8 @@ def bare(*containers: str) -> dict[str, ListedPod]:
     return {"default/a": ListedPod("default", "a", {name: {} for name in containers})}
 
 
-def free(cards: tuple[int, ...] = (0,)) -> list[str]:
-    return [encode(index, slot) for index in cards for slot in range(8)]
+def free(gpus: tuple[int, ...] = (0,)) -> list[str]:
+    return [encode(index, slot) for index in gpus for slot in range(8)]
 
 
 def test_the_next_container_is_not_given_the_ids_of_one_that_runs() -> None:
@@ -132,17 +132,17 @@ def test_ids_that_are_held_are_refused_to_another_pod_and_not_laid_to_their_hold
     assert node.holdings.get(pod.uid) == held
 
 
-def test_a_container_that_is_started_again_gets_its_own_card_again() -> None:
+def test_a_container_that_is_started_again_gets_its_own_gpu_again() -> None:
     """After a reboot, say: nothing runs, and the kubelet asks for all of them anew."""
     pod = booked(simple_pod("a", container(asks={WHOLE_GPU: 1})), 1)
     own = part("main", (encode(1, 0),), resource=WHOLE_GPU)
-    held = msgspec.structs.replace(holding(pod, own, mode=Mode.EXCLUSIVE), cards={1: "GPU-1"})
+    held = msgspec.structs.replace(holding(pod, own, mode=Mode.EXCLUSIVE), gpus={1: "GPU-1"})
     node = admission(Mode.EXCLUSIVE, [pod], [held], "uid-a-main")
     ids = preferred_devices(node, WHOLE_GPU, [encode(0, 0), encode(1, 0)], (), 1, bare("main"), 0.0)
     assert ids == (encode(1, 0),)
 
 
-def test_both_resources_of_a_container_that_is_started_again_come_from_its_card() -> None:
+def test_both_resources_of_a_container_that_is_started_again_come_from_its_gpu() -> None:
     """The list shows the first one's IDs already when the second one is asked for."""
     pod = booked(simple_pod("a", container(mem=2, core=10)), 1)
     mem, core = (encode(1, 0), encode(1, 1)), tuple(encode(1, slot) for slot in range(10))
@@ -150,7 +150,7 @@ def test_both_resources_of_a_container_that_is_started_again_come_from_its_card(
         ContainerDevices("main", Phase.APP, GPU_MEMORY, mem, "uid-a-main"),
         ContainerDevices("main", Phase.APP, GPU_CORE, core, "uid-a-main"),
     ]
-    held = msgspec.structs.replace(holding(pod, *own, mode=Mode.CORE_MEM), cards={1: "GPU-1"})
+    held = msgspec.structs.replace(holding(pod, *own, mode=Mode.CORE_MEM), gpus={1: "GPU-1"})
     node = admission(Mode.CORE_MEM, [pod], [held], "uid-a-main")
     shown: dict[str, frozenset[str]] = {}
     for resource, size, slots in ((GPU_MEMORY, 2, 8), (GPU_CORE, 10, 100)):
@@ -165,7 +165,7 @@ def test_both_resources_of_a_container_that_is_started_again_come_from_its_card(
 
 
 def test_an_init_container_may_have_what_the_container_after_it_runs_with() -> None:
-    """It is over, does not run again and is asked for all the same: a card has no room for both."""
+    """It is over, does not run again and is asked for all the same: a GPU has no room for both."""
     pod = booked(simple_pod("a", container(mem=8), init=(container("init", mem=8),)), 0)
     every = tuple(free())
     node = admission(Mode.CGPU, [pod], [holding(pod, part("main", every))], "uid-a-main")

@@ -1,4 +1,4 @@
-"""The kubelet gives IDs away that a pod has: nobody gets another's card, and no card is promised twice.
+"""The kubelet gives IDs away that a pod has: nobody gets another's GPU, and no GPU is promised twice.
 
 ``UpdateAllocatedDevices`` in pkg/kubelet/cm/devicemanager counts what is taken anew when a pod has gone, and leaves out
 what is being given at that moment: whoever lists devices meanwhile makes the kubelet offer it again.
@@ -11,7 +11,7 @@ import pytest
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import GPU_MEMORY, MEMORY_UNIT_ANNOTATION, WHOLE_GPU, Mode
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, MigDevice, NodeConfig
 from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
@@ -33,11 +33,11 @@ from tests.fakes.agentcluster import simple_pod
 pytestmark = pytest.mark.requirement("B1", "M4")
 
 MIG = "nvidia.com/mig-7g.40gb"
-CARDS = tuple(Card(index, f"GPU-{index}", 8192) for index in range(2))
+GPUS = tuple(Gpu(index, f"GPU-{index}", 8192) for index in range(2))
 INSTANCES = tuple(MigDevice(index, 0, f"MIG-{index}", MIG, 40192) for index in range(2))
 KINDS = [
     pytest.param(Mode.CGPU, GPU_MEMORY, 2, ("g0-00000", "g0-00001"), id="memory"),
-    pytest.param(Mode.EXCLUSIVE, WHOLE_GPU, 1, ("g0-00000",), id="whole card"),
+    pytest.param(Mode.EXCLUSIVE, WHOLE_GPU, 1, ("g0-00000",), id="whole GPU"),
     pytest.param(Mode.EXCLUSIVE, MIG, 1, ("g0-00000",), id="MIG instance"),
 ]
 
@@ -49,7 +49,7 @@ def known(name: str, resource: str, size: int) -> KnownPod:
 
 
 def node(mode: Mode, *pods: KnownPod) -> AllocationState:
-    setup = NodeConfig(Inventory(CARDS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024), INSTANCES)
+    setup = NodeConfig(Inventory(GPUS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024), INSTANCES)
     found = AllocationState(Configuration(), setup, DeviceTable())
     found.pods.update({pod.key: pod for pod in pods})
     return found
@@ -89,7 +89,7 @@ def test_what_the_kubelet_lists_is_given_to_no_other(
 @pytest.mark.requirement("B1")
 @pytest.mark.parametrize(("mode", "resource", "size", "ids"), KINDS)
 def test_two_pods_that_have_been_given_the_same(mode: Mode, resource: str, size: int, ids: tuple[str, ...]) -> None:
-    """By an agent that could not know, or by a kubelet that asked nobody. Cards and instances have one user."""
+    """By an agent that could not know, or by a kubelet that asked nobody. GPUs and instances have one user."""
     here = node(mode, known("a", resource, size), known("b", resource, size))
     both = listed(resource, a=ids, b=ids)
     for _ in range(2):  # and it stays so
@@ -177,7 +177,7 @@ def test_who_waits_for_what_a_container_runs_with_does_not_take_it_over(
 
 @pytest.mark.requirement("M4")
 def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() -> None:
-    """What it counts with, and its limits, are not made anew under it; no more than the card has is promised."""
+    """What it counts with, and its limits, are not made anew under it; no more than the GPU has is promised."""
     ids = tuple(encode(0, slot) for slot in range(2))
     here = node(Mode.CGPU, known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))
     here = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, ["uid-a-main"]))
@@ -217,10 +217,10 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     listing = {"default/a": ListedPod("default", "a", shown)}
     here.pods[found.key] = found
     starts = [start for ids in parts.values() for start in prestart(here, GPU_MEMORY, ids, listing, 3)]
-    assert [[share.mib for share in start.limits.cards] for start in starts] == [[1024], [3072]]
+    assert [[share.mib for share in start.limits.gpus] for start in starts] == [[1024], [3072]]
     for start in starts:  # as an agent wrote them that did not wait
-        wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.cards)
-        store.write_limits(start.directory, msgspec.structs.replace(start.limits, cards=wrong))
+        wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.gpus)
+        store.write_limits(start.directory, msgspec.structs.replace(start.limits, gpus=wrong))
     later = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, store.started()))
     later.pods[found.key] = found
     corrected = [

@@ -8,7 +8,7 @@ from gputile.node.agent.advertise.other_plugin import foreign_condition, foreign
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
-WITH_CARDS = Node(status=NodeStatus(allocatable={WHOLE_GPU: "4"}))
+WITH_GPUS = Node(status=NodeStatus(allocatable={WHOLE_GPU: "4"}))
 
 
 def test_nothing_is_foreign_on_an_empty_node() -> None:
@@ -24,9 +24,9 @@ def test_a_socket_that_answers_is() -> None:
     assert evidence in foreign_condition(evidence).message
 
 
-def test_cards_that_gputile_never_offered_are() -> None:
-    assert "4 nvidia.com/gpu" in foreign_plugin([], [], WITH_CARDS, served_before=False)
-    assert foreign_plugin([], [], WITH_CARDS, served_before=True) == ""
+def test_gpus_that_gputile_never_offered_are() -> None:
+    assert "4 nvidia.com/gpu" in foreign_plugin([], [], WITH_GPUS, served_before=False)
+    assert foreign_plugin([], [], WITH_GPUS, served_before=True) == ""
 
 
 @pytest.mark.parametrize("phase", ["Running", "Pending", "Failed"])

@@ -7,7 +7,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_MEMORY, MEMORY_UNIT_ANNOTATION, Mode
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import parse_request
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation import preferred_devices
@@ -20,14 +20,14 @@ from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
 UNIT = 1024
-CARDS = (Card(0, "GPU-0", 4 * UNIT), Card(1, "GPU-1", 4 * UNIT))
+GPUS = (Gpu(0, "GPU-0", 4 * UNIT), Gpu(1, "GPU-1", 4 * UNIT))
 
 
 def booked_on_the_first_gpu(init: tuple[Container, ...], *containers: Container) -> Pod:
     pod = simple_pod("p", *containers, init=init, annotations={MEMORY_UNIT_ANNOTATION: str(UNIT)})
     request = parse_request(pod, UNIT)
     assert request is not None
-    chosen = (Chosen(CARDS[0], 1),)
+    chosen = (Chosen(GPUS[0], 1),)
     written = pod.metadata.annotations | binding_annotations(allocate(request, chosen, "cgpu", 1), chosen, pod)
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, uid="u", annotations=written))
 
@@ -47,7 +47,7 @@ def test_the_first_container_goes_where_the_whole_pod_has_ids(
 ) -> None:
     """A pod that was deleted by force has IDs of the booked GPU yet."""
     pod = booked_on_the_first_gpu(init, *containers)
-    config = NodeConfig(Inventory(CARDS, mode="cgpu", unit_mib=UNIT), EffectiveMode(Mode.CGPU, UNIT))
+    config = NodeConfig(Inventory(GPUS, mode="cgpu", unit_mib=UNIT), EffectiveMode(Mode.CGPU, UNIT))
     state = AllocationState(Configuration(), config, DeviceTable())
     state.pods[pod.key] = known_pod(pod, Configuration())
     listing = {pod.key: ListedPod(pod.metadata.namespace, pod.metadata.name, {})}

@@ -13,19 +13,19 @@ from gputile.api.core import Node, NodeCondition
 from gputile.api.well_known import GPU_COUNT
 from gputile.core.devices.health import Examined, Health, XidSeen, after
 from gputile.node.agent.status.published import (
-    CARD_PROBLEM,
     DRIVER_PROBLEM,
+    GPU_PROBLEM,
     Wanted,
     farewell_patch,
     gpu_conditions,
     node_patch,
 )
 from gputile.node.nvml.errors import Code, Problem, problem_of
-from gputile.node.nvml.probe import Mig, MigInstance, ProbedCard, ProbedMachine
+from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu, ProbedMachine
 
 NOW = datetime(2026, 11, 20, 22, 0, 0, tzinfo=UTC)
 NAME, MEMORY = "aliyun.accelerator/nvidia_name", "aliyun.accelerator/nvidia_mem"
-WELL = NodeCondition(type=CARD_PROBLEM, status="False", reason="CardsHealthy", message="4 GPUs are well")
+WELL = NodeCondition(type=GPU_PROBLEM, status="False", reason="CardsHealthy", message="4 GPUs are well")
 
 
 def node(
@@ -125,7 +125,7 @@ TEXTS = st.none() | st.sampled_from(["{}", "[]"])
 CONDITIONS = st.lists(
     st.builds(
         NodeCondition,
-        type=st.sampled_from(["Ready", DRIVER_PROBLEM, CARD_PROBLEM]),
+        type=st.sampled_from(["Ready", DRIVER_PROBLEM, GPU_PROBLEM]),
         status=st.sampled_from(["True", "False"]),
         reason=VALUES,
         message=VALUES,
@@ -169,11 +169,11 @@ def test_gpushares_client_is_told_how_many_gpus_share_their_memory(before: str |
 
 def machine(**facts: Any) -> ProbedMachine:
     instance = MigInstance("MIG-a", "1g.10gb", 9728, 7, 0)
-    cards = (
-        ProbedCard(0, "GPU-a", "Tesla T4", 15109, "00000000:07:00.0"),
-        ProbedCard(1, "GPU-b", "NVIDIA A100", 81920, "00000000:0F:00.0", mig=Mig.ON, instances=(instance,)),
+    gpus = (
+        ProbedGpu(0, "GPU-a", "Tesla T4", 15109, "00000000:07:00.0"),
+        ProbedGpu(1, "GPU-b", "NVIDIA A100", 81920, "00000000:0F:00.0", mig=Mig.ON, instances=(instance,)),
     )
-    return ProbedMachine(**{"cards": cards, "driver": "570.1", "cuda": (12, 8), **facts})
+    return ProbedMachine(**{"gpus": gpus, "driver": "570.1", "cuda": (12, 8), **facts})
 
 
 def told(machine: ProbedMachine, health: Health | None = None) -> list[tuple[str, str, str]]:
@@ -188,13 +188,13 @@ def test_a_machine_that_is_well_says_so() -> None:
 
 
 def test_a_machine_without_a_driver_names_the_remedy() -> None:
-    driver, card = told(ProbedMachine(down=problem_of(Code.LIBRARY_NOT_FOUND)))
+    driver, gpu = told(ProbedMachine(down=problem_of(Code.LIBRARY_NOT_FOUND)))
     assert driver[:2] == ("True", "DriverMissing")
     assert "install the NVIDIA driver" in driver[2]
-    assert card[:2] == ("Unknown", "DriverMissing")
+    assert gpu[:2] == ("Unknown", "DriverMissing")
 
 
-def test_ill_cards_and_instances_are_named_with_the_reason() -> None:
+def test_ill_gpus_and_instances_are_named_with_the_reason() -> None:
     health = after(Health(), [XidSeen("GPU-a", 79), Examined("MIG-a", "it is lost")], 0.0)
     assert told(machine(), health)[1] == (
         "True",
@@ -203,7 +203,7 @@ def test_ill_cards_and_instances_are_named_with_the_reason() -> None:
     )
 
 
-def test_a_card_that_cannot_be_read_is_named() -> None:
+def test_a_gpu_that_cannot_be_read_is_named() -> None:
     unread = machine(problems=(Problem("CardLost", "GPU 2: gone"),))
     assert told(unread)[1] == ("True", "CardLost", "GPU 2: gone")
 

@@ -13,7 +13,7 @@ from gputile.api.well_known import (
     Mode,
 )
 from gputile.core.devices.allocation import Chosen, allocate, binding_annotations, decode_allocation
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState
@@ -26,17 +26,17 @@ from gputile.node.agent.reconcile.reconciler import Complain, Confirm, Correct, 
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
-CARDS = tuple(Card(i, f"GPU-{i}", 15360) for i in range(4))
-SHARE = NodeConfig(Inventory(CARDS), EffectiveMode(Mode.SHARE, 1024))
-WHOLE = NodeConfig(Inventory(CARDS), EffectiveMode(Mode.EXCLUSIVE, 1024))
+GPUS = tuple(Gpu(i, f"GPU-{i}", 15360) for i in range(4))
+SHARE = NodeConfig(Inventory(GPUS), EffectiveMode(Mode.SHARE, 1024))
+WHOLE = NodeConfig(Inventory(GPUS), EffectiveMode(Mode.EXCLUSIVE, 1024))
 ALLOCATION = "gputile.io/allocation"
 
 
-def bound(pod: Pod, *cards: int, phase: str = "Running") -> KnownPod:
-    """A pod booked on ``cards``; without any it has no booking."""
+def bound(pod: Pod, *gpus: int, phase: str = "Running") -> KnownPod:
+    """A pod booked on ``gpus``; without any it has no booking."""
     request, annotations = parse_request(pod, 1024), dict(pod.metadata.annotations)
-    if cards and request is not None:
-        chosen = tuple(Chosen(CARDS[i], 15) for i in cards)
+    if gpus and request is not None:
+        chosen = tuple(Chosen(GPUS[i], 15) for i in gpus)
         annotations |= binding_annotations(allocate(request, chosen, "share", 7), chosen, pod)
     meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{pod.metadata.name}", annotations=annotations)
     return known_pod(msgspec.structs.replace(pod, metadata=meta, status=PodStatus(phase=phase)), Configuration())
@@ -88,34 +88,34 @@ def test_what_agrees_is_confirmed_once() -> None:
     assert compare([confirmed], [held(pod, part("main", "g2-00000"))], shown(("a", {"main": ("g2-00000",)}))) == []
 
 
-def test_the_kubelets_card_is_written_down() -> None:
+def test_the_kubelets_gpu_is_written_down() -> None:
     pod = bound(simple_pod("a", container(mem=1)), 2)
     (found,) = compare([pod], [held(pod, part("main", "g1-00000"))], shown(("a", {"main": ("g1-00000",)})))
     assert isinstance(found, Correct)
     assert (found.booked, found.found) == ("GPU 2", "GPU 1")
     truth = decode_allocation(found.annotations[ALLOCATION] or "")
-    assert [share.uuid for share in truth.cards] == ["GPU-1"]
+    assert [share.uuid for share in truth.gpus] == ["GPU-1"]
     assert truth.assumed_ns == 7
     assert found.annotations[GPUSHARE_INDEX] == "1"
 
 
-def test_containers_on_different_cards_add_up_on_each() -> None:
+def test_containers_on_different_gpus_add_up_on_each() -> None:
     pod = bound(simple_pod("a", container("x", mem=2), container("y", mem=3)), 0)
     holding = held(pod, part("x", "g0-00000", "g0-00001"), part("y", "g3-00000", "g3-00001", "g3-00002"))
     listing = shown(("a", {"x": ("g0-00000", "g0-00001"), "y": ("g3-00000", "g3-00001", "g3-00002")}))
     (found,) = compare([pod], [holding], listing)
     assert isinstance(found, Correct)
     truth = decode_allocation(found.annotations[ALLOCATION] or "")
-    assert [(share.index, share.mib) for share in truth.cards] == [(0, 2048), (3, 3072)]
-    assert found.annotations[GPUSHARE_INDEX] is None  # those tools know one card a pod
+    assert [(share.index, share.mib) for share in truth.gpus] == [(0, 2048), (3, 3072)]
+    assert found.annotations[GPUSHARE_INDEX] is None  # those tools know one GPU a pod
 
 
-def test_whole_cards_are_those_that_the_kubelet_gave() -> None:
+def test_whole_gpus_are_those_that_the_kubelet_gave() -> None:
     pod = bound(simple_pod("a", container(asks={WHOLE_GPU: 2})), 0, 1)
     holding = held(pod, part("main", "g1-00000", "g3-00000", resource=WHOLE_GPU))
     (found,) = compare([pod], [holding], shown(("a", {"main": ("g1-00000", "g3-00000")}), resource=WHOLE_GPU), WHOLE)
     assert isinstance(found, Correct)
-    assert [s.uuid for s in decode_allocation(found.annotations[ALLOCATION] or "").cards] == ["GPU-1", "GPU-3"]
+    assert [s.uuid for s in decode_allocation(found.annotations[ALLOCATION] or "").gpus] == ["GPU-1", "GPU-3"]
 
 
 def test_a_pod_in_the_middle_of_its_admission_is_left_alone() -> None:
@@ -123,7 +123,7 @@ def test_a_pod_in_the_middle_of_its_admission_is_left_alone() -> None:
     assert compare([pod], [held(pod, part("x", "g1-00000"))], shown(("a", {"x": ("g1-00000",), "y": ()}))) == []
 
 
-def test_a_container_that_took_over_an_init_containers_ids_is_on_the_pods_cards() -> None:
+def test_a_container_that_took_over_an_init_containers_ids_is_on_the_pods_gpus() -> None:
     labels = {GPU_COUNT_LABEL: "2"}
     init = (container("init", mem=4),)
     pod = bound(simple_pod("a", container(mem=2), init=init, labels=labels), 0, 1)
@@ -191,7 +191,7 @@ def test_ids_under_a_stand_in_are_adopted_by_the_pod_that_has_them() -> None:
     (holding,) = holdings
     assert holding.uid == pod.uid
     assert {(p.container, p.directory) for p in holding.parts} == {("init", "dir-init"), ("main", "dir-main")}
-    assert holding.cards == {1: "GPU-1"}
+    assert holding.gpus == {1: "GPU-1"}
 
 
 def test_ids_that_another_pod_was_thought_to_have_change_hands() -> None:

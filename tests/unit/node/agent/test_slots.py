@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gputile.core.devices.inventory import Card
+from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.advertise.slots import (
     MESSAGE_LIMIT,
     UnitError,
@@ -19,8 +19,8 @@ from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 UNITS = st.sampled_from((64, 128, 256, 300, 512, 1000, 1024, 2048))
 
 
-class OneCard(RuleBasedStateMachine):
-    """A kubelet that gives away free IDs of one card, pods that come and go, and units that change."""
+class OneGpu(RuleBasedStateMachine):
+    """A kubelet that gives away free IDs of one GPU, pods that come and go, and units that change."""
 
     @initialize(mib=st.integers(1024, 40_000), unit=UNITS)
     def start(self, mib: int, unit: int) -> None:
@@ -70,40 +70,38 @@ class OneCard(RuleBasedStateMachine):
             assert len(self.held) + len(self.free) <= self.mib // smallest
 
     @invariant()
-    def with_one_unit_the_slots_are_those_of_the_card(self) -> None:
+    def with_one_unit_the_slots_are_those_of_the_gpu(self) -> None:
         if hasattr(self, "mib") and all(unit == self.unit for _, unit in self.pods):
             assert len(self.held) + len(self.free) == self.mib // self.unit
 
 
-TestOneCard = OneCard.TestCase
-TestOneCard.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestOneGpu = OneGpu.TestCase
+TestOneGpu.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.integers(1024, 30_000), min_size=1, max_size=8), st.sampled_from((64, 128, 1024)))
 def test_the_message_is_no_longer_than_is_said(sizes: list[int], unit: int) -> None:
-    cards = tuple(Card(i, f"GPU-{i}", mib) for i, mib in enumerate(sizes))
+    gpus = tuple(Gpu(i, f"GPU-{i}", mib) for i, mib in enumerate(sizes))
     devices = [
-        pb.Device(ID=f"g{card.index}-{slot:05d}", health="Unhealthy")
-        for card in cards
-        for slot in range(card.mib // unit)
+        pb.Device(ID=f"g{gpu.index}-{slot:05d}", health="Unhealthy") for gpu in gpus for slot in range(gpu.mib // unit)
     ]
-    assert pb.ListAndWatchResponse(devices=devices).ByteSize() <= message_bytes(cards, unit)
+    assert pb.ListAndWatchResponse(devices=devices).ByteSize() <= message_bytes(gpus, unit)
 
 
 @pytest.mark.parametrize(
     ("sizes", "unit"), [((80 * 1024,) * 8, 64), ((288 * 1024,) * 8, 64), ((15 * 1024,) * 64, 128), ((), 64)]
 )
 def test_units_that_fit_are_taken(sizes: tuple[int, ...], unit: int) -> None:
-    check_unit(tuple(Card(i, f"GPU-{i}", mib) for i, mib in enumerate(sizes)), unit)
+    check_unit(tuple(Gpu(i, f"GPU-{i}", mib) for i, mib in enumerate(sizes)), unit)
 
 
 @given(st.lists(st.integers(300_000, 2_000_000), min_size=8, max_size=16), st.integers(64, 100))
 def test_a_unit_that_is_refused_names_the_smallest_valid_one(sizes: list[int], unit: int) -> None:
-    cards = tuple(Card(i, f"GPU-{i}", mib) for i, mib in enumerate(sizes))
+    gpus = tuple(Gpu(i, f"GPU-{i}", mib) for i, mib in enumerate(sizes))
     try:
-        check_unit(cards, unit)
+        check_unit(gpus, unit)
     except UnitError as error:
         smallest = int(str(error).rpartition(" is ")[2].removesuffix(" MiB"))
-        check_unit(cards, smallest)
-        assert smallest == 64 or message_bytes(cards, smallest - 1) > MESSAGE_LIMIT
+        check_unit(gpus, smallest)
+        assert smallest == 64 or message_bytes(gpus, smallest - 1) > MESSAGE_LIMIT

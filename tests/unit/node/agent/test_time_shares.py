@@ -1,4 +1,4 @@
-"""What containers get of their cards' time, by mode, label, configuration, annotation and priority."""
+"""What containers get of their GPUs' time, by mode, label, configuration, annotation and priority."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from gputile.api.gpu_time import (
     parse_weight,
 )
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, TIME_POLICY_LABEL, TIME_WEIGHT_ANNOTATION, Mode
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState
@@ -31,16 +31,16 @@ from tests.fakes.agentcluster import simple_pod
 
 pytestmark = pytest.mark.requirement("G4", "M4", "M5")
 
-CARD = Card(0, "GPU-a", 10240)
+GPU = Gpu(0, "GPU-a", 10240)
 
 
 def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None = None) -> AllocationState:
-    """A node with one card, and pods a (4 GiB, 30 %, weight 3, priority 7) and b (2 GiB, 60 %)."""
+    """A node with one GPU, and pods a (4 GiB, 30 %, weight 3, priority 7) and b (2 GiB, 60 %)."""
     holdings = DeviceTable()
     configuration = Configuration(gpu_time=time or GpuTime(max_weight=10))
     admission = AllocationState(
         configuration,
-        NodeConfig(Inventory((CARD,), mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024)),
+        NodeConfig(Inventory((GPU,), mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024)),
         holdings,
     )
     admission.labels = labels or {}
@@ -56,7 +56,7 @@ def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None 
 
 
 def claims(found: TimeShares) -> dict[str, Share]:
-    return {a.directory: card.share for a in found.assignment.allocations for card in a.cards}
+    return {a.directory: gpu.share for a in found.assignment.allocations for gpu in a.gpus}
 
 
 def test_weights_and_priorities_of_cgpu() -> None:
@@ -129,7 +129,7 @@ def test_policies_by_name_and_by_acks_number() -> None:
             parse_weight(text)
 
 
-def test_shares_without_an_arbiter_add_up_to_the_card() -> None:
+def test_shares_without_an_arbiter_add_up_to_the_gpu() -> None:
     """But for what ``average`` leaves free; under ``fixed`` and ``weak`` as far as the percentages do."""
     everybody = [ShareClaim(30, 10, 2, 0), ShareClaim(0, 20, 1, 5), ShareClaim(50, 50, 1, 0)]
     for policy in (
@@ -143,17 +143,17 @@ def test_shares_without_an_arbiter_add_up_to_the_card() -> None:
         assert 0 < sum(fallback(policy, share, shares) for share in shares) <= WHOLE
 
 
-def test_a_starting_container_is_told_the_same_by_its_cards_alone() -> None:
-    admission, other = node(Mode.CGPU), Card(1, "GPU-b", 10240)
-    inventory = msgspec.structs.replace(admission.setup.inventory, cards=(CARD, other))
+def test_a_starting_container_is_told_the_same_by_its_gpus_alone() -> None:
+    admission, other = node(Mode.CGPU), Gpu(1, "GPU-b", 10240)
+    inventory = msgspec.structs.replace(admission.setup.inventory, gpus=(GPU, other))
     admission.setup = replace(admission.setup, inventory=inventory)
     for name, ids in (("c", ("g1-00000",)), ("d", ("g0-00007", "g1-00007"))):
         pod = simple_pod(name, container(mem=len(ids)))
         pod.metadata.uid = name
         admission.pods[pod.key] = known_pod(pod, admission.configuration)
         parts = (ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main"),)
-        cards = {0: "GPU-a", 1: "GPU-b"}
-        admission.holdings.put(PodDevices(name, "default", name, 1024, "cgpu", "default", 0, parts, cards))
+        gpus = {0: "GPU-a", 1: "GPU-b"}
+        admission.holdings.put(PodDevices(name, "default", name, 1024, "cgpu", "default", 0, parts, gpus))
     everything = time_shares(admission, "/d").files
     for name, content in everything.items():
         assert time_shares(admission, "/d", name).files[name] == content

@@ -6,7 +6,7 @@ import pytest
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY, Mode
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
 from gputile.node.agent.allocate.allocation import allocate_devices
 from gputile.node.agent.allocate.allocation_state import AllocationState
@@ -28,7 +28,7 @@ def init_and_main(name: str) -> Pod:
 
 def state_of(*pods: Pod) -> AllocationState:
     config = NodeConfig(
-        Inventory((Card(0, "GPU-0", 8192),), mode="share", unit_mib=1024), EffectiveMode(Mode.SHARE, 1024)
+        Inventory((Gpu(0, "GPU-0", 8192),), mode="share", unit_mib=1024), EffectiveMode(Mode.SHARE, 1024)
     )
     state = AllocationState(Configuration(), config, DeviceTable())
     state.pods.update({pod.key: known_pod(pod, Configuration()) for pod in pods})

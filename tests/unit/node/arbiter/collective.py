@@ -1,4 +1,4 @@
-"""Simulated containers whose kernels need several cards at once, on a clock of their own; and what they get done."""
+"""Simulated containers whose kernels need several GPUs at once, on a clock of their own; and what they get done."""
 
 import heapq
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from gputile.node.arbiter.timeslice_scheduler import MS, Grant
 
 @dataclass
 class Job:
-    """Kernels of ``kernel`` ns, each on all of ``cards`` at once, one after another, ``between`` ns apart.
+    """Kernels of ``kernel`` ns, each on all of ``gpus`` at once, one after another, ``between`` ns apart.
 
-    A kernel that has begun on one card keeps it until it has the others. ``processes``: one for each card, or one for
-    all of them; ``apart``: each card has kernels of its own.
+    A kernel that has begun on one GPU keeps it until it has the others. ``processes``: one for each GPU, or one for
+    all of them; ``apart``: each GPU has kernels of its own.
     """
 
     name: str
-    cards: tuple[str, ...]
+    gpus: tuple[str, ...]
     share: Share = field(default_factory=Share)
     kernel: int = 5 * MS
     between: int = 0
@@ -31,10 +31,10 @@ class Job:
 
 @dataclass
 class _Part:
-    """What of a job is on one card."""
+    """What of a job is on one GPU."""
 
     job: Job
-    card: str
+    gpu: str
     member: int
     others: "list[_Part]" = field(default_factory=list)
     asked: int | None = None
@@ -53,25 +53,25 @@ class Node:
         self.turns = NodeTimeSlices(quantum, longest_wait)
         self.quantum = quantum
         self.now = 0
-        self.idle: dict[str, int] = {}  # the longest time for which a card was free while a job of one card waited
+        self.idle: dict[str, int] = {}  # the longest time for which a GPU was free while a job of one GPU waited
         self._idle_since: dict[str, int] = {}
         self._events: list[tuple[int, int, str, _Part]] = []
         self._count = 0
         self.parts: dict[tuple[int, str], _Part] = {}
         for number, job in enumerate(jobs):
             mine = []
-            for place, card in enumerate(job.cards):
-                self._hear(self.turns.put(card, job.name, job.share, 0))
+            for place, gpu in enumerate(job.gpus):
+                self._hear(self.turns.put(gpu, job.name, job.share, 0))
                 member = 100 * number + (place if job.processes else 0)
-                mine.append(_Part(job, card, member, ready_at=job.starts))
+                mine.append(_Part(job, gpu, member, ready_at=job.starts))
             for part in mine:
                 part.others = [part] if job.apart else mine
-                self.parts[part.member, part.card] = part
+                self.parts[part.member, part.gpu] = part
                 self._at(job.starts, "submit", part)
 
     def run(self, until: int) -> None:
         while True:
-            due = {c: at for c in sorted(self.turns.cards) if (at := self.turns.wake_at(c, self.now)) is not None}
+            due = {c: at for c in sorted(self.turns.gpus) if (at := self.turns.wake_at(c, self.now)) is not None}
             upcoming = self._events[0][0] if self._events else None
             following = [at for at in (*due.values(), upcoming) if at is not None and at < until]
             if not following:
@@ -81,23 +81,22 @@ class Node:
             if upcoming is not None and upcoming <= self.now:
                 _, _, what, part = heapq.heappop(self._events)
                 self._happen(what, part)
-            for card in [card for card, at in due.items() if at <= self.now]:
-                self._hear(self.turns.tick(card, self.now))
+            for gpu in [gpu for gpu, at in due.items() if at <= self.now]:
+                self._hear(self.turns.tick(gpu, self.now))
             self._check()
 
     def _check(self) -> None:
-        for card in self.turns.cards:
-            held = {self.parts[member, card].job.name for member in self.turns.card(card).holders}
-            assert len(held) <= 1, (card, held)
+        for gpu in self.turns.gpus:
+            held = {self.parts[member, gpu].job.name for member in self.turns.gpu(gpu).holders}
+            assert len(held) <= 1, (gpu, held)
             waits = any(
-                part.asked is not None and part.card == card and len(part.job.cards) == 1
-                for part in self.parts.values()
+                part.asked is not None and part.gpu == gpu and len(part.job.gpus) == 1 for part in self.parts.values()
             )
             if waits and not held:
-                since = self._idle_since.setdefault(card, self.now)
-                self.idle[card] = max(self.idle.get(card, 0), self.now - since)
+                since = self._idle_since.setdefault(gpu, self.now)
+                self.idle[gpu] = max(self.idle.get(gpu, 0), self.now - since)
             else:
-                self._idle_since.pop(card, None)
+                self._idle_since.pop(gpu, None)
 
     def _at(self, at: int, what: str, part: _Part) -> None:
         self._count += 1
@@ -126,7 +125,7 @@ class Node:
         if part.turn is None or (part.end is not None and self.now >= part.end):
             if part.turn is None and part.asked is None:
                 part.asked = self.now
-                self._hear(self.turns.want(part.card, part.job.name, part.member, self.now))
+                self._hear(self.turns.want(part.gpu, part.job.name, part.member, self.now))
             return
         part.submitted = True
         if all(other.submitted for other in part.others):
@@ -138,18 +137,18 @@ class Node:
         if part.turn is None:
             return
         if part.submitted:
-            self._hear(self.turns.busy(part.card, part.member, part.turn, self.now))
+            self._hear(self.turns.busy(part.gpu, part.member, part.turn, self.now))
             self._at(self.now + self.quantum // 2, "end", part)
             return
         turn, part.turn, part.end = part.turn, None, None
         again = self.now >= part.ready_at
         part.asked = self.now if again else None
         used, part.worked = part.worked, 0
-        self._hear(self.turns.done(part.card, part.member, turn, used, again, self.now))
+        self._hear(self.turns.done(part.gpu, part.member, turn, used, again, self.now))
 
     def _hear(self, said: Said) -> None:
-        for card, instruction in said:
-            part = self.parts[instruction.member, card]
+        for gpu, instruction in said:
+            part = self.parts[instruction.member, gpu]
             if isinstance(instruction, Grant):
                 assert part.asked is not None, "nobody asked"
                 part.asked = None

@@ -1,4 +1,4 @@
-"""Simulated clients of one card's turns, on a clock of their own: what the policy gives them, in device time."""
+"""Simulated clients of one GPU's turns, on a clock of their own: what the policy gives them, in device time."""
 
 import heapq
 from collections.abc import Mapping

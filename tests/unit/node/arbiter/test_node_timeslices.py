@@ -1,4 +1,4 @@
-"""Containers that use several cards together: what they get done on a simulated node, and what others do."""
+"""Containers that use several GPUs together: what they get done on a simulated node, and what others do."""
 
 import pytest
 
@@ -29,17 +29,17 @@ def rates(*jobs: Job, seconds: int = 10, longest_wait: int = 1000 * MS) -> tuple
 
 @pytest.mark.requirement("M5")
 @pytest.mark.parametrize("processes", [False, True])
-def test_kernels_over_two_cards_beside_those_on_one(processes: bool) -> None:
-    """Of 200 kernels of 5 ms that card A can do in a second, each of the three has a third."""
+def test_kernels_over_two_gpus_beside_those_on_one(processes: bool) -> None:
+    """Of 200 kernels of 5 ms that GPU A can do in a second, each of the three has a third."""
     (x, y, z), node = rates(Job("x", BOTH, processes=processes), Job("y", BOTH, processes=processes), Job("z", ("A",)))
     assert min(x, y, z) > 64
-    assert max(node.idle.values(), default=0) <= Q // 3, "the single one is not kept waiting beside a free card"
+    assert max(node.idle.values(), default=0) <= Q // 3, "the single one is not kept waiting beside a free GPU"
 
 
 @pytest.mark.requirement("G4")
 @pytest.mark.parametrize("processes", [False, True])
-def test_weights_hold_over_several_cards(processes: bool) -> None:
-    """1 to 3 is 1 to 3, and beside one on a single card each has its part of that."""
+def test_weights_hold_over_several_gpus(processes: bool) -> None:
+    """1 to 3 is 1 to 3, and beside one on a single GPU each has its part of that."""
     (x, y), _ = rates(Job("x", BOTH, Share(1), processes=processes), Job("y", BOTH, Share(3), processes=processes))
     assert y / x == pytest.approx(3, rel=0.03)
     (x, y, z), _ = rates(
@@ -51,8 +51,8 @@ def test_weights_hold_over_several_cards(processes: bool) -> None:
 
 @pytest.mark.requirement("M5")
 @pytest.mark.parametrize("processes", [False, True])
-def test_percentages_hold_over_several_cards(processes: bool) -> None:
-    """30 % and 60 % of both cards."""
+def test_percentages_hold_over_several_gpus(processes: bool) -> None:
+    """30 % and 60 % of both GPUs."""
     (x, y), _ = rates(
         Job("x", BOTH, percent(30), processes=processes), Job("y", BOTH, percent(60), processes=processes)
     )
@@ -61,7 +61,7 @@ def test_percentages_hold_over_several_cards(processes: bool) -> None:
 
 
 @pytest.mark.requirement("G4")
-def test_a_low_priority_does_not_starve_over_several_cards() -> None:
+def test_a_low_priority_does_not_starve_over_several_gpus() -> None:
     low, high, single = Job("low", BOTH), Job("high", BOTH, Share(priority=9)), Job("single", ("A",))
     (a, b, c), _ = rates(low, high, single, seconds=20)
     assert b > 160
@@ -74,23 +74,21 @@ def test_a_low_priority_does_not_starve_over_several_cards() -> None:
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize("processes", [False, True])
 def test_sets_that_overlap_in_a_ring(processes: bool) -> None:
-    """Three containers, each two of three cards: nobody waits for somebody who waits for him."""
-    jobs = [
-        Job(name, cards, processes=processes) for name, cards in (("x", BOTH), ("y", ("B", "C")), ("z", ("A", "C")))
-    ]
+    """Three containers, each two of three GPUs: nobody waits for somebody who waits for him."""
+    jobs = [Job(name, gpus, processes=processes) for name, gpus in (("x", BOTH), ("y", ("B", "C")), ("z", ("A", "C")))]
     got, _ = rates(*jobs)
     assert min(got) > 60
 
 
-def test_one_over_eight_cards_beside_one_on_each() -> None:
-    """Reserving eight cards leaves none of them idle: all of their time is used, half by each."""
-    cards = tuple("ABCDEFGH")
-    got, _ = rates(Job("x", cards), *(Job(f"single {card}", (card,)) for card in cards), seconds=5)
+def test_one_over_eight_gpus_beside_one_on_each() -> None:
+    """Reserving eight GPUs leaves none of them idle: all of their time is used, half by each."""
+    gpus = tuple("ABCDEFGH")
+    got, _ = rates(Job("x", gpus), *(Job(f"single {gpu}", (gpu,)) for gpu in gpus), seconds=5)
     assert min(got) > 97
 
 
-def test_long_kernels_on_one_card_do_not_idle_the_other() -> None:
-    """Card B is not free when it should be: what card A is kept for waits, and others go on meanwhile."""
+def test_long_kernels_on_one_gpu_do_not_idle_the_other() -> None:
+    """GPU B is not free when it should be: what GPU A is kept for waits, and others go on meanwhile."""
     jobs = [Job("x", BOTH), Job("y", BOTH), Job("z", ("A",)), Job("w", ("B",), kernel=45 * MS)]
     (x, y, z, w), node = rates(*jobs)
     assert min(x, y, z) > 58
@@ -99,30 +97,30 @@ def test_long_kernels_on_one_card_do_not_idle_the_other() -> None:
 
 
 def test_processes_with_work_of_their_own_are_not_tied() -> None:
-    """One process a card, and nothing over several: B is not kept from those who could use all of it."""
+    """One process a GPU, and nothing over several: B is not kept from those who could use all of it."""
     (x, y, z), _ = rates(*(Job(name, BOTH, processes=True, apart=True) for name in "xy"), Job("z", ("A",)))
     assert z > 64
     assert x + y > 64 * 2 + 190, "B's time is all theirs"
 
 
-def test_cards_with_different_ceilings_are_apart() -> None:
+def test_gpus_with_different_ceilings_are_apart() -> None:
     """What can be had of both only at the lower ceiling is not one set: B is used in full."""
     node = NodeTimeSlices(Q)
     node.put("A", "x", percent(20), 0)
     node.put("B", "x", Share(), 0)
     node.put("B", "y", Share(), 0)
-    assert [card for card, _ in node.want("A", "x", 1, 0) + node.want("B", "x", 1, 0)] == ["A", "B"]
+    assert [gpu for gpu, _ in node.want("A", "x", 1, 0) + node.want("B", "x", 1, 0)] == ["A", "B"]
     node.done("A", 1, 1, Q, True, Q)
-    assert [(card, type(i)) for card, i in node.want("B", "y", 2, Q)] == [("B", Limit)]
-    assert node.card("A").accounts["x"].tied is False
+    assert [(gpu, type(i)) for gpu, i in node.want("B", "y", 2, Q)] == [("B", Limit)]
+    assert node.gpu("A").accounts["x"].tied is False
 
 
 def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
     """A node on which x uses A and B together, and y is on A, z on B."""
     node = NodeTimeSlices(Q, longest_wait)
-    for card, names in (("A", "xy"), ("B", "xz")):
+    for gpu, names in (("A", "xy"), ("B", "xz")):
         for name in names:
-            node.put(card, name, Share(), 0)
+            node.put(gpu, name, Share(), 0)
     node.want("A", "x", 1, 0)
     node.want("B", "x", 1, 0)
     return node
@@ -131,13 +129,13 @@ def both(longest_wait: int = 1000 * MS) -> NodeTimeSlices:
 def test_a_set_is_limited_and_ends_as_one() -> None:
     node = both()
     said = node.want("A", "y", 2, 40 * MS)
-    assert sorted((card, type(i), i.remaining) for card, i in said if isinstance(i, Limit)) == [
+    assert sorted((gpu, type(i), i.remaining) for gpu, i in said if isinstance(i, Limit)) == [
         ("A", Limit, 0),
         ("B", Limit, 0),
     ]
 
 
-def test_a_turn_on_another_card_is_kept_for_a_moment() -> None:
+def test_a_turn_on_another_gpu_is_kept_for_a_moment() -> None:
     """It is there for the set's next kernel; nobody comes for it within a sixth of a quantum, and it is another's."""
     node = both()
     node.want("A", "y", 2, 0)
@@ -156,14 +154,14 @@ def test_a_set_that_is_given_back_is_free_at_once() -> None:
     node.want("A", "y", 2, 0)
     node.done("B", 1, 1, 5 * MS, False, 6 * MS)
     assert node.done("A", 1, 1, 5 * MS, False, 6 * MS) == [("A", Grant(2, 2, Q))]
-    assert node.card("B").owner is None
+    assert node.gpu("B").owner is None
 
 
-def test_one_that_is_removed_from_one_card_of_its_set() -> None:
+def test_one_that_is_removed_from_one_gpu_of_its_set() -> None:
     node = both()
     node.want("A", "y", 2, 0)
     assert node.remove("A", "x", 5 * MS) == [("A", Grant(2, 2, 0))]
-    assert node.card("B").accounts["x"].tied is False
+    assert node.gpu("B").accounts["x"].tied is False
     assert node.want("B", "z", 3, 6 * MS) == []
     assert node.done("B", 1, 1, Q, True, Q) == [("B", Grant(3, 2, Q))]
 
@@ -190,7 +188,7 @@ def test_the_plan_lets_nobody_be_late_for_those_after_him() -> None:
     """Conservative backfilling: one that is earlier begins when it could without the others."""
 
     def begun(busy: dict[str, int | None], *wanted: tuple[str, int]) -> list[Begin]:
-        candidates = [TurnCandidate((1, 1, 0, rank, cards), cards, tuple(cards)) for cards, rank in wanted]
+        candidates = [TurnCandidate((1, 1, 0, rank, gpus), gpus, tuple(gpus)) for gpus, rank in wanted]
         return plan(0, candidates, busy, Q, 5 * MS)
 
     assert begun({"A": None, "B": None}, ("AB", 0), ("A", 1)) == [Begin("AB", ("A", "B"), None)]
@@ -219,12 +217,12 @@ def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
     """Containers come and go for months; what is kept of them goes with them, in whatever order they end."""
     together = Together()
     for name in range(1000):
-        for card in "AB":
-            together.wants(name, 2 * name, card, 0)
-            together.wants(name, 2 * name + 1, card, 0)
+        for gpu in "AB":
+            together.wants(name, 2 * name, gpu, 0)
+            together.wants(name, 2 * name + 1, gpu, 0)
         together.note(name, "AB", 0)
         if name % 2:
             together.forget_member(2 * name)
-        for card in "AB":
-            together.forget(name, card)
+        for gpu in "AB":
+            together.forget(name, gpu)
     assert len(together) == 0

@@ -214,7 +214,7 @@ def test_nobody_pays_for_an_arbiter_that_slept() -> None:
 @pytest.mark.requirement("M5")
 @pytest.mark.parametrize("others", [[], [Client("now and then", Share(), back=300 * MS)]])
 def test_what_nobody_else_wanted_takes_nothing_off_a_guarantee(others: list[Client]) -> None:
-    """One that had nearly all of the card for a minute gets its 30 % as soon as one of higher priority comes."""
+    """One that had nearly all of the GPU for a minute gets its 30 % as soon as one of higher priority comes."""
     clients = [Client("a", Share(floor=WHOLE * 3 // 10)), Client("b", Share(priority=9)), *others]
     machine = Machine(clients, late={1: 60_000 * MS})
     machine.run(60_000 * MS)

@@ -9,7 +9,7 @@ from tests.fakes.hardware import AUDIO, GPU, INTEL, NVIDIA, pci_device
 
 
 @pytest.mark.requirement("L1")
-def test_a_card_on_the_bus_is_enough(tmp_path: Path) -> None:
+def test_a_gpu_on_the_bus_is_enough(tmp_path: Path) -> None:
     """A node whose driver is missing is to say so, so its agent must run."""
     pci_device(tmp_path, "0000:17:00.0")
     assert gpu_evidence(str(tmp_path)) == "PCI device 0000:17:00.0"
@@ -23,7 +23,7 @@ def test_display_and_3d_controllers_alike(tmp_path: Path, kind: str) -> None:
 
 
 def test_what_is_no_gpu_of_nvidia_is_none(tmp_path: Path) -> None:
-    """A card's audio, another vendor's GPU, a card that a virtual machine has, and no PCI bus at all."""
+    """A GPU's audio, another vendor's GPU, a GPU that a virtual machine has, and no PCI bus at all."""
     assert gpu_evidence(str(tmp_path)) == ""
     pci_device(tmp_path, "0000:00:02.0", INTEL, GPU)
     pci_device(tmp_path, "0000:17:00.1", NVIDIA, AUDIO)

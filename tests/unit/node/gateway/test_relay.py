@@ -82,8 +82,8 @@ async def test_a_refusal_keeps_its_status() -> None:
     async with serving_agents() as agents:
         agent, asked = await agents.next(), agents.ask()
         call = await agents.hear(agent)
-        agents.relay.take(CallRefused(call.number, "FAILED_PRECONDITION", "another card"))
-        with pytest.raises(RefusedError, match="another card") as caught:
+        agents.relay.take(CallRefused(call.number, "FAILED_PRECONDITION", "another GPU"))
+        with pytest.raises(RefusedError, match="another GPU") as caught:
             await asked
         assert caught.value.code is grpc.StatusCode.FAILED_PRECONDITION
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputile.api.well_known import Mode
-from gputile.core.devices.allocation import CardShare
+from gputile.core.devices.allocation import GpuShare
 from gputile.node.agent.allocate.answer import Limits
 from gputile.node.agent.allocate.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.allocate.usage_files import UsageFiles
@@ -224,7 +224,7 @@ def test_the_files_of_an_allocation(tmp_path: Path, node: Node) -> None:
     claim = NodeLock(tmp_path / "owner", "this agent")
     claim.take()
     store = NodeFiles(tmp_path, claim, node.usage)
-    limits = Limits("ns", "pod", "uid", "main", "core_mem", 128, (CardShare("GPU-1", 0, 4096, 20),))
+    limits = Limits("ns", "pod", "uid", "main", "core_mem", 128, (GpuShare("GPU-1", 0, 4096, 20),))
     path, usage = store.prepare("uid-main"), node.usage.path("uid-main")
     store.write_limits("uid-main", limits, usage)
     usage.write_bytes(b"\xff" * USAGE_BYTES)

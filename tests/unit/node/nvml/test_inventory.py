@@ -12,14 +12,14 @@ from tests.fakes import nvml as fake
 from .conftest import Present, ProbeOf
 
 
-def test_a_card_is_told_as_nvidia_smi_prints_it(probe_of: ProbeOf) -> None:
+def test_a_gpu_is_told_as_nvidia_smi_prints_it(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
-    machine.cards[2].minor = 7
+    machine.gpus[2].minor = 7
     machine.write()
-    card = probe.inventory().cards[2]
-    assert (card.index, card.uuid, card.model, card.mib) == (2, machine.cards[2].uuid, "Tesla T4", 15109)
-    assert (card.bus_id, card.minor, card.numa, card.capability) == ("00000000:17:00.0", 7, 1, (7, 5))
-    assert (card.mig, card.instances) == (Mig.INCAPABLE, ())
+    gpu = probe.inventory().gpus[2]
+    assert (gpu.index, gpu.uuid, gpu.model, gpu.mib) == (2, machine.gpus[2].uuid, "Tesla T4", 15109)
+    assert (gpu.bus_id, gpu.minor, gpu.numa, gpu.capability) == ("00000000:17:00.0", 7, 1, (7, 5))
+    assert (gpu.mig, gpu.instances) == (Mig.INCAPABLE, ())
 
 
 def test_the_driver_is_named(probe_of: ProbeOf) -> None:
@@ -44,8 +44,8 @@ def test_a_cube_mesh_has_one_link_two_links_or_pcie(probe_of: ProbeOf) -> None:
 
 def test_a_link_that_is_down_does_not_count(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("v100")
-    links = machine.cards[0].links
-    links.remove(next(link for link in links if link.bus == machine.cards[3].bus))
+    links = machine.gpus[0].links
+    links.remove(next(link for link in links if link.bus == machine.gpus[3].bus))
     machine.write()
     assert probe.inventory().bandwidth[0][3] == 25.0
 
@@ -59,14 +59,14 @@ def test_pcie_is_slower_the_further_apart(probe_of: ProbeOf) -> None:
 
 def test_the_slower_slot_decides(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
-    machine.cards[1].pcie = (3, 8)
+    machine.gpus[1].pcie = (3, 8)
     machine.write()
     assert probe.inventory().bandwidth[0][1] == pytest.approx(7.9)
 
 
 def test_mig_instances_have_their_profile_and_memory(probe_of: ProbeOf) -> None:
     _, probe = probe_of("mig")
-    split, whole = probe.inventory().cards
+    split, whole = probe.inventory().gpus
     assert (split.mig, whole.mig) == (Mig.ON, Mig.OFF)
     assert [(m.profile, m.mib) for m in split.instances] == [
         ("3g.40gb", 40192),
@@ -85,19 +85,19 @@ def test_a_profile_that_the_name_does_not_tell_follows_from_slices_and_memory(
     probe_of: ProbeOf, mib: int, slices: tuple[int, ...], profile: str
 ) -> None:
     machine, probe = probe_of("mig")
-    instance = machine.cards[0].instances[0]
+    instance = machine.gpus[0].instances[0]
     instance.name, instance.mib = "NVIDIA A100-SXM4-80GB", mib
     instance.gpu_slices, instance.compute_slices = slices
     machine.write()
-    assert probe.inventory().cards[0].instances[0].profile == profile
+    assert probe.inventory().gpus[0].instances[0].profile == profile
 
 
 def test_a_mig_mode_that_waits_for_a_reset_is_pending(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
-    machine.cards[1].mig = (0, 1)
+    machine.gpus[1].mig = (0, 1)
     machine.write()
-    card = probe.inventory().cards[1]
-    assert (card.mig, card.mig_pending) == (Mig.OFF, True)
+    gpu = probe.inventory().gpus[1]
+    assert (gpu.mig, gpu.mig_pending) == (Mig.OFF, True)
 
 
 def test_what_is_published_is_a_valid_inventory(probe_of: ProbeOf) -> None:
@@ -107,18 +107,18 @@ def test_what_is_published_is_a_valid_inventory(probe_of: ProbeOf) -> None:
         assert check_inventory(decode_inventory(encode_inventory(published))) == published
 
 
-def test_a_card_in_mig_mode_is_not_published_for_sharing(probe_of: ProbeOf) -> None:
+def test_a_gpu_in_mig_mode_is_not_published_for_sharing(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
     published = inventory_of(probe.inventory(), Health())
-    assert [card.uuid for card in published.cards] == [machine.cards[1].uuid]
+    assert [gpu.uuid for gpu in published.gpus] == [machine.gpus[1].uuid]
     assert published.bandwidth == ((0.0,),)
 
 
-def test_a_lost_card_does_not_hide_the_others(probe_of: ProbeOf) -> None:
+def test_a_lost_gpu_does_not_hide_the_others(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     machine.lose(1)
     seen = probe.inventory()
-    assert [card.index for card in seen.cards] == [0, 2, 3]
+    assert [gpu.index for gpu in seen.gpus] == [0, 2, 3]
     assert [problem.reason for problem in seen.problems] == ["CardLost"]
     assert "GPU 1" in seen.problems[0].message
     assert "reset it" in seen.problems[0].message
@@ -136,11 +136,11 @@ def test_a_lost_card_does_not_hide_the_others(probe_of: ProbeOf) -> None:
         "nvmlDeviceGetHandleByIndex_v2",
     ],
 )
-def test_a_card_that_fails_half_way_is_named_with_the_call(probe_of: ProbeOf, function: str) -> None:
+def test_a_gpu_that_fails_half_way_is_named_with_the_call(probe_of: ProbeOf, function: str) -> None:
     machine, probe = probe_of("mig")
-    machine.fail(function, card=1)
+    machine.fail(function, gpu=1)
     seen = probe.inventory()
-    assert [card.index for card in seen.cards] == [0]
+    assert [gpu.index for gpu in seen.gpus] == [0]
     assert "GPU 1: NVML answered UNKNOWN (999)" in seen.problems[0].message
     assert function.split("_", maxsplit=1)[0] in seen.problems[0].message
 
@@ -160,28 +160,28 @@ def test_a_card_that_fails_half_way_is_named_with_the_call(probe_of: ProbeOf, fu
         "nvmlDeviceRegisterEvents",
     ],
 )
-def test_a_fact_that_an_old_driver_does_not_know_costs_no_card(probe_of: ProbeOf, function: str) -> None:
+def test_a_fact_that_an_old_driver_does_not_know_costs_no_gpu(probe_of: ProbeOf, function: str) -> None:
     machine, probe = probe_of("v100")
     machine.fail(function, code=3)
-    assert len(probe.inventory().cards) == 8
+    assert len(probe.inventory().gpus) == 8
     assert not any(sign.trouble for sign in probe.examine())
 
 
-def test_connections_that_cannot_be_read_cost_no_card(probe_of: ProbeOf) -> None:
+def test_connections_that_cannot_be_read_cost_no_gpu(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("v100")
-    machine.fail("nvmlDeviceGetNvLinkState", card=0)
+    machine.fail("nvmlDeviceGetNvLinkState", gpu=0)
     machine.fail("nvmlDeviceGetTopologyCommonAncestor")
     seen = probe.inventory()
-    assert len(seen.cards) == 8
+    assert len(seen.gpus) == 8
     assert 0 < seen.bandwidth[0][1] < 25.0 < seen.bandwidth[4][7]
 
 
-def test_a_card_without_memory_of_its_own_is_not_shared(probe_of: ProbeOf) -> None:
+def test_a_gpu_without_memory_of_its_own_is_not_shared(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
-    machine.cards[0].mib = 0
+    machine.gpus[0].mib = 0
     machine.write()
     seen = probe.inventory()
-    assert len(seen.cards) == 3
+    assert len(seen.gpus) == 3
     assert seen.problems[0].reason == "CardWithoutMemory"
 
 
@@ -202,7 +202,7 @@ def test_a_driver_that_does_not_work_says_why(present: Present, code: int, reaso
     assert remedy in raised.value.problem.message
 
 
-def test_a_driver_that_goes_away_is_told_from_a_card_that_does(probe_of: ProbeOf) -> None:
+def test_a_driver_that_goes_away_is_told_from_a_gpu_that_does(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.unload()
@@ -217,5 +217,5 @@ def test_bytes_that_are_no_text_are_a_failed_call(probe_of: ProbeOf) -> None:
     text = machine.path.read_bytes()
     machine.path.write_bytes(text.replace(b"Tesla T4", b"Tesla \xff\xfe", 1))
     seen = probe.inventory()
-    assert [card.index for card in seen.cards] == [1, 2, 3]
+    assert [gpu.index for gpu in seen.gpus] == [1, 2, 3]
     assert "GPU 0" in seen.problems[0].message

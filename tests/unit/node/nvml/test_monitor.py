@@ -1,4 +1,4 @@
-"""What is known of a machine while its driver and its cards come and go."""
+"""What is known of a machine while its driver and its GPUs come and go."""
 
 import os
 import subprocess
@@ -63,7 +63,7 @@ class Watched:
 
     @property
     def indices(self) -> dict[str, int]:
-        return {card.uuid: card.index for card in self.monitor.seen.machine.cards}
+        return {gpu.uuid: gpu.index for gpu in self.monitor.seen.machine.gpus}
 
     @property
     def unhealthy(self) -> set[int]:
@@ -99,13 +99,13 @@ def test_the_first_step_tells_the_machine(watched: Watch) -> None:
     assert not w.look()
 
 
-def test_a_critical_xid_takes_the_card_away_until_it_was_quiet(watched: Watch) -> None:
+def test_a_critical_xid_takes_the_gpu_away_until_it_was_quiet(watched: Watch) -> None:
     w = watched("t4")
     w.look()
     w.machine.xid(2, 48)
     assert w.look()
     assert w.unhealthy == {2}
-    assert w.monitor.seen.health.reasons == {w.machine.cards[2].uuid: "XID 48"}
+    assert w.monitor.seen.health.reasons == {w.machine.gpus[2].uuid: "XID 48"}
     w.pass_time(FIRST_QUIET_S - 2)
     assert w.unhealthy == {2}
     w.pass_time(2 + EXAMINE_EVERY_S)
@@ -121,7 +121,7 @@ def test_an_xid_of_an_application_changes_nothing(watched: Watch) -> None:
     assert w.unhealthy == set()
 
 
-def test_a_lost_card_leaves_and_comes_back_by_a_new_session(watched: Watch) -> None:
+def test_a_lost_gpu_leaves_and_comes_back_by_a_new_session(watched: Watch) -> None:
     w = watched("t4")
     w.look()
     w.machine.lose(1)
@@ -137,7 +137,7 @@ def test_a_lost_card_leaves_and_comes_back_by_a_new_session(watched: Watch) -> N
     assert w.opened == opened
 
 
-def test_a_card_that_vanished_keeps_its_place(watched: Watch) -> None:
+def test_a_gpu_that_vanished_keeps_its_place(watched: Watch) -> None:
     w = watched("v100")
     w.look()
     before, bandwidth = w.indices, w.monitor.seen.machine.bandwidth
@@ -146,22 +146,22 @@ def test_a_card_that_vanished_keeps_its_place(watched: Watch) -> None:
     assert w.indices == before
     assert w.unhealthy == {3}
     assert w.monitor.seen.machine.bandwidth == bandwidth
-    assert [card.healthy for card in w.published().cards].count(False) == 1
+    assert [gpu.healthy for gpu in w.published().gpus].count(False) == 1
     w.machine.put_back(3, gone)
     w.pass_time(LONGEST_RETRY_S + FIRST_QUIET_S + 2 * EXAMINE_EVERY_S)
     assert (w.indices, w.unhealthy) == (before, set())
 
 
-def test_a_card_that_replaces_another_gets_an_index_of_its_own(watched: Watch) -> None:
+def test_a_gpu_that_replaces_another_gets_an_index_of_its_own(watched: Watch) -> None:
     w = watched("t4")
     w.look()
     before = w.indices
     old = w.machine.take_out(0)
-    w.machine.put_back(0, fake.FakeCard("GPU-new", "Tesla T4", 15109, old.bus, capability=(7, 5)))
+    w.machine.put_back(0, fake.FakeGpu("GPU-new", "Tesla T4", 15109, old.bus, capability=(7, 5)))
     w.pass_time(READ_EVERY_S + 1)
     assert w.indices == {**before, "GPU-new": 4}
     assert w.unhealthy == {0}
-    assert len(w.published().cards) == 5
+    assert len(w.published().gpus) == 5
 
 
 def test_a_restarted_agent_keeps_indices_and_ill_health(watched: Watch) -> None:
@@ -195,7 +195,7 @@ def test_a_driver_that_comes_later_is_found(watched: Watch) -> None:
     w = watched("t4")
     w.machine.unload()
     w.look()
-    assert (w.down, w.indices, w.published().cards) == ("DriverNotLoaded", {}, ())
+    assert (w.down, w.indices, w.published().gpus) == ("DriverNotLoaded", {}, ())
     w.pass_time(300)
     tried = w.opened
     assert 3 < tried < 12
@@ -204,7 +204,7 @@ def test_a_driver_that_comes_later_is_found(watched: Watch) -> None:
     assert (w.down, len(w.indices)) == ("", 4)
 
 
-def test_a_driver_that_goes_away_makes_known_cards_unhealthy_until_it_is_back(watched: Watch) -> None:
+def test_a_driver_that_goes_away_makes_known_gpus_unhealthy_until_it_is_back(watched: Watch) -> None:
     w = watched("mig")
     w.look()
     before = w.indices
@@ -223,15 +223,15 @@ def test_instances_that_were_destroyed_are_forgotten(watched: Watch) -> None:
     w.machine.xid(0, 94, gi=2, ci=0)
     w.look()
     assert len(w.monitor.seen.health.reasons) == 1
-    w.machine.cards[0].instances.clear()
-    w.machine.cards[0].mig = (0, 0)
+    w.machine.gpus[0].instances.clear()
+    w.machine.gpus[0].mig = (0, 0)
     w.machine.write()
     w.look(READ_EVERY_S)
     assert w.monitor.seen.health.reasons == {}
-    assert [card.mig for card in w.monitor.seen.machine.cards] == [Mig.OFF, Mig.OFF]
+    assert [gpu.mig for gpu in w.monitor.seen.machine.gpus] == [Mig.OFF, Mig.OFF]
 
 
-def test_every_card_failing_is_not_a_crash(watched: Watch) -> None:
+def test_every_gpu_failing_is_not_a_crash(watched: Watch) -> None:
     w = watched("a100")
     w.machine.fail("nvmlDeviceGetUUID")
     w.look()
@@ -260,7 +260,7 @@ from gputile.node.nvml.nvml_probe import open_real
 monitor = Monitor(open_real)
 monitor.step(0.01)
 machine = monitor.seen.machine
-print(len(machine.cards), machine.down and machine.down.message)
+print(len(machine.gpus), machine.down and machine.down.message)
 """
 
 
@@ -285,7 +285,7 @@ here.unlink()
 here.symlink_to({str(fake.library())!r})
 now_s = LONGEST_RETRY_S
 monitor.step(0.01)
-print(len(monitor.seen.machine.cards))
+print(len(monitor.seen.machine.gpus))
 """
     assert elsewhere(later, environment) == "DriverMissing\n4\n"
 

@@ -1,4 +1,4 @@
-"""What the probe reports while cards break and recover."""
+"""What the probe reports while GPUs break and recover."""
 
 import time
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ def test_an_xid_is_reported_at_once_and_once(probe_of: ProbeOf) -> None:
     machine.xid(2, 79)
     machine.xid(3, 31)
     began = time.monotonic()
-    assert probe.watch_health(60) == (XidSeen(machine.cards[2].uuid, 79), XidSeen(machine.cards[3].uuid, 31))
+    assert probe.watch_health(60) == (XidSeen(machine.gpus[2].uuid, 79), XidSeen(machine.gpus[3].uuid, 31))
     assert time.monotonic() - began < 30
     assert probe.watch_health(0.02) == ()
 
@@ -36,23 +36,23 @@ def test_what_was_before_the_session_is_not_reported(present: Present, probe_of:
 def test_an_event_of_a_mig_instance_is_of_that_instance(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
     probe.inventory()
-    instance = machine.cards[0].instances[1]
+    instance = machine.gpus[0].instances[1]
     machine.xid(0, 94, gi=instance.gi, ci=instance.ci)
     machine.xid(0, 94, gi=instance.gi)
     machine.xid(0, 94)
-    card = machine.cards[0].uuid
-    assert [sign.uuid for sign in probe.watch_health(1)] == [instance.uuid, instance.uuid, card]
+    gpu = machine.gpus[0].uuid
+    assert [sign.uuid for sign in probe.watch_health(1)] == [instance.uuid, instance.uuid, gpu]
 
 
-def test_a_lost_card_is_found_and_the_others_stay_watched(probe_of: ProbeOf) -> None:
+def test_a_lost_gpu_is_found_and_the_others_stay_watched(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     machine.lose(0)
     signs = probe.watch_health(2)
-    assert list(troubles(signs)) == [machine.cards[0].uuid]
-    assert "fallen off the bus" in troubles(signs)[machine.cards[0].uuid]
+    assert list(troubles(signs)) == [machine.gpus[0].uuid]
+    assert "fallen off the bus" in troubles(signs)[machine.gpus[0].uuid]
     machine.xid(1, 48)
-    assert probe.watch_health(2) == (XidSeen(machine.cards[1].uuid, 48),)
+    assert probe.watch_health(2) == (XidSeen(machine.gpus[1].uuid, 48),)
 
 
 def test_a_wait_that_keeps_failing_does_not_spin(probe_of: ProbeOf) -> None:
@@ -66,12 +66,12 @@ def test_a_wait_that_keeps_failing_does_not_spin(probe_of: ProbeOf) -> None:
     assert not troubles(signs)
 
 
-def test_an_xid_of_a_card_that_is_lost_already_is_still_of_that_card(probe_of: ProbeOf) -> None:
+def test_an_xid_of_a_gpu_that_is_lost_already_is_still_of_that_gpu(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
-    machine.cards[3].error = 15
+    machine.gpus[3].error = 15
     machine.xid(3, 79)
-    assert XidSeen(machine.cards[3].uuid, 79) in probe.watch_health(2)
+    assert XidSeen(machine.gpus[3].uuid, 79) in probe.watch_health(2)
 
 
 @pytest.mark.parametrize(("code", "doubtful"), [(15, False), (16, False), (10, True), (999, True)])
@@ -84,51 +84,51 @@ def test_what_may_pass_is_told_from_what_does_not(probe_of: ProbeOf, code: int, 
     assert sign.doubtful is doubtful
 
 
-def test_broken_memory_needs_a_reset_or_a_new_card(probe_of: ProbeOf) -> None:
+def test_broken_memory_needs_a_reset_or_a_new_gpu(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("a100")
     probe.inventory()
-    machine.cards[0].rows = (1, 0)
-    machine.cards[1].rows = (0, 1)
+    machine.gpus[0].rows = (1, 0)
+    machine.gpus[1].rows = (0, 1)
     machine.write()
     told = troubles(probe.examine())
-    assert "reset the GPU" in told[machine.cards[0].uuid]
-    assert "replace the GPU" in told[machine.cards[1].uuid]
+    assert "reset the GPU" in told[machine.gpus[0].uuid]
+    assert "replace the GPU" in told[machine.gpus[1].uuid]
     assert len(told) == 2
 
 
-def test_retired_pages_of_an_older_card_need_a_reset(probe_of: ProbeOf) -> None:
+def test_retired_pages_of_an_older_gpu_need_a_reset(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("v100")
     probe.inventory()
-    machine.cards[5].rows = (1, 0)
+    machine.gpus[5].rows = (1, 0)
     machine.write()
-    assert list(troubles(probe.examine())) == [machine.cards[5].uuid]
+    assert list(troubles(probe.examine())) == [machine.gpus[5].uuid]
 
 
 def test_what_the_driver_asks_for_is_passed_on(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
-    machine.cards[0].recovery = 0
-    machine.cards[1].recovery = 2
-    machine.cards[2].recovery = 99
+    machine.gpus[0].recovery = 0
+    machine.gpus[1].recovery = 2
+    machine.gpus[2].recovery = 99
     machine.write()
     told = troubles(probe.examine())
-    assert set(told) == {machine.cards[1].uuid, machine.cards[2].uuid}
-    assert "reboot the node" in told[machine.cards[1].uuid]
+    assert set(told) == {machine.gpus[1].uuid, machine.gpus[2].uuid}
+    assert "reboot the node" in told[machine.gpus[1].uuid]
 
 
-def test_a_card_taken_out_is_lost_and_the_others_are_not(probe_of: ProbeOf) -> None:
+def test_a_gpu_taken_out_is_lost_and_the_others_are_not(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("t4")
     probe.inventory()
     gone = machine.take_out(1)
     assert list(troubles(probe.examine())) == [gone.uuid]
 
 
-def test_the_instances_of_a_lost_card_are_lost(probe_of: ProbeOf) -> None:
+def test_the_instances_of_a_lost_gpu_are_lost(probe_of: ProbeOf) -> None:
     machine, probe = probe_of("mig")
     probe.inventory()
     machine.lose(0)
-    card = machine.cards[0]
-    assert set(troubles(probe.examine())) == {card.uuid, *(instance.uuid for instance in card.instances)}
+    gpu = machine.gpus[0]
+    assert set(troubles(probe.examine())) == {gpu.uuid, *(instance.uuid for instance in gpu.instances)}
 
 
 def test_closing_twice_is_harmless(probe_of: ProbeOf) -> None:

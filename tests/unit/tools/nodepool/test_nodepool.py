@@ -149,7 +149,7 @@ def test_a_kubelet_takes_every_label() -> None:
         ({"way": "own-driver"}, "way is 'own-driver': valid for eks are accelerated-image, gpu-operator"),
         ({"mode": "shared"}, "mode is 'shared': valid are default, cgpu, core_mem, share, mps, topology"),
         ({"gpuMemoryUnit": "32MiB"}, "the smallest valid unit is 64MiB"),
-        ({"gpuMemoryUnit": "32GiB"}, "gpus.memory is 23028MiB: a card holds not one unit of 32GiB"),
+        ({"gpuMemoryUnit": "32GiB"}, "gpus.memory is 23028MiB: a GPU holds not one unit of 32GiB"),
         ({"gpus": {"memory": "24 GB"}}, "gpus.memory: '24 GB' is not a memory size"),
         ({"minNodes": 9}, "minNodes is 9, more than maxNodes, 4"),
         ({"location": ""}, "location is missing: eks needs it"),
@@ -164,7 +164,7 @@ def test_a_wrong_description_names_field_rule_and_values(changes: dict[str, Any]
     assert message in str(refused.value)
 
 
-CARD = {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"}
+GPU = {"count": 4, "memory": "23028MiB", "model": "NVIDIA A10G"}
 KARPENTER_LABEL = {"karpenter.sh/nodepool": "gpu"}
 
 
@@ -198,10 +198,10 @@ KARPENTER_LABEL = {"karpenter.sh/nodepool": "gpu"}
         ({"labels": {"team": "-v"}}, "with a letter or digit at both ends"),
         ({"labels": {"team": "v\n"}}, "the value of a label is"),
         (
-            {"gpus": CARD | {"memory": "999999999999TiB"}},
-            "gpus.memory is 999999999999TiB: the most that a card may have",
+            {"gpus": GPU | {"memory": "999999999999TiB"}},
+            "gpus.memory is 999999999999TiB: the most that a GPU may have",
         ),
-        ({"gpus": CARD | {"memory": "17TiB"}}, "the most that a card may have is 16777216MiB"),
+        ({"gpus": GPU | {"memory": "17TiB"}}, "the most that a GPU may have is 16777216MiB"),
     ],
 )
 def test_labels_and_sizes_that_no_node_has_are_refused_with_the_remedy(changes: dict[str, Any], message: str) -> None:
@@ -232,7 +232,7 @@ def test_what_one_provider_cannot_do_is_said() -> None:
         pool("aks", "own-plugin", name="gpu-pool")
     with pytest.raises(DescriptionError, match="karpenter is written for eks only"):
         pool("gke", "own-driver", autoscaler="karpenter")
-    with pytest.raises(DescriptionError, match="serves whole cards only; use way own-driver"):
+    with pytest.raises(DescriptionError, match="serves whole GPUs only; use way own-driver"):
         pool("gke", "managed-driver", mode="cgpu")
     assert "GKE's autoscaler has no hint for aliyun.com/gpu-mem" in " ".join(plan_for(pool("gke", "own-driver")).notes)
     assert plan_for(pool("gke", "own-driver", minNodes=1)).notes[1:] == plan_for(pool("gke", "own-driver")).notes[2:]
@@ -249,7 +249,7 @@ spec: {{containers: [{{name: c, image: x, resources: {{limits: {{aliyun.com/gpu-
 
 @pytest.mark.requirement("U8")
 def test_a_pod_that_the_pool_can_never_hold_is_named(tmp_path: Path) -> None:
-    """179 units fit one card of 23028 MiB; 180 fit the node and no card, and would bring a node in vain."""
+    """179 units fit one GPU of 23028 MiB; 180 fit the node and no GPU, and would bring a node in vain."""
     (tmp_path / "pool.yaml").write_text(yaml.safe_dump(described("eks", "accelerated-image")))
     for units, code in ((179, 0), (180, 3)):
         (tmp_path / "pod.yaml").write_text(POD.format(units=units))
@@ -474,8 +474,8 @@ def test_a_file_that_is_no_description_is_an_error(tmp_path: Path, text: str | b
 def test_any_valid_description_becomes_a_script_that_a_shell_can_read(
     place: tuple[str, str], mode: str, unit: int, gpus: int, cluster: str
 ) -> None:
-    cards = {"count": gpus, "memory": "23028MiB"}
-    description = described(*place, mode=mode, gpuMemoryUnit=f"{unit}MiB", gpus=cards, cluster=cluster)
+    group = {"count": gpus, "memory": "23028MiB"}
+    description = described(*place, mode=mode, gpuMemoryUnit=f"{unit}MiB", gpus=group, cluster=cluster)
     try:
         found = load_nodepool(description)
     except DescriptionError:

@@ -25,9 +25,9 @@ def made(*pods: tuple[int, float, float]) -> tuple[Workload, Schedule]:
     return Workload("made", (WHOLE, HALF, PAIR), shape, None), Schedule(shape, created, runtime)
 
 
-def starts(cards: int, *pods: tuple[int, float, float]) -> list[float]:
+def starts(gpus: int, *pods: tuple[int, float, float]) -> list[float]:
     workload, plan = made(*pods)
-    begun: list[float] = replay(uniform(1, cards, 10**6), workload, plan, Binpack(), np.array([0])).tolist()
+    begun: list[float] = replay(uniform(1, gpus, 10**6), workload, plan, Binpack(), np.array([0])).tolist()
     return begun
 
 
@@ -83,8 +83,8 @@ def test_a_trace_without_times_says_so(tmp_path: Path) -> None:
     st.integers(1, 3),
     st.booleans(),
 )
-def test_no_card_is_ever_given_twice(pods: list[tuple[int, int, int]], count: int, priced: bool) -> None:
-    """Nobody starts early, the cards are enough at every time, and no pod waits while it would fit an empty cluster."""
+def test_no_gpu_is_ever_given_twice(pods: list[tuple[int, int, int]], count: int, priced: bool) -> None:
+    """Nobody starts early, the GPUs are enough at every time, and no pod waits while it would fit an empty cluster."""
     nodes = uniform(count, 2, 10**6)
     workload, plan = made(*sorted(pods, key=lambda pod: pod[1]))
     started = replay(nodes, workload, plan, Packing(nodes) if priced else Binpack(), np.arange(count))

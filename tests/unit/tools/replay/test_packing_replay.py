@@ -55,7 +55,7 @@ def test_it_gets_as_much_on_as_the_better_of_fgd_and_bestfit(shapes: tuple[PodSh
     ids=["several", "models", "cpu"],
 )
 def test_the_same_where_nodes_differ(shapes: tuple[PodShape, ...]) -> None:
-    """Some nodes have hardly any CPU for their cards and some plenty; the mean of three orders."""
+    """Some nodes have hardly any CPU for their GPUs and some plenty; the mean of three orders."""
     nodes = unlike(60)
     packing, bestfit, fgd = [], [], []
     for seed in range(3):
@@ -77,7 +77,7 @@ def test_a_mix_that_flips_halfway(before: tuple[PodShape, ...], after: tuple[Pod
 
 
 def test_every_gpu_of_a_cluster_that_can_be_filled_is_filled() -> None:
-    """Halves and quarters divide a card: nothing may be lost."""
+    """Halves and quarters divide a GPU: nothing may be lost."""
     nodes = uniform(10, 4, 10**6)
     workload, arrivals = stream(nodes, ((share(500), share(250)), 1.3))
     assert used(nodes, workload, arrivals, Packing(nodes)) == 100

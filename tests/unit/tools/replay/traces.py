@@ -23,7 +23,7 @@ def write_trace(directory: Path, pods: str = LIST, order: str = "0 1 2 3 4", nod
 
 
 def uniform(count: int, gpus: int, cpu: int) -> Nodes:
-    """Return ``count`` nodes of ``gpus`` cards and ``cpu`` milli-CPU each."""
+    """Return ``count`` nodes of ``gpus`` GPUs and ``cpu`` milli-CPU each."""
     full = np.full(count, 1, np.int64)
     return Nodes(full * cpu, full * 10**6, full * gpus, ("A10",) * count)
 
@@ -40,7 +40,7 @@ def share(milli: int, cpu: int = 2000, gpus: int = 1, models: frozenset[str] = f
 
 
 def stream(nodes: Nodes, *parts: tuple[tuple[PodShape, ...], float], seed: int = 1) -> tuple[Workload, Arrivals]:
-    """Return pods drawn from each part's shapes alike, until as many cards as that part of the cluster were asked."""
+    """Return pods drawn from each part's shapes alike, until as many GPUs as that part of the cluster were asked."""
     rng = np.random.default_rng(seed)
     shapes = tuple(dict.fromkeys(shape for some, _ in parts for shape in some))
     order: list[int] = []

@@ -73,7 +73,7 @@ def test_a_whole_node(tmp_path: Path) -> None:
     assert node.status.capacity["aliyun.com/gpu-mem"] == "178"
     inventory = decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     assert (inventory.mode, inventory.unit_mib, inventory.bandwidth) == ("share", 128, ())
-    assert [(c.index, c.mib, c.model, c.healthy) for c in inventory.cards] == [
+    assert [(c.index, c.mib, c.model, c.healthy) for c in inventory.gpus] == [
         (0, 11441, "Tesla K80", True),
         (1, 11441, "Tesla K80", False),
     ]
@@ -83,7 +83,7 @@ def test_counted_nodes_have_their_own_uuids_and_every_run_the_same(tmp_path: Pat
     first, second = (load(tmp_path, f"- {{name: n, count: 3, gpus: {T4}}}").nodes for _ in range(2))
     assert [node.metadata.name for node in first] == ["n-1", "n-2", "n-3"]
     assert first == second
-    uuids = {c.uuid for n in first for c in decode_inventory(n.metadata.annotations[INVENTORY_ANNOTATION]).cards}
+    uuids = {c.uuid for n in first for c in decode_inventory(n.metadata.annotations[INVENTORY_ANNOTATION]).gpus}
     assert len(uuids) == 12
 
 
@@ -95,7 +95,7 @@ def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path: Path) -> None:
     assert "nvidia.com/gpu" not in plain.status.allocatable
 
 
-def test_mixed_cards_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
+def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
     gpus = "[{count: 2, model: NVIDIA A10, memory: 23028MiB, bandwidth: nvlink}, {model: NVIDIA L4, memory: 23034MiB}]"
     (node,) = load(tmp_path, f"- {{name: a, mode: topology, gpus: {gpus}}}").nodes
     accelerator = {k: v for k, v in node.metadata.labels.items() if "nvidia" in k}
@@ -127,8 +127,8 @@ def test_a_bandwidth_matrix(tmp_path: Path) -> None:
         ("{name: a, gpus: [{count: 64, memory: 1GiB}, {count: 1, memory: 1GiB}]}", "a node has at most 64 GPUs"),
         ("{name: a, gpus: {memory: 15}}", r"gpus.memory: Expected `str`, got `int`"),
         ("{name: a, gpus: {memory: 15GB}}", "'15GB' is not a memory size such as 128MiB"),
-        ("{name: a, gpus: {memory: 0GiB}}", r"nodes\[0\].gpus.memory: 0GiB is not what a card has"),
-        ("{name: a, gpus: {memory: 1GiB, unhealthy: [1]}}", "gpus.unhealthy: the group's cards are 0 to 0"),
+        ("{name: a, gpus: {memory: 0GiB}}", r"nodes\[0\].gpus.memory: 0GiB is not what a GPU has"),
+        ("{name: a, gpus: {memory: 1GiB, unhealthy: [1]}}", "gpus.unhealthy: the group's GPUs are 0 to 0"),
         ("{name: a, gpus: {memory: 1GiB, bandwidth: fast}}", "'fast' is not known; valid are nvlink, pcie"),
         (
             "{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, 1]]}}",

@@ -1,4 +1,4 @@
-"""``gputile explain`` tells the truth about cards, and the changes that it names would really be enough."""
+"""``gputile explain`` tells the truth about GPUs, and the changes that it names would really be enough."""
 
 import msgspec
 import pytest
@@ -28,8 +28,8 @@ from gputile.api.well_known import (
 from gputile.core.admission.json_patch import apply_patch
 from gputile.core.admission.rewrite import rewrite
 from gputile.core.devices.request import RequestError
-from gputile.core.placement.fit import card_fits, same_unit, serves
-from gputile.core.placement.shortage import card_shortages
+from gputile.core.placement.fit import gpu_fits, same_unit, serves
+from gputile.core.placement.shortage import gpu_shortages
 from gputile.tools.simulator.explanation import NodeReport, Subject, asks, left_to_others, waiting_for
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.corebuilders import allocation_text, container, gpu_node, pod, share
@@ -40,10 +40,10 @@ GIB = 1024
 ROOMY = {"aliyun.com/gpu-mem": "1000", "aliyun.com/gpu-core.percentage": "800", "nvidia.com/gpu": "8", "pods": "110"}
 
 
-def bound(name: str, node: str, mem: int, card: int, *, namespace: str = "default", core: int = 0) -> Pod:
-    """Return a pod that holds ``mem`` GiB, and ``core`` percent, of one card."""
+def bound(name: str, node: str, mem: int, gpu: int, *, namespace: str = "default", core: int = 0) -> Pod:
+    """Return a pod that holds ``mem`` GiB, and ``core`` percent, of one GPU."""
     asked = pod(name, mem=mem, namespace=namespace, asks={"core": core} if core else {})
-    text = allocation_text(share(f"GPU-{node}-{card}", mem * GIB, core))
+    text = allocation_text(share(f"GPU-{node}-{gpu}", mem * GIB, core))
     annotations = asked.metadata.annotations | {ALLOCATION_ANNOTATION: text}
     return msgspec.structs.replace(
         asked,
@@ -66,21 +66,21 @@ def explained(asked: Pod, nodes: list[Node], pods: list[Pod]) -> tuple[Subject, 
     return subject, reports, remedies(subject, reports)
 
 
-def machine(name: str, mode: str = "cgpu", cards: int = 2) -> Node:
-    return gpu_node(name, mode=mode, sizes=[15 * GIB] * cards, unit_mib=GIB, allocatable=ROOMY)
+def machine(name: str, mode: str = "cgpu", gpus: int = 2) -> Node:
+    return gpu_node(name, mode=mode, sizes=[15 * GIB] * gpus, unit_mib=GIB, allocatable=ROOMY)
 
 
-def test_every_node_and_card_says_why_not_and_who_is_there() -> None:
+def test_every_node_and_gpu_says_why_not_and_who_is_there() -> None:
     pods = [bound("a", "n1", 8, 0), bound("b", "n1", 12, 1), bound("c", "n2", 1, 0)]
     _, reports, _ = explained(pod("new", mem=10), [machine("n2", "share", 1), machine("n1")], pods)
     assert [(report.name, report.fits) for report in reports] == [("n2", True), ("n1", False)]
     n1 = reports[1]
-    assert n1.gpu == "GPU 0 has 7 of 15 units free; the pod needs 10 on one card"
-    assert [(card.free_mib, card.lacks) for card in n1.cards] == [
-        (7 * GIB, "has 7 of 15 units free; the pod needs 10 on one card"),
-        (3 * GIB, "has 3 of 15 units free; the pod needs 10 on one card"),
+    assert n1.gpu == "GPU 0 has 7 of 15 units free; the pod needs 10 on one GPU"
+    assert [(gpu.free_mib, gpu.lacks) for gpu in n1.gpus] == [
+        (7 * GIB, "has 7 of 15 units free; the pod needs 10 on one GPU"),
+        (3 * GIB, "has 3 of 15 units free; the pod needs 10 on one GPU"),
     ]
-    assert [(holder.name, holder.mib) for holder in n1.cards[0].pods] == [("a", 8 * GIB)]
+    assert [(holder.name, holder.mib) for holder in n1.gpus[0].pods] == [("a", 8 * GIB)]
 
 
 def test_the_pod_itself_is_not_in_its_own_way() -> None:
@@ -98,17 +98,17 @@ def test_less_would_fit_and_one_unit_more_would_not() -> None:
 
 def test_the_fewest_and_smallest_pods_are_named() -> None:
     pods = [bound("a", "n1", 8, 0), bound("b", "n1", 12, 1), bound("c", "n2", 4, 0), bound("d", "n2", 6, 0)]
-    _, _, changes = explained(pod("new", mem=10), [machine("n1"), machine("n2", cards=1)], pods)
+    _, _, changes = explained(pod("new", mem=10), [machine("n1"), machine("n2", gpus=1)], pods)
     assert changes[1] == Remedy("pod default/d ends, or moves to another node", ["n2"])
 
 
 def test_several_pods_where_one_is_not_enough() -> None:
     pods = [bound(f"p{i}", "n1", 5, 0) for i in range(3)]
-    _, _, changes = explained(pod("new", mem=12), [machine("n1", cards=1)], pods)
+    _, _, changes = explained(pod("new", mem=12), [machine("n1", gpus=1)], pods)
     assert changes[0].change == "pods default/p0, default/p1, default/p2 end, or move to other nodes"
 
 
-def test_what_kube_scheduler_itself_forbids_is_named_where_the_cards_have_room() -> None:
+def test_what_kube_scheduler_itself_forbids_is_named_where_the_gpus_have_room() -> None:
     tainted = machine("n1")
     tainted = msgspec.structs.replace(tainted, spec=msgspec.structs.replace(tainted.spec, unschedulable=True))
     _, reports, changes = explained(pod("new", mem=10), [tainted], [])
@@ -134,7 +134,7 @@ def test_compute_is_the_shortage() -> None:
     assert changes[1] == Remedy("pod default/a ends, or moves to another node", ["n1"])
 
 
-def test_whole_cards() -> None:
+def test_whole_gpus() -> None:
     asked = pod("new", asks={"nvidia.com/gpu": 3})
     subject, _, changes = explained(asked, [machine("n1", "default")], [])
     assert asks(subject.request) == "asks for 3 of nvidia.com/gpu"
@@ -171,13 +171,13 @@ held = st.lists(st.tuples(st.integers(0, 1), amounts, st.sampled_from(("a", "b")
     st.sampled_from(("cgpu", "share", "core_mem", "mps", "default")), held, amounts, st.sampled_from((0, 25, 100)),
     st.integers(1, 2),
 )  # fmt: skip
-def test_what_is_said_of_a_card_is_what_decides_of_it_and_each_change_is_enough(
+def test_what_is_said_of_a_gpu_is_what_decides_of_it_and_each_change_is_enough(
     mode: str, taken: list[tuple[int, int, str, int]], mem: int, core: int, count: int
 ) -> None:
     nodes = [machine("n1", mode), machine("n2", mode, 1)]
     pods = [
-        bound(f"p{i}", "n1", units, card, namespace=namespace, core=5 * percent)
-        for i, (card, units, namespace, percent) in enumerate(taken)
+        bound(f"p{i}", "n1", units, gpu, namespace=namespace, core=5 * percent)
+        for i, (gpu, units, namespace, percent) in enumerate(taken)
     ]
     more = {"core": core * count} if core else {}
     subject, reports, changes = explained(pod("new", mem=mem * count, count=count, asks=more), nodes, pods)
@@ -188,9 +188,9 @@ def test_what_is_said_of_a_card_is_what_decides_of_it_and_each_change_is_enough(
         state = subject.engine.state(name)
         assert state is not None
         if serves(state.serving_mode, shape) and same_unit(state.info, shape):
-            for card in state.cards:
-                lacking = list(card_shortages(card, shape, state.info, group))
-                assert (not lacking) == card_fits(card, shape, state.info, group)
+            for gpu in state.gpus:
+                lacking = list(gpu_shortages(gpu, shape, state.info, group))
+                assert (not lacking) == gpu_fits(gpu, shape, state.info, group)
                 assert all(shortage.text(shape, state.info) for shortage in lacking)
     fitting = [report.name for report in reports if report.fits]
     assert sorted(fitting) == [n for n in ("n1", "n2") if n in subject.engine.filter(request, ["n1", "n2"]).feasible]
@@ -246,7 +246,7 @@ def test_each_remedy_applied_makes_the_pod_fit(
         labelled(machine("n1", mode), {MODEL_LABEL: "T4", "zone": "a"}, cordoned=cordoned),
         labelled(machine("n2", mode, 1), {MODEL_LABEL: "V100"}, tainted=tainted),
     ]
-    pods = [bound(f"p{i}", "n1", units, card, namespace=group) for i, (card, units, group, _) in enumerate(taken)]
+    pods = [bound(f"p{i}", "n1", units, gpu, namespace=group) for i, (gpu, units, group, _) in enumerate(taken)]
     shared = resource.startswith("aliyun.com/gpu-")
     asks = {"aliyun.com/gpu-mem": mem * count} if shared else {resource: mem}
     asks |= {resource: 25 * count} if "core" in resource else {}

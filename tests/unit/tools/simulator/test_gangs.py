@@ -68,7 +68,7 @@ def test_a_gang_of_five_on_room_for_three_starts_none(tmp_path: Path, labels: st
     assert placed(found) == ["alone"]
     assert found["m4"].reason == (
         "gang g: 5 pods that start together wait: there is room for 3; "
-        "s1: GPU 0 has 5 of 15 units free; the pod needs 10 on one card"
+        "s1: GPU 0 has 5 of 15 units free; the pod needs 10 on one GPU"
     )
 
 
@@ -126,7 +126,7 @@ def test_pods_of_the_gang_that_run_count_as_started(tmp_path: Path) -> None:
         [write(tmp_path, running + pod("new", in_gang(3)), "c")],
     )
     (outcome,) = Simulation(Configuration(admission=Admission(gangs=True))).run(scenario, lambda: 1)
-    assert outcome.node == "s2"  # s1 is closed: nobody knows which cards its pods are on
+    assert outcome.node == "s2"  # s1 is closed: nobody knows which GPUs its pods are on
 
 
 @pytest.mark.requirement("M13")

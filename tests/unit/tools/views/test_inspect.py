@@ -8,14 +8,14 @@ from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSumma
 pytestmark = pytest.mark.requirement("V2", "V3")
 
 
-def card(index: int, used: int, total: int = 15, unit: int = 1024, pods: int = 0) -> GpuSummary:
+def gpu(index: int, used: int, total: int = 15, unit: int = 1024, pods: int = 0) -> GpuSummary:
     return GpuSummary(index, f"GPU-{index}", "T4", total * unit, used * unit, 0, pods, healthy=True)
 
 
 def node(
-    name: str, *cards: GpuSummary, unit: int = 1024, mode: str = "share", pods: tuple[PodSummary, ...] = ()
+    name: str, *gpus: GpuSummary, unit: int = 1024, mode: str = "share", pods: tuple[PodSummary, ...] = ()
 ) -> NodeSummary:
-    return NodeSummary(name, "192.0.2.109", mode, mode not in ("default", "topology"), unit, list(cards), list(pods))
+    return NodeSummary(name, "192.0.2.109", mode, mode not in ("default", "topology"), unit, list(gpus), list(pods))
 
 
 DOCUMENTED = """\
@@ -30,12 +30,12 @@ Allocated/Total GPU Memory In Cluster:
 
 
 def test_the_documented_table_to_the_character() -> None:
-    tile = node("cn-shanghai.192.0.2.109", card(0, 15), card(1, 9), card(2, 0), card(3, 0))
+    tile = node("cn-shanghai.192.0.2.109", gpu(0, 15), gpu(1, 9), gpu(2, 0), gpu(3, 0))
     assert summary([tile], 1024) == DOCUMENTED
 
 
 def test_the_percentage_is_truncated() -> None:
-    assert summary([node("n", card(0, 2, 3))], 1024).endswith("2/3 (66%)\n")
+    assert summary([node("n", gpu(0, 2, 3))], 1024).endswith("2/3 (66%)\n")
 
 
 def test_no_nodes_and_no_memory_are_no_error() -> None:
@@ -43,8 +43,8 @@ def test_no_nodes_and_no_memory_are_no_error() -> None:
     assert details([], 1024).endswith("0/0 (0%)\n")
 
 
-def test_nodes_with_different_cards_keep_their_columns() -> None:
-    text = summary([node("one", card(0, 1)), node("gap", card(0, 2), card(2, 3)), node("none")], 1024)
+def test_nodes_with_different_gpus_keep_their_columns() -> None:
+    text = summary([node("one", gpu(0, 1)), node("gap", gpu(0, 2), gpu(2, 3)), node("none")], 1024)
     heading, one, gap, none = text.splitlines()[:4]
     assert "GPU1" not in heading
     for line, cell, column in ((one, "1/15", "GPU0"), (gap, "2/15", "GPU0"), (gap, "3/15", "GPU2")):
@@ -53,8 +53,8 @@ def test_nodes_with_different_cards_keep_their_columns() -> None:
     assert none.split()[-1] == "0/0"
 
 
-def test_other_modes_are_counted_in_cards() -> None:
-    text = summary([node("v100", card(0, 15, pods=1), card(1, 0), mode="default")], 1024)
+def test_other_modes_are_counted_in_gpus() -> None:
+    text = summary([node("v100", gpu(0, 15, pods=1), gpu(1, 0), mode="default")], 1024)
     assert "0/0 (0%)" in text
     assert text.splitlines()[-1].split() == ["v100", "192.0.2.109", "default", "1/2"]
 
@@ -65,15 +65,15 @@ def test_a_shared_node_that_cannot_be_read_says_so() -> None:
     broken = NodeSummary(
         "broken", "192.0.2.1", "share", True, 1024, [], [], "its annotation x cannot be read: not JSON"
     )
-    lines = summary([node("n", card(0, 2)), broken], 1024).splitlines()
+    lines = summary([node("n", gpu(0, 2)), broken], 1024).splitlines()
     assert lines[-3:-1] == ["Problems:", "NAME    PROBLEM"]
     assert lines[-1] == "broken  its annotation x cannot be read: not JSON"
-    assert "Problems:" not in summary([node("n", card(0, 2)), node("none")], 1024)
+    assert "Problems:" not in summary([node("n", gpu(0, 2)), node("none")], 1024)
 
 
-def test_a_pod_on_unknown_cards_adds_a_column() -> None:
+def test_a_pod_on_unknown_gpus_adds_a_column() -> None:
     lost = PodSummary("ns", "lost", {}, whole=False, asked_mib=3 * 1024, problem="bound by hand")
-    tile = node("n", card(0, 2), pods=(PodSummary("ns", "p", {0: 2048}, whole=False, asked_mib=2048), lost))
+    tile = node("n", gpu(0, 2), pods=(PodSummary("ns", "p", {0: 2048}, whole=False, asked_mib=2048), lost))
     heading, row = summary([tile], 1024).splitlines()[:2]
     assert heading.split()[3] == "PENDING(Allocated)"
     assert row.split()[2:] == ["2/15", "3", "2/15"]
@@ -85,6 +85,6 @@ def test_a_pod_on_unknown_cards_adds_a_column() -> None:
 @pytest.mark.requirement("V3")
 def test_the_unit_is_the_one_in_force() -> None:
     """Not a guess."""
-    assert unit_of([node("n", card(0, 0), unit=128)], 1024) == 128
+    assert unit_of([node("n", gpu(0, 0), unit=128)], 1024) == 128
     assert unit_of([node("a", unit=128), node("b", unit=1024)], 256) == 256
     assert [unit_name(unit) for unit in (1024, 128, 2048)] == ["GiB", "128MiB", "2GiB"]

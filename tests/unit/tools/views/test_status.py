@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node
 from gputile.api.workloads import DaemonSet, Deployment, Event, RunningPod
-from gputile.core.devices.inventory import Card, Inventory, encode_inventory
+from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
 from gputile.tools.views.rollout import RolloutState
 from gputile.tools.views.status import Installation, RolloutPhase, assess, table
 
@@ -235,7 +235,7 @@ def test_a_nodes_agent_is_ready_while_its_successor_starts(order: int) -> None:
     """The new agent registers before the old one ends, so that a node has two for a while."""
     old = pod("agent", "old", "a", conditions=[condition("Ready", "True")])
     new = pod("agent", "new", "a", conditions=[condition("Ready", "False")])
-    installation = assess([daemon_set()], [old, new][::order], [], [node("a", Inventory(cards=()))], 1024)
+    installation = assess([daemon_set()], [old, new][::order], [], [node("a", Inventory(gpus=()))], 1024)
     assert [each.agent_ready for each in installation.nodes] == [True]
 
 
@@ -254,11 +254,11 @@ def node(name: str, inventory: Inventory | None = None, *conditions: dict[str, s
 @pytest.mark.requirement("U9", "M12")
 def test_nodes_tell_mode_unit_and_what_holds_them() -> None:
     """The unit in force on each node, and a held change with its pods."""
-    cards = (Card(index=0, uuid="GPU-0", mib=15360, model="Tesla T4"),)
+    gpus = (Gpu(index=0, uuid="GPU-0", mib=15360, model="Tesla T4"),)
     held = condition("gputile.io/ModePending", "True", "PodsOnNode", "mode share stays in force: default/p")
     nodes = [
-        node("b", Inventory(cards=cards, mode="share", unit_mib=1024), held, condition("Ready", "True")),
-        node("a", Inventory(cards=cards, mode="cgpu", unit_mib=128), condition("gputile.io/CardProblem", "False")),
+        node("b", Inventory(gpus=gpus, mode="share", unit_mib=1024), held, condition("Ready", "True")),
+        node("a", Inventory(gpus=gpus, mode="cgpu", unit_mib=128), condition("gputile.io/CardProblem", "False")),
         node("silent"),
         node("plain"),
     ]
@@ -285,9 +285,9 @@ def test_an_agent_that_rests_is_no_failure() -> None:
     """A pod on each node, and on nodes without GPUs it only waits for one."""
     ready = [condition("Ready", "True")]
     agents = [pod("agent", f"agent-{name}", name, conditions=ready) for name in ("gpu", "cpu", "labelled", "sliced")]
-    cards = (Card(index=0, uuid="GPU-0", mib=15360),)
+    gpus = (Gpu(index=0, uuid="GPU-0", mib=15360),)
     nodes = [
-        node("gpu", Inventory(cards=cards, mode="cgpu", unit_mib=1024)),
+        node("gpu", Inventory(gpus=gpus, mode="cgpu", unit_mib=1024)),
         node("cpu", None, condition("Ready", "True")),
         node("labelled", None, condition("gputile.io/AgentSilent", "True", "NoAgent", "it rests")),
         node("sliced", None, condition("gputile.io/ModePending", "False", "ModeInForce")),
@@ -306,8 +306,8 @@ def test_an_agent_that_rests_is_no_failure() -> None:
 @pytest.mark.requirement("U11")
 def test_what_an_agent_left_behind_is_not_waited_for() -> None:
     """After an agent has left for good nobody takes over a new unit there."""
-    cards = (Card(index=0, uuid="GPU-0", mib=15360),)
-    nodes = [node("left", Inventory(cards=cards, mode="cgpu", unit_mib=1024))]
+    gpus = (Gpu(index=0, uuid="GPU-0", mib=15360),)
+    nodes = [node("left", Inventory(gpus=gpus, mode="cgpu", unit_mib=1024))]
     installation = assess([daemon_set(0)], [], [], nodes, 128)
     assert [(n.name, n.agent_there, n.unit_mib) for n in installation.nodes] == [("left", False, 1024)]
     text = table(installation)

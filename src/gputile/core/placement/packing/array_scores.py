@@ -1,7 +1,7 @@
 """The packing policy on the ledger's arrays: what shares are worth as the cluster stands, and what a placement costs.
 
 ``scoring`` and ``prices`` say what a placement costs; this turns what the ledger knows into their terms, thousandths of
-a card, and their answer into the integers that nodes are compared by.
+a GPU, and their answer into the integers that nodes are compared by.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from gputile.core.devices.request import RequestKind, Shape
 from gputile.core.ledger.changes import Rows
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import ServingMode
-from gputile.core.ledger.snapshot import CardState, NodeState
+from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement import vectorized
-from gputile.core.placement.packing.prices import CARD, Prices
+from gputile.core.placement.packing.prices import WHOLE_GPU, Prices
 from gputile.core.placement.packing.scoring import (
     PodDemand,
     ScoringContext,
@@ -30,10 +30,10 @@ Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-STEPS_PER_CARD = 2500
-"""Scores are integers: what differs by less than a 2500th of a card is equal."""
-_WIDEST = 4.0  # cards by which the costs of two placements may differ and still be told apart
-# By ``ServingMode``: which nodes give whole cards, and which give anything.
+STEPS_PER_GPU = 2500
+"""Scores are integers: what differs by less than a 2500th of a GPU is equal."""
+_WIDEST = 4.0  # GPUs by which the costs of two placements may differ and still be told apart
+# By ``ServingMode``: which nodes give whole GPUs, and which give anything.
 _WHOLE = np.array([serving_mode in (ServingMode.WHOLE, ServingMode.TOPOLOGY) for serving_mode in ServingMode])
 _GIVES = np.array([serving_mode.blocks and serving_mode is not ServingMode.BLOCKED for serving_mode in ServingMode])
 
@@ -47,15 +47,15 @@ class PackingState:
 
     @property
     def value(self) -> Float64:
-        """What a remnant is worth, in cards, by its thousandths: shape [1001]."""
+        """What a remnant is worth, in GPUs, by its thousandths: shape [1001]."""
         return self.context.prices.value
 
 
 def build(arrays: NodeArrays, prices: Prices, models: Sequence[str], cpu: int) -> PackingState:
     """Look at the cluster with ``prices``.
 
-    ``models`` is the card model of each row, "" where there is none or its cards differ; ``cpu`` is all the milli-CPU
-    of the nodes with cards.
+    ``models`` is the GPU model of each row, "" where there is none or its GPUs differ; ``cpu`` is all the milli-CPU
+    of the nodes with GPUs.
     """
     rows = np.flatnonzero((arrays.total > 0).any(axis=1))
     context = scoring_context(
@@ -72,17 +72,17 @@ def build(arrays: NodeArrays, prices: Prices, models: Sequence[str], cpu: int) -
 
 
 def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
-    """Return what is left of each card, in thousandths: shape [rows, cards]. 0 where nothing is given away."""
+    """Return what is left of each GPU, in thousandths: shape [rows, GPUs]. 0 where nothing is given away."""
     serving_mode, total = arrays.serving_mode[rows], arrays.total[rows].astype(np.int64)
-    left = (total - arrays.used[rows]) * CARD // np.maximum(total, 1)
+    left = (total - arrays.used[rows]) * WHOLE_GPU // np.maximum(total, 1)
     isolated = serving_mode == ServingMode.MEMORY_AND_CORE
     if isolated.any():
-        compute = (100 - arrays.percent[rows].astype(np.int64)) * (CARD // 100)
+        compute = (100 - arrays.percent[rows].astype(np.int64)) * (WHOLE_GPU // 100)
         left = np.where(isolated[:, None], np.minimum(left, compute), left)
     left *= arrays.pods[rows] < arrays.max_pods_per_gpu[rows, None]
     whole = _WHOLE[serving_mode]
     if whole.any():
-        left = np.where(whole[:, None], (arrays.pods[rows] == 0) * CARD, left)
+        left = np.where(whole[:, None], (arrays.pods[rows] == 0) * WHOLE_GPU, left)
     left *= _GIVES[serving_mode][:, None] & arrays.usable[rows]
     result: Int64 = np.maximum(left, 0)
     return result
@@ -95,7 +95,7 @@ def scores(
 
     ``cpu`` is the milli-CPU that the pod asks for.
     """
-    fit, cards = vectorized.ready(arrays, shape, group, rows)
+    fit, gpus = vectorized.ready(arrays, shape, group, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
     if shape.kind is RequestKind.WHOLE:
         result[
@@ -105,14 +105,14 @@ def scores(
     if not len(part):
         return result
     lines = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
-    free, ready = remnants(arrays, lines), cards[part]
+    free, ready = remnants(arrays, lines), gpus[part]
     if shape.kind is RequestKind.SHARED:
         taken = thousandths(shape.mib, shape.percent, arrays.total[lines].astype(np.int64))
         ready = ready if arrays.packed[lines].all() else _chosen(arrays, shape, lines, ready)
     else:
-        taken = np.full(free.shape, CARD)
+        taken = np.full(free.shape, WHOLE_GPU)
     later = np.where(ready, np.maximum(free - taken, 0), -1)
-    if shape.cards > 1:
+    if shape.gpus > 1:
         order = _keys(packing_state.value, free, later).argsort(axis=1, kind="stable")
         free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
     hosts = np.zeros((len(packing_state.hosts), len(lines)), np.bool_)
@@ -120,39 +120,39 @@ def scores(
     hosts[:, known] = packing_state.hosts[:, lines[known]]
     # Where CPU is short kube-scheduler refuses the node by itself.
     left = np.maximum(arrays.cpu[lines], cpu)
-    change, _ = score(packing_state.context, left, free, later, hosts, PodDemand(shape.cards, 0, cpu))
-    bounded = np.clip(change + shape.cards, -_WIDEST, _WIDEST) + _WIDEST
-    result[part] = np.rint(bounded * STEPS_PER_CARD).astype(np.int64)
+    change, _ = score(packing_state.context, left, free, later, hosts, PodDemand(shape.gpus, 0, cpu))
+    bounded = np.clip(change + shape.gpus, -_WIDEST, _WIDEST) + _WIDEST
+    result[part] = np.rint(bounded * STEPS_PER_GPU).astype(np.int64)
     return result
 
 
-def card_key(node: NodeState, card: CardState, shape: Shape, value: Float64) -> tuple[float, int, int]:
-    """Order the cards that fit: the one whose worth falls least, then the fullest, then the lowest index."""
-    free = card.free * CARD // max(card.total, 1)
+def gpu_key(node: NodeState, gpu: GpuState, shape: Shape, value: Float64) -> tuple[float, int, int]:
+    """Order the GPUs that fit: the one whose worth falls least, then the fullest, then the lowest index."""
+    free = gpu.free * WHOLE_GPU // max(gpu.total, 1)
     if node.serving_mode is ServingMode.MEMORY_AND_CORE:
-        free = min(free, max(0, 100 - card.percent) * (CARD // 100))
-    taken = int(thousandths(shape.mib, shape.percent, np.array([card.total]))[0])
+        free = min(free, max(0, 100 - gpu.percent) * (WHOLE_GPU // 100))
+    taken = int(thousandths(shape.mib, shape.percent, np.array([gpu.total]))[0])
     change = float(np.round(value[max(free - taken, 0)] - value[free], 4))
-    return (-change, free, card.card.index)
+    return (-change, free, gpu.gpu.index)
 
 
 def _keys(value: Float64, free: Int64, later: Int64) -> Float64:
-    """Return what orders the cards as ``card_key`` does; infinity for those that the pod cannot get."""
+    """Return what orders the GPUs as ``gpu_key`` does; infinity for those that the pod cannot get."""
     change = np.round(value[np.maximum(later, 0)] - value[free], 4)
     return np.where(later >= 0, 1e-8 * free - change, np.inf)
 
 
 def _chosen(arrays: NodeArrays, shape: Shape, rows: Rows, ready: Bool) -> Bool:
-    """Return the cards that come into question, given that some nodes' own labels choose among theirs (M9)."""
+    """Return the GPUs that come into question, given that some nodes' own labels choose among theirs (M9)."""
     result = ready.copy()
     for spread in (False, True):
         part = np.flatnonzero(~arrays.packed[rows] & (arrays.spread[rows] == spread))
         if not len(part):
             continue
         free = arrays.total[rows[part]] - arrays.used[rows[part]]
-        keys = vectorized.card_keys(arrays, rows[part], free, spread=spread)
+        keys = vectorized.gpu_keys(arrays, rows[part], free, spread=spread)
         order = np.where(ready[part], keys, np.iinfo(np.int64).max).argsort(axis=1, kind="stable")
         mine = np.zeros_like(ready[part])
-        np.put_along_axis(mine, order[:, : shape.cards], True, axis=1)
+        np.put_along_axis(mine, order[:, : shape.gpus], True, axis=1)
         result[part] = mine
     return result

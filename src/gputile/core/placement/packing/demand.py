@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gputile.core.placement.packing.prices import CARD, Demand
+from gputile.core.placement.packing.prices import WHOLE_GPU, Demand
 
 PRIOR_PODS = 40.0
 """How many pods the prior counts for before any came."""
@@ -14,16 +14,16 @@ _KINDS = 512
 Kind = tuple[int, int, int, frozenset[str]]
 
 
-def generic(cpu_per_card: float, cards_per_node: int) -> Demand:
-    """Return a demand to start with: mostly whole cards, some halves, quarters and whole nodes.
+def generic(cpu_per_gpu: float, gpus_per_node: int) -> Demand:
+    """Return a demand to start with: mostly whole GPUs, some halves, quarters and whole nodes.
 
-    ``cpu_per_card`` is what the cluster has, in milli-CPU; pods are taken to ask for three quarters of it.
+    ``cpu_per_gpu`` is what the cluster has, in milli-CPU; pods are taken to ask for three quarters of it.
     """
-    mix = [(1, CARD, 0.6), (1, CARD // 2, 0.2), (1, CARD // 4, 0.12), (cards_per_node, CARD, 0.08)]
+    mix = [(1, WHOLE_GPU, 0.6), (1, WHOLE_GPU // 2, 0.2), (1, WHOLE_GPU // 4, 0.12), (gpus_per_node, WHOLE_GPU, 0.08)]
     gpus = np.array([count for count, _, _ in mix], np.int64)
     milli = np.array([share for _, share, _ in mix], np.int64)
-    cpu = (0.75 * cpu_per_card * gpus * milli / CARD).astype(np.int64)
-    weight = np.array([part for _, _, part in mix]) * CARD / (gpus * milli)
+    cpu = (0.75 * cpu_per_gpu * gpus * milli / WHOLE_GPU).astype(np.int64)
+    weight = np.array([part for _, _, part in mix]) * WHOLE_GPU / (gpus * milli)
     return Demand(gpus, milli, cpu, (frozenset(),) * len(mix), weight)
 
 
@@ -41,7 +41,7 @@ class DemandEstimator:
             self._weights[gpus, milli, cpu, models] = PRIOR_PODS * weight / total
 
     def observe(self, gpus: int, milli: int, cpu: int, models: frozenset[str], memory: int = 0) -> None:
-        """Note a pod that came: cards, thousandths of each, milli-CPU, the models that will do (empty for any), MiB."""
+        """Note a pod that came: GPUs, thousandths of each, milli-CPU, the models that will do (empty for any), MiB."""
         kind = (gpus, milli, cpu, models)
         self._weights[kind] = self._weights.get(kind, 0.0) + self._unit
         if gpus and memory:

@@ -1,12 +1,12 @@
-"""What a share of a card is worth, learnt from what pods ask for: the dual prices of a cutting-stock problem.
+"""What a share of a GPU is worth, learnt from what pods ask for: the dual prices of a cutting-stock problem.
 
-A card that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand: with the
-shares s asked for D_s times and D_1 whole cards for every card's worth of demand, cutting as few cards as possible is
+A GPU that is cut into shares leaves remnants. Which remnants are worth keeping follows from the demand: with the
+shares s asked for D_s times and D_1 whole GPUs for every GPU's worth of demand, cutting as few GPUs as possible is
 
     maximise theta   subject to   sum_p y_p + theta D_1 <= 1,   theta D_s <= sum_p a_ps y_p   for every share s,
 
-over patterns p, the multisets of shares that one card holds (a_ps of share s). The dual price of a share, relative to
-that of a card, is what it costs the cluster to serve it. The patterns are generated as they are needed (Gilmore and
+over patterns p, the multisets of shares that one GPU holds (a_ps of share s). The dual price of a share, relative to
+that of a GPU, is what it costs the cluster to serve it. The patterns are generated as they are needed (Gilmore and
 Gomory, 1961): the prices so far say by a knapsack which pattern would help most.
 """
 
@@ -19,8 +19,8 @@ import numpy.typing as npt
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
-CARD = 1000
-"""Shares and remnants are in thousandths of a card."""
+WHOLE_GPU = 1000
+"""Shares and remnants are in thousandths of a GPU."""
 SELECTIVE = 2.5
 """Factor by which a node's free CPU goes further than at the mean demand, since pods that need less CPU come too."""
 _QUANTILE = 0.1
@@ -38,23 +38,23 @@ class Demand:
     """What pods ask for: one entry a kind of request, arrays of shape [kinds]."""
 
     gpus: Int64
-    """Cards; 0 for pods without GPUs."""
+    """GPUs; 0 for pods without GPUs."""
     milli: Int64
-    """Of each card, in thousandths, of memory or compute, whichever is more: 1 to 1000; 0 without GPUs."""
+    """Of each GPU, in thousandths, of memory or compute, whichever is more: 1 to 1000; 0 without GPUs."""
     cpu: Int64
     """Milli-CPU."""
     models: tuple[frozenset[str], ...]
-    """The card models that will do; empty for any."""
+    """The GPU models that will do; empty for any."""
     weight: Float64
     """How many such pods came, or their rate; only proportions matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Requests that only some nodes can host: several cards at once with their CPU, or certain models.
+    """Requests that only some nodes can host: several GPUs at once with their CPU, or certain models.
 
-    Demand that is harder still needs the same places, and counts. ``share`` is for every card's worth of all GPU demand
-    what is asked for in places, times the cards of a place.
+    Demand that is harder still needs the same places, and counts. ``share`` is for every GPU's worth of all GPU demand
+    what is asked for in places, times the GPUs of a place.
     """
 
     gpus: int
@@ -65,12 +65,12 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What to weigh decisions with; all values are in cards."""
+    """What to weigh decisions with; all values are in GPUs."""
 
     value: Float64
     """The most that can be earned from a remnant, by its thousandths: shape [1001]; 0 at 0, 1 at 1000."""
     density: Float64
-    """CPU that pods need for each card's worth of price, in milli-CPU, rising: shape [kinds]."""
+    """CPU that pods need for each GPU's worth of price, in milli-CPU, rising: shape [kinds]."""
     portion: Float64
     """Share of the GPU demand with each density: shape [kinds]; sums to 1."""
     least_cpu: float
@@ -79,13 +79,13 @@ class Prices:
     """CPU that pods without GPUs cannot use, of what a node has free: in milli-CPU, by ``CPU_GRAIN``; empty if none."""
     mean_cpu: float
     """Mean CPU of a pod, in milli-CPU."""
-    cpu_per_card: float
-    """CPU that all pods together ask for, for each card asked for, in milli-CPU."""
+    cpu_per_gpu: float
+    """CPU that all pods together ask for, for each GPU asked for, in milli-CPU."""
     cpu_without_gpu: float
     """The part of that which pods without GPUs ask for."""
     needs: tuple[Need, ...]
     cpu_asked: Int64
-    """CPU that pods with one card ask for, in milli-CPU: distinct, rising."""
+    """CPU that pods with one GPU ask for, in milli-CPU: distinct, rising."""
     unused: Float64
     """What of a remnant's value hardly any pod will use, by how many of ``cpu_asked`` are within a node's free CPU:
     shape [len(cpu_asked) + 1, 1001]."""
@@ -97,8 +97,8 @@ def prices(demand: Demand) -> Prices:
     if not gpu.any():
         raise ValueError("a demand without GPU pods has no prices")
     gpus, milli, cpu, weight = (array[gpu] for array in (demand.gpus, demand.milli, demand.cpu, demand.weight))
-    cards = gpus * milli / CARD * weight
-    total = float(cards.sum())
+    asked = gpus * milli / WHOLE_GPU * weight
+    total = float(asked.sum())
     sizes: Int64
     sizes, inverse = np.unique(milli, return_inverse=True)
     rates = np.bincount(inverse, weights=gpus * weight) / total
@@ -109,11 +109,11 @@ def prices(demand: Demand) -> Prices:
     order = np.argsort(density, kind="stable")
     one = gpus == 1
     by_cpu = np.argsort(cpu, kind="stable")
-    least = int(np.searchsorted(cards[by_cpu].cumsum(), _QUANTILE * total))
+    least = int(np.searchsorted(asked[by_cpu].cumsum(), _QUANTILE * total))
     return Prices(
         value,
         density[order],
-        cards[order] / total,
+        asked[order] / total,
         float(cpu[by_cpu][least]),
         idle_cpu(demand.cpu[demand.gpus == 0], demand.weight[demand.gpus == 0]),
         float((demand.cpu * demand.weight).sum() / demand.weight.sum()),
@@ -125,13 +125,13 @@ def prices(demand: Demand) -> Prices:
 
 
 def share_prices(sizes: Int64, rates: Float64) -> Float64:
-    """Return the price of each of the distinct ``sizes`` relative to a card, at ``rates`` per card's worth of demand.
+    """Return the price of each of the distinct ``sizes`` relative to a GPU, at ``rates`` per GPU's worth of demand.
 
-    Sizes are in thousandths of a card, 1 to 1000; a whole card costs 1. Shapes [sizes].
+    Sizes are in thousandths of a GPU, 1 to 1000; a whole GPU costs 1. Shapes [sizes].
     """
     import highspy  # here, so that only who prices a demand has it in memory
 
-    whole = sizes == CARD
+    whole = sizes == WHOLE_GPU
     shares, count = sizes[~whole].tolist(), int((~whole).sum())
     if count == 0:
         return np.ones(len(sizes))
@@ -146,7 +146,7 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
         model.addRow(-infinity, 0.0, 0, *nothing)
     theta = np.concatenate([[float(rates[whole].sum())], rates[~whole]])
     model.addCol(1.0, 0.0, infinity, count + 1, np.arange(count + 1, dtype=np.int32), theta)
-    patterns = [np.eye(count, dtype=np.int64)[i] * (CARD // size) for i, size in enumerate(shares)]
+    patterns = [np.eye(count, dtype=np.int64)[i] * (WHOLE_GPU // size) for i, size in enumerate(shares)]
     result = np.ones(len(sizes))
     for _ in range(_ROUNDS):
         for pattern in patterns:
@@ -166,9 +166,9 @@ def share_prices(sizes: Int64, rates: Float64) -> Float64:
 
 
 def remnant_values(sizes: Int64, priced: Float64) -> Float64:
-    """Return the best total price of sizes that fit each remnant: shape [1001]. A whole card is worth 1 or more."""
-    value = _knapsack(sizes, priced, CARD + 1)
-    value[CARD] = max(value[CARD], 1.0)
+    """Return the best total price of sizes that fit each remnant: shape [1001]. A whole GPU is worth 1 or more."""
+    value = _knapsack(sizes, priced, WHOLE_GPU + 1)
+    value[WHOLE_GPU] = max(value[WHOLE_GPU], 1.0)
     return value
 
 
@@ -197,7 +197,7 @@ def idle_cpu(cpu: Int64, weight: Float64) -> Float64:
 
 
 def unused_values(milli: Int64, cpu: Int64, priced: Float64, weight: Float64, value: Float64) -> tuple[Int64, Float64]:
-    """Return ``Prices.cpu_asked`` and ``Prices.unused``, from what pods with one card ask for: shapes [kinds].
+    """Return ``Prices.cpu_asked`` and ``Prices.unused``, from what pods with one GPU ask for: shapes [kinds].
 
     A remnant waits for pods that fit it and use at least half of what it is worth. Of these, a node may choose among
     ``SELECTIVE``: where fewer have CPU enough there, the remnant earns no more than their part. ``value`` is what
@@ -206,8 +206,8 @@ def unused_values(milli: Int64, cpu: Int64, priced: Float64, weight: Float64, va
     asked, level = np.unique(cpu, return_inverse=True)
     order = np.argsort(level, kind="stable")
     milli, priced, earned = milli[order], priced[order], (weight * priced)[order]
-    fits = (milli <= np.arange(CARD + 1)[:, None]) & (priced >= _USED_WELL * value[:, None] - _EPSILON)
-    waited_for = np.concatenate([np.zeros((CARD + 1, 1)), (fits * earned).cumsum(axis=1)], axis=1)
+    fits = (milli <= np.arange(WHOLE_GPU + 1)[:, None]) & (priced >= _USED_WELL * value[:, None] - _EPSILON)
+    waited_for = np.concatenate([np.zeros((WHOLE_GPU + 1, 1)), (fits * earned).cumsum(axis=1)], axis=1)
     first = np.searchsorted(level[order], np.arange(len(asked) + 1))
     total = waited_for[:, -1:]
     part = np.where(total > _EPSILON, waited_for[:, first] / np.maximum(total, _EPSILON), 1.0)
@@ -215,10 +215,10 @@ def unused_values(milli: Int64, cpu: Int64, priced: Float64, weight: Float64, va
 
 
 def best_pattern(sizes: Int64, priced: Float64) -> Int64:
-    """Return how often each size is in the dearest pattern of one card: shape [sizes]."""
-    value = _knapsack(sizes, priced, CARD + 1)
+    """Return how often each size is in the dearest pattern of one GPU: shape [sizes]."""
+    value = _knapsack(sizes, priced, WHOLE_GPU + 1)
     pattern = np.zeros(len(sizes), np.int64)
-    left = CARD
+    left = WHOLE_GPU
     while value[left] > _EPSILON:
         totals = np.where(sizes <= left, priced + value[np.maximum(left - sizes, 0)], -1.0)
         index = int(totals.argmax())
@@ -231,14 +231,14 @@ def best_pattern(sizes: Int64, priced: Float64) -> Int64:
 
 
 def _needs(demand: Demand, total: float) -> Iterator[Need]:
-    """Yield the distinct needs for several cards or certain models, each with the demand that is at least as hard."""
+    """Yield the distinct needs for several GPUs or certain models, each with the demand that is at least as hard."""
     kinds = list(zip(demand.gpus.tolist(), demand.milli.tolist(), demand.cpu.tolist(), demand.models, strict=True))
-    cards = (demand.gpus * demand.milli / CARD * demand.weight).tolist()
+    asked = (demand.gpus * demand.milli / WHOLE_GPU * demand.weight).tolist()
     keys = {(gpus, cpu if gpus > 1 else 0, models) for gpus, _, cpu, models in kinds if gpus > 1 or (gpus and models)}
     for gpus, cpu, models in sorted(keys, key=lambda key: (key[0], key[1], sorted(key[2]))):
         share = 0.0
-        for (own_gpus, _, own_cpu, own_models), own_cards in zip(kinds, cards, strict=True):
+        for (own_gpus, _, own_cpu, own_models), own_asked in zip(kinds, asked, strict=True):
             narrower = not models or (own_models and own_models <= models)
             if own_gpus >= gpus and (gpus == 1 or own_cpu >= cpu) and narrower:
-                share += own_cards * (gpus / own_gpus if gpus > 1 else 1)
+                share += own_asked * (gpus / own_gpus if gpus > 1 else 1)
         yield Need(gpus, cpu, models, share / total)

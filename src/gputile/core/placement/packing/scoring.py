@@ -1,9 +1,9 @@
 """Place each pod where it costs the cluster least of what later pods will want (``packing``).
 
-A node is worth what the pods to come can earn from it: the prices of the shares that still fit its cards, less what
+A node is worth what the pods to come can earn from it: the prices of the shares that still fit its GPUs, less what
 will be stranded because its CPU runs out first or is too little for most pods, plus what it spares pods that few other
 nodes can host. A pod goes where its placement loses the least. ``prices`` says what shares are worth; everything here
-is in cards.
+is in GPUs.
 """
 
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gputile.core.placement.packing.prices import CARD, CPU_GRAIN, SELECTIVE, Need, Prices
+from gputile.core.placement.packing.prices import CPU_GRAIN, SELECTIVE, WHOLE_GPU, Need, Prices
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 GPU_STEP = 0.05
-"""Gains are rounded down to multiples of this, in cards: small differences are ties, which the first node wins."""
+"""Gains are rounded down to multiples of this, in GPUs: small differences are ties, which the first node wins."""
 CPU_STEP = 0.0125
 """The same for pods without GPUs."""
 FINISHED = 0.5
-"""A node whose cards are worth less than this is nearly done: its CPU is what is left."""
+"""A node whose GPUs are worth less than this is nearly done: its CPU is what is left."""
 TIGHT_FINISH = 0.12
-"""Gain from using up the last CPU of such a node where CPU is as scarce as cards."""
+"""Gain from using up the last CPU of such a node where CPU is as scarce as GPUs."""
 SCARCITY_POWER = 8
 FINISH_REWARD = 0.5
-"""Part of that gain that comes with a node's last card, before its idle CPU is taken off."""
+"""Part of that gain that comes with a node's last GPU, before its idle CPU is taken off."""
 NEED_WEIGHT = 0.05
-"""What a place for a rare need is worth, per card, where the places that are left only just suffice."""
+"""What a place for a rare need is worth, per GPU, where the places that are left only just suffice."""
 NEED_POWER = 4
 _NEGLIGIBLE = 1e-3
 
@@ -40,7 +40,7 @@ class PodDemand:
 
     gpus: int
     milli: int
-    """Of each card, thousandths of memory or of compute, whichever is more; 0 without GPUs."""
+    """Of each GPU, thousandths of memory or of compute, whichever is more; 0 without GPUs."""
     cpu: int | Int64
     """Milli-CPU; for each node [nodes] where memory limits how much of it counts (``usable_cpu``)."""
 
@@ -51,7 +51,7 @@ class ScoringContext:
 
     prices: Prices
     needs: tuple[tuple[Need, float], ...]
-    """Needs that are scarce, and what a place is worth, per card."""
+    """Needs that are scarce, and what a place is worth, per GPU."""
     finish: float
     """What using up the CPU of a finished node is worth."""
     spare_cpu: float
@@ -67,19 +67,19 @@ def scoring_context(
 ) -> ScoringContext:
     """Look at the whole cluster.
 
-    ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each card [nodes, cards], ``models`` the nodes' card
-    models, ``total`` all the milli-CPU and all the cards of the cluster.
+    ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs], ``models`` the nodes' GPU
+    models, ``total`` all the milli-CPU and all the GPUs of the cluster.
     """
     value = prices.value[free].sum(axis=1)
-    whole = (free >= CARD).sum(axis=1)
-    remaining = float(free.sum()) / CARD
+    whole = (free >= WHOLE_GPU).sum(axis=1)
+    remaining = float(free.sum()) / WHOLE_GPU
     needs = []
     for need in prices.needs:
         room = float((places(need, cpu, whole, value) * allowed(need.models, models)).sum())
         worth = NEED_WEIGHT * min(need.share * remaining / max(room, 1e-9), 1.0) ** NEED_POWER
         if worth > _NEGLIGIBLE:
             needs.append((need, worth))
-    scarcity = prices.cpu_per_card * total[1] / max(total[0], 1.0)
+    scarcity = prices.cpu_per_gpu * total[1] / max(total[0], 1.0)
     finish = TIGHT_FINISH * min(scarcity, 1.0) ** SCARCITY_POWER if len(prices.idle_cpu) else 0.0
     # Where finished nodes have more CPU left than pods without GPUs will ask for, finishing more of them gains nothing.
     left_over = float(cpu[value < FINISHED].sum())
@@ -97,12 +97,12 @@ def allowed(wanted: frozenset[str], models: tuple[str, ...]) -> Bool:
 
 
 def thousandths(mib: int, percent: int, sizes: Int64) -> Int64:
-    """Return what a request for ``mib`` of memory and ``percent`` of compute takes of cards of these sizes, in MiB.
+    """Return what a request for ``mib`` of memory and ``percent`` of compute takes of GPUs of these sizes, in MiB.
 
-    Of memory and compute whichever is more, rounded up; above ``CARD`` where it does not fit. Shape of ``sizes``.
+    Of memory and compute whichever is more, rounded up; above ``WHOLE_GPU`` where it does not fit. Shape of ``sizes``.
     """
-    memory = -(-mib * CARD // np.maximum(sizes, 1))
-    result: Int64 = np.maximum(memory, percent * CARD // 100)
+    memory = -(-mib * WHOLE_GPU // np.maximum(sizes, 1))
+    result: Int64 = np.maximum(memory, percent * WHOLE_GPU // 100)
     return result
 
 
@@ -118,7 +118,7 @@ def usable_cpu(cpu: Int64, memory: Int64, cpu_per_mib: float) -> Int64:
 
 
 def places(need: Need, cpu: Int64, whole: Int64, value: Float64) -> Float64:
-    """Return how many cards of a need each node can host: shape of ``cpu``."""
+    """Return how many GPUs of a need each node can host: shape of ``cpu``."""
     if need.gpus == 1:
         return value
     count = np.minimum(whole // need.gpus, cpu // max(need.cpu, 1))
@@ -142,27 +142,27 @@ def unused(prices: Prices, cpu: Int64, free: Int64) -> Float64:
     """Return how much of the remnants' value hardly any single pod can use, for want of CPU. Shape of ``cpu``.
 
     ``stranded`` takes pods for a fluid; this counts that a pod needs all of its CPU. ``free`` is thousandths of each
-    card [nodes, cards].
+    GPU [nodes, GPUs].
     """
     level = np.searchsorted(prices.cpu_asked, cpu, side="right")
     result = np.zeros(len(cpu))
     short = np.flatnonzero(level < len(prices.cpu_asked))
     if len(short):
-        cells = level[short, None] * (CARD + 1) + free[short]
+        cells = level[short, None] * (WHOLE_GPU + 1) + free[short]
         result[short] = prices.unused.ravel().take(cells).sum(axis=1)
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """What each node would be like with the pod, shapes [nodes] and, of ``free``, [nodes, cards].
+    """What each node would be like with the pod, shapes [nodes] and, of ``free``, [nodes, GPUs].
 
-    ``change`` is what its remnants' value changes by, ``card`` the card of a pod with one, ``whole`` the cards nobody
-    uses, and ``free`` the thousandths of each card.
+    ``change`` is what its remnants' value changes by, ``gpu`` the GPU of a pod with one, ``whole`` the GPUs nobody
+    uses, and ``free`` the thousandths of each GPU.
     """
 
     change: Float64
-    card: Int64
+    gpu: Int64
     whole: Int64
     free: Int64
 
@@ -170,15 +170,15 @@ class _Placed:
 def score(
     context: ScoringContext, cpu: Int64, free: Int64, later: Int64, hosts: Bool, pod_demand: PodDemand
 ) -> tuple[Float64, Int64]:
-    """Return what each node's worth changes by when it gets the pod, and the card for a pod with one: shapes [nodes].
+    """Return what each node's worth changes by when it gets the pod, and the GPU for a pod with one: shapes [nodes].
 
-    All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each card [nodes, cards];
-    ``later`` is what would be free on each card if the pod got it, negative where it cannot. ``hosts`` tells
+    All nodes fit the pod. ``cpu`` is free milli-CPU [nodes], ``free`` thousandths of each GPU [nodes, GPUs];
+    ``later`` is what would be free on each GPU if the pod got it, negative where it cannot. ``hosts`` tells
     for each scarce need which nodes have a model for it [needs, nodes].
     """
     prices = context.prices
     worth = prices.value[free]
-    before, whole = worth.sum(axis=1), (free >= CARD).sum(axis=1)
+    before, whole = worth.sum(axis=1), (free >= WHOLE_GPU).sum(axis=1)
     placed = _placed(prices, worth, free, later, whole, pod_demand.gpus)
     after, left = before + placed.change, cpu - pod_demand.cpu
     other = np.maximum(stranded(context, cpu, before), unused(prices, cpu, free))
@@ -188,25 +188,25 @@ def score(
     if context.needs:
         other += _reserve(context, left, placed.whole, after, hosts) - _reserve(context, cpu, whole, before, hosts)
     step = GPU_STEP if pod_demand.gpus else CPU_STEP
-    return placed.change + np.floor(other / step + 1e-9) * step, placed.card
+    return placed.change + np.floor(other / step + 1e-9) * step, placed.gpu
 
 
 def _placed(prices: Prices, worth: Float64, free: Int64, later: Int64, whole: Int64, gpus: int) -> _Placed:
-    """Put a pod with ``gpus`` cards on each node: on its best card, or on the first ones that it can get."""
+    """Put a pod with ``gpus`` GPUs on each node: on its best GPU, or on the first ones that it can get."""
     lines, none = np.arange(len(free)), np.zeros(len(free), np.int64)
     if gpus == 0:
         return _Placed(np.zeros(len(free)), none, whole, free)
     if gpus == 1:
         change_of = np.where(later >= 0, np.round(prices.value[np.maximum(later, 0)] - worth, 4), -np.inf)
-        # The best card; of equals the fullest one.
-        card = (change_of - 1e-8 * free).argmax(axis=1)
+        # The best GPU; of equals the fullest one.
+        gpu = (change_of - 1e-8 * free).argmax(axis=1)
         then = free.copy()
-        then[lines, card] = np.maximum(later[lines, card], 0)
-        return _Placed(change_of[lines, card], card, whole - (free[lines, card] >= CARD), then)
+        then[lines, gpu] = np.maximum(later[lines, gpu], 0)
+        return _Placed(change_of[lines, gpu], gpu, whole - (free[lines, gpu] >= WHOLE_GPU), then)
     cut = np.where(later >= 0, prices.value[np.maximum(later, 0)] - worth, 0.0)
     taken = (later >= 0) & ((later >= 0).cumsum(axis=1) <= gpus)
     change = np.round((cut * taken).sum(axis=1), 4)
-    return _Placed(change, none, whole - (taken & (free >= CARD)).sum(axis=1), np.where(taken, later, free))
+    return _Placed(change, none, whole - (taken & (free >= WHOLE_GPU)).sum(axis=1), np.where(taken, later, free))
 
 
 def _reserve(context: ScoringContext, cpu: Int64, whole: Int64, value: Float64, hosts: Bool) -> Float64:

@@ -137,20 +137,20 @@ class AdvertisedState:
         admission = self.admission
         holders = {holding.key for holding in admission.holdings}
         gpu_pods = {pod.key for pod in admission.pods.values() if pod.alive and (pod.request or pod.allocation)}
-        cards = inventory_of(seen.machine, seen.health).cards
+        gpus = inventory_of(seen.machine, seen.health).gpus
         configuration, held_by = admission.configuration, sorted(holders | gpu_pods)
         unit, features = configuration.unit_mib, configuration.features
-        return plan(self._in_force, labels, unit, cards, held_by, free=free, features=features)
+        return plan(self._in_force, labels, unit, gpus, held_by, free=free, features=features)
 
     def _want_daemons(self, setup: NodeConfig) -> None:
         if setup.mode is not Mode.MPS or self.foreign:
             self._mps.want(())
             return
-        single = {(card.uuid,) for card in setup.inventory.cards if card.healthy}
+        single = {(gpu.uuid,) for gpu in setup.inventory.gpus if gpu.healthy}
         several = {
-            tuple(holding.cards[index] for index in sorted(holding.cards))
+            tuple(holding.gpus[index] for index in sorted(holding.gpus))
             for holding in self.admission.holdings
-            if len(holding.cards) > 1
+            if len(holding.gpus) > 1
         }
         self._mps.want(single | several)
 

@@ -2,14 +2,14 @@
 
 A plugin that is registered without devices makes the kubelet report the resource as 0, which tells "not in this mode"
 from "nobody here knows this resource". Topology hints are not given: the kubelet's Topology Manager would otherwise
-restrict the choice to a NUMA node and so contradict the card that the scheduler booked.
+restrict the choice to a NUMA node and so contradict the GPU that the scheduler booked.
 """
 
 from collections.abc import Iterator
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX
 from gputile.core.devices.advertised import CORE_PERCENT
-from gputile.core.devices.inventory import Card
+from gputile.core.devices.inventory import Gpu
 from gputile.node.agent.advertise.node_config import NodeConfig
 from gputile.node.agent.advertise.slots import free_slots, free_units
 from gputile.node.agent.allocate.device_ids import encode
@@ -25,25 +25,25 @@ def devices(setup: NodeConfig, holdings: DeviceTable, resource: str) -> tuple[De
     if resource.startswith(MIG_PREFIX):
         return tuple((i.device_id, i.healthy) for i in setup.instances if i.resource == resource)
     return tuple(
-        (encode(card.index, slot), healthy)
-        for card in setup.inventory.cards
-        for healthy in [card.healthy and not displaced(card, holdings)]
-        for slot in _slots(setup, holdings, resource, card)
+        (encode(gpu.index, slot), healthy)
+        for gpu in setup.inventory.gpus
+        for healthy in [gpu.healthy and not displaced(gpu, holdings)]
+        for slot in _slots(setup, holdings, resource, gpu)
     )
 
 
-def displaced(card: Card, holdings: DeviceTable) -> bool:
-    """Return whether pods hold IDs of this index that stood for another card: after a reboot, when one has gone.
+def displaced(gpu: Gpu, holdings: DeviceTable) -> bool:
+    """Return whether pods hold IDs of this index that stood for another GPU: after a reboot, when one has gone.
 
-    The card is offered again when those pods are gone.
+    The GPU is offered again when those pods are gone.
     """
-    return any(holding.cards.get(card.index, card.uuid) != card.uuid for holding in holdings.on(card.index))
+    return any(holding.gpus.get(gpu.index, gpu.uuid) != gpu.uuid for holding in holdings.on(gpu.index))
 
 
-def _slots(setup: NodeConfig, holdings: DeviceTable, resource: str, card: Card) -> Iterator[int]:
+def _slots(setup: NodeConfig, holdings: DeviceTable, resource: str, gpu: Gpu) -> Iterator[int]:
     if resource == GPU_MEMORY:
-        held = holdings.slots(resource, card.index)
-        free = free_units(card.mib, setup.in_force.unit_mib, holdings.mib(card.index))
+        held = holdings.slots(resource, gpu.index)
+        free = free_units(gpu.mib, setup.in_force.unit_mib, holdings.mib(gpu.index))
         yield from sorted(held.union(free_slots(held, free)))
     elif resource == GPU_CORE:
         yield from range(CORE_PERCENT)

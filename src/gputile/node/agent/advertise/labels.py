@@ -1,8 +1,8 @@
-"""The node labels that tell a node's cards (C1, C3).
+"""The node labels that tell a node's GPUs (C1, C3).
 
 ``aliyun.accelerator/nvidia_name``, ``nvidia_mem`` and ``alpha.kubernetes.io/nvidia-gpu-name`` hold one value, so they
-are there only where it is true of every card. Every model has a label of its own beside them, on any node:
-``model.gputile.io/<model>: "<number of cards>"``. A node with T4 and V100 cards is found by
+are there only where it is true of every GPU. Every model has a label of its own beside them, on any node:
+``model.gputile.io/<model>: "<number of gpus>"``. A node with T4 and V100 GPUs is found by
 ``model.gputile.io/Tesla-T4 Exists``, and avoided by ``DoesNotExist``.
 """
 
@@ -11,22 +11,22 @@ from collections.abc import Sequence
 from typing import Final
 
 from gputile.api.well_known import (
-    CARD_COUNT_LABEL,
-    CARD_MEMORY_LABEL,
     LEGACY_MODEL_LABEL,
     MODEL_COUNT_PREFIX,
     MODEL_LABEL,
+    NODE_GPU_COUNT_LABEL,
+    NODE_GPU_MEMORY_LABEL,
 )
 from gputile.core.devices.advertised import model_label_value, model_labels
-from gputile.core.devices.inventory import Card
+from gputile.core.devices.inventory import Gpu
 
-_SINGLE: Final = frozenset((MODEL_LABEL, CARD_MEMORY_LABEL, CARD_COUNT_LABEL, LEGACY_MODEL_LABEL))
+_SINGLE: Final = frozenset((MODEL_LABEL, NODE_GPU_MEMORY_LABEL, NODE_GPU_COUNT_LABEL, LEGACY_MODEL_LABEL))
 
 
-def node_labels(cards: Sequence[Card]) -> dict[str, str]:
-    """Return the labels of a node with ``cards``, healthy or not; none where there are none."""
-    counts = Counter(model_label_value(card.model) for card in cards)
-    return model_labels(cards) | {f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model}
+def node_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Return the labels of a node with ``gpus``, healthy or not; none where there are none."""
+    counts = Counter(model_label_value(gpu.model) for gpu in gpus)
+    return model_labels(gpus) | {f"{MODEL_COUNT_PREFIX}{model}": str(n) for model, n in counts.items() if model}
 
 
 def is_ours(label: str) -> bool:

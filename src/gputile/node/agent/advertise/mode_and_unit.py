@@ -13,7 +13,7 @@ from typing import Final
 from gputile.api.config.v1alpha1 import Features
 from gputile.api.core import NodeCondition, node_condition
 from gputile.api.well_known import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENTS, REPLICAS_LABEL, SHARING_LABEL, Mode
-from gputile.core.devices.inventory import MOST_REPLICAS, Card
+from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.advertise.slots import UnitError, check_unit
 
@@ -45,7 +45,7 @@ def plan(
     before: EffectiveMode | None,
     labels: Mapping[str, str],
     unit_mib: int,
-    cards: Sequence[Card],
+    gpus: Sequence[Gpu],
     gpu_pods: Sequence[str],
     *,
     free: bool = True,
@@ -57,7 +57,7 @@ def plan(
     no other can be on its way to it.
     """
     current = before or EffectiveMode(Mode.EXCLUSIVE, unit_mib)
-    unit, unit_condition = _unit(current, unit_mib, cards)
+    unit, unit_condition = _unit(current, unit_mib, gpus)
     current = replace(current, unit_mib=unit)
     try:
         wanted = replace(asked_for(labels), unit_mib=unit)
@@ -120,12 +120,12 @@ def _disabled(mode: Mode, features: Features) -> str:
         feature = "topology-aware scheduling (features.topology)"
     else:
         return ""
-    return f"the label {MODE_LABEL} is {mode.value!r}, and {feature} is not enabled: the node serves whole cards"
+    return f"the label {MODE_LABEL} is {mode.value!r}, and {feature} is not enabled: the node serves whole GPUs"
 
 
-def _unit(current: EffectiveMode, unit_mib: int, cards: Sequence[Card]) -> tuple[int, NodeCondition]:
+def _unit(current: EffectiveMode, unit_mib: int, gpus: Sequence[Gpu]) -> tuple[int, NodeCondition]:
     try:
-        check_unit(tuple(cards), unit_mib)
+        check_unit(tuple(gpus), unit_mib)
     except UnitError as error:
         return current.unit_mib, node_condition(UNIT_REFUSED, "True", "TooManyDevices", str(error))
     text = f"the memory unit is {unit_mib} MiB"
@@ -143,7 +143,7 @@ def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence
 
 def _name(in_force: EffectiveMode) -> str:
     if in_force.sharing is Sharing.TIME_SLICING:
-        return f"mode {in_force.mode.value} with {in_force.replicas} replicas a card"
+        return f"mode {in_force.mode.value} with {in_force.replicas} replicas a GPU"
     if in_force.sharing is Sharing.MIG:
         return f"mode {in_force.mode.value} with MIG"
     return f"mode {in_force.mode.value}"

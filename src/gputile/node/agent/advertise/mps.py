@@ -1,8 +1,8 @@
-"""NVIDIA's MPS control daemons of a node in mode ``mps`` (M7): one for each card, and one for each set of cards in use.
+"""NVIDIA's MPS control daemons of a node in mode ``mps`` (M7): one for each GPU, and one for each set of GPUs in use.
 
-A daemon has one pipe directory, which its clients find by ``CUDA_MPS_PIPE_DIRECTORY``; with one a card, a failing
-client takes down those of its own card only. A client has one daemon, so a pod on several cards gets one that serves
-them all; it takes turns with the cards' own. Each client's memory is limited by its own environment, see ``answer``.
+A daemon has one pipe directory, which its clients find by ``CUDA_MPS_PIPE_DIRECTORY``; with one a GPU, a failing
+client takes down those of its own GPU only. A client has one daemon, so a pod on several GPUs gets one that serves
+them all; it takes turns with the GPUs' own. Each client's memory is limited by its own environment, see ``answer``.
 A daemon goes on when the agent dies, and the next agent looks after it; its clients notice nothing.
 
 Containers have the pipe directory mounted and must be able to write there. So it is on a file system that is mounted
@@ -35,29 +35,29 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 STEADY_AFTER_S = 0.5
 STOP_WITHIN_S = 3.0
 LOGS: Final = "mps-logs"  # beside the daemons' directory: they grow, and containers do not see them
-SINGLE: Final = "GPU-"  # what NVIDIA begins a card's UUID with
+SINGLE: Final = "GPU-"  # what NVIDIA begins a GPU's UUID with
 SEVERAL: Final = "cards-"
 _PASSED = 0o711
 _PROCESS = "process"  # the file that names the daemon's process
 
-Cards = tuple[str, ...]
-"""The UUIDs of the cards that one daemon serves, in the order of their indices."""
+GpuUuids = tuple[str, ...]
+"""The UUIDs of the GPUs that one daemon serves, in the order of their indices."""
 
 
-def daemon_name(cards: Cards) -> str:
-    """Return the name of a daemon's directory: the card's UUID, or a digest of several."""
-    return cards[0] if len(cards) == 1 else f"{SEVERAL}{hashlib.sha256(' '.join(cards).encode()).hexdigest()[:32]}"
+def daemon_name(gpus: GpuUuids) -> str:
+    """Return the name of a daemon's directory: the GPU's UUID, or a digest of several."""
+    return gpus[0] if len(gpus) == 1 else f"{SEVERAL}{hashlib.sha256(' '.join(gpus).encode()).hexdigest()[:32]}"
 
 
 class MpsDaemons:
-    """Keeps the daemons of the wanted cards running; ``problem`` says what is in the way, "" if nothing is."""
+    """Keeps the daemons of the wanted GPUs running; ``problem`` says what is in the way, "" if nothing is."""
 
     def __init__(self, directory: Path, program: str = PROGRAM) -> None:
         self._directory = directory
         self._program = program
-        self._tasks: dict[Cards, asyncio.Task[None]] = {}
-        self._up: defaultdict[Cards, asyncio.Event] = defaultdict(asyncio.Event)
-        self._down: dict[Cards, str] = {}
+        self._tasks: dict[GpuUuids, asyncio.Task[None]] = {}
+        self._up: defaultdict[GpuUuids, asyncio.Event] = defaultdict(asyncio.Event)
+        self._down: dict[GpuUuids, str] = {}
 
     @property
     def problem(self) -> str:
@@ -67,27 +67,27 @@ class MpsDaemons:
         if unsafe := self._unsafe():
             return unsafe
         if self._down and not any(up.is_set() for up in self._up.values()):
-            cards, why = next(iter(self._down.items()))
-            return f"the MPS control daemon of {', '.join(cards)} does not run: {why}"
+            gpus, why = next(iter(self._down.items()))
+            return f"the MPS control daemon of {', '.join(gpus)} does not run: {why}"
         return ""
 
-    def pipes(self, cards: Cards) -> Path:
-        """Return the pipe directory of the daemon that serves ``cards``."""
-        return self._directory / daemon_name(cards) / "pipe"
+    def pipes(self, gpus: GpuUuids) -> Path:
+        """Return the pipe directory of the daemon that serves ``gpus``."""
+        return self._directory / daemon_name(gpus) / "pipe"
 
-    async def until_up(self, cards: Cards) -> None:
-        """Return when the daemon that serves ``cards`` runs."""
-        await self._up[cards].wait()
+    async def until_up(self, gpus: GpuUuids) -> None:
+        """Return when the daemon that serves ``gpus`` runs."""
+        await self._up[gpus].wait()
 
-    def want(self, sets: Iterable[Cards]) -> None:
-        """Run the daemons of just these sets of cards."""
+    def want(self, sets: Iterable[GpuUuids]) -> None:
+        """Run the daemons of just these sets of GPUs."""
         able = shutil.which(self._program) is not None and not self._unsafe()
         wanted = set(sets) if able else set()
-        for cards in self._tasks.keys() - wanted:
-            self._tasks.pop(cards).cancel()
-            self._down.pop(cards, None)
-        for cards in wanted - self._tasks.keys():
-            self._tasks[cards] = asyncio.get_running_loop().create_task(self._supervise(cards))
+        for gpus in self._tasks.keys() - wanted:
+            self._tasks.pop(gpus).cancel()
+            self._down.pop(gpus, None)
+        for gpus in wanted - self._tasks.keys():
+            self._tasks[gpus] = asyncio.get_running_loop().create_task(self._supervise(gpus))
 
     async def stop(self) -> None:
         """Stop all daemons."""
@@ -95,42 +95,42 @@ class MpsDaemons:
         self.want(())
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _supervise(self, cards: Cards) -> None:
-        name = f"the MPS control daemon of {', '.join(cards)}:"
+    async def _supervise(self, gpus: GpuUuids) -> None:
+        name = f"the MPS control daemon of {', '.join(gpus)}:"
         restarts = Restarts(name, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S, steady_after=LONGEST_PAUSE_S)
 
         async def run() -> str:
             try:
-                self._down[cards] = await self._run(cards)
+                self._down[gpus] = await self._run(gpus)
             except OSError as error:
-                self._down[cards] = str(error)
-            return self._down[cards]
+                self._down[gpus] = str(error)
+            return self._down[gpus]
 
         await restarts.keep(run)
 
-    async def _run(self, cards: Cards) -> str:
+    async def _run(self, gpus: GpuUuids) -> str:
         """Run one daemon until it ends; return how it ended."""
-        logs = self._directory.with_name(LOGS) / daemon_name(cards)
-        for directory in (self.pipes(cards), logs):
+        logs = self._directory.with_name(LOGS) / daemon_name(gpus)
+        for directory in (self.pipes(gpus), logs):
             directory.mkdir(parents=True, exist_ok=True)
-        file = self._directory / daemon_name(cards) / _PROCESS
+        file = self._directory / daemon_name(gpus) / _PROCESS
         daemon = DaemonProcess.left(file)
         if daemon is None:
             daemon = await DaemonProcess.start(
-                (shutil.which(self._program) or self._program, "-f"), self._environment(cards, logs), file
+                (shutil.which(self._program) or self._program, "-f"), self._environment(gpus, logs), file
             )
         else:
-            log.info("the MPS control daemon of %s goes on as process %d", ", ".join(cards), daemon.pid)
+            log.info("the MPS control daemon of %s goes on as process %d", ", ".join(gpus), daemon.pid)
         ending = asyncio.get_running_loop().create_task(daemon.wait())
         try:
             await asyncio.wait((ending,), timeout=STEADY_AFTER_S)
             if not ending.done():
-                self._up[cards].set()
-                self._down.pop(cards, None)
+                self._up[gpus].set()
+                self._down.pop(gpus, None)
             await asyncio.wait((ending,))
             return ending.result()
         finally:
-            self._up[cards].clear()
+            self._up[gpus].clear()
             ending.cancel()
             if daemon.alive:
                 await end(daemon, daemon.terminate, STOP_WITHIN_S)
@@ -152,10 +152,10 @@ class MpsDaemons:
             "chart)"
         )
 
-    def _environment(self, cards: Cards, logs: Path) -> Mapping[str, str]:
+    def _environment(self, gpus: GpuUuids, logs: Path) -> Mapping[str, str]:
         return {
             "PATH": "/usr/local/nvidia/bin:/usr/local/bin:/usr/bin:/bin",
-            "CUDA_VISIBLE_DEVICES": ",".join(cards),
-            PIPE_ENV: str(self.pipes(cards)),
+            "CUDA_VISIBLE_DEVICES": ",".join(gpus),
+            PIPE_ENV: str(self.pipes(gpus)),
             "CUDA_MPS_LOG_DIRECTORY": str(logs),
         }

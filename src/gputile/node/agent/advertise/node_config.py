@@ -1,8 +1,8 @@
-"""What this node offers now: its cards, and the mode, the unit and the way of sharing that are in force.
+"""What this node offers now: its GPUs, and the mode, the unit and the way of sharing that are in force.
 
-Beside the six modes, whole cards can be shared in NVIDIA's own ways (G3), in mode ``default`` only. The node's label
-``gputile.io/sharing`` chooses: ``time-slicing`` offers each card ``gputile.io/replicas`` times as ``nvidia.com/gpu``;
-``mig`` offers existing MIG instances as ``nvidia.com/mig-<profile>`` and the cards that are not split as
+Beside the six modes, whole GPUs can be shared in NVIDIA's own ways (G3), in mode ``default`` only. The node's label
+``gputile.io/sharing`` chooses: ``time-slicing`` offers each GPU ``gputile.io/replicas`` times as ``nvidia.com/gpu``;
+``mig`` offers existing MIG instances as ``nvidia.com/mig-<profile>`` and the GPUs that are not split as
 ``nvidia.com/gpu``. MIG instances are counted by kube-scheduler alone: each of a profile is as good as another.
 """
 
@@ -12,14 +12,14 @@ from typing import Final
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MIG_PREFIX, TOPOLOGY_GPU, WHOLE_GPU, Mode
 from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import Card, Inventory
+from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.allocate.device_ids import encode
 
 MODE_RESOURCES: Final = (GPU_MEMORY, GPU_CORE, TOPOLOGY_GPU, WHOLE_GPU)
 
 
 class Sharing(StrEnum):
-    """How NVIDIA's own ways share whole cards of a node in mode ``default``."""
+    """How NVIDIA's own ways share whole GPUs of a node in mode ``default``."""
 
     NONE = "none"
     TIME_SLICING = "time-slicing"
@@ -38,7 +38,7 @@ class EffectiveMode:
 
 @dataclass(frozen=True, slots=True)
 class MigDevice:
-    """A MIG instance: the ``slot``-th on the card with ``index``."""
+    """A MIG instance: the ``slot``-th on the GPU with ``index``."""
 
     index: int
     slot: int
@@ -55,7 +55,7 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """The node's offer. ``inventory`` are its whole cards; ``withheld`` says why nothing is offered, "" if it is."""
+    """The node's offer. ``inventory`` are its whole GPUs; ``withheld`` says why nothing is offered, "" if it is."""
 
     inventory: Inventory
     in_force: EffectiveMode
@@ -69,12 +69,12 @@ class NodeConfig:
 
     @property
     def replicated(self) -> bool:
-        """Whether a card is offered several times over."""
+        """Whether a GPU is offered several times over."""
         return self.in_force.sharing is Sharing.TIME_SLICING
 
-    def card(self, index: int) -> Card | None:
-        """Return the whole card with ``index``."""
-        return next((card for card in self.inventory.cards if card.index == index), None)
+    def gpu(self, index: int) -> Gpu | None:
+        """Return the whole GPU with ``index``."""
+        return next((gpu for gpu in self.inventory.gpus if gpu.index == index), None)
 
     def instance(self, resource: str, device_id: str) -> MigDevice | None:
         """Return the MIG instance that an ID of ``resource`` stands for."""
@@ -86,11 +86,11 @@ class NodeConfig:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)
-        offered = resources_for_mode(self.mode, self.inventory.cards, self.in_force.unit_mib, count_unhealthy=True)
+        offered = resources_for_mode(self.mode, self.inventory.gpus, self.in_force.unit_mib, count_unhealthy=True)
         return offered.get(resource, 0) > 0
 
     def uuids(self, resource: str, ids: tuple[str, ...], indices: tuple[int, ...]) -> tuple[str, ...]:
-        """Return the UUIDs that a container sees: those of the MIG instances, or of the cards with ``indices``."""
+        """Return the UUIDs that a container sees: those of the MIG instances, or of the GPUs with ``indices``."""
         if resource.startswith(MIG_PREFIX):
             return tuple(i.uuid for device_id in sorted(ids) if (i := self.instance(resource, device_id)) is not None)
-        return tuple(card.uuid for index in indices if (card := self.card(index)) is not None)
+        return tuple(gpu.uuid for index in indices if (gpu := self.gpu(index)) is not None)

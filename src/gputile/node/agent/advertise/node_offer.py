@@ -29,40 +29,40 @@ def setup_of(
 
 
 def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
-    """Return the MIG instances of all cards, numbered on each card in the order of their IDs."""
+    """Return the MIG instances of all GPUs, numbered on each GPU in the order of their IDs."""
     found = []
-    for card in machine.cards:
-        ordered = sorted(card.instances, key=lambda instance: (instance.gi, instance.ci))
+    for gpu in machine.gpus:
+        ordered = sorted(gpu.instances, key=lambda instance: (instance.gi, instance.ci))
         for instance in ordered:
             resource = MIG_PREFIX + instance.profile.replace("+", ".")
-            well = health.healthy(card.uuid) and health.healthy(instance.uuid)
+            well = health.healthy(gpu.uuid) and health.healthy(instance.uuid)
             # GPU and compute instance IDs stay while the instance lives; positions in a list do not.
             slot = instance.gi * 100 + instance.ci
-            found.append(MigDevice(card.index, slot, instance.uuid, resource, instance.mib, well))
+            found.append(MigDevice(gpu.index, slot, instance.uuid, resource, instance.mib, well))
     return found
 
 
 def published(setup: NodeConfig, foreign: str) -> Inventory | None:
-    """Return the inventory that the scheduler sees; None where it must leave the choice of cards to kube-scheduler."""
+    """Return the inventory that the scheduler sees; None where it must leave the choice of GPUs to kube-scheduler."""
     if foreign:
         return None
     return closed(setup) if setup.withheld else setup.inventory
 
 
 def closed(setup: NodeConfig) -> Inventory:
-    """Return the inventory of a node that takes no pods: one without cards."""
-    return Inventory(cards=(), mode=setup.mode.value, unit_mib=setup.in_force.unit_mib)
+    """Return the inventory of a node that takes no pods: one without GPUs."""
+    return Inventory(gpus=(), mode=setup.mode.value, unit_mib=setup.in_force.unit_mib)
 
 
 def mig_condition(machine: ProbedMachine, in_force: EffectiveMode) -> NodeCondition:
     """Return whether MIG is as the node's label asks for (G3)."""
     wanted = in_force.sharing is Sharing.MIG
-    split = [f"GPU {card.index}" for card in machine.cards if card.mig is Mig.ON]
+    split = [f"GPU {gpu.index}" for gpu in machine.gpus if gpu.mig is Mig.ON]
     if wanted and not split:
-        able = any(card.mig is not Mig.INCAPABLE for card in machine.cards)
-        remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these cards cannot be split"
+        able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
+        remedy = "switch it on (nvidia-smi -mig 1) and make instances" if able else "these GPUs cannot be split"
         return node_condition(MIG_PROBLEM, "True", "NoMigInstances", f"the node is to offer MIG instances: {remedy}")
-    bare = [f"GPU {card.index}" for card in machine.cards if card.mig is Mig.ON and not card.instances]
+    bare = [f"GPU {gpu.index}" for gpu in machine.gpus if gpu.mig is Mig.ON and not gpu.instances]
     if wanted and bare:
         message = f"{', '.join(bare)} in MIG mode without instances: make some (nvidia-smi mig -cgi)"
         return node_condition(MIG_PROBLEM, "True", "NoMigInstances", message)

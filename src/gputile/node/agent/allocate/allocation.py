@@ -1,11 +1,11 @@
-"""Decides ``GetPreferredAllocation`` and ``Allocate``: steers the kubelet to the booked card, and checks what it chose.
+"""Decides ``GetPreferredAllocation`` and ``Allocate``: steers the kubelet to the booked GPU, and checks what it chose.
 
 For one container of one resource the kubelet calls ``GetPreferredAllocation`` (not always), ``Allocate``, and before
 each start ``PreStartContainer`` (``container_start``).
 
 A refused ``Allocate`` kills the pod for good, and its controller makes the next one at once. So ``Allocate`` is refused
-only where a container would otherwise start with a card or an amount that is not its own: IDs of cards that are not
-there, or of too many cards. Cards without free capacity, or with pods that it must not share them with, are a matter of
+only where a container would otherwise start with a GPU or an amount that is not its own: IDs of GPUs that are not
+there, or of too many GPUs. GPUs without free capacity, or with pods that it must not share them with, are a matter of
 time: the pod keeps its IDs, and ``PreStartContainer``, which the kubelet tries again and again, waits until they have
 gone. Everything else is served as the kubelet chose, and the ledger corrected.
 """
@@ -90,7 +90,7 @@ def allocate_devices(
 ) -> tuple[Grant, PodDevices]:
     """Take ``ids`` as given to the container that is being admitted; return what it gets, and what its pod holds.
 
-    What others on the cards forbid is no reason to fail the pod if it ``may_wait``: ``PreStartContainer`` keeps it
+    What others on the GPUs forbid is no reason to fail the pod if it ``may_wait``: ``PreStartContainer`` keeps it
     from starting until they are gone.
 
     Raises:
@@ -118,7 +118,7 @@ def _grant(
 ) -> Grant:
     """Return what the container is given with its devices."""
     pod, asked = (candidate.pod, candidate.part) if candidate else (None, None)
-    indices = state.cards(holding, part.container, pod)
+    indices = state.gpus(holding, part.container, pod)
     shares = shares_of(state.setup, holding, part.container, asked, indices)
     uuids = state.setup.uuids(part.resource, part.ids, indices)
     mib = pod_mib(holding, pod, indices[0]) if indices else 0
@@ -223,10 +223,10 @@ def _verified(
         holding = with_part(holding, part, state.setup)
     except DeviceIdError as error:
         raise AllocationConflict(str(error)) from error
-    cards, most = pod.request.shape.cards if pod and pod.request else 1, state.configuration.max_pods_per_gpu
+    gpus, most = pod.request.shape.gpus if pod and pod.request else 1, state.configuration.max_pods_per_gpu
     try:
         validate(
-            state.setup, state.holdings, holding, container, resource, cards, most, state.still_to_come, reused=reused
+            state.setup, state.holdings, holding, container, resource, gpus, most, state.still_to_come, reused=reused
         )
     except Occupied:
         if not may_wait:

@@ -17,7 +17,7 @@ from gputile.node.agent.allocate.device_stage import DeviceEvent
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_cache import PodCache
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, cards_of, directory_name
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name, gpus_of
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 
 EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
@@ -79,9 +79,9 @@ class AllocationState:
         pod = self.pods.get(holding.key)
         return pod if pod is not None and pod.uid == holding.uid else None
 
-    def cards(self, holding: PodDevices, container: str, pod: KnownPod | None) -> tuple[int, ...]:
-        """Return the indices of the cards that a container is on; ``pod`` is its own, where that is known."""
-        return cards_of(holding, container, pod.shared_cards if pod is not None and self.setup.mode.shared else 0)
+    def gpus(self, holding: PodDevices, container: str, pod: KnownPod | None) -> tuple[int, ...]:
+        """Return the indices of the GPUs that a container is on; ``pod`` is its own, where that is known."""
+        return gpus_of(holding, container, pod.shared_gpus if pod is not None and self.setup.mode.shared else 0)
 
     def directories(self) -> set[str]:
         """Return the names of the allocation directories that containers may have, whatever the kubelet still knows."""

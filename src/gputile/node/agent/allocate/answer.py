@@ -1,6 +1,6 @@
 """What a container gets: the environment, the mount and the CDI devices of an ``Allocate`` answer, and its limits.
 
-The cards are always those of the device IDs that the kubelet gave, so that what a container can see and what the
+The GPUs are always those of the device IDs that the kubelet gave, so that what a container can see and what the
 kubelet has assigned cannot differ. Both resources of a core_mem container get the same answer: the kubelet merges the
 two.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, Mode
-from gputile.core.devices.allocation import CardShare
+from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import ContainerRequest
 from gputile.node.agent.advertise.mps import CONTAINER_PIPES, LIMIT_ENV, PIPE_ENV, THREADS_ENV
 from gputile.node.agent.advertise.node_config import NodeConfig
@@ -48,7 +48,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
     container: str
     mode: str
     unit_mib: int
-    cards: tuple[CardShare, ...]
+    gpus: tuple[GpuShare, ...] = msgspec.field(name="cards")
     version: int = LIMITS_VERSION
 
     def encode(self) -> bytes:
@@ -59,20 +59,20 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 def environment(
     setup: NodeConfig,
     uuids: tuple[str, ...],
-    shares: tuple[CardShare, ...],
+    shares: tuple[GpuShare, ...],
     unit_mib: int,
     pod_mib: int,
     threads: int = 0,
 ) -> dict[str, str]:
-    """Return the environment of a container with ``shares`` of cards; ``pod_mib`` is what its pod has of each card.
+    """Return the environment of a container with ``shares`` of GPUs; ``pod_mib`` is what its pod has of each GPU.
 
-    ``threads`` is the percentage of a card's threads that it asks for in mode mps, 0 if it asks for none.
+    ``threads`` is the percentage of a GPU's threads that it asks for in mode mps, 0 if it asks for none.
     """
     result = {VISIBLE_DEVICES: ",".join(uuids)}
     if not setup.mode.shared:
         return result
     result[LIMITS_ENV] = f"{CONTAINER_DIRECTORY}/{LIMITS_FILE}"
-    first = setup.card(shares[0].index) if shares else None
+    first = setup.gpu(shares[0].index) if shares else None
     if first is not None:
         result |= {
             _CONTAINER: str(sum(share.mib for share in shares) // unit_mib),
@@ -93,30 +93,30 @@ def environment(
 
 def shares_of(
     setup: NodeConfig, holding: PodDevices, container: str, part: ContainerRequest | None, indices: tuple[int, ...]
-) -> tuple[CardShare, ...]:
-    """Return a container's share of each of the cards it is on.
+) -> tuple[GpuShare, ...]:
+    """Return a container's share of each of the GPUs it is on.
 
     The amounts are those of the pod's specification. The container's IDs may be incomplete: the kubelet asks for its
     two resources one after the other. Where the specification is not known, the amounts are what the IDs are worth.
     """
     count, shares = max(1, len(indices)), []
     for index in indices:
-        card = setup.card(index)
-        if card is None:
+        gpu = setup.gpu(index)
+        if gpu is None:
             continue
         if not setup.mode.shared:
-            mib, percent = card.mib, 100
+            mib, percent = gpu.mib, 100
         elif part is not None:
             mib, percent = part.units * holding.unit_mib // count, part.percent // count
         else:
             memory, core = (holding.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE))
             mib, percent = len(memory) * holding.unit_mib, len(core)
-        shares.append(CardShare(card.uuid, index, mib, percent))
+        shares.append(GpuShare(gpu.uuid, index, mib, percent))
     return tuple(shares)
 
 
 def pod_mib(holding: PodDevices, pod: KnownPod | None, index: int) -> int:
-    """Return what a pod has of each of its cards in MiB, at its peak."""
+    """Return what a pod has of each of its GPUs in MiB, at its peak."""
     if pod is not None and pod.request is not None:
         return pod.request.shape.mib
     return holding.mib(index)

@@ -1,4 +1,4 @@
-"""The cards as CDI devices, for container runtimes that take devices by the Container Device Interface.
+"""The GPUs as CDI devices, for container runtimes that take devices by the Container Device Interface.
 
 A runtime with CDI needs no NVIDIA runtime class and believes no environment variable of an image, so a container gets
 the devices that the kubelet gave and no others. NVIDIA's own specification (``nvidia-ctk cdi generate``) knows more
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gputile.node.nvml.probe import Mig, ProbedCard, ProbedMachine
+from gputile.node.nvml.probe import Mig, ProbedGpu, ProbedMachine
 
 KIND: Final = "gputile.io/gpu"
 NVIDIA_KIND: Final = "nvidia.com/gpu"  # nvidia-container-toolkit
@@ -44,7 +44,7 @@ class _Spec(msgspec.Struct):
 def specification(
     machine: ProbedMachine, nodes: Iterable[str], libraries: Sequence[str], capabilities: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the specification of the machine's cards and MIG instances.
+    """Return the specification of the machine's GPUs and MIG instances.
 
     ``nodes`` are those of ``SHARED_NODES`` that exist, ``libraries`` the paths of the driver's libraries on the host,
     ``capabilities`` what ``read_capabilities`` returns.
@@ -59,7 +59,7 @@ def specification(
     return {
         "cdiVersion": VERSION,
         "kind": KIND,
-        "devices": [device for card in machine.cards if card.minor >= 0 for device in _devices(card, capabilities)],
+        "devices": [device for gpu in machine.gpus if gpu.minor >= 0 for device in _devices(gpu, capabilities)],
         "containerEdits": edits,
     }
 
@@ -98,13 +98,13 @@ def read_capabilities(text: str) -> dict[str, int]:
     return found
 
 
-def _devices(card: ProbedCard, capabilities: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
-    """Yield the card, or its MIG instances: a card that is split is reached through them alone."""
-    node = f"/dev/nvidia{card.minor}"
-    if card.mig is not Mig.ON:
-        yield _device(card.uuid, node)
-    for instance in card.instances:
-        whole = f"gpu{card.minor}/gi{instance.gi}"
+def _devices(gpu: ProbedGpu, capabilities: Mapping[str, int]) -> Iterator[Mapping[str, Any]]:
+    """Yield the GPU, or its MIG instances: a GPU that is split is reached through them alone."""
+    node = f"/dev/nvidia{gpu.minor}"
+    if gpu.mig is not Mig.ON:
+        yield _device(gpu.uuid, node)
+    for instance in gpu.instances:
+        whole = f"gpu{gpu.minor}/gi{instance.gi}"
         minors = [capabilities.get(f"{place}/access") for place in (whole, f"{whole}/ci{instance.ci}")]
         if None not in minors:
             yield _device(instance.uuid, node, *(f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in minors))

@@ -27,7 +27,7 @@ LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", 
 class CdiFiles:
     """One CDI directory. ``root`` is where the host's /usr and /proc/driver are seen.
 
-    Device nodes are looked for in ``devices``, the agent's own /dev: it has those that the host has for all cards.
+    Device nodes are looked for in ``devices``, the agent's own /dev: it has those that the host has for all GPUs.
     """
 
     def __init__(self, directory: Path, root: Path = Path("/"), devices: Path = Path("/dev")) -> None:

@@ -76,22 +76,22 @@ class ContainerPreparation:
 
     async def _until_served(self, limits: Limits) -> None:
         """Wait for the container's MPS control daemon; a daemon for several GPUs starts when they are allocated."""
-        cards = tuple(share.uuid for share in limits.cards)
-        if limits.mode != Mode.MPS.value or not cards:
+        gpus = tuple(share.uuid for share in limits.gpus)
+        if limits.mode != Mode.MPS.value or not gpus:
             return
         try:
             async with asyncio.timeout(DAEMON_WITHIN_S):
-                await self._mps.until_up(cards)
+                await self._mps.until_up(gpus)
         except TimeoutError as error:
             why = f": {self._mps.problem}" if self._mps.problem else ""
-            raise AgentNotReady(f"the MPS control daemon of {', '.join(cards)} does not run yet{why}") from error
+            raise AgentNotReady(f"the MPS control daemon of {', '.join(gpus)} does not run yet{why}") from error
 
     async def _until_left(self, limits: Limits, state: AllocationState) -> None:
-        """Wait until the processes of pods that are gone have let go of the container's cards."""
-        cards = frozenset(share.uuid for share in limits.cards)
+        """Wait until the processes of pods that are gone have let go of the container's GPUs."""
+        gpus = frozenset(share.uuid for share in limits.gpus)
         for _ in range(int(LEFT_WITHIN_S / LOOK_AGAIN_S)):
-            if not self._lingering.on(cards, state.directories()):
+            if not self._lingering.on(gpus, state.directories()):
                 return
             await asyncio.sleep(LOOK_AGAIN_S)
-        if gone := self._lingering.on(cards, state.directories()):
-            raise AgentNotReady(f"processes of pod {gone}, which is gone, still have memory of its cards")
+        if gone := self._lingering.on(gpus, state.directories()):
+            raise AgentNotReady(f"processes of pod {gone}, which is gone, still have memory of its GPUs")

@@ -1,6 +1,6 @@
 """Decides ``PreStartContainer``: whether a container may start, and with which limits.
 
-Cards without room, or with pods that it must not share them with, are a matter of time: the container waits until those
+GPUs without room, or with pods that it must not share them with, are a matter of time: the container waits until those
 have gone that were on them before.
 """
 
@@ -81,12 +81,12 @@ def _start(state: AllocationState, holding: PodDevices, part: ContainerDevices) 
 
 
 def _before(state: AllocationState, holding: PodDevices) -> DeviceTable:
-    """Return the holdings of those who have cards rather than the pod of ``holding``; others wait for it."""
+    """Return the holdings of those who have GPUs rather than the pod of ``holding``; others wait for it."""
     return DeviceTable(o for o in state.holdings if o.uid != holding.uid and _precedes(state, o, holding))
 
 
 def _wait_for_others(state: AllocationState, holding: PodDevices, part: ContainerDevices) -> None:
-    """Keep a container from its first start while those forbid it who were on its cards before.
+    """Keep a container from its first start while those forbid it who were on its GPUs before.
 
     Raises:
         NotYet: says who or what is in the way.
@@ -104,7 +104,7 @@ def _wait_for_others(state: AllocationState, holding: PodDevices, part: Containe
 
 
 def _precedes(state: AllocationState, one: PodDevices, other: PodDevices) -> bool:
-    """Return whether ``one`` has the cards rather than ``other``: it has been started, or came first."""
+    """Return whether ``one`` has the GPUs rather than ``other``: it has been started, or came first."""
     ran, mine = (any(state.holdings.stage(part).may_run for part in holding.parts) for holding in (one, other))
     return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
 
@@ -113,10 +113,10 @@ def _limits(state: AllocationState, holding: PodDevices, part: ContainerDevices)
     if not holding.identified:
         raise NotYet("the kubelet does not say yet whose these device IDs are")
     if stand_in(holding.uid) and state.setup.mode.shared:
-        # Its IDs may count in another unit than the one in force, and its annotation may say other cards.
+        # Its IDs may count in another unit than the one in force, and its annotation may say other GPUs.
         raise NotYet(f"the API server has not said yet what pod {holding.key} asks for")
     own = state.pod_of(holding)
-    indices = state.cards(holding, part.container, own)
+    indices = state.gpus(holding, part.container, own)
     for index in indices:
         stranger = stranger_on(state.setup, state.holdings, holding, index)
         stranger = stranger and stranger_on(state.setup, _before(state, holding), holding, index)
@@ -130,5 +130,5 @@ def _limits(state: AllocationState, holding: PodDevices, part: ContainerDevices)
         container=part.container,
         mode=state.setup.mode.value,
         unit_mib=holding.unit_mib,
-        cards=shares,
+        gpus=shares,
     )

@@ -1,7 +1,7 @@
-"""Which device IDs to prefer, so that the kubelet takes those of the booked card.
+"""Which device IDs to prefer, so that the kubelet takes those of the booked GPU.
 
-The kubelet fills up whatever is missing with IDs of its own choice, from any card. So an answer always has the whole
-number of IDs on the right number of cards, and only where no such set exists is it less.
+The kubelet fills up whatever is missing with IDs of its own choice, from any GPU. So an answer always has the whole
+number of IDs on the right number of GPUs, and only where no such set exists is it less.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ Slots = Mapping[int, frozenset[int]]
 
 
 def readable(device_ids: Iterable[str]) -> dict[int, frozenset[int]]:
-    """Return the slots of each card, leaving out what is no device ID: the kubelet may know IDs of other plugins."""
+    """Return the slots of each GPU, leaving out what is no device ID: the kubelet may know IDs of other plugins."""
     found: dict[int, set[int]] = {}
     for device_id in device_ids:
         try:
@@ -42,8 +42,8 @@ def spread_evenly(size: int, indices: Sequence[int], available: Slots, must: Slo
     return tuple(chosen)
 
 
-def on_some_card(size: int, available: Slots, must: Slots) -> tuple[str, ...]:
-    """Return up to ``size`` IDs on as few cards as possible, those of ``must`` first: the answer of last resort."""
+def on_some_gpu(size: int, available: Slots, must: Slots) -> tuple[str, ...]:
+    """Return up to ``size`` IDs on as few GPUs as possible, those of ``must`` first: the answer of last resort."""
     chosen = [encode(index, slot) for index in sorted(must) for slot in sorted(must[index])]
     for index in sorted(available, key=lambda i: (i not in must, -len(available[i]), i)):
         others = sorted(available[index] - must.get(index, frozenset()))
@@ -54,7 +54,7 @@ def on_some_card(size: int, available: Slots, must: Slots) -> tuple[str, ...]:
 
 
 def replicas(size: int, available: Slots, must: Slots, room: FreeCapacity, usable: Iterable[int]) -> tuple[str, ...]:
-    """Return IDs of replicated cards: different cards first, the least used of those that are ``usable``."""
+    """Return IDs of replicated GPUs: different GPUs first, the least used of those that are ``usable``."""
     chosen = [encode(index, slot) for index in sorted(must) for slot in sorted(must[index])]
     left = {i: sorted(available.get(i, frozenset()) - must.get(i, frozenset()), reverse=True) for i in usable}
     load = {index: room.pods_on(index) for index in left}
@@ -66,7 +66,7 @@ def replicas(size: int, available: Slots, must: Slots, room: FreeCapacity, usabl
 
 
 def booked_indices(setup: NodeConfig, uuids: Iterable[str]) -> tuple[int, ...]:
-    """Return the indices that booked cards have now; empty if one of them is not there or not healthy."""
-    index_of = {card.uuid: card.index for card in setup.inventory.cards if card.healthy}
+    """Return the indices that booked GPUs have now; empty if one of them is not there or not healthy."""
+    index_of = {gpu.uuid: gpu.index for gpu in setup.inventory.gpus if gpu.healthy}
     wanted = tuple(uuids)
     return tuple(index_of[uuid] for uuid in wanted) if all(uuid in index_of for uuid in wanted) else ()

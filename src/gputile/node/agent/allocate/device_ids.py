@@ -1,8 +1,8 @@
-"""Device IDs that say which card they are on: ``g3-00412`` is slot 412 of the card with index 3.
+"""Device IDs that say which GPU they are on: ``g3-00412`` is slot 412 of the GPU with index 3.
 
-Whoever holds an ID is on its card, whatever else is known of them: that makes the kubelet's own assignment of IDs
+Whoever holds an ID is on its GPU, whatever else is known of them: that makes the kubelet's own assignment of IDs
 readable. The slot is only a name, what an ID is worth is said elsewhere (``slots``). Slots have five digits, so that
-IDs sort by card and slot, and more where a card has more slots.
+IDs sort by GPU and slot, and more where a GPU has more slots.
 """
 
 import re
@@ -18,7 +18,7 @@ class DeviceIdError(ValueError):
 
 
 def encode(index: int, slot: int) -> str:
-    """Return the ID of a slot of the card with ``index``.
+    """Return the ID of a slot of the GPU with ``index``.
 
     >>> encode(3, 412)
     'g3-00412'
@@ -28,10 +28,10 @@ def encode(index: int, slot: int) -> str:
 
 @lru_cache(_MOST_KEPT)  # the kubelet names all free IDs of the node in each of its questions
 def decode(device_id: str) -> tuple[int, int]:
-    """Return the index of the card and the slot.
+    """Return the index of the GPU and the slot.
 
     Raises:
-        DeviceIdError: the text is not what ``encode`` makes of any card and slot.
+        DeviceIdError: the text is not what ``encode`` makes of any GPU and slot.
     """
     match = _ID.fullmatch(device_id)
     if match is None or (len(match[2]) > 5 and match[2][0] == "0"):
@@ -39,8 +39,8 @@ def decode(device_id: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def by_card(device_ids: Iterable[str]) -> dict[int, frozenset[int]]:
-    """Return the slots of each card that ``device_ids`` name, by the card's index in ascending order.
+def by_gpu(device_ids: Iterable[str]) -> dict[int, frozenset[int]]:
+    """Return the slots of each GPU that ``device_ids`` name, by the GPU's index in ascending order.
 
     Raises:
         DeviceIdError: one of them is not a device ID.

@@ -1,4 +1,4 @@
-"""The devices of all pods of the node, and which containers were let start: the state that decides who has which card.
+"""The devices of all pods of the node, and which containers were let start: the state that decides who has which GPU.
 
 Devices leave the table as ``device_stage`` says, by ``apply`` and ``drop``. Whose they are is corrected by the
 kubelet's list (``listing_sync``), which changes no stage.
@@ -109,15 +109,15 @@ class DeviceTable:
             self.drop(holding.uid)
 
     def on(self, index: int, without: str = "") -> Iterator[PodDevices]:
-        """Yield the holdings on a card, without that of the pod ``without``."""
+        """Yield the holdings on a GPU, without that of the pod ``without``."""
         return (h for h in self._by_uid.values() if index in h.indices and h.uid != without)
 
     def slots(self, resource: str, index: int) -> set[int]:
-        """Return the slots of a card that are held."""
+        """Return the slots of a GPU that are held."""
         return {slot for h in self._by_uid.values() for slot in h.slots.get(resource, EMPTY).get(index, ())}
 
     def mib(self, index: int, without: str = "") -> int:
-        """Return the MiB of a card that pods hold as memory units."""
+        """Return the MiB of a GPU that pods hold as memory units."""
         return sum(holding.mib(index) for holding in self.on(index, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:

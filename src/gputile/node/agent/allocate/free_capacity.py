@@ -1,4 +1,4 @@
-"""What is taken on each card of this node, as the same core sees it that the scheduler asks.
+"""What is taken on each GPU of this node, as the same core sees it that the scheduler asks.
 
 A pod counts with what it really holds once it has been admitted, and with what is booked for it until then. The facts
 of the node are made by the very function that the scheduler's ledger uses, from the same annotation that the agent
@@ -24,7 +24,7 @@ from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import PodDevices
 
 if TYPE_CHECKING:
-    from gputile.core.ledger.snapshot import CardState
+    from gputile.core.ledger.snapshot import GpuState
 
 
 @dataclass(slots=True)
@@ -46,56 +46,56 @@ def node_info(inventory: Inventory, mode: Mode, labels: Mapping[str, str], confi
 
 
 class FreeCapacity:
-    """The cards of the node and who is on them, at one moment."""
+    """The GPUs of the node and who is on them, at one moment."""
 
     def __init__(self, node: NodeInfo, holdings: DeviceTable, pods: Iterable[KnownPod], without: str = "") -> None:
         self._node = node
         self._groups: dict[str, int] = {}
-        self._taken = {card.index: _Taken() for card in node.inventory.cards}
+        self._taken = {gpu.index: _Taken() for gpu in node.inventory.gpus}
         known = {pod.uid: pod for pod in pods if pod.alive}
         for holding in holdings:
             if holding.uid != without:
                 self._hold(holding, known.get(holding.uid))
         for uid, pod in known.items():
             if uid != without and holdings.get(uid) is None and pod.allocation is not None:
-                for share in pod.allocation.cards:
+                for share in pod.allocation.gpus:
                     self._add(share.index, share.mib, share.percent, pod.trust_group)
 
     def choose(self, shape: Shape, trust_group: str, usable: Iterable[int]) -> tuple[int, ...] | None:
-        """Return the indices of the cards that a pod gets of those that are ``usable``; None where it does not fit."""
+        """Return the indices of the GPUs that a pod gets of those that are ``usable``; None where it does not fit."""
         from gputile.core.ledger.node_arrays import NO_GROUP
         from gputile.core.ledger.snapshot import NodeState
-        from gputile.core.placement.choose import choose_cards
+        from gputile.core.placement.choose import choose_gpus
 
         allowed = frozenset(usable)
         state = NodeState(
             self._node, self._node.serving_mode, tuple(self._state(i, allowed) for i in self._positions())
         )
-        chosen = choose_cards(state, shape, self._groups.get(trust_group, NO_GROUP))
-        return tuple(state.card.index for state in chosen) if chosen else None
+        chosen = choose_gpus(state, shape, self._groups.get(trust_group, NO_GROUP))
+        return tuple(state.gpu.index for state in chosen) if chosen else None
 
     def pods_on(self, index: int) -> int:
-        """Return how many pods are on a card or booked there."""
+        """Return how many pods are on a GPU or booked there."""
         return self._taken[index].pods if index in self._taken else 0
 
     def _positions(self) -> range:
-        return range(len(self._node.inventory.cards))
+        return range(len(self._node.inventory.gpus))
 
-    def _state(self, position: int, allowed: frozenset[int]) -> "CardState":
+    def _state(self, position: int, allowed: frozenset[int]) -> "GpuState":
         from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP
-        from gputile.core.ledger.snapshot import CardState
+        from gputile.core.ledger.snapshot import GpuState
 
-        card = self._node.inventory.cards[position]
-        taken, group = self._taken[card.index], NO_GROUP
+        gpu = self._node.inventory.gpus[position]
+        taken, group = self._taken[gpu.index], NO_GROUP
         if taken.groups:
             group = MIXED_GROUPS if len(taken.groups) > 1 else self._groups[next(iter(taken.groups))]
-        if card.index not in allowed:
-            card = msgspec.structs.replace(card, healthy=False)
-        return CardState(card, self._node.card_total(position), taken.mib, taken.percent, taken.pods, group)
+        if gpu.index not in allowed:
+            gpu = msgspec.structs.replace(gpu, healthy=False)
+        return GpuState(gpu, self._node.gpu_total(position), taken.mib, taken.percent, taken.pods, group)
 
     def _hold(self, holding: PodDevices, pod: KnownPod | None) -> None:
-        """Count a holding, and what else of its booking is still to come on the same cards."""
-        booked = {share.index: share for share in pod.allocation.cards} if pod and pod.allocation else {}
+        """Count a holding, and what else of its booking is still to come on the same GPUs."""
+        booked = {share.index: share for share in pod.allocation.gpus} if pod and pod.allocation else {}
         if not holding.indices <= booked.keys():
             booked = {}
         for index in sorted(holding.indices | booked.keys()):

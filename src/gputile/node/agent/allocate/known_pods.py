@@ -6,7 +6,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.gpu_time import parse_active_threads
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_CORE, GPU_MEMORY, MPS_THREADS_ANNOTATION
-from gputile.core.devices.allocation import Allocation, AllocationError, CardShare, decode_allocation
+from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
 from gputile.core.devices.request import ContainerRequest, Request, RequestError, RequestKind, parse_request
 
 
@@ -40,15 +40,15 @@ class KnownPod:
         return not self.pod.finished
 
     @property
-    def shared_cards(self) -> int:
-        """How many cards each container shares; 0 for whole cards, 1 where it is not known."""
+    def shared_gpus(self) -> int:
+        """How many GPUs each container shares; 0 for whole GPUs, 1 where it is not known."""
         if self.request is None:
             return 1
-        return self.request.shape.cards if self.request.shape.kind is RequestKind.SHARED else 0
+        return self.request.shape.gpus if self.request.shape.kind is RequestKind.SHARED else 0
 
     @property
     def mps_threads(self) -> int:
-        """The percentage of a card's threads that the pod asks for in mode mps; 0 where it asks for no valid one."""
+        """The percentage of a GPU's threads that the pod asks for in mode mps; 0 where it asks for no valid one."""
         try:
             return parse_active_threads(self.pod.metadata.annotations[MPS_THREADS_ANNOTATION])
         except (KeyError, ValueError):
@@ -61,15 +61,15 @@ class KnownPod:
         kind = self.request.shape.kind
         if kind is RequestKind.SHARED:
             return part.units if resource == GPU_MEMORY else part.percent if resource == GPU_CORE else 0
-        return part.cards if resource == kind.value else 0
+        return part.gpus if resource == kind.value else 0
 
     def part(self, container: str) -> ContainerRequest | None:
         """Return what a container asks for, None where it asks for no GPU."""
         parts = self.request.containers if self.request else ()
         return next((part for part in parts if part.name == container), None)
 
-    def booked(self, container: str) -> tuple[CardShare, ...]:
-        """Return a container's booked part of each card; empty where nothing is booked."""
+    def booked(self, container: str) -> tuple[GpuShare, ...]:
+        """Return a container's booked part of each GPU; empty where nothing is booked."""
         return self.allocation.containers.get(container, ()) if self.allocation else ()
 
 

@@ -1,8 +1,8 @@
 """Pods that are gone and whose processes are not: after a deletion by force, one is killed while the next one starts.
 
-Processes that use a card are known by their containers' files (``UsageFiles.is_held``), without a look at processes of
+Processes that use a GPU are known by their containers' files (``UsageFiles.is_held``), without a look at processes of
 the host. Nobody waits for ever: who has got a descriptor of such a file from a container that is gone would keep others
-off the card.
+off the GPU.
 """
 
 import time
@@ -22,7 +22,7 @@ class LingeringProcesses:
         self._since: dict[str, float] = {}
 
     def on(self, uuids: Collection[str], present: Collection[str]) -> str:
-        """Return which pod that is gone still has processes on one of the cards, "" for none worth waiting for.
+        """Return which pod that is gone still has processes on one of the GPUs, "" for none worth waiting for.
 
         ``present`` are the allocation directories of the pods that are not gone.
         """
@@ -33,7 +33,7 @@ class LingeringProcesses:
             held.add(name)
             limits = self._store.limits(name)
             since = self._since.setdefault(name, now)
-            if limits is not None and now - since < LONGEST_S and any(card.uuid in uuids for card in limits.cards):
+            if limits is not None and now - since < LONGEST_S and any(gpu.uuid in uuids for gpu in limits.gpus):
                 found = f"{limits.namespace}/{limits.pod}"
         self._since = {name: since for name, since in self._since.items() if name in held}
         return found

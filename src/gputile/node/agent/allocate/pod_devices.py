@@ -14,7 +14,7 @@ import msgspec
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import NodeConfig
-from gputile.node.agent.allocate.device_ids import by_card
+from gputile.node.agent.allocate.device_ids import by_gpu
 from gputile.node.agent.allocate.known_pods import KnownPod
 
 EMPTY: Mapping[int, frozenset[int]] = MappingProxyType({})
@@ -56,8 +56,8 @@ class ContainerDevices(msgspec.Struct, frozen=True):
 class PodDevices(msgspec.Struct, frozen=True, dict=True):
     """All that one pod got.
 
-    ``cards`` is the UUID that each index stood for when the IDs were given: after a reboot an index can be another
-    card's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then a stand-in.
+    ``gpus`` is the UUID that each index stood for when the IDs were given: after a reboot an index can be another
+    GPU's. ``identified`` is unset while nobody knows whose the IDs are; ``uid`` is then a stand-in.
     """
 
     uid: str
@@ -68,7 +68,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     trust_group: str
     since_ns: int
     parts: tuple[ContainerDevices, ...] = ()
-    cards: dict[int, str] = {}
+    gpus: dict[int, str] = msgspec.field(name="cards", default_factory=dict)
     identified: bool = True
 
     @property
@@ -78,37 +78,37 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def slots(self) -> dict[str, dict[int, frozenset[int]]]:
-        """The slots of each card by resource, those of all containers together: what the kubelet keeps for the pod."""
+        """The slots of each GPU by resource, those of all containers together: what the kubelet keeps for the pod."""
         ids: dict[str, set[str]] = {}
         for part in self.parts:
             ids.setdefault(part.resource, set()).update(part.ids)
-        return {resource: by_card(held) for resource, held in ids.items()}
+        return {resource: by_gpu(held) for resource, held in ids.items()}
 
     @cached_property
     def indices(self) -> frozenset[int]:
-        """The indices of the cards that the pod is on."""
-        return frozenset(index for cards in self.slots.values() for index in cards)
+        """The indices of the GPUs that the pod is on."""
+        return frozenset(index for gpus in self.slots.values() for index in gpus)
 
     @cached_property
     def container_indices(self) -> dict[str, frozenset[int]]:
-        """The indices of the cards that each container has IDs of, those of all resources together."""
+        """The indices of the GPUs that each container has IDs of, those of all resources together."""
         found: dict[str, frozenset[int]] = {}
         for part in self.parts:
-            found[part.container] = found.get(part.container, frozenset()) | by_card(part.ids).keys()
+            found[part.container] = found.get(part.container, frozenset()) | by_gpu(part.ids).keys()
         return found
 
     def mib(self, index: int) -> int:
-        """Return the MiB of a card that the pod holds as memory units; 0 for whole cards."""
+        """Return the MiB of a GPU that the pod holds as memory units; 0 for whole GPUs."""
         return len(self.slots.get(GPU_MEMORY, EMPTY).get(index, ())) * self.unit_mib
 
     def percent(self, index: int) -> int:
-        """Return the percent of a card's compute that the pod holds; 0 for whole cards."""
+        """Return the percent of a GPU's compute that the pod holds; 0 for whole GPUs."""
         return len(self.slots.get(GPU_CORE, EMPTY).get(index, ()))
 
     def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
-        """Return the slots of each card that a container has of a resource."""
+        """Return the slots of each GPU that a container has of a resource."""
         part = self.part(container, resource)
-        return by_card(part.ids) if part else EMPTY
+        return by_gpu(part.ids) if part else EMPTY
 
     def part(self, container: str, resource: str) -> ContainerDevices | None:
         """Return what a container got of a resource."""
@@ -146,19 +146,19 @@ def holding_for(
 
 
 def with_part(holding: PodDevices, part: ContainerDevices, setup: NodeConfig) -> PodDevices:
-    """Return ``holding`` with ``part``, and the UUIDs of the cards that it is on."""
+    """Return ``holding`` with ``part``, and the UUIDs of the GPUs that it is on."""
     holding = holding.replaced(part)
-    cards = {card.index: card.uuid for card in setup.inventory.cards if card.index in holding.indices}
-    return msgspec.structs.replace(holding, cards=cards | holding.cards)
+    gpus = {gpu.index: gpu.uuid for gpu in setup.inventory.gpus if gpu.index in holding.indices}
+    return msgspec.structs.replace(holding, gpus=gpus | holding.gpus)
 
 
-def cards_of(holding: PodDevices, container: str, cards: int = 0) -> tuple[int, ...]:
-    """Return the indices of the cards that a container is on.
+def gpus_of(holding: PodDevices, container: str, gpus: int = 0) -> tuple[int, ...]:
+    """Return the indices of the GPUs that a container is on.
 
-    ``cards`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
-    gets them in any order, perhaps not of each card: it is on the cards that the pod has.
+    ``gpus`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
+    gets them in any order, perhaps not of each GPU: it is on the GPUs that the pod has.
     """
     held = holding.container_indices.get(container, frozenset())
-    if cards and len(held) != cards:
-        return tuple(sorted(holding.indices))[:cards]
+    if gpus and len(held) != gpus:
+        return tuple(sorted(holding.indices))[:gpus]
     return tuple(sorted(held))

@@ -1,6 +1,6 @@
-"""Where a container should go: to the cards its pod is on already, then to the booked ones, then where it fits now.
+"""Where a container should go: to the GPUs its pod is on already, then to the booked ones, then where it fits now.
 
-The booking can be out of date: the card may have failed, or the kubelet may have put another pod there. A pod
+The booking can be out of date: the GPU may have failed, or the kubelet may have put another pod there. A pod
 can have no booking at all: a static pod, or one whose node was named by hand. Then the very rules that the scheduler
 follows choose from what is free now, and the annotation is written afterwards.
 """
@@ -16,7 +16,7 @@ from gputile.node.agent.allocate.container_matcher import ContainerCandidate
 from gputile.node.agent.allocate.device_id_sets import (
     Slots,
     booked_indices,
-    on_some_card,
+    on_some_gpu,
     replicas,
     spread_evenly,
 )
@@ -49,7 +49,7 @@ class DeviceQuestion:
 
     @property
     def booked(self) -> tuple[str, ...]:
-        """The UUIDs of the cards that are booked for the container."""
+        """The UUIDs of the GPUs that are booked for the container."""
         shares = self.pod.booked(self.candidate.container) if self.pod and self.candidate else ()
         return tuple(share.uuid for share in shares)
 
@@ -60,18 +60,18 @@ class PreferredAllocation:
     def __init__(self, state: AllocationState, asked: DeviceQuestion) -> None:
         self._state = state
         self._asked = asked
-        cards = state.setup.inventory.cards
-        self._usable = [c.index for c in cards if c.healthy and not displaced(c, state.holdings)]
+        gpus = state.setup.inventory.gpus
+        self._usable = [c.index for c in gpus if c.healthy and not displaced(c, state.holdings)]
 
     def choose(self, servable: Servable) -> tuple[str, ...]:
         """Return the IDs for the container that asks.
 
-        The first set that is ``servable`` is taken. Where none is, the answer is IDs of as few cards as possible, and
+        The first set that is ``servable`` is taken. Where none is, the answer is IDs of as few GPUs as possible, and
         the check at ``Allocate`` says what is wrong with them.
         """
         asked = self._asked
         if asked.resource.startswith(MIG_PREFIX):
-            return on_some_card(asked.size, asked.available, asked.must)
+            return on_some_gpu(asked.size, asked.available, asked.must)
         if self._state.setup.replicated:
             return self._replicas(servable)
         for indices in self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options():
@@ -79,13 +79,13 @@ class PreferredAllocation:
             if ids is not None and servable(ids):
                 return ids
         usable = {i: asked.available[i] for i in self._usable if i in asked.available}
-        return on_some_card(asked.size, usable, asked.must)
+        return on_some_gpu(asked.size, usable, asked.must)
 
     def _ids_of_the_pod(self) -> int:
-        """Return how many IDs of a card the whole pod needs, where this is the first of its containers; else 0.
+        """Return how many IDs of a GPU the whole pod needs, where this is the first of its containers; else 0.
 
         The kubelet gives the IDs of an init container to the containers after it, and fills up what they lack. So a
-        card that has no IDs for them, since a pod that was deleted by force has them yet, must not get the first one.
+        GPU that has no IDs for them, since a pod that was deleted by force has them yet, must not get the first one.
         """
         asked, pod = self._asked, self._asked.pod
         if asked.holding.indices or pod is None or pod.request is None:
@@ -106,7 +106,7 @@ class PreferredAllocation:
         return replicas(asked.size, asked.available, asked.must, self._room(""), friendly)
 
     def _whole_options(self) -> Iterator[tuple[int, ...]]:
-        """Yield the booked cards, then the best of those that are free."""
+        """Yield the booked GPUs, then the best of those that are free."""
         asked = self._asked
         yield booked_indices(self._state.setup, asked.booked)
         free = [i for i in self._usable if asked.available.get(i) and i not in asked.must]
@@ -117,9 +117,9 @@ class PreferredAllocation:
             yield tuple(sorted((*asked.must, *chosen)))
 
     def _shared_options(self) -> Iterator[tuple[int, ...]]:
-        """Yield the cards that the pod is on, the booked ones of the container and the pod, then what fits now.
+        """Yield the GPUs that the pod is on, the booked ones of the container and the pod, then what fits now.
 
-        Cards with enough IDs for the whole pod come first.
+        GPUs with enough IDs for the whole pod come first.
         """
         for least in dict.fromkeys((self._ids_of_the_pod(), 0)):
             for indices in self._shared_options_with(least):
@@ -131,10 +131,10 @@ class PreferredAllocation:
         yield tuple(sorted(asked.holding.indices))
         yield booked_indices(self._state.setup, asked.booked)
         if asked.pod and asked.pod.allocation:
-            yield booked_indices(self._state.setup, (share.uuid for share in asked.pod.allocation.cards))
+            yield booked_indices(self._state.setup, (share.uuid for share in asked.pod.allocation.gpus))
         room = self._room(asked.holding.uid)
         for shape in self._shapes():
-            each = max(least, -(-asked.size // shape.cards))
+            each = max(least, -(-asked.size // shape.gpus))
             chosen = room.choose(shape, asked.holding.trust_group, [i for i in self._usable if self._has(i, each)])
             if chosen is not None:
                 yield chosen
@@ -144,20 +144,20 @@ class PreferredAllocation:
 
     def _shapes(self) -> Iterator[Shape]:
         """Yield what is looked for: room for the whole pod, then for this container alone."""
-        asked, pod, cards = self._asked, self._asked.pod, 1
+        asked, pod, gpus = self._asked, self._asked.pod, 1
         if pod and pod.request:
             yield pod.request.shape
-            cards = pod.request.shape.cards
+            gpus = pod.request.shape.gpus
         memory, unit = asked.resource == GPU_MEMORY, asked.holding.unit_mib
-        mib = asked.size * unit // cards if memory else 0
-        percent = 0 if memory else asked.size // cards
+        mib = asked.size * unit // gpus if memory else 0
+        percent = 0 if memory else asked.size // gpus
         part = asked.candidate.part if asked.candidate else None
         if part is not None:
-            mib, percent = part.units * unit // cards, part.percent // cards
+            mib, percent = part.units * unit // gpus, part.percent // gpus
         # A core_mem node serves requests of both; where only one is known, as of a static pod, the least of the other.
         if self._state.setup.mode is Mode.CORE_MEM:
             percent = max(1, percent)
-        yield Shape(RequestKind.SHARED, cards, mib, percent, asked.holding.trust_group)
+        yield Shape(RequestKind.SHARED, gpus, mib, percent, asked.holding.trust_group)
 
     def _room(self, without: str) -> FreeCapacity:
         state = self._state

@@ -95,7 +95,7 @@ class UsageFiles:
         return [path.name for path in self._files()]
 
     def is_held(self, name: str) -> bool:
-        """Return whether a process of the container uses a card.
+        """Return whether a process of the container uses a GPU.
 
         It has then locked its slot in the file, as long as it holds the driver's files too
         (native/accounting/shared_usage.c).

@@ -17,7 +17,7 @@ class AllocationConflict(Exception):
 
 
 class Occupied(AllocationConflict):
-    """It cannot be served beside those who hold the cards now; it can once they have gone."""
+    """It cannot be served beside those who hold the GPUs now; it can once they have gone."""
 
 
 def validate(
@@ -26,7 +26,7 @@ def validate(
     holding: PodDevices,
     container: str,
     resource: str,
-    cards: int,
+    gpus: int,
     most_pods: int,
     still_to_come: Callable[[str], bool],
     *,
@@ -34,9 +34,9 @@ def validate(
 ) -> None:
     """Refuse what a container must not start with. ``holding`` is the pod's, with what the container is to get.
 
-    ``cards`` is the number of cards that it asks for. ``still_to_come`` tells of a pod's key whether the kubelet has
+    ``gpus`` is the number of GPUs that it asks for. ``still_to_come`` tells of a pod's key whether the kubelet has
     just started and does not list the pod yet: nobody knows then whether it has its devices. ``reused`` says that
-    its IDs are those of an init container of the pod: the kubelet takes them in any order, and the pod holds the cards
+    its IDs are those of an init container of the pod: the kubelet takes them in any order, and the pod holds the GPUs
     anyway.
 
     Raises:
@@ -59,9 +59,9 @@ def validate(
         if gone:
             raise AllocationConflict(f"MIG instance {gone[0]} is not there or not healthy")
     else:
-        _check_cards(setup, holdings, slots)
+        _check_gpus(setup, holdings, slots)
     if resource in SHARED_RESOURCES and not reused:
-        _check_spread(holding, container, resource, slots, cards)
+        _check_spread(holding, container, resource, slots, gpus)
     if taken:
         raise Occupied(f"device IDs are held by pod {taken[0].key} already")
     if resource in SHARED_RESOURCES:
@@ -70,37 +70,37 @@ def validate(
         _check_company(setup, holdings, holding, slots, most_pods)
 
 
-def _check_cards(setup: NodeConfig, holdings: DeviceTable, slots: Mapping[int, frozenset[int]]) -> None:
+def _check_gpus(setup: NodeConfig, holdings: DeviceTable, slots: Mapping[int, frozenset[int]]) -> None:
     for index in slots:
-        card = setup.card(index)
-        if card is None:
+        gpu = setup.gpu(index)
+        if gpu is None:
             raise AllocationConflict(f"GPU {index} is not there any more")
-        if not card.healthy:
+        if not gpu.healthy:
             raise AllocationConflict(f"GPU {index} is unhealthy")
-        if displaced(card, holdings):
-            raise AllocationConflict(f"pods of another card hold device IDs of GPU {index}")
+        if displaced(gpu, holdings):
+            raise AllocationConflict(f"pods of another GPU hold device IDs of GPU {index}")
 
 
 def _check_spread(
-    holding: PodDevices, container: str, resource: str, slots: Mapping[int, frozenset[int]], cards: int
+    holding: PodDevices, container: str, resource: str, slots: Mapping[int, frozenset[int]], gpus: int
 ) -> None:
     names = ", ".join(f"GPU {index}" for index in slots)
-    if len(slots) != cards:
-        raise AllocationConflict(f"the kubelet chose {resource} on {names}; the container asks for {_cards(cards)}")
+    if len(slots) != gpus:
+        raise AllocationConflict(f"the kubelet chose {resource} on {names}; the container asks for {_gpus(gpus)}")
     if len({len(held) for held in slots.values()}) > 1:
         raise AllocationConflict(f"the kubelet chose unequal parts of {resource} on {names}")
     for other in SHARED_RESOURCES:
         there = holding.container_slots(container, other)
         if other != resource and there and there.keys() != slots.keys():
-            raise AllocationConflict(f"the container's {other} is on other cards than its {resource} on {names}")
+            raise AllocationConflict(f"the container's {other} is on other GPUs than its {resource} on {names}")
 
 
-def _cards(number: int) -> str:
-    return "one card" if number == 1 else f"{number} cards"
+def _gpus(number: int) -> str:
+    return "one GPU" if number == 1 else f"{number} GPUs"
 
 
 def check_others(setup: NodeConfig, holdings: DeviceTable, holding: PodDevices, resource: str, most_pods: int) -> None:
-    """Refuse what cannot be on its cards beside the other ``holdings``: for want of room, or for their sake.
+    """Refuse what cannot be on its GPUs beside the other ``holdings``: for want of room, or for their sake.
 
     Raises:
         Occupied: says who or what is in the way.
@@ -117,12 +117,12 @@ def _check_room(
     setup: NodeConfig, holdings: DeviceTable, holding: PodDevices, slots: Mapping[int, frozenset[int]]
 ) -> None:
     for index in slots:
-        card = setup.card(index)
-        if card is None:
+        gpu = setup.gpu(index)
+        if gpu is None:
             continue
         others, own = holdings.mib(index, holding.uid), holding.mib(index)
-        if others + own > card.mib:
-            raise Occupied(f"GPU {index} has {card.mib - others} of {card.mib} MiB left, the pod would hold {own}")
+        if others + own > gpu.mib:
+            raise Occupied(f"GPU {index} has {gpu.mib - others} of {gpu.mib} MiB left, the pod would hold {own}")
         percent = sum(other.percent(index) for other in holdings.on(index, holding.uid)) + holding.percent(index)
         if percent > CORE_PERCENT:
             raise Occupied(f"GPU {index} would have {percent} of {CORE_PERCENT} percent of its compute taken")
@@ -146,7 +146,7 @@ def given_twice(setup: NodeConfig, holdings: DeviceTable, holding: PodDevices, p
     """Return why a container must not start with IDs that another pod holds too, "" where it may.
 
     The kubelet can give the same IDs to two pods; see ``allocation``. An ID of memory or compute is a name, and each of
-    the pods has its own limits: there it is enough that the card has room for both.
+    the pods has its own limits: there it is enough that the GPU has room for both.
     """
     others = [other for other in holdings.holders(part.resource, part.ids) if other.uid != holding.uid]
     if not others:
@@ -164,7 +164,7 @@ def given_twice(setup: NodeConfig, holdings: DeviceTable, holding: PodDevices, p
 
 
 def stranger_on(setup: NodeConfig, holdings: DeviceTable, holding: PodDevices, index: int) -> PodDevices | None:
-    """Return a pod on the card that ``holding`` must not share it with; unknown pods are judged once they are known."""
+    """Return a pod on the GPU that ``holding`` must not share it with; unknown pods are judged once they are known."""
     if not (setup.mode is Mode.SHARE or setup.replicated) or not holding.identified:
         return None
     others = (other for other in holdings.on(index, holding.uid) if other.identified)

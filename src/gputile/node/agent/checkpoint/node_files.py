@@ -22,7 +22,7 @@ from gputile.node.agent.allocate.usage_files import UsageFiles, close_to_others
 from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.node_lock import NodeLock
-from gputile.node.isolation.limits_format import LIMITS, CardLimit, encode_limits
+from gputile.node.isolation.limits_format import LIMITS, GpuLimit, encode_limits
 from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
@@ -92,14 +92,14 @@ class NodeFiles:
         write_whole(path / BOOT_FILE, self._boot.encode())
 
     def correct_limits(self, directory: str, limits: Limits) -> bool:
-        """Write what a container that has started may have of its cards, if it is not that; return whether it was not.
+        """Write what a container that has started may have of its GPUs, if it is not that; return whether it was not.
 
-        Programs that have begun to use a card keep to what they read then. Which cards it has is not changed any more.
+        Programs that have begun to use a GPU keep to what they read then. Which GPUs it has is not changed any more.
         """
         written = self.limits(directory)
         if written is None or written == limits:
             return False
-        if {card.uuid for card in written.cards} != {card.uuid for card in limits.cards}:
+        if {gpu.uuid for gpu in written.gpus} != {gpu.uuid for gpu in limits.gpus}:
             return False
         self._write_limits(self.allocations / directory, limits)
         return True
@@ -114,8 +114,8 @@ class NodeFiles:
     def _write_limits(self, path: Path, limits: Limits) -> None:
         write_whole(path / LIMITS_FILE, limits.encode())
         if Mode(limits.mode) in ISOLATED:
-            cards = [CardLimit(card.uuid, card.mib, card.percent) for card in limits.cards]
-            write_whole(path / LIMITS, encode_limits(cards, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
+            gpus = [GpuLimit(gpu.uuid, gpu.mib, gpu.percent) for gpu in limits.gpus]
+            write_whole(path / LIMITS, encode_limits(gpus, turn=f"{CONTAINER_DIRECTORY}/{SOCKET}"))
 
     def started(self) -> frozenset[str]:
         """Return the allocation directories with which a container was let start since the machine did."""

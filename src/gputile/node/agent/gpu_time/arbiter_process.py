@@ -26,7 +26,7 @@ MOST_LINE = 1024 * 1024
 class ArbiterProcess:
     """Keeps an arbiter running while there are containers to serve.
 
-    ``shares`` says what they get: all of them for "", those on the cards of an allocation for its directory's name.
+    ``shares`` says what they get: all of them for "", those on the GPUs of an allocation for its directory's name.
     ``told`` is called when the arbiter has said what was used: nanoseconds by directory and UUID, over all arbiters.
     """
 

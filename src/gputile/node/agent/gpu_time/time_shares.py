@@ -1,4 +1,4 @@
-"""What each container on the node gets of its cards' time: from holdings, pods, labels and configuration."""
+"""What each container on the node gets of its GPUs' time: from holdings, pods, labels and configuration."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import shares_of
 from gputile.node.agent.allocate.isolation_mounts import ISOLATED
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import PodDevices, cards_of
+from gputile.node.agent.allocate.pod_devices import PodDevices, gpus_of
 from gputile.node.agent.status.metrics import TimeUsed
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, CardClaim
+from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim
 from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
 from gputile.node.native_layouts import SHARE_FIRST_LINE
 
@@ -52,13 +52,13 @@ def time_condition(labels: Mapping[str, str]) -> NodeCondition:
 def time_shares(admission: AllocationState, directory: str, beside: str = "") -> TimeShares:
     """Return what all containers on the node get; ``directory`` is where the allocations' directories are.
 
-    With the name of such a directory in ``beside`` it is only the containers on that allocation's cards.
+    With the name of such a directory in ``beside`` it is only the containers on that allocation's GPUs.
     """
     setup, configuration = admission.setup, admission.configuration
     policy = policy_of(setup.mode, admission.labels, configuration.gpu_time)
     shares: dict[str, dict[str, Share]] = {}
     if setup.mode in ISOLATED:
-        near = _cards(admission, beside)
+        near = _gpus(admission, beside)
         for holding in admission.holdings:
             if beside and near.isdisjoint(holding.indices):
                 continue
@@ -66,21 +66,21 @@ def time_shares(admission: AllocationState, directory: str, beside: str = "") ->
                 shares[name] = {
                     uuid: share_of(policy, claim, configuration.max_pods_per_gpu) for uuid, claim in claims.items()
                 }
-    on_card: dict[str, list[Share]] = {}
-    for cards in shares.values():
-        for uuid, share in cards.items():
-            on_card.setdefault(uuid, []).append(share)
+    on_gpu: dict[str, list[Share]] = {}
+    for gpus in shares.values():
+        for uuid, share in gpus.items():
+            on_gpu.setdefault(uuid, []).append(share)
     quantum = configuration.gpu_time.quantum_ms
     files = {
-        name: _file({uuid: fallback(policy, share, on_card[uuid]) for uuid, share in cards.items()}, quantum)
-        for name, cards in shares.items()
+        name: _file({uuid: fallback(policy, share, on_gpu[uuid]) for uuid, share in gpus.items()}, quantum)
+        for name, gpus in shares.items()
     }
     allocations = tuple(
         Allocation(
             f"{directory}/{name}",
-            tuple(CardClaim(uuid, s.weight, s.floor, s.ceiling, s.priority) for uuid, s in cards.items()),
+            tuple(GpuClaim(uuid, s.weight, s.floor, s.ceiling, s.priority) for uuid, s in gpus.items()),
         )
-        for name, cards in shares.items()
+        for name, gpus in shares.items()
         if policy is not GpuTimePolicy.NATIVE
     )
     return TimeShares(Assignment(allocations, quantum, configuration.gpu_time.longest_wait_ms), files)
@@ -96,22 +96,22 @@ def gpu_times(admission: AllocationState, used: Mapping[tuple[str, str], int]) -
             yield TimeUsed(holding.namespace, holding.name, part.container, uuid, spent / 1e9)
 
 
-def _cards(admission: AllocationState, directory: str) -> frozenset[int]:
-    """Return the indices of the cards of an allocation."""
+def _gpus(admission: AllocationState, directory: str) -> frozenset[int]:
+    """Return the indices of the GPUs of an allocation."""
     found = (h.indices for h in admission.holdings if any(part.directory == directory for part in h.parts))
     return next(found, frozenset())
 
 
 def _claims(admission: AllocationState, holding: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
-    """Yield the directory and the claims of each container of a pod, by the UUID of the card."""
+    """Yield the directory and the claims of each container of a pod, by the UUID of the GPU."""
     setup, known = admission.setup, admission.pods.get(holding.key)
     pod = known if known is not None and known.uid == holding.uid else None
     for directory, container in {part.directory: part.container for part in holding.parts if part.directory}.items():
-        indices = cards_of(holding, container, pod.shared_cards if pod is not None else 0)
+        indices = gpus_of(holding, container, pod.shared_gpus if pod is not None else 0)
         claims = {}
         for share in shares_of(setup, holding, container, pod.part(container) if pod is not None else None, indices):
-            card = setup.card(share.index)
-            memory = 100 * share.mib // card.mib if card is not None and card.mib else 0
+            gpu = setup.gpu(share.index)
+            memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
             most = admission.configuration.gpu_time.most_weight(holding.namespace)
             claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), _priority(pod))
         if claims:

@@ -11,12 +11,12 @@ from gputile.api.well_known import (
     MEMORY_UNIT_ANNOTATION,
     MIG_PREFIX,
 )
-from gputile.core.devices.allocation import Allocation, CardShare, Chosen, binding_annotations
+from gputile.core.devices.allocation import Allocation, Chosen, GpuShare, binding_annotations
 from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import ContainerRequest, RequestKind, effective
 from gputile.node.agent.advertise.node_config import NodeConfig
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import PodDevices, cards_of
+from gputile.node.agent.allocate.pod_devices import PodDevices, gpus_of
 
 _WRITTEN = (
     ACK_ALLOCATION,
@@ -30,36 +30,36 @@ _WRITTEN = (
 
 
 def allocation_of(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: int) -> Allocation | None:
-    """Return what the ledger should say of ``pod``; None where its cards are not those of the inventory."""
+    """Return what the ledger should say of ``pod``; None where its GPUs are not those of the inventory."""
     request = pod.request
     if request is None or any(part.resource.startswith(MIG_PREFIX) for part in holding.parts):
         return None
     where = {part.name: _indices(pod, holding, part) for part in request.containers}
     used = sorted({index for indices in where.values() for index in indices})
-    cards = {index: card for index in used if (card := setup.card(index)) is not None}
-    if not cards or len(cards) != len(used):
+    gpus = {index: gpu for index in used if (gpu := setup.gpu(index)) is not None}
+    if not gpus or len(gpus) != len(used):
         return None
     shared, unit = request.shape.kind is RequestKind.SHARED, holding.unit_mib
-    containers: dict[str, tuple[CardShare, ...]] = {}
+    containers: dict[str, tuple[GpuShare, ...]] = {}
     for part in request.containers:
         count = max(1, len(where[part.name]))
         containers[part.name] = tuple(
-            CardShare(cards[i].uuid, i, part.units * unit // count, part.percent // count)
+            GpuShare(gpus[i].uuid, i, part.units * unit // count, part.percent // count)
             if shared
-            else CardShare(cards[i].uuid, i, cards[i].mib, 100)
+            else GpuShare(gpus[i].uuid, i, gpus[i].mib, 100)
             for i in where[part.name]
         )
     shares = []
-    for index, card in cards.items():
+    for index, gpu in gpus.items():
         if not shared:
-            shares.append(CardShare(card.uuid, index, card.mib, 100))
+            shares.append(GpuShare(gpu.uuid, index, gpu.mib, 100))
             continue
         there = tuple(part for part in request.containers if index in where[part.name])
         mib = effective(there, lambda part: part.units * unit // max(1, len(where[part.name])))
         percent = effective(there, lambda part: part.percent // max(1, len(where[part.name])))
-        shares.append(CardShare(card.uuid, index, mib, percent))
+        shares.append(GpuShare(gpu.uuid, index, mib, percent))
     return Allocation(
-        cards=tuple(shares),
+        gpus=tuple(shares),
         containers=containers,
         unit_mib=unit,
         mode=setup.mode.value,
@@ -71,9 +71,9 @@ def allocation_of(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns:
 def annotations_of(allocation: Allocation, setup: NodeConfig, pod: Pod) -> dict[str, str | None]:
     """Return the annotations to write for the ``allocation`` of ``pod``; None for those that must go."""
     chosen = tuple(
-        Chosen(card, 0 if allocation.whole else advertised_units(card, setup.in_force.unit_mib))
-        for share in allocation.cards
-        if (card := setup.card(share.index)) is not None
+        Chosen(gpu, 0 if allocation.whole else advertised_units(gpu, setup.in_force.unit_mib))
+        for share in allocation.gpus
+        if (gpu := setup.gpu(share.index)) is not None
     )
     written = binding_annotations(allocation, chosen, pod)
     if GPUSHARE_ASSIGNED in written:
@@ -82,10 +82,10 @@ def annotations_of(allocation: Allocation, setup: NodeConfig, pod: Pod) -> dict[
 
 
 def _indices(pod: KnownPod, holding: PodDevices, part: ContainerRequest) -> tuple[int, ...]:
-    """Return the cards that a container is on. An init container whose IDs are forgotten was where it was booked."""
+    """Return the GPUs that a container is on. An init container whose IDs are forgotten was where it was booked."""
     if any(p.container == part.name for p in holding.parts):
-        return cards_of(holding, part.name, pod.shared_cards)
+        return gpus_of(holding, part.name, pod.shared_gpus)
     booked = tuple(share.index for share in pod.booked(part.name))
     if booked and holding.indices.issuperset(booked):
         return booked
-    return tuple(sorted(holding.indices))[: part.cards or pod.shared_cards]
+    return tuple(sorted(holding.indices))[: part.gpus or pod.shared_gpus]

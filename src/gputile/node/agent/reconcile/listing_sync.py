@@ -12,7 +12,7 @@ from gputile.api.well_known import MIG_PREFIX
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES
 from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.device_ids import DeviceIdError, by_card
+from gputile.node.agent.allocate.device_ids import DeviceIdError, by_gpu
 from gputile.node.agent.allocate.device_stage import DeviceStage
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import (
@@ -134,6 +134,6 @@ def _ours(resource: str, ids: frozenset[str]) -> bool:
     if resource not in MODE_RESOURCES and not resource.startswith(MIG_PREFIX):
         return False
     try:
-        return bool(by_card(ids))
+        return bool(by_gpu(ids))
     except DeviceIdError:
         return False

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gputile.api.well_known import GPUSHARE_ASSIGNED
-from gputile.core.devices.allocation import CardShare
+from gputile.core.devices.allocation import GpuShare
 from gputile.core.devices.request import Phase
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
 from gputile.node.agent.allocate.allocation_state import AllocationState
@@ -31,9 +31,9 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Correct:
-    """The pod is on other cards than its annotation says, or has none: write what is true.
+    """The pod is on other GPUs than its annotation says, or has none: write what is true.
 
-    ``booked`` and ``found`` are the cards, for people: the same where only the parts of containers differ.
+    ``booked`` and ``found`` are the GPUs, for people: the same where only the parts of containers differ.
     """
 
     pod: KnownPod
@@ -109,13 +109,13 @@ def _corrected(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: in
         if pod.pod.metadata.annotations.get(GPUSHARE_ASSIGNED) == "false":
             return [Confirm(pod, {GPUSHARE_ASSIGNED: "true"})]
         return []
-    booked = _cards_text(pod.allocation.cards if pod.allocation else ())
+    booked = _gpus_text(pod.allocation.gpus if pod.allocation else ())
     return [
         Correct(
             pod,
             annotations_of(truth, setup, pod.pod),
             booked=booked,
-            found=_cards_text(truth.cards),
+            found=_gpus_text(truth.gpus),
         )
     ]
 
@@ -165,5 +165,5 @@ def _missing(pod: KnownPod, listing: Listing) -> list[Correction]:
     return [Complain(pod, "GpuMissing", message)]
 
 
-def _cards_text(cards: Iterable[CardShare]) -> str:
-    return ", ".join(f"GPU {card.index}" for card in cards) or "no card"
+def _gpus_text(gpus: Iterable[GpuShare]) -> str:
+    return ", ".join(f"GPU {gpu.index}" for gpu in gpus) or "no GPU"

@@ -13,7 +13,7 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5,
 
 
 class TimeUsed(NamedTuple):
-    """How many seconds a container has had a card to itself, in its turns."""
+    """How many seconds a container has had a GPU to itself, in its turns."""
 
     namespace: str
     pod: str
@@ -55,7 +55,7 @@ class AgentMetrics:
         )
         self.corrections = Counter(
             "gputile_agent_ledger_corrections",
-            "Allocation annotations rewritten because the kubelet had given other cards",
+            "Allocation annotations rewritten because the kubelet had given other GPUs",
             registry=self.registry,
         )
         self.placed = Counter(

@@ -23,7 +23,7 @@ def wanted_status(offering: AdvertisedState, seen: Observation, *, opened: bool 
     inventory = offering.published()
     in_force = offering.plan.in_force
     return Wanted(
-        labels=node_labels(offering.admission.setup.inventory.cards),
+        labels=node_labels(offering.admission.setup.inventory.gpus),
         inventory=encode_inventory(inventory) if inventory is not None else None,
         conditions=(
             *gpu_conditions(seen.machine, seen.health),
@@ -44,7 +44,7 @@ def _shared_gpus(offering: AdvertisedState) -> int | None:
     if offering.foreign:
         return None
     setup = offering.admission.setup
-    return len(setup.inventory.cards) if setup.mode.shared and not setup.withheld else 0
+    return len(setup.inventory.gpus) if setup.mode.shared and not setup.withheld else 0
 
 
 async def tell_node(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:

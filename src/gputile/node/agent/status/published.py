@@ -17,7 +17,7 @@ from gputile.node.nvml.probe import ProbedMachine
 
 # As with the pressure conditions of the kubelet, "True" is the bad news.
 DRIVER_PROBLEM: Final = "gputile.io/DriverProblem"
-CARD_PROBLEM: Final = "gputile.io/CardProblem"
+GPU_PROBLEM: Final = "gputile.io/CardProblem"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,29 +117,29 @@ def _changed(
 
 
 def gpu_conditions(machine: ProbedMachine, health: Health) -> tuple[NodeCondition, ...]:
-    """Return the conditions that tell whether the driver answers, and which cards are out of order."""
-    return _driver_condition(machine), _card_condition(machine, health)
+    """Return the conditions that tell whether the driver answers, and which GPUs are out of order."""
+    return _driver_condition(machine), _gpu_condition(machine, health)
 
 
 def _driver_condition(machine: ProbedMachine) -> NodeCondition:
     if machine.down is not None:
         return node_condition(DRIVER_PROBLEM, "True", machine.down.reason, machine.down.message)
     major, minor = machine.cuda
-    message = f"driver {machine.driver}, CUDA up to {major}.{minor}, {len(machine.cards)} GPUs"
+    message = f"driver {machine.driver}, CUDA up to {major}.{minor}, {len(machine.gpus)} GPUs"
     return node_condition(DRIVER_PROBLEM, "False", "DriverAnswers", message)
 
 
-def _card_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
+def _gpu_condition(machine: ProbedMachine, health: Health) -> NodeCondition:
     sick = [
-        f"GPU {card.index}{part} ({uuid}): {health.reasons[uuid]}"
-        for card in machine.cards
-        for uuid, part in ((card.uuid, ""), *((m.uuid, f" instance {m.profile}") for m in card.instances))
+        f"GPU {gpu.index}{part} ({uuid}): {health.reasons[uuid]}"
+        for gpu in machine.gpus
+        for uuid, part in ((gpu.uuid, ""), *((m.uuid, f" instance {m.profile}") for m in gpu.instances))
         if uuid in health.reasons
     ]
     messages = sick + [problem.message for problem in machine.problems]
     if messages:
         reason = "CardUnhealthy" if sick else machine.problems[0].reason
-        return node_condition(CARD_PROBLEM, "True", reason, "; ".join(messages))
+        return node_condition(GPU_PROBLEM, "True", reason, "; ".join(messages))
     if machine.down is not None:
-        return node_condition(CARD_PROBLEM, "Unknown", machine.down.reason, "no card can be reached")
-    return node_condition(CARD_PROBLEM, "False", "CardsHealthy", f"{len(machine.cards)} GPUs are well")
+        return node_condition(GPU_PROBLEM, "Unknown", machine.down.reason, "no GPU can be reached")
+    return node_condition(GPU_PROBLEM, "False", "CardsHealthy", f"{len(machine.gpus)} GPUs are well")

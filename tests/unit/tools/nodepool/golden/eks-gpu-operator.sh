@@ -1,8 +1,8 @@
 #!/bin/sh
 set -eu
 
-# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one card has 179. A pod that asks for more
-# than 179 on one card would bring a node in vain: check such pods with gputile nodepool --pod FILE.
+# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one GPU has 179. A pod that asks for more
+# than 179 on one GPU would bring a node in vain: check such pods with gputile nodepool --pod FILE.
 
 cat > gpu.eksctl.yaml <<'YAML'
 apiVersion: eksctl.io/v1alpha5
@@ -30,7 +30,7 @@ managedNodeGroups:
   propagateASGTags: true
 YAML
 
-# gputile's agent is the device plugin; a second one would advertise the cards twice.
+# gputile's agent is the device plugin; a second one would advertise the GPUs twice.
 eksctl create nodegroup --config-file gpu.eksctl.yaml \
   --install-nvidia-plugin=false
 

@@ -5,7 +5,7 @@ set -eu
 
 # Karpenter has no least number of nodes; minNodes 1 is not expressed.
 
-# limits holds the pool to 4 nodes by their cards.
+# limits holds the pool to 4 nodes by their GPUs.
 
 # The Operator's pods reach GPUs past any booking, which gputile refuses where gputile.io/unsafe-gpu-access does not
 # allow it.

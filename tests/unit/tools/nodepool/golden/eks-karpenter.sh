@@ -6,10 +6,10 @@ set -eu
 
 # The NodePool uses the EC2NodeClass gpu, which has to be there: its image decides the driver.
 
-# limits holds the pool to 4 nodes by their cards.
+# limits holds the pool to 4 nodes by their GPUs.
 
-# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one card has 179. A pod that asks for more
-# than 179 on one card would bring a node in vain: check such pods with gputile nodepool --pod FILE.
+# An autoscaler sees the sum of a node, 716 units of 128MiB, and not that one GPU has 179. A pod that asks for more
+# than 179 on one GPU would bring a node in vain: check such pods with gputile nodepool --pod FILE.
 
 cat > gpu.karpenter.yaml <<'YAML'
 apiVersion: karpenter.sh/v1

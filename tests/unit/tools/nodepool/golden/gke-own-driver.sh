@@ -7,8 +7,8 @@ set -eu
 # GKE's autoscaler has no hint for aliyun.com/gpu-mem: it learns from a node that is there, so that a pool of no nodes
 # does not grow. Set minNodes to 1.
 
-# An autoscaler sees the sum of a node, 358 units of 128MiB, and not that one card has 179. A pod that asks for more
-# than 179 on one card would bring a node in vain: check such pods with gputile nodepool --pod FILE.
+# An autoscaler sees the sum of a node, 358 units of 128MiB, and not that one GPU has 179. A pod that asks for more
+# than 179 on one GPU would bring a node in vain: check such pods with gputile nodepool --pod FILE.
 
 gcloud container node-pools create gpu \
   --cluster research \

@@ -1,4 +1,4 @@
-"""Several cards with limits of their own, in whatever order a process sees them, and NVML's view of them."""
+"""Several GPUs with limits of their own, in whatever order a process sees them, and NVML's view of them."""
 
 import sys
 from pathlib import Path
@@ -11,14 +11,14 @@ from tests.native.container import Container
 
 @pytest.fixture
 def two_of_three(tmp_path: Path) -> Container:
-    """300 MiB of the first card and 100 of the third; the second is somebody else's."""
+    """300 MiB of the first GPU and 100 of the third; the second is somebody else's."""
     return Container(tmp_path / "allocation", FakeGpus(tmp_path, [1024, 512, 2048]), {0: 300, 2: 100})
 
 
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize("visible", ["0,2", "2,0", "by uuid"])
-def test_each_card_has_its_limit(two_of_three: Container, visible: str) -> None:
-    """Limits belong to UUIDs, not to the numbers that CUDA_VISIBLE_DEVICES gives to cards."""
+def test_each_gpu_has_its_limit(two_of_three: Container, visible: str) -> None:
+    """Limits belong to UUIDs, not to the numbers that CUDA_VISIBLE_DEVICES gives to GPUs."""
     uuids = two_of_three.gpus.uuids
     order = f"{uuids[2]},{uuids[0]}" if visible == "by uuid" else visible
     out = two_of_three.python(
@@ -35,8 +35,8 @@ for device in range(2):
 
 
 @pytest.mark.requirement("M4", "B2")
-def test_a_card_that_was_not_given(two_of_three: Container) -> None:
-    """A container that sees more cards than it was given gets no context on them."""
+def test_a_gpu_that_was_not_given(two_of_three: Container) -> None:
+    """A container that sees more GPUs than it was given gets no context on them."""
     code = """
 cuda = Cuda(device=None)
 print(cuda("cuInit", 0), cuda("cuDevicePrimaryCtxRetain", byref(c_void_p()), 1))
@@ -49,7 +49,7 @@ print(cuda("cuMemCreate", byref(c_uint64()), 2 * MIB, byref(AllocationProp(1, 0,
 
 @pytest.mark.requirement("M4")
 def test_nvml_shows_the_limit(two_of_three: Container) -> None:
-    """What nvidia-smi and monitors read is the container's part; a card that is not its own is as it is."""
+    """What nvidia-smi and monitors read is the container's part; a GPU that is not its own is as it is."""
     out = two_of_three.run(
         [
             sys.executable,
@@ -75,8 +75,8 @@ for i in range(3):
 
 
 @pytest.mark.requirement("M4")
-def test_free_is_never_more_than_the_card_has(tmp_path: Path) -> None:
-    """When others have the card's memory, what is shown as free is what can still be had."""
+def test_free_is_never_more_than_the_gpu_has(tmp_path: Path) -> None:
+    """When others have the GPU's memory, what is shown as free is what can still be had."""
     gpus = FakeGpus(tmp_path, [256])
     first = Container(tmp_path / "a", gpus, {0: 200})
     second = Container(tmp_path / "b", gpus, {0: 200})
@@ -95,15 +95,15 @@ def test_free_is_never_more_than_the_card_has(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def two_cards(tmp_path: Path) -> Container:
-    """512 MiB of a card and 128 of another."""
+def two_gpus(tmp_path: Path) -> Container:
+    """512 MiB of a GPU and 128 of another."""
     return Container(tmp_path / "allocation", FakeGpus(tmp_path, [1024, 1024]), {0: 512, 1: 128})
 
 
 @pytest.mark.requirement("M4")
-def test_a_pool_counts_on_its_own_card(two_cards: Container) -> None:
-    """A pool's card is charged whatever context is current, be it a default pool, a current one or one's own."""
-    out = two_cards.python("""
+def test_a_pool_counts_on_its_own_gpu(two_gpus: Container) -> None:
+    """A pool's GPU is charged whatever context is current, be it a default pool, a current one or one's own."""
+    out = two_gpus.python("""
 cuda = Cuda()
 default, made = c_void_p(), c_void_p()
 assert cuda("cuDeviceGetDefaultMemPool", byref(default), 1) == OK
@@ -119,12 +119,12 @@ cuda.use(1)
 print(cuda.info()[0])
 """)
     assert out.splitlines() == ["4 512", "4 512", "128"]
-    assert two_cards.gpus.cards()[1].peak == 128 << 20
+    assert two_gpus.gpus.gpus()[1].peak == 128 << 20
 
 
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize("driver", [12000, 13000])
-def test_an_allocation_on_a_stream_counts_on_the_stream_s_card(tmp_path: Path, driver: int) -> None:
+def test_an_allocation_on_a_stream_counts_on_the_stream_s_gpu(tmp_path: Path, driver: int) -> None:
     """cuMemAllocAsync takes the pool that is current on the device of the stream."""
     gpus = FakeGpus(tmp_path, [1024, 1024], driver_version=driver)
     out = Container(tmp_path / "allocation", gpus, {0: 512, 1: 128}).python("""
@@ -137,13 +137,13 @@ cuda.use(1)
 print(cuda.info()[0])
 """)
     assert out.splitlines() == ["2", "0 512", "32"]
-    assert [card.peak >> 20 for card in gpus.cards()] == [0, 96]
+    assert [gpu.peak >> 20 for gpu in gpus.gpus()] == [0, 96]
 
 
 @pytest.mark.requirement("M4")
-def test_a_graph_counts_on_the_cards_of_its_nodes(two_cards: Container) -> None:
-    """A graph may allocate on several cards; what does not fit on one of them is refused as a whole."""
-    out = two_cards.python("""
+def test_a_graph_counts_on_the_gpus_of_its_nodes(two_gpus: Container) -> None:
+    """A graph may allocate on several GPUs; what does not fit on one of them is refused as a whole."""
+    out = two_gpus.python("""
 cuda = Cuda()
 def launch(*mib):
     graph, node = c_void_p(), c_void_p()
@@ -164,13 +164,13 @@ print(launch(64, 100), free())
 print(cuda("cuGraphExecDestroy", cuda.last), cuda("cuDeviceGraphMemTrim", 1), free())
 """)
     assert out.splitlines() == ["2 [512, 128]", "0 [448, 28]", "0 0 [448, 128]"]
-    assert [card.peak >> 20 for card in two_cards.gpus.cards()] == [64, 100]
+    assert [gpu.peak >> 20 for gpu in two_gpus.gpus.gpus()] == [64, 100]
 
 
 @pytest.mark.requirement("M4")
-def test_a_captured_allocation_counts_on_its_pool_s_card(two_cards: Container) -> None:
+def test_a_captured_allocation_counts_on_its_pool_s_gpu(two_gpus: Container) -> None:
     """A captured allocation becomes a node with the place of the pool, which is not that of the context."""
-    out = two_cards.python("""
+    out = two_gpus.python("""
 cuda = Cuda()
 pool, graph, node = c_void_p(), c_void_p(), c_void_p()
 assert cuda("cuDeviceGetDefaultMemPool", byref(pool), 1) == OK
@@ -184,16 +184,16 @@ def launch(mib):
 print(launch(100), launch(130), cuda.info()[0])
 """)
     assert out.splitlines() == ["0 2 512"]
-    assert [card.peak >> 20 for card in two_cards.gpus.cards()] == [0, 100]
+    assert [gpu.peak >> 20 for gpu in two_gpus.gpus.gpus()] == [0, 100]
 
 
 @pytest.mark.requirement("M4")
-def test_a_pool_of_no_card_is_refused(two_cards: Container) -> None:
-    """Memory of a pool that is on no card that the driver tells is refused, and that is said once."""
+def test_a_pool_of_no_gpu_is_refused(two_gpus: Container) -> None:
+    """Memory of a pool that is on no GPU that the driver tells is refused, and that is said once."""
     code = """
 cuda = Cuda()
 strange = (ctypes.c_char * 256)()
 print([cuda("cuMemAllocFromPoolAsync", byref(c_uint64()), MIB, byref(strange), None) for _ in range(2)])
 """
-    assert two_cards.python(code) == "[801, 801]\n"
-    assert two_cards.messages(code).count("on which card the pool is") == 1
+    assert two_gpus.python(code) == "[801, 801]\n"
+    assert two_gpus.messages(code).count("on which GPU the pool is") == 1

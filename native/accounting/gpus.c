@@ -1,5 +1,5 @@
 /* Tells devices by their UUIDs, and remembers what it has found. */
-#include "accounting/cards.h"
+#include "accounting/gpus.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -10,13 +10,13 @@
 
 enum { MOST_DEVICES = 64, UNKNOWN = 0, NONE = -1 };
 
-/* What a device was found to be: its card + 1, NONE or UNKNOWN. A process's devices never change. */
+/* What a device was found to be: its GPU + 1, NONE or UNKNOWN. A process's devices never change. */
 static int found[MOST_DEVICES];
 
-int gputile_card_of_uuid(const char *uuid) {
+int gputile_gpu_of_uuid(const char *uuid) {
     const struct gputile_limits *limits = gputile_limits();
     for (unsigned i = 0; i < limits->count; i++)
-        if (!strcmp(limits->card[i].uuid, uuid)) return (int)i;
+        if (!strcmp(limits->gpu[i].uuid, uuid)) return (int)i;
     return -1;
 }
 
@@ -28,7 +28,7 @@ static void write_uuid(char text[GPUTILE_UUID_SIZE], const CUuuid *uuid) {
     }
 }
 
-int gputile_card_of_device(CUdevice device) {
+int gputile_gpu_of_device(CUdevice device) {
     CUuuid uuid;
     char text[GPUTILE_UUID_SIZE];
     if (device < 0 || device >= MOST_DEVICES || !gputile_driver()->cuDeviceGetUuid) return -1;
@@ -36,8 +36,8 @@ int gputile_card_of_device(CUdevice device) {
     if (known != UNKNOWN) return known == NONE ? -1 : known - 1;
     if (gputile_driver()->cuDeviceGetUuid(&uuid, device) != CUDA_SUCCESS) return -1;
     write_uuid(text, &uuid);
-    int card = gputile_card_of_uuid(text);
-    if (card < 0) gputile_log("%s is not this container's: it was given no part of that GPU", text);
-    __atomic_store_n(&found[device], card < 0 ? NONE : card + 1, __ATOMIC_RELAXED);
-    return card;
+    int gpu = gputile_gpu_of_uuid(text);
+    if (gpu < 0) gputile_log("%s is not this container's: it was given no part of that GPU", text);
+    __atomic_store_n(&found[device], gpu < 0 ? NONE : gpu + 1, __ATOMIC_RELAXED);
+    return gpu;
 }

@@ -1,6 +1,6 @@
-/* Keeps the cards of this process, and opens and shuts the gate of each. */
+/* Keeps the GPUs of this process, and opens and shuts the gate of each. */
 #define _GNU_SOURCE
-#include "timeslice/card.h"
+#include "timeslice/gpu.h"
 
 #include <sys/socket.h>
 #include <time.h>
@@ -22,26 +22,26 @@ void timeslice_wake_keeper(void) {
         return; /* full: it is awake */
 }
 
-void timeslice_set_gate(struct timeslice_card *card, enum timeslice_gate gate, uint64_t end) {
-    pthread_mutex_lock(&card->mutex);
-    __atomic_store_n(&card->end, end, __ATOMIC_RELAXED);
-    __atomic_store_n(&card->gate, (int)gate, __ATOMIC_SEQ_CST);
-    pthread_cond_broadcast(&card->changed);
-    pthread_mutex_unlock(&card->mutex);
+void timeslice_set_gate(struct timeslice_gpu *gpu, enum timeslice_gate gate, uint64_t end) {
+    pthread_mutex_lock(&gpu->mutex);
+    __atomic_store_n(&gpu->end, end, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->gate, (int)gate, __ATOMIC_SEQ_CST);
+    pthread_cond_broadcast(&gpu->changed);
+    pthread_mutex_unlock(&gpu->mutex);
 }
 
-bool timeslice_drained(struct timeslice_card *card) {
-    uint64_t passes = __atomic_load_n(&card->passes, __ATOMIC_SEQ_CST);
-    return !TIMESLICE_INSIDE(passes) && TIMESLICE_FINISHED(passes) == __atomic_load_n(&card->drained, __ATOMIC_ACQUIRE);
+bool timeslice_drained(struct timeslice_gpu *gpu) {
+    uint64_t passes = __atomic_load_n(&gpu->passes, __ATOMIC_SEQ_CST);
+    return !TIMESLICE_INSIDE(passes) && TIMESLICE_FINISHED(passes) == __atomic_load_n(&gpu->drained, __ATOMIC_ACQUIRE);
 }
 
 static void in_child(void) {
     /* The descriptors are the parent's: its end must be seen even while this process lives. */
     gputile_guarded_fd_close(&timeslice_process.wake);
     gputile_guarded_fd_close(&timeslice_process.woken);
-    timeslice_process.count = 0; /* the cards' locks may be those of threads that are not here */
+    timeslice_process.count = 0; /* the GPUs' locks may be those of threads that are not here */
     timeslice_process.ended = timeslice_process.running = timeslice_process.threadless = false;
 }
 
-static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_TIMESLICE_CARDS, .in_child = in_child};
+static const struct gputile_fork_handlers handlers = {.order = GPUTILE_FORK_TIMESLICE_GPUS, .in_child = in_child};
 static const struct gputile_fork_handlers *const registered GPUTILE_FORK_HANDLERS = &handlers;

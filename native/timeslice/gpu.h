@@ -1,11 +1,11 @@
-/* One card as this process uses it: the gate that submitting threads pass, and how far the card has got.
+/* One GPU as this process uses it: the gate that submitting threads pass, and how far the GPU has got.
  *
  * Three kinds of threads meet here. Submitting threads pass the gate (timeslice.h). The keeper, one in the process,
- * opens and shuts gates as the arbiter says (keeper.h). A drainer for each card waits for what was submitted, in turns
+ * opens and shuts gates as the arbiter says (keeper.h). A drainer for each GPU waits for what was submitted, in turns
  * with an end only (drainer.h).
  */
-#ifndef GPUTILE_TIMESLICE_CARD_H
-#define GPUTILE_TIMESLICE_CARD_H
+#ifndef GPUTILE_TIMESLICE_GPU_H
+#define GPUTILE_TIMESLICE_GPU_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -16,12 +16,12 @@
 
 enum { TIMESLICE_MOST_CONTEXTS = 8 };
 #define TIMESLICE_MS    ((uint64_t)1000000)
-#define TIMESLICE_WHOLE ((uint64_t)GPUTILE_SHARE_WHOLE) /* parts of a card's time */
+#define TIMESLICE_WHOLE ((uint64_t)GPUTILE_SHARE_WHOLE) /* parts of a GPU's time */
 
-/* WIDE: a turn without end. METERED: until `end`, and not too far ahead of the card. */
+/* WIDE: a turn without end. METERED: until `end`, and not too far ahead of the GPU. */
 enum timeslice_gate { TIMESLICE_SHUT, TIMESLICE_METERED, TIMESLICE_WIDE };
 
-/* What the keeper is about with a card. */
+/* What the keeper is about with a GPU. */
 enum timeslice_state { TIMESLICE_NONE, TIMESLICE_ASKED, TIMESLICE_HELD, TIMESLICE_ENDING, TIMESLICE_PAUSE };
 
 /* In `passes`: the threads that are submitting now, and above them the number of finished submissions. */
@@ -29,13 +29,13 @@ enum timeslice_state { TIMESLICE_NONE, TIMESLICE_ASKED, TIMESLICE_HELD, TIMESLIC
 #define TIMESLICE_FINISHED(passes) ((passes) >> 16)
 #define TIMESLICE_PASS             ((uint64_t)1 << 16)
 
-struct timeslice_card {
+struct timeslice_gpu {
     /* Any thread, atomically. */
     uint64_t passes;
     int gate;
     uint64_t end; /* METERED: no submission from then on */
-    uint64_t ahead_until; /* METERED: the finished submissions that the card may be behind with */
-    uint64_t drained; /* the finished submissions that the card has done */
+    uint64_t ahead_until; /* METERED: the finished submissions that the GPU may be behind with */
+    uint64_t drained; /* the finished submissions that the GPU has done */
     uint64_t idle_since; /* in a turn with an end: since when all was done; 0: not idle */
     uint64_t idle; /* for how long it was, before that */
     uint64_t last_pass; /* METERED: when a submission finished last */
@@ -55,7 +55,7 @@ struct timeslice_card {
     uint32_t number;
     uint64_t since, due, ending_since;
     uint64_t paid; /* local: by how much the container's account was moved on for this turn */
-    uint64_t share; /* of the card, in parts of TIMESLICE_WHOLE; the keeper or who starts one writes it, atomically */
+    uint64_t share; /* of the GPU, in parts of TIMESLICE_WHOLE; the keeper or who starts one writes it, atomically */
 };
 
 struct timeslice_process {
@@ -67,7 +67,7 @@ struct timeslice_process {
     bool ended; /* the process ends: nothing waits any more */
     bool running; /* there is a keeper */
     bool threadless; /* a drainer is missing: the keeper ends */
-    struct timeslice_card card[GPUTILE_MOST_CARDS];
+    struct timeslice_gpu gpu[GPUTILE_MOST_GPUS];
 };
 
 extern struct timeslice_process timeslice_process;
@@ -79,12 +79,12 @@ uint64_t timeslice_now(void);
 uint64_t timeslice_quantum(void);
 
 /* Open or shut a gate; sets `end` for METERED. */
-void timeslice_set_gate(struct timeslice_card *card, enum timeslice_gate gate, uint64_t end);
+void timeslice_set_gate(struct timeslice_gpu *gpu, enum timeslice_gate gate, uint64_t end);
 
-/* Have the keeper look at its cards. Any thread. */
+/* Have the keeper look at its GPUs. Any thread. */
 void timeslice_wake_keeper(void);
 
 /* Whether all that was submitted is done, and nobody submits. */
-bool timeslice_drained(struct timeslice_card *card);
+bool timeslice_drained(struct timeslice_gpu *gpu);
 
 #endif

@@ -1,4 +1,4 @@
-"""One card, read from NVML: its facts, its MIG instances, its connections."""
+"""One GPU, read from NVML: its facts, its MIG instances, its connections."""
 
 import re
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from typing import Final
 from gputile.node.nvml.bandwidth import GpuLink, Wiring
 from gputile.node.nvml.binding import Handle, NvmlBinding, optional
 from gputile.node.nvml.errors import ABSENT, CallError, Problem
-from gputile.node.nvml.probe import Mig, MigInstance, ProbedCard
+from gputile.node.nvml.probe import Mig, MigInstance, ProbedGpu
 
 _NODE_SCOPE: Final = 0  # NVML_AFFINITY_SCOPE_NODE
 _NODE_WORDS: Final = 16  # 64 NUMA nodes each
@@ -26,30 +26,30 @@ _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
 
-class UnusableCardError(Exception):
-    """The card answers, and cannot be shared; ``problem`` says why."""
+class UnusableGpuError(Exception):
+    """The GPU answers, and cannot be shared; ``problem`` says why."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
-def read_card(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedCard:
-    """Return the facts of the card.
+def read_gpu(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedGpu:
+    """Return the facts of the GPU.
 
     Raises:
-        CallError: a call that every card answers failed.
-        UnusableCardError: the card has no memory of its own.
+        CallError: a call that every GPU answers failed.
+        UnusableCardError: the GPU has no memory of its own.
     """
     model = nvml.nvmlDeviceGetName(handle)
     memory = optional(None, nvml.nvmlDeviceGetMemoryInfo, handle)
     if memory is None or memory.total < _MIB:
-        raise UnusableCardError(
+        raise UnusableGpuError(
             Problem("CardWithoutMemory", f"{model} reports no memory of its own, and cannot be shared by memory")
         )
     current, pending = optional((-1, -1), nvml.nvmlDeviceGetMigMode, handle)
     mig = Mig.INCAPABLE if current < 0 else Mig.ON if current == _MIG_ON else Mig.OFF
-    return ProbedCard(
+    return ProbedGpu(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
         model=model,
@@ -64,19 +64,19 @@ def read_card(nvml: NvmlBinding, handle: Handle, index: int) -> ProbedCard:
     )
 
 
-def read_wiring(nvml: NvmlBinding, handle: Handle, card: ProbedCard) -> Wiring:
-    """Return the connections of the card.
+def read_wiring(nvml: NvmlBinding, handle: Handle, gpu: ProbedGpu) -> Wiring:
+    """Return the connections of the GPU.
 
     Raises:
-        CallError: the card does not answer any more.
+        CallError: the GPU does not answer any more.
     """
     generation = optional(0, nvml.nvmlDeviceGetMaxPcieLinkGeneration, handle)
     width = optional(0, nvml.nvmlDeviceGetMaxPcieLinkWidth, handle)
-    return Wiring(card.bus_id, (generation, width), tuple(_links(nvml, handle)))
+    return Wiring(gpu.bus_id, (generation, width), tuple(_links(nvml, handle)))
 
 
 def trouble_of(nvml: NvmlBinding, handle: Handle) -> str:
-    """Return what is wrong with a card that answers, "" if nothing.
+    """Return what is wrong with a GPU that answers, "" if nothing.
 
     Raises:
         CallError: it does not answer.
@@ -95,7 +95,7 @@ def trouble_of(nvml: NvmlBinding, handle: Handle) -> str:
 
 
 def _numa_node(nvml: NvmlBinding, handle: Handle) -> int:
-    """Return the one NUMA node whose memory is next to the card; -1 where it is none, or several, as in some VMs."""
+    """Return the one NUMA node whose memory is next to the GPU; -1 where it is none, or several, as in some VMs."""
     words = optional((), nvml.nvmlDeviceGetMemoryAffinity, handle, _NODE_WORDS, _NODE_SCOPE)
     mask = sum(word << 64 * i for i, word in enumerate(words))
     return mask.bit_length() - 1 if mask.bit_count() == 1 else -1
@@ -107,7 +107,7 @@ def _links(nvml: NvmlBinding, handle: Handle) -> Iterator[GpuLink]:
             active = nvml.nvmlDeviceGetNvLinkState(handle, number)
         except CallError as error:
             if error.code in ABSENT:
-                return  # the card has no link of this number, nor a later one
+                return  # the GPU has no link of this number, nor a later one
             raise
         if not active:
             continue
@@ -121,31 +121,31 @@ def _links(nvml: NvmlBinding, handle: Handle) -> Iterator[GpuLink]:
                 yield GpuLink(version, peer.busId.upper())
 
 
-def _instances(nvml: NvmlBinding, handle: Handle, card_bytes: int) -> Iterator[MigInstance]:
+def _instances(nvml: NvmlBinding, handle: Handle, gpu_bytes: int) -> Iterator[MigInstance]:
     for number in range(optional(0, nvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
         instance = optional(None, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
         if instance is None:
             continue
         yield MigInstance(
             uuid=nvml.nvmlDeviceGetUUID(instance),
-            profile=_profile(nvml, instance, card_bytes),
+            profile=_profile(nvml, instance, gpu_bytes),
             mib=nvml.nvmlDeviceGetMemoryInfo(instance).total // _MIB,
             gi=nvml.nvmlDeviceGetGpuInstanceId(instance),
             ci=nvml.nvmlDeviceGetComputeInstanceId(instance),
         )
 
 
-def _profile(nvml: NvmlBinding, instance: Handle, card_bytes: int) -> str:
+def _profile(nvml: NvmlBinding, instance: Handle, gpu_bytes: int) -> str:
     """Return NVIDIA's name of the instance's size: the end of its name, or made from its slices and memory.
 
-    The memory in it is the instance's eighths of the card's memory in GB, as in NVIDIA's go-nvlib.
+    The memory in it is the instance's eighths of the GPU's memory in GB, as in NVIDIA's go-nvlib.
     """
     named = _PROFILE.search(nvml.nvmlDeviceGetName(instance))
     if named:
         return named["profile"]
     facts = nvml.nvmlDeviceGetAttributes(instance)
-    eighths = -(-facts.memorySizeMB * _MIB * 8 // card_bytes)
-    memory = f"{facts.gpuInstanceSliceCount}g.{round(eighths * -(-card_bytes // _GIB) / 8)}gb"
+    eighths = -(-facts.memorySizeMB * _MIB * 8 // gpu_bytes)
+    memory = f"{facts.gpuInstanceSliceCount}g.{round(eighths * -(-gpu_bytes // _GIB) / 8)}gb"
     if facts.computeInstanceSliceCount == facts.gpuInstanceSliceCount:
         return memory
     return f"{facts.computeInstanceSliceCount}c.{memory}"

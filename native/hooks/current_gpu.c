@@ -1,26 +1,26 @@
 /* Asks the driver for the device and the context that are current in the calling thread. */
-#include "hooks/current_card.h"
+#include "hooks/current_gpu.h"
 
 #include <stddef.h>
 
-#include "accounting/cards.h"
 #include "accounting/context_owners.h"
+#include "accounting/gpus.h"
 #include "base/driver.h"
 #include "hooks/init.h"
 
-CUresult gputile_current_card(int *card) {
+CUresult gputile_current_gpu(int *gpu) {
     CUdevice device;
     if (!gputile_init()) return CUDA_ERROR_NO_DEVICE;
     if (!gputile_driver()->cuCtxGetDevice) return CUDA_ERROR_NOT_INITIALIZED;
     CUresult result = gputile_driver()->cuCtxGetDevice(&device);
     if (result != CUDA_SUCCESS) return result;
-    *card = gputile_card_of_device(device);
-    return *card < 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
+    *gpu = gputile_gpu_of_device(device);
+    return *gpu < 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
-CUresult gputile_current_card_and_owner(int *card, uint64_t *owner) {
+CUresult gputile_current_gpu_and_owner(int *gpu, uint64_t *owner) {
     CUcontext current = NULL;
-    CUresult result = gputile_current_card(card);
+    CUresult result = gputile_current_gpu(gpu);
     if (result == CUDA_SUCCESS) result = gputile_driver()->cuCtxGetCurrent(&current);
     *owner = gputile_context_owner(current);
     return result;
