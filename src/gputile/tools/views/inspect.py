@@ -5,7 +5,7 @@ The spacing is that of the documents' sample output, down to its heading, which 
 
 from collections.abc import Sequence
 
-from gputile.tools.views.node_summaries import NodeSummary, PodSummary
+from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
 from gputile.tools.views.table import aligned
 
 _RULE = "-" * 86
@@ -27,19 +27,23 @@ def unit_name(unit_mib: int) -> str:
 
 
 def summary(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
-    """Return the table of all nodes, of the whole GPUs in other modes, and of what is wrong with shared nodes."""
+    """Return the table of all nodes, of the whole GPUs in other modes, and of what is wrong.
+
+    A GPU that is out of order is marked with an asterisk.
+    """
     shared = [node for node in nodes if node.shared]
     lines = _summary_lines(shared, unit_mib)
     lines += [_RULE, "Allocated/Total GPU Memory In Cluster:", _total(shared, unit_mib)]
-    whole = [node for node in nodes if not node.shared]
+    whole = [node for node in nodes if not node.shared and not node.replicas]
     if whole:
         rows = [("NAME", "IPADDRESS", "MODE", "GPUs(Allocated/Total)")]
-        rows += [
-            (n.name, n.address or "-", n.mode or "-", n.problem or f"{sum(c.pods > 0 for c in n.gpus)}/{len(n.gpus)}")
-            for n in whole
-        ]
+        rows += [(node.name, node.address or "-", node.mode or "-", node.problem or _whole(node)) for node in whole]
         lines += ["", "Whole GPUs:", *aligned(rows)]
-    troubled = [(node.name, node.problem) for node in shared if node.problem]
+    sliced = [node for node in nodes if node.replicas]
+    if sliced:
+        lines += ["", "Time-sliced GPUs, by pods:", *aligned(_sliced_rows(sliced))]
+    told = [node for node in nodes if node.shared or node.gpus]  # what serves nothing said so above
+    troubled = [(node.name, trouble) for node in told for trouble in node.troubles]
     if troubled:
         lines += ["", "Problems:", *aligned([("NAME", "PROBLEM"), *troubled])]
     return "\n".join(lines) + "\n"
@@ -50,8 +54,8 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
     lines: list[str] = []
     for node in nodes:
         lines += [f"NAME:       {node.name}", f"IPADDRESS:  {node.address}", ""]
-        if node.problem:
-            lines += [f"PROBLEM:    {node.problem}", ""]
+        if node.troubles:
+            lines += [*(f"PROBLEM:    {trouble}" for trouble in node.troubles), ""]
         unplaced = any(not pod.mib for pod in node.pods)
         heading = ["NAME", "NAMESPACE", *(f"GPU{gpu.index}(Allocated)" for gpu in node.gpus)]
         rows = [tuple([*heading, "PENDING(Allocated)"] if unplaced else heading)]
@@ -60,6 +64,9 @@ def details(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
         if node.shared:
             lines += [f"Allocated : {_units_up(node.used_mib, unit_mib)} ({_percent([node], unit_mib)}%)"]
             lines += [f"Total :     {node.total_mib // unit_mib}"]
+        elif node.replicas:
+            lines += [f"Allocated : {sum(gpu.pods for gpu in node.gpus)} pods"]
+            lines += [f"Total :     {len(node.gpus) * node.replicas} pods on {len(node.gpus)} GPUs"]
         else:
             held = sum(gpu.pods > 0 for gpu in node.gpus)
             lines += [f"Allocated : {held} GPUs", f"Total :     {len(node.gpus)} GPUs"]
@@ -74,7 +81,9 @@ def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     unplaced = any(node.unplaced_mib for node in nodes)
     headings = [f"GPU{i}(Allocated/Total)" for i in indices]
-    gpus = [{gpu.index: _cell(gpu.used_mib, gpu.total_mib, unit_mib) for gpu in node.gpus} for node in nodes]
+    gpus = [
+        {gpu.index: _cell(gpu.used_mib, gpu.total_mib, unit_mib) + _mark(gpu) for gpu in node.gpus} for node in nodes
+    ]
     columns = [[node_gpus.get(i, "") for node_gpus in gpus] for i in indices]
     if unplaced:
         headings.append("PENDING(Allocated)")
@@ -97,10 +106,30 @@ def _pod_row(node: NodeSummary, pod: PodSummary, unit_mib: int, unplaced: bool) 
     cells = [pod.name, pod.namespace]
     for gpu in node.gpus:
         mib = pod.mib.get(gpu.index, 0)
-        cells.append(("all" if mib else "0") if pod.whole else str(_units_up(mib, unit_mib)))
+        whole = "1" if node.replicas else "all"
+        cells.append((whole if mib else "0") if pod.whole else str(_units_up(mib, unit_mib)))
     if unplaced:
         cells.append("0" if pod.mib else str(_units_up(pod.asked_mib, unit_mib)))
     return tuple(cells)
+
+
+def _whole(node: NodeSummary) -> str:
+    """Return how many of a node's GPUs are taken."""
+    return f"{sum(c.pods > 0 for c in node.gpus)}/{len(node.gpus)}{''.join(map(_mark, node.gpus))[:1]}"
+
+
+def _sliced_rows(nodes: Sequence[NodeSummary]) -> list[tuple[str, ...]]:
+    """Return how many pods have each GPU in turns, of the most that may."""
+    indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
+    rows: list[tuple[str, ...]] = [("NAME", "IPADDRESS", *(f"GPU{i}(Allocated/Total)" for i in indices))]
+    for node in nodes:
+        cells = {gpu.index: f"{gpu.pods}/{node.replicas}{_mark(gpu)}" for gpu in node.gpus}
+        rows.append((node.name, node.address or "-", *(cells.get(i, "") for i in indices)))
+    return rows
+
+
+def _mark(gpu: GpuSummary) -> str:
+    return "" if gpu.healthy else "*"
 
 
 def _cell(used_mib: int, total_mib: int, unit_mib: int) -> str:

@@ -32,7 +32,10 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """One node. ``mode`` is "" where it is not valid; ``problem`` says what is wrong with the node's own words."""
+    """One node. ``mode`` is "" where it is not valid; ``problem`` says what is wrong with the node's own words.
+
+    ``replicas`` is how many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.
+    """
 
     name: str
     address: str
@@ -42,6 +45,13 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
     gpus: list[GpuSummary]
     pods: list[PodSummary]
     problem: str = ""
+    replicas: int = 0
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong with the node, and each of its GPUs that is out of order."""
+        sick = [f"GPU {gpu.index} is out of order" for gpu in self.gpus if not gpu.healthy]
+        return [self.problem, *sick] if self.problem else sick
 
     @property
     def used_mib(self) -> int:
@@ -93,6 +103,7 @@ def _node(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeSummary:
         gpus=gpus,
         pods=pods,
         problem=node_info.problem,
+        replicas=node_info.replicas,
     )
 
 

@@ -1,5 +1,6 @@
 """The tables of ``kubectl inspect cgpu``."""
 
+import msgspec
 import pytest
 
 from gputile.tools.views.inspect import details, summary, unit_name, unit_of
@@ -69,6 +70,30 @@ def test_a_shared_node_that_cannot_be_read_says_so() -> None:
     assert lines[-3:-1] == ["Problems:", "NAME    PROBLEM"]
     assert lines[-1] == "broken  its annotation x cannot be read: not JSON"
     assert "Problems:" not in summary([node("n", gpu(0, 2)), node("none")], 1024)
+
+
+@pytest.mark.requirement("V3", "B6")
+def test_a_gpu_that_is_out_of_order_is_marked() -> None:
+    sick = msgspec.structs.replace(gpu(1, 0), healthy=False)
+    lines = summary([node("n", gpu(0, 2), sick), node("w", gpu(0, 0), sick, mode="default")], 1024).splitlines()
+    assert lines[1].split() == ["n", "192.0.2.109", "2/15", "0/15*", "2/30"]
+    assert lines[lines.index("Whole GPUs:") + 2].split() == ["w", "192.0.2.109", "default", "0/2*"]
+    assert lines[-2:] == ["n     GPU 1 is out of order", "w     GPU 1 is out of order"]
+    assert "PROBLEM:    GPU 1 is out of order" in details([node("n", sick)], 1024)
+
+
+@pytest.mark.requirement("V3", "G3")
+def test_a_time_sliced_node_shows_its_pods() -> None:
+    """Several on one GPU, of as many as may have it in turns."""
+    pods = tuple(PodSummary("ns", f"p{i}", {0: 15360}, whole=True, asked_mib=0) for i in range(3))
+    found = node("sliced", gpu(0, 15, pods=3), gpu(1, 0), mode="default", pods=pods)
+    lines = summary([msgspec.structs.replace(found, replicas=4)], 1024).splitlines()
+    assert "Whole GPUs:" not in lines
+    rows = [line.split() for line in lines[lines.index("Time-sliced GPUs, by pods:") + 1 :]]
+    assert rows[1] == ["sliced", "192.0.2.109", "3/4", "0/4"]
+    text = details([msgspec.structs.replace(found, replicas=4)], 1024)
+    assert ["p0", "ns", "1", "0"] in [line.split() for line in text.splitlines()]
+    assert "Allocated : 3 pods\nTotal :     8 pods on 2 GPUs" in text
 
 
 def test_a_pod_on_unknown_gpus_adds_a_column() -> None:
