@@ -6,7 +6,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes says more about what else the machine does than about the code.
-settings.register_profile("gputile", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile(
+    "gputile", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.register_profile("quick", settings.get_profile("gputile"), max_examples=20)  # --hypothesis-profile=quick
 settings.load_profile("gputile")
 
 pytest_plugins = ("pytester",)

@@ -1,7 +1,6 @@
 """Reads the sources of gputile without running them."""
 
 import ast
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,21 +15,27 @@ def modules() -> dict[Path, ast.Module]:
     return {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def strings() -> Iterator[tuple[Path, str]]:
-    """Yield each string constant that is no documentation, with its module."""
+@cache
+def strings() -> tuple[tuple[Path, str], ...]:
+    """Return each string constant that is no documentation, with its module."""
+    found: list[tuple[Path, str]] = []
     for path, module in modules().items():
         told = {id(node.value) for node in ast.walk(module) if isinstance(node, ast.Expr)}
         for node in ast.walk(module):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
-                yield path, node.value
+                found.append((path, node.value))
+    return tuple(found)
 
 
-def calls() -> Iterator[tuple[Path, str, ast.Call]]:
-    """Yield each call with its module and the last name of what is called."""
-    for path, module in modules().items():
-        for node in ast.walk(module):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-                yield path, node.func.id if isinstance(node.func, ast.Name) else node.func.attr, node
+@cache
+def calls() -> tuple[tuple[Path, str, ast.Call], ...]:
+    """Return each call with its module and the last name of what is called."""
+    return tuple(
+        (path, node.func.id if isinstance(node.func, ast.Name) else node.func.attr, node)
+        for path, module in modules().items()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute)
+    )
 
 
 def component(path: Path) -> str:

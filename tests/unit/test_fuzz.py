@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.fuzz.targets import TARGETS
 
 pytestmark = pytest.mark.requirement("B1", "B2")
@@ -41,7 +42,7 @@ def mutated(draw: st.DrawFn, seeds: tuple[bytes, ...]) -> bytes:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(max_examples=RUNS, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@settings(max_examples=examples(RUNS), deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(choices=st.data())
 def test_nothing_but_declared_errors_comes_out(name: str, choices: st.DataObject) -> None:
     target = TARGETS[name]

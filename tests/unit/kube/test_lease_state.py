@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gputile.kube.lease_state import LeaseRecord, LeaseState, LeaseStep
+from tests.examples import examples
 
 OFFSETS = (0.0, 1_000_000.0, -500.0)
 REPLICAS = st.integers(0, len(OFFSETS) - 1)
@@ -112,7 +113,7 @@ class Leases(RuleBasedStateMachine):
         assert len(sure) <= 1
 
 
-Leases.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+Leases.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=60, deadline=None)
 TestLeases = Leases.TestCase
 
 
@@ -128,7 +129,7 @@ class DeletedLeases(Leases):
         self.stored = None
 
 
-DeletedLeases.TestCase.settings = settings(max_examples=300, stateful_step_count=60, deadline=None)
+DeletedLeases.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=60, deadline=None)
 TestDeletedLeases = DeletedLeases.TestCase
 
 

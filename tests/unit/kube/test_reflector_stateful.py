@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from gputile.api.core import Pod
 from gputile.kube.connection import Connection
 from gputile.kube.reflector import Reflector
+from tests.examples import examples
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
 
@@ -147,6 +148,6 @@ class ReflectorMachine(RuleBasedStateMachine):
 
 
 ReflectorMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(100), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestReflector = ReflectorMachine.TestCase

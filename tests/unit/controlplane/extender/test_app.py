@@ -17,6 +17,7 @@ from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.examples import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -177,7 +178,7 @@ _BODIES = st.binary(max_size=200) | _json.map(lambda value: json.dumps(value).en
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(body=_BODIES)
 async def test_no_bytes_break_a_verb_or_book_anything(verb: str, body: bytes) -> None:
     served = Served()
@@ -189,7 +190,7 @@ async def test_no_bytes_break_a_verb_or_book_anything(verb: str, body: bytes) ->
 
 
 @pytest.mark.anyio
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(limits=st.dictionaries(st.sampled_from(["aliyun.com/gpu-mem", "nvidia.com/gpu", "cpu"]), _json, max_size=3))
 async def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
     served, body = Served(), wire(gpu_pod("p"))

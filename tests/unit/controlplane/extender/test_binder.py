@@ -21,6 +21,7 @@ from gputile.core.ledger.events import PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import request_of
+from tests.examples import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
 
@@ -235,7 +236,7 @@ _steps = st.lists(
 
 
 @pytest.mark.anyio
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(_steps, st.lists(st.sampled_from(list(Fate)), min_size=60, max_size=60))
 async def test_whatever_goes_wrong_the_ledger_ends_equal_to_the_pods(
     steps: list[tuple[str, int]], fates: list[Fate]

@@ -14,6 +14,7 @@ from gputile.core.ledger.events import NodesReplaced, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.kube.decoding import Replaced, UnreadableObject
 from tests.corebuilders import allocation_text, share
+from tests.examples import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 
 pytestmark = pytest.mark.requirement("B1")
@@ -35,7 +36,7 @@ NUMBERS = st.sets(st.integers(0, 30))
 
 
 @pytest.mark.anyio
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(NUMBERS, NUMBERS, NUMBERS, st.sets(st.integers(0, 3)))
 async def test_piece_by_piece_is_the_same_as_at_once(
     before: set[int], after: set[int], unreadable: set[int], nodes: set[int]

@@ -17,6 +17,7 @@ from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.controlplane.webhook.request_body import BodyReader
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.support.monitoring import monitoring_app
+from tests.examples import examples
 from tests.fakes.apiserver import until
 from tests.unit.core.admission.builders import POLICY, Json, pod
 
@@ -231,7 +232,7 @@ FIELDS = st.sampled_from(["uid", "kind", "resource", "operation", "userInfo", "o
 
 
 @pytest.mark.anyio
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(FIELDS, JSON, st.sampled_from(["/mutate", "/validate"]))
 async def test_every_question_gets_an_answer(field: str, value: Any, path: str) -> None:
     status, body = await Served().call(path, json.dumps(question(pod(GPU), **{field: value})).encode())
@@ -241,7 +242,7 @@ async def test_every_question_gets_an_answer(field: str, value: Any, path: str) 
 
 
 @pytest.mark.anyio
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=200), st.sampled_from(["/mutate", "/validate"]))
 async def test_any_bytes_get_an_answer(body: bytes, path: str) -> None:
     assert (await Served().call(path, body))[0] in (200, 400)

@@ -20,6 +20,7 @@ from gputile.controlplane.webhook.certificates import (
     encode,
     next_material,
 )
+from tests.examples import examples
 
 NAMES = ("gputile-webhook.gputile.svc", "127.0.0.1")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -71,7 +72,7 @@ def test_a_renewal_is_announced_first_and_served_after_the_overlap() -> None:
     assert len(later.authorities) == 1, "an authority that has expired is forgotten"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(1, 40 * 24 * 60), min_size=1, max_size=12))
 def test_whatever_is_served_is_trusted_by_who_read_the_bundle_before(minutes: list[int]) -> None:
     """However long nobody looked: what a lagging replica serves, and what a lagging API server trusts, fit together.
@@ -129,7 +130,7 @@ def test_what_does_not_belong_together_is_not_used(data: dict[str, bytes]) -> No
         decode(data)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.dictionaries(st.sampled_from(["tls.crt", "tls.key", "ca.crt", "next.crt", "next.key"]), st.binary(max_size=40))
 )

@@ -16,6 +16,7 @@ from gputile.core.admission.json_patch import Operation, apply_patch, encode_pat
 from gputile.core.admission.refusal import message
 from gputile.core.admission.review import UnreadableReview, mutate, validate
 from gputile.core.devices.request import parse_request
+from tests.examples import examples
 
 from .builders import POLICY, Json, request
 
@@ -104,7 +105,7 @@ def pods(draw: st.DrawFn) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(pods())
 def test_what_is_let_through_is_valid_when_stored_and_passes_again_unchanged(body: Json) -> None:
     """The patch applies, its result breaks no rule, asks for the same, and a second admission has nothing to do."""
@@ -144,7 +145,7 @@ def damaged(draw: st.DrawFn) -> Json:
         node = node[key]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.one_of(JSON, damaged()), st.one_of(st.none(), JSON, damaged()))
 def test_nothing_crashes_it(body: Any, old: Any) -> None:
     """Untrusted input: an answer, or the error that says so."""

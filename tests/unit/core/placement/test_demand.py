@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gputile.core.placement.packing import demand as learning
 from gputile.core.placement.packing.demand import DemandEstimator, generic
 from gputile.core.placement.packing.prices import Demand, prices
+from tests.examples import examples
 
 pytestmark = pytest.mark.requirement("B3")
 
@@ -56,7 +57,7 @@ def test_memory_is_learnt_from_gpu_pods_that_ask_for_it() -> None:
     assert estimator.cpu_per_mib == pytest.approx(0.25)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(st.integers(1, 10), st.floats(10, 1000))
 def test_many_kinds_and_many_pods_stay_bounded(seed: int, half_life: float) -> None:
     """Rare kinds go, common ones stay, and weights stay finite however many pods came."""

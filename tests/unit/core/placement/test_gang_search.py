@@ -20,6 +20,7 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_plan import GangPlan, candidate, plan_gang
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import gpu_node, ledger_of, pod
+from tests.examples import examples
 from tests.stateful.ledgercheck import image
 
 pytestmark = pytest.mark.requirement("M13", "B5")
@@ -191,7 +192,7 @@ def plan(ledger: Ledger, predicates: Predicates, pods: Sequence[Pod], needed: in
     )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(nodes=clusters(), wanted=asks)
 def test_a_gang_is_planned_exactly_where_trying_everything_finds_a_way(
     nodes: list[Node], wanted: list[tuple[int, int]]

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.placement.packing.prices import Demand, best_pattern, idle_cpu, prices, remnant_values, share_prices
+from tests.examples import examples
 
 pytestmark = pytest.mark.requirement("B3")
 
@@ -46,7 +47,7 @@ shares = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(shares, st.data())
 def test_prices_are_the_duals_of_the_whole_program(sizes: list[int], data: st.DataObject) -> None:
     sizes.sort()

@@ -18,6 +18,7 @@ from gputile.core.placement.packing.scoring import (
     thousandths,
     usable_cpu,
 )
+from tests.examples import examples
 
 pytestmark = pytest.mark.requirement("B3")
 
@@ -146,7 +147,7 @@ def fits(node: tuple[int, list[int], str], ask: PodDemand) -> bool:
     return bool(node[0] >= ask.cpu) and sum(free >= ask.milli for free in node[1]) >= ask.gpus
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(kinds, some_nodes, asks, st.randoms(use_true_random=False))
 def test_scores_of_every_cluster(
     wanted: list[tuple[int, int, int, float]], nodes: list[tuple[int, list[int], str]], ask: PodDemand, random: object

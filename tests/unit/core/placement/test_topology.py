@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.core.placement.topology import Matrix, best_set
+from tests.examples import examples
 
 pytestmark = pytest.mark.requirement("T2")
 
@@ -43,7 +44,7 @@ def searches(draw: st.DrawFn) -> tuple[Matrix, Gpus, int]:
 
 
 @pytest.mark.requirement("T2")
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(searches())
 def test_the_best_set_is_the_best_of_all_sets_t2(search: tuple[Matrix, Gpus, int]) -> None:
     assert best_set(*search) == by_trying_all(*search)

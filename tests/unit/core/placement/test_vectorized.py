@@ -12,6 +12,7 @@ from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_gpus, node_score
 from gputile.core.placement.fit import fits, gpu_fits, refusal
 from gputile.core.placement.fit_refusal import FitRule
+from tests.examples import examples
 from tests.unit.core.placement.strategies import ledgers, requests
 
 
@@ -19,7 +20,7 @@ def states(ledger: Ledger) -> list[tuple[int, NodeState]]:
     return [(row, node_state(ledger, row, node_info)) for row, node_info in ledger.nodes()]
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(ledgers(), requests(), st.sampled_from(["binpack", "spread"]))
 def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request: Request, policy: str) -> None:
     group = ledger.group_number(request.shape.trust_group)
@@ -35,7 +36,7 @@ def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request
     assert all(-1 <= score <= 1000 for score in everywhere.tolist())
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(ledgers(), requests())
 def test_what_does_not_fit_has_a_reason_and_only_that(ledger: Ledger, request: Request) -> None:
     group = ledger.group_number(request.shape.trust_group)

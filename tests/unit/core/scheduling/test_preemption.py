@@ -17,6 +17,7 @@ from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.core.scheduling.preemption import victims
 from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of, share
+from tests.examples import examples
 
 GIB = 1024
 held_pods = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 8), st.integers(0, 3)), max_size=6)
@@ -119,7 +120,7 @@ ASKED: list[dict[str, Any]] = [
 
 
 @pytest.mark.requirement("B5")
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     HELD,
     st.sampled_from(ASKED),

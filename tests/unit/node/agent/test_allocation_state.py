@@ -22,6 +22,7 @@ from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.agent.reconcile.listing_sync import settle
 from gputile.node.agent.reconcile.reconciler import Release, reconcile
 from tests.corebuilders import container
+from tests.examples import examples
 from tests.fakes.agentcluster import simple_pod
 
 UNITS = st.sampled_from((128, 300, 512, 1024, 2048))
@@ -177,5 +178,5 @@ class Node(RuleBasedStateMachine):
 
 TestNode = Node.TestCase
 TestNode.settings = settings(
-    max_examples=120, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(120), stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -30,6 +30,7 @@ from gputile.node.agent.reconcile.listing import ListedPod, Listing
 from gputile.node.agent.reconcile.listing_sync import settle, sync_with_listing
 from gputile.node.agent.reconcile.reconciler import Release, reconcile
 from tests.corebuilders import container
+from tests.examples import examples
 from tests.fakes.agentcluster import simple_pod
 
 GPUS = tuple(Gpu(index, f"GPU-{index}", 8192) for index in range(3))
@@ -261,5 +262,5 @@ class DeviceLives(RuleBasedStateMachine):
 
 TestDeviceLives = DeviceLives.TestCase
 TestDeviceLives.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(60), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )

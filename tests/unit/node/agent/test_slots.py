@@ -15,6 +15,7 @@ from gputile.node.agent.advertise.slots import (
     message_bytes,
 )
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
+from tests.examples import examples
 
 UNITS = st.sampled_from((64, 128, 256, 300, 512, 1000, 1024, 2048))
 
@@ -76,10 +77,10 @@ class OneGpu(RuleBasedStateMachine):
 
 
 TestOneGpu = OneGpu.TestCase
-TestOneGpu.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestOneGpu.settings = settings(max_examples=examples(150), stateful_step_count=40, deadline=None)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.lists(st.integers(1024, 30_000), min_size=1, max_size=8), st.sampled_from((64, 128, 1024)))
 def test_the_message_is_no_longer_than_is_said(sizes: list[int], unit: int) -> None:
     gpus = tuple(Gpu(i, f"GPU-{i}", mib) for i, mib in enumerate(sizes))

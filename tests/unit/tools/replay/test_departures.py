@@ -11,6 +11,7 @@ from gputile.tools.replay.departures import Schedule, replay, schedule, summary
 from gputile.tools.replay.packing import Packing
 from gputile.tools.replay.policies import Binpack
 from gputile.tools.replay.trace import TraceError, Workload, read_nodes, read_workload
+from tests.examples import examples
 from tests.unit.tools.replay.traces import LIST, TIMED, share, uniform, write_trace
 
 pytestmark = pytest.mark.requirement("B3")
@@ -77,7 +78,7 @@ def test_a_trace_without_times_says_so(tmp_path: Path) -> None:
         schedule(read_nodes(trace), read_workload(trace, "tiny"), 1, 1.0)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 50), st.integers(1, 30)), min_size=1, max_size=40),
     st.integers(1, 3),

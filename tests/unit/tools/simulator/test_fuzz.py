@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
+from tests.examples import examples
 
 from .builders import write
 
@@ -58,7 +59,9 @@ VALUES = st.recursive(
     max_leaves=8,
 )
 FIXED = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None, max_examples=300
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=examples(300),
 )
 
 
