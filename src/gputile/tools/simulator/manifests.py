@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 import msgspec
 
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents
+from gputile.tools.simulator.object_count import excess, too_many
 
 MOST_BYTES = 64 * 1024 * 1024
-MOST_OBJECTS = 250_000
 SUFFIXES = (".yaml", ".yml", ".json")
 _STRING_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
@@ -174,6 +174,8 @@ def _read(file: str, data: bytes, loaded: Loaded) -> None:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ManifestError(f"{file}: it is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    if excessive := excess(text):
+        raise ManifestError(f"{file}: {excessive}")
     document = 0
     try:
         for document, body in enumerate(load_documents(text), 1):
@@ -207,8 +209,8 @@ def _take_list(origin: Origin, api_version: str, kind: str, body: dict[str, Any]
     items = body.get("items") or []
     if not isinstance(items, list):
         raise origin.error("items", f"must be a list, is {_name_of(items)}")
-    if len(items) > MOST_OBJECTS:
-        raise origin.error("items", f"{len(items):,} objects are more than the {MOST_OBJECTS:,} that a list may hold")
+    if excessive := too_many(len(items)):
+        raise origin.error("", excessive)
     implied = {"apiVersion": api_version, "kind": kind.removesuffix("List")} if kind != "List" else {}
     for number, item in enumerate(items, 1):
         place = Origin(origin.file, origin.document, number)

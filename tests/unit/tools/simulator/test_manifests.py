@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from gputile.tools.simulator import manifests
-from gputile.tools.simulator.manifests import MOST_OBJECTS, ManifestError, load_manifests
+from gputile.tools.simulator.manifests import ManifestError, load_manifests
+from gputile.tools.simulator.object_count import MOST_OBJECTS
 
 from .builders import load_text, write
 
