@@ -150,8 +150,9 @@ static const char *take_slot(void) {
                 continue;
             for (unsigned gpu = 0; gpu < GPUTILE_MOST_GPUS; gpu++) usage->used[gpu][i] = 0;
             usage->slot[i].started = start_of(getpid(), &ended);
-            usage->slot[i].pid = getpid();
-            if (usage->top <= (unsigned)i) usage->top = (unsigned)i + 1;
+            /* First: a slot beyond it is never looked at, so one whose process is killed here would be lost. */
+            if (usage->top <= (unsigned)i) __atomic_store_n(&usage->top, (unsigned)i + 1, __ATOMIC_RELEASE);
+            __atomic_store_n(&usage->slot[i].pid, getpid(), __ATOMIC_RELEASE);
             own_slot = i;
             return NULL;
         }
@@ -184,7 +185,10 @@ static const char *map(const char *path) {
 
 static const char *begin(void) {
     if (!file_lock(&lock_file, F_OFD_SETLKW, GPUTILE_USAGE_LOCK_ALL, F_WRLCK)) return strerror(errno);
-    if (!usage->magic && !usage->version) usage->version = GPUTILE_USAGE_VERSION, usage->magic = GPUTILE_USAGE_MAGIC;
+    if (!usage->magic) { /* written last: whoever is killed in between leaves a file that is still to be begun */
+        usage->version = GPUTILE_USAGE_VERSION;
+        __atomic_store_n(&usage->magic, GPUTILE_USAGE_MAGIC, __ATOMIC_RELEASE);
+    }
     const char *wrong =
         usage->magic == GPUTILE_USAGE_MAGIC && usage->version == GPUTILE_USAGE_VERSION ? take_slot() : "it is damaged";
     file_lock(&lock_file, F_OFD_SETLK, GPUTILE_USAGE_LOCK_ALL, F_UNLCK);

@@ -5,11 +5,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hatch_build import SOURCES
 
+from gputile.node.arbiter.assignment_message import GpuClaim
+from gputile.node.arbiter.shares import WHOLE
+from gputile.node.isolation.limits_format import GpuLimit, encode_limits
+from tests.integration.arbiter.process import ArbiterProcess, write_share
 from tests.native.container import Container, library, program
 from tests.native.sanitizing import without_randomization
 
@@ -99,6 +104,39 @@ def test_sanitizers_find_nothing_around_forks(one_gpu: Callable[..., Container],
     container = one_gpu(256)
     assert container.run([*without_randomization(), sanitized, "4", "15", "exec"], LD_PRELOAD="", **options) == "0\n"
     assert container.run([*without_randomization(), sanitized, "0", "15"], LD_PRELOAD="", **options) == "0\n"
+
+
+@pytest.mark.parametrize("name", SANITIZERS)
+@pytest.mark.parametrize("arbiter", [True, False])
+def test_sanitizers_find_nothing_where_no_thread_can_be_started(
+    one_gpu: Callable[..., Container], tmp_path: Path, name: str, arbiter: bool
+) -> None:
+    """The program itself waits for each of its submissions, and for the turns of its container."""
+    container = one_gpu(256)
+    gpu = container.gpus.uuids[0]
+    claim = GpuClaim(gpu, 50, WHOLE // 2, WHOLE // 2)
+    sanitized = program("threadless", SANITIZERS[name], "-O0", "-fno-sanitize-recover=all", with_library=True)
+    options = {"LD_PRELOAD": "", "TSAN_OPTIONS": "halt_on_error=1", "ASAN_OPTIONS": "detect_leaks=0"}
+    with ExitStack() as stack:
+        if arbiter:
+            (path,) = stack.enter_context(ArbiterProcess(tmp_path)).assign({"allocation": [claim]})
+        else:
+            write_share(tmp_path, 30, [claim])
+            path = tmp_path / "time.sock"
+        container.limits.write_bytes(encode_limits([GpuLimit(gpu, 256)], turn=str(path)))
+        for how in ("seccomp", "free"):
+            assert int(container.run([*without_randomization(), sanitized, how, "1.5"], **options)) > 0
+
+
+def test_two_libraries_in_one_process(one_gpu: Callable[..., Container], tmp_path: Path) -> None:
+    """An image that preloads a library of its own beside the agent's: memory counts once, and the limit holds."""
+    other = tmp_path / "other.so"
+    other.write_bytes(library().read_bytes())
+    code = "cuda = Cuda(); print(cuda.linear(100), cuda.linear(100), cuda.info()[0], cuda.linear(100))"
+    for preloaded in (f"{library()} {other}", f"{other} {library()}"):
+        container = one_gpu(256)
+        assert container.python(code, LD_PRELOAD=preloaded) == "0 0 56 2\n"
+        assert container.gpus.gpus()[0].peak == 200 << 20
 
 
 def test_a_newer_library_beside_an_older_one(one_gpu: Callable[..., Container], tmp_path: Path) -> None:
