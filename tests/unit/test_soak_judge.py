@@ -131,6 +131,18 @@ def test_what_a_kubelet_without_a_plugin_fails_is_counted_only() -> None:
     assert findings.counts["pods failed by a kubelet without a plugin: no healthy devices"] == 1
 
 
+def test_a_pod_whose_runtime_dies_while_it_is_deleted_has_not_failed_for_good() -> None:
+    findings = Findings()
+    lives = Lives(findings)
+    for name in ("deleted", "left-alone"):
+        lives.announce(Planned("real", "a", name, {}, 1.0, "deleted", real=True))
+        lives.take("ADDED", memory(name, 1))
+    lives.delete_for(lives.all["a/deleted"], "its time is over")
+    for name in ("deleted", "left-alone"):
+        lives.take("MODIFIED", {**memory(name, 1), "status": {"phase": "Failed"}})
+    assert [each.text for each in findings.violations] == ["a/left-alone: : "]
+
+
 def test_a_pending_pod_says_why() -> None:
     waiting = memory("one", 1)
     assert reason_pending(waiting) == ""

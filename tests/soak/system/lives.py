@@ -148,6 +148,9 @@ class Lives:
         own = any(words in text for words in ITS_OWN_WORDS)
         if known and not own and life.planned.real:
             self._findings.count(f"pods failed by a kubelet without a plugin: {known}")
+        elif life.running is not None and life.deleted_for and not status.get("reason"):
+            # What is killed on deletion, with its container runtime or after its grace period, has an exit code.
+            self._findings.count("running pods whose containers were killed when they were deleted")
         else:
             self._findings.violated("no pod fails for good but for what the pages name", f"{key}: {text}", [key])
 

@@ -64,6 +64,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.lives = Lives(self.findings)
+        self._told = 0  # violations
         self._wrong_since: dict[str, tuple[float, str]] = {}
         self._stopping = threading.Event()
 
@@ -195,6 +196,9 @@ class Run:
             f"{states['waiting']} waiting, {len(self.done)} faults, {len(self.findings.violations)} violations"
             + (f"  [{'; '.join(active)}]" if active else "")
         )
+        for violation in self.findings.violations[self._told :]:
+            self.say(f"      {violation.at:.0f} s: {violation.promise}: {violation.text}")
+        self._told = len(self.findings.violations)
 
     def _drain(self, system: System, keeper: Keeper) -> None:
         """Wait until all pods have ended as they were planned to."""
