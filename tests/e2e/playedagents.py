@@ -15,6 +15,7 @@ from typing import Any
 import httpx2 as httpx
 import msgspec
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.well_known import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.core.devices.advertised import resources_for_mode
@@ -94,7 +95,8 @@ class PlayedAgents:
     def _serve(self, node: Node, unit: int, gpu_pods: list[str]) -> None:
         name = node.metadata.name
         inventory = self.inventories[name]
-        planned = plan(self.in_force.get(name), node.metadata.labels, unit, inventory.gpus, gpu_pods)
+        configuration = Configuration(gpu_memory_unit=f"{unit}MiB")
+        planned = plan(self.in_force.get(name), node.metadata.labels, configuration, inventory.gpus, gpu_pods)
         now = self.in_force[name] = planned.in_force
         wanted = Wanted(
             labels=node_labels(inventory.gpus),

@@ -13,7 +13,7 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import parse_request
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
+from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
@@ -90,7 +90,7 @@ class Node(RuleBasedStateMachine):
             return None
         listing = self.listing()
         settle(self.admission, listing, 1)
-        wished = preferred_devices(self.admission, GPU_MEMORY, available, (), size, listing, 0.0)
+        wished = DeviceAllocator(self.admission, listing, 0.0).preferred(GPU_MEMORY, available, (), size)
         assert set(wished) <= set(available)
         assert len(set(wished)) == len(wished) <= size
         if follow:
@@ -101,7 +101,7 @@ class Node(RuleBasedStateMachine):
     def allocate(self, pod: Pod, name: str, ids: tuple[str, ...]) -> bool:
         listing = self.listing()
         try:
-            grant, holding = allocate_devices(self.admission, GPU_MEMORY, ids, listing, 0.0, 1)
+            grant, holding = DeviceAllocator(self.admission, listing, 0.0, 1).allocate(GPU_MEMORY, ids)
         except AllocationConflict:
             return False
         assert grant.environment["NVIDIA_VISIBLE_DEVICES"] == f"GPU-{ids[0][1]}"

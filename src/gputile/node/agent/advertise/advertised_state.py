@@ -138,9 +138,7 @@ class AdvertisedState:
         holders = {holding.key for holding in admission.holdings}
         gpu_pods = {pod.key for pod in admission.pods.values() if pod.alive and (pod.request or pod.allocation)}
         gpus = inventory_of(seen.machine, seen.health).gpus
-        configuration, held_by = admission.configuration, sorted(holders | gpu_pods)
-        unit, features = configuration.unit_mib, configuration.features
-        return plan(self._in_force, labels, unit, gpus, held_by, free=free, features=features)
+        return plan(self._in_force, labels, admission.configuration, gpus, sorted(holders | gpu_pods), free=free)
 
     def _want_daemons(self, setup: NodeConfig) -> None:
         if setup.mode is not Mode.MPS or self.foreign:

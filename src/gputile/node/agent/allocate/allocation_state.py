@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.node.agent.advertise.node_config import NodeConfig
@@ -17,7 +19,8 @@ from gputile.node.agent.allocate.device_stage import DeviceEvent
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_cache import PodCache
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name, gpus_of
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name, gpus_of, with_part
+from gputile.node.agent.allocate.validation import AllocationRules
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 
 EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
@@ -82,6 +85,21 @@ class AllocationState:
     def gpus(self, holding: PodDevices, container: str, pod: KnownPod | None) -> tuple[int, ...]:
         """Return the indices of the GPUs that a container is on; ``pod`` is its own, where that is known."""
         return gpus_of(holding, container, pod.shared_gpus if pod is not None and self.setup.mode.shared else 0)
+
+    def rules(self, holdings: DeviceTable | None = None) -> AllocationRules:
+        """Return the rules by which pods get devices beside those of ``holdings``, by default of all pods."""
+        beside = self.holdings if holdings is None else holdings
+        return AllocationRules(self.setup, beside, self.configuration.max_pods_per_gpu, self.still_to_come)
+
+    def absorb(self, former: PodDevices, pod: KnownPod, own: PodDevices) -> PodDevices:
+        """Return ``own``, a pod's devices, with those that it was answered under another UID, which is forgotten."""
+        for part in former.parts:
+            if own.part(part.container, part.resource) is None:
+                asked = pod.part(part.container)
+                known = msgspec.structs.replace(part, phase=asked.phase) if asked else part
+                own = with_part(own, known, self.setup)
+        self.holdings.drop(former.uid)
+        return own
 
     def directories(self) -> set[str]:
         """Return the names of the allocation directories that containers may have, whatever the kubelet still knows."""

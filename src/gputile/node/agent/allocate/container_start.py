@@ -12,7 +12,7 @@ from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Limits, shares_of
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, stand_in
-from gputile.node.agent.allocate.validation import Occupied, check_others, given_twice, stranger_on
+from gputile.node.agent.allocate.validation import AllocationRules, Occupied
 from gputile.node.agent.reconcile.listing import Listing
 from gputile.node.agent.reconcile.listing_sync import sync_with_listing
 
@@ -52,7 +52,7 @@ def prestart(
     if not found:
         raise NotYet(f"no container is known yet that has these IDs of {resource}")
     for holding, part in found:
-        if problem := given_twice(state.setup, state.holdings, holding, part):
+        if problem := state.rules().given_twice(holding, part):
             raise NotYet(problem)
     if len({holding.uid for holding, _ in found}) > 1:  # one that was let start before has all it needs
         found = [pair for pair in found if not state.holdings.stage(pair[1]).may_run] or found
@@ -80,9 +80,10 @@ def _start(state: AllocationState, holding: PodDevices, part: ContainerDevices) 
     return Start(part.directory, _limits(state, holding, part), mounts)
 
 
-def _before(state: AllocationState, holding: PodDevices) -> DeviceTable:
-    """Return the holdings of those who have GPUs rather than the pod of ``holding``; others wait for it."""
-    return DeviceTable(o for o in state.holdings if o.uid != holding.uid and _precedes(state, o, holding))
+def _rules_before(state: AllocationState, holding: PodDevices) -> AllocationRules:
+    """Return the rules beside those who have GPUs rather than the pod of ``holding``; others wait for it."""
+    first = DeviceTable(o for o in state.holdings if o.uid != holding.uid and _precedes(state, o, holding))
+    return state.rules(first)
 
 
 def _wait_for_others(state: AllocationState, holding: PodDevices, part: ContainerDevices) -> None:
@@ -93,12 +94,11 @@ def _wait_for_others(state: AllocationState, holding: PodDevices, part: Containe
     """
     if state.holdings.stage(part).may_run:
         return
-    most = state.configuration.max_pods_per_gpu
     try:
-        check_others(state.setup, state.holdings, holding, part.resource, most)
+        state.rules().check_others(holding, part.resource)
     except Occupied:  # mostly all pods have room; only where they do not it counts who came first
         try:
-            check_others(state.setup, _before(state, holding), holding, part.resource, most)
+            _rules_before(state, holding).check_others(holding, part.resource)
         except Occupied as error:
             raise NotYet(str(error)) from error
 
@@ -118,8 +118,8 @@ def _limits(state: AllocationState, holding: PodDevices, part: ContainerDevices)
     own = state.pod_of(holding)
     indices = state.gpus(holding, part.container, own)
     for index in indices:
-        stranger = stranger_on(state.setup, state.holdings, holding, index)
-        stranger = stranger and stranger_on(state.setup, _before(state, holding), holding, index)
+        stranger = state.rules().stranger_on(holding, index)
+        stranger = stranger and _rules_before(state, holding).stranger_on(holding, index)
         if stranger is not None:
             raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
     shares = shares_of(state.setup, holding, part.container, own.part(part.container) if own else None, indices)

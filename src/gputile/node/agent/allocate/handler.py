@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from gputile.node.agent.advertise.advertised_state import AdvertisedState
-from gputile.node.agent.allocate.allocation import allocate_devices, answered, preferred_devices
+from gputile.node.agent.allocate.allocation import DeviceAllocator, answered
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Grant, mounts_of
 from gputile.node.agent.allocate.container_preparation import ContainerPreparation
@@ -48,7 +48,8 @@ class AllocationHandler:
         """Return the IDs that the kubelet should take."""
         with self._metrics.seconds.labels("GetPreferredAllocation").time():
             listing = await self._lookup.look(resource, size)
-            return preferred_devices(self._state, resource, available, must, size, listing, time.monotonic())
+            allocator = DeviceAllocator(self._state, listing, time.monotonic())
+            return allocator.preferred(resource, available, must, size)
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
         """Return what a container gets.
@@ -82,11 +83,12 @@ class AllocationHandler:
         expected = self._state.expected is not None and self._state.expected.is_for(resource, ids, now)
         listing = None if expected else await self._lookup.look(resource, len(ids))
         try:
-            return allocate_devices(self._state, resource, ids, listing, now, time.time_ns())
+            return DeviceAllocator(self._state, listing, now, time.time_ns()).allocate(resource, ids)
         except AllocationConflict as error:
             if expected:
                 listing = await self._lookup.look(resource, len(ids))
-            granted = allocate_devices(self._state, resource, ids, listing, now, time.time_ns(), may_wait=True)
+            allocator = DeviceAllocator(self._state, listing, now, time.time_ns())
+            granted = allocator.allocate(resource, ids, may_wait=True)
             log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
             return granted
 

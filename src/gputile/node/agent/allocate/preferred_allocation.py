@@ -23,7 +23,7 @@ from gputile.node.agent.allocate.device_id_sets import (
 from gputile.node.agent.allocate.free_capacity import FreeCapacity, node_info
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import PodDevices
-from gputile.node.agent.allocate.validation import SHARED_RESOURCES, stranger_on
+from gputile.node.agent.allocate.validation import SHARED_RESOURCES
 
 Servable = Callable[[tuple[str, ...]], bool]
 
@@ -96,8 +96,8 @@ class PreferredAllocation:
         return shape.percent
 
     def _replicas(self, servable: Servable) -> tuple[str, ...]:
-        asked, setup = self._asked, self._state.setup
-        friendly = [i for i in self._usable if stranger_on(setup, self._state.holdings, asked.holding, i) is None]
+        asked, setup, rules = self._asked, self._state.setup, self._state.rules()
+        friendly = [i for i in self._usable if rules.stranger_on(asked.holding, i) is None]
         booked = booked_indices(setup, asked.booked)
         if set(booked) <= set(friendly):
             ids = spread_evenly(asked.size, booked, asked.available, asked.must)

@@ -90,10 +90,7 @@ def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices,
         if former.uid == own.uid:
             continue
         if former.key == pod.key:  # the same pod under a stand-in, or mistaken for the former one of its name
-            for part in former.parts:
-                if own.part(part.container, part.resource) is None:
-                    own = with_part(own, part, state.setup)
-            holdings.drop(former.uid)
+            own = state.absorb(former, pod, own)
         else:
             holdings.keep(former.without(listed.resource, listed.ids))
     holdings.put(with_part(own, listed.devices(directory, mounts), state.setup))
