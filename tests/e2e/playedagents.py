@@ -97,7 +97,7 @@ class PlayedAgents:
         inventory = self.inventories[name]
         configuration = Configuration(gpu_memory_unit=f"{unit}MiB")
         planned = plan(self.in_force.get(name), node.metadata.labels, configuration, inventory.gpus, gpu_pods)
-        now = self.in_force[name] = planned.in_force
+        now = self.in_force[name] = planned.effective_mode
         wanted = Wanted(
             labels=node_labels(inventory.gpus),
             inventory=encode_inventory(

@@ -75,7 +75,7 @@ class DeviceLives(RuleBasedStateMachine):
 
     def free(self) -> set[str]:
         """Return the IDs that the kubelet counts as nobody's."""
-        offered = {i for i, healthy in devices(self.state.setup, self.state.holdings, self.resource) if healthy}
+        offered = {i for i, healthy in devices(self.state.node_config, self.state.holdings, self.resource) if healthy}
         return offered.difference(*(ids for held in self.written.values() for ids in held.values()))
 
     def asked_for(self, key: str) -> tuple[ContainerRequest, ...]:

@@ -73,7 +73,7 @@ def test_what_the_kubelet_lists_is_given_to_no_other(
     DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
     after = listed(resource, a=ids, b=())
     settle(here, after, 2)
-    offered = [device_id for device_id, _ in devices(here.setup, here.holdings, resource)]
+    offered = [device_id for device_id, _ in devices(here.node_config, here.holdings, resource)]
     assert set(ids) <= set(offered)
     for _ in range(2):
         chosen = DeviceAllocator(here, after if asked else None, 3.0).preferred(resource, offered, (), size)
@@ -180,7 +180,7 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
     """What it counts with, and its limits, are not made anew under it; no more than the GPU has is promised."""
     ids = tuple(encode(0, slot) for slot in range(2))
     here = node(Mode.CGPU, known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))
-    here = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, ["uid-a-main"]))
+    here = AllocationState(Configuration(), here.node_config, DeviceTable(here.holdings, ["uid-a-main"]))
     here.pods.update({name.key: name for name in (known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))})
     both = listed(GPU_MEMORY, a=ids, b=ids)
     assert [start.directory for start in prestart(here, GPU_MEMORY, ids, both, 1)] == ["uid-b-main"]
@@ -221,7 +221,7 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     for start in starts:  # as an agent wrote them that did not wait
         wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.gpus)
         store.write_limits(start.directory, msgspec.structs.replace(start.limits, gpus=wrong))
-    later = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, store.started()))
+    later = AllocationState(Configuration(), here.node_config, DeviceTable(here.holdings, store.started()))
     later.pods[found.key] = found
     corrected = [
         start.directory for start in limits_of_started(later) if store.correct_limits(start.directory, start.limits)

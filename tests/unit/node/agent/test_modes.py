@@ -30,23 +30,25 @@ def condition(made: ModePlan, kind: str) -> NodeCondition:
 
 
 def test_a_node_that_joins_takes_its_labels_at_once() -> None:
-    assert plan(None, {MODE_LABEL: "share"}, configured(128), GPUS, ["ns/a"]).in_force == EffectiveMode(Mode.SHARE, 128)
-    assert plan(None, {}, configured(1024), GPUS, []).in_force == EffectiveMode(Mode.EXCLUSIVE, 1024)
+    assert plan(None, {MODE_LABEL: "share"}, configured(128), GPUS, ["ns/a"]).effective_mode == EffectiveMode(
+        Mode.SHARE, 128
+    )
+    assert plan(None, {}, configured(1024), GPUS, []).effective_mode == EffectiveMode(Mode.EXCLUSIVE, 1024)
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_follows_when_the_node_is_free(mode: str) -> None:
-    assert plan(SHARE, {MODE_LABEL: mode}, configured(1024), GPUS, []).in_force.mode == mode
+    assert plan(SHARE, {MODE_LABEL: mode}, configured(1024), GPUS, []).effective_mode.mode == mode
 
 
 def test_no_label_is_the_default_again() -> None:
-    assert plan(SHARE, {}, configured(1024), GPUS, []).in_force.mode is Mode.EXCLUSIVE
+    assert plan(SHARE, {}, configured(1024), GPUS, []).effective_mode.mode is Mode.EXCLUSIVE
 
 
 def test_a_change_is_held_by_pods_which_are_named() -> None:
     pods = [f"ns/p{i:02d}" for i in range(14)]
     held = plan(SHARE, {MODE_LABEL: "cgpu"}, configured(1024), GPUS, pods)
-    assert held.in_force == SHARE
+    assert held.effective_mode == SHARE
     text = condition(held, MODE_PENDING).message
     assert condition(held, MODE_PENDING).status == "True"
     assert "mode share stays in force" in text
@@ -57,19 +59,19 @@ def test_a_change_is_held_by_pods_which_are_named() -> None:
 
 def test_the_unit_does_not_wait() -> None:
     made = plan(SHARE, {MODE_LABEL: "cgpu"}, configured(128), GPUS, ["ns/a"])
-    assert made.in_force == EffectiveMode(Mode.SHARE, 128)
+    assert made.effective_mode == EffectiveMode(Mode.SHARE, 128)
 
 
 def test_a_wrong_mode_changes_nothing() -> None:
     made = plan(SHARE, {MODE_LABEL: "exclusive"}, configured(1024), GPUS, [])
-    assert made.in_force == SHARE
+    assert made.effective_mode == SHARE
     assert all(mode in condition(made, MODE_PENDING).message for mode in MODES)
 
 
 def test_a_unit_that_is_too_small_leaves_the_one_before() -> None:
     large = tuple(Gpu(i, f"GPU-{i}", 1024 * 1024) for i in range(16))
     made = plan(SHARE, {MODE_LABEL: "share"}, configured(64), large, [])
-    assert made.in_force == SHARE
+    assert made.effective_mode == SHARE
     assert condition(made, UNIT_REFUSED).status == "True"
 
 
@@ -104,7 +106,7 @@ def test_a_mode_whose_feature_is_not_enabled_leaves_whole_gpus_and_says_so(
     mode: str, features: Features, expected: Mode
 ) -> None:
     made = plan(None, {MODE_LABEL: mode}, configured(1024, features), GPUS, [])
-    assert made.in_force.mode is expected
+    assert made.effective_mode.mode is expected
     told = condition(made, MODE_PENDING)
     assert (told.status, told.reason) == (("False", "ModeInForce") if expected == mode else ("True", "FeatureDisabled"))
 
@@ -113,9 +115,9 @@ def test_a_mode_whose_feature_is_not_enabled_leaves_whole_gpus_and_says_so(
 def test_a_feature_that_is_switched_off_waits_for_the_pods_like_a_change_of_mode() -> None:
     off = Features(sharing=False)
     held = plan(SHARE, {MODE_LABEL: "share"}, configured(1024, off), GPUS, ["ns/a"])
-    assert held.in_force == SHARE
+    assert held.effective_mode == SHARE
     assert condition(held, MODE_PENDING).reason == "PodsOnNode"
-    assert plan(SHARE, {MODE_LABEL: "share"}, configured(1024, off), GPUS, []).in_force.mode is Mode.EXCLUSIVE
+    assert plan(SHARE, {MODE_LABEL: "share"}, configured(1024, off), GPUS, []).effective_mode.mode is Mode.EXCLUSIVE
 
 
 @pytest.mark.requirement("M9")

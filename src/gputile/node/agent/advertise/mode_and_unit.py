@@ -31,7 +31,7 @@ class ModePlan:
     ``closing`` says that the node is to take no new pods: a change is about to happen.
     """
 
-    in_force: EffectiveMode
+    effective_mode: EffectiveMode
     conditions: tuple[NodeCondition, ...]
     closing: bool = False
 
@@ -139,9 +139,9 @@ def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence
     )
 
 
-def _name(in_force: EffectiveMode) -> str:
-    if in_force.sharing is Sharing.TIME_SLICING:
-        return f"mode {in_force.mode.value} with {in_force.replicas} replicas a GPU"
-    if in_force.sharing is Sharing.MIG:
-        return f"mode {in_force.mode.value} with MIG"
-    return f"mode {in_force.mode.value}"
+def _name(effective_mode: EffectiveMode) -> str:
+    if effective_mode.sharing is Sharing.TIME_SLICING:
+        return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
+    if effective_mode.sharing is Sharing.MIG:
+        return f"mode {effective_mode.mode.value} with MIG"
+    return f"mode {effective_mode.mode.value}"

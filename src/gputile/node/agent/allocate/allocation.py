@@ -139,13 +139,13 @@ class DeviceAllocator:
         """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""
         state = self.state
         if candidate is None:
-            return holding_for(unknown_uid(mark), None, "", state.setup, "", self.now_ns)
+            return holding_for(unknown_uid(mark), None, "", state.node_config, "", self.now_ns)
         pod, key = candidate.pod, candidate.key
         uid = pod.uid if pod else static_uid(key)
         namespace, _, name = key.partition("/")
         meta = ObjectMeta(namespace=namespace, name=name)
         group = pod.trust_group if pod else state.configuration.trust_group(Pod(metadata=meta))
-        return state.holdings.get(uid) or holding_for(uid, pod, key, state.setup, group, self.now_ns)
+        return state.holdings.get(uid) or holding_for(uid, pod, key, state.node_config, group, self.now_ns)
 
     def _given(
         self, candidate: ContainerCandidate | None, holding: PodDevices, resource: str, ids: tuple[str, ...]
@@ -159,7 +159,7 @@ class DeviceAllocator:
         directory = self.state.holdings.directory_for(holding.uid, container)
         part = ContainerDevices(container, asked.phase if asked else Phase.APP, resource, ids, directory)
         try:
-            holding = with_part(holding, part, self.state.setup)
+            holding = with_part(holding, part, self.state.node_config)
         except DeviceIdError as error:
             raise AllocationConflict(str(error)) from error
         return holding, part, pod.request.shape.gpus if pod and pod.request else 1
@@ -171,11 +171,11 @@ def _grant(
     """Return what the container is given with its devices."""
     pod, asked = (candidate.pod, candidate.part) if candidate else (None, None)
     indices = state.gpus(holding, part.container, pod)
-    shares = shares_of(state.setup, holding, part.container, asked, indices)
-    uuids = state.setup.uuids(part.resource, part.ids, indices)
+    shares = shares_of(state.node_config, holding, part.container, asked, indices)
+    uuids = state.node_config.uuids(part.resource, part.ids, indices)
     mib = pod_mib(holding, pod, indices[0]) if indices else 0
     threads = pod.mps_threads if pod else 0
-    granted = environment(state.setup, uuids, shares, holding.unit_mib, mib, threads)
+    granted = environment(state.node_config, uuids, shares, holding.unit_mib, mib, threads)
     return Grant(granted, part.directory, uuids)
 
 

@@ -53,7 +53,7 @@ class AllocationState:
     """
 
     configuration: Configuration
-    setup: NodeConfig
+    node_config: NodeConfig
     holdings: DeviceTable
     pods: PodCache = field(default_factory=PodCache)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -84,12 +84,12 @@ class AllocationState:
 
     def gpus(self, holding: PodDevices, container: str, pod: KnownPod | None) -> tuple[int, ...]:
         """Return the indices of the GPUs that a container is on; ``pod`` is its own, where that is known."""
-        return gpus_of(holding, container, pod.shared_gpus if pod is not None and self.setup.mode.shared else 0)
+        return gpus_of(holding, container, pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0)
 
     def rules(self, holdings: DeviceTable | None = None) -> AllocationRules:
         """Return the rules by which pods get devices beside those of ``holdings``, by default of all pods."""
         beside = self.holdings if holdings is None else holdings
-        return AllocationRules(self.setup, beside, self.configuration.max_pods_per_gpu, self.still_to_come)
+        return AllocationRules(self.node_config, beside, self.configuration.max_pods_per_gpu, self.still_to_come)
 
     def absorb(self, former: PodDevices, pod: KnownPod, own: PodDevices) -> PodDevices:
         """Return ``own``, a pod's devices, with those that it was answered under another UID, which is forgotten."""
@@ -97,7 +97,7 @@ class AllocationState:
             if own.part(part.container, part.resource) is None:
                 asked = pod.part(part.container)
                 known = msgspec.structs.replace(part, phase=asked.phase) if asked else part
-                own = with_part(own, known, self.setup)
+                own = with_part(own, known, self.node_config)
         self.holdings.drop(former.uid)
         return own
 

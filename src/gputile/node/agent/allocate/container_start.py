@@ -112,7 +112,7 @@ def _precedes(state: AllocationState, one: PodDevices, other: PodDevices) -> boo
 def _limits(state: AllocationState, holding: PodDevices, part: ContainerDevices) -> Limits:
     if not holding.identified:
         raise NotYet("the kubelet does not say yet whose these device IDs are")
-    if stand_in(holding.uid) and state.setup.mode.shared:
+    if stand_in(holding.uid) and state.node_config.mode.shared:
         # Its IDs may count in another unit than the one in force, and its annotation may say other GPUs.
         raise NotYet(f"the API server has not said yet what pod {holding.key} asks for")
     own = state.pod_of(holding)
@@ -122,13 +122,13 @@ def _limits(state: AllocationState, holding: PodDevices, part: ContainerDevices)
         stranger = stranger and _rules_before(state, holding).stranger_on(holding, index)
         if stranger is not None:
             raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
-    shares = shares_of(state.setup, holding, part.container, own.part(part.container) if own else None, indices)
+    shares = shares_of(state.node_config, holding, part.container, own.part(part.container) if own else None, indices)
     return Limits(
         namespace=holding.namespace,
         pod=holding.name,
         uid=holding.uid,
         container=part.container,
-        mode=state.setup.mode.value,
+        mode=state.node_config.mode.value,
         unit_mib=holding.unit_mib,
         gpus=shares,
     )

@@ -31,14 +31,14 @@ class AllocationHandler:
         state: AllocationState,
         lookup: Lookup,
         files: ContainerPreparation,
-        offering: AdvertisedState,
+        advertised: AdvertisedState,
         compare: Wakeup,
         metrics: AgentMetrics,
     ) -> None:
         self._state = state
         self._lookup = lookup
         self._files = files
-        self._offering = offering
+        self._advertised = advertised
         self._compare = compare
         self._metrics = metrics
 
@@ -67,10 +67,10 @@ class AllocationHandler:
             if not holding.identified:
                 self._metrics.unidentified.inc()
                 log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
-            response = self._files.response(self._state.setup.mode, grant)
+            response = self._files.response(self._state.node_config.mode, grant)
             answered(self._state, holding.uid, resource, grant.directory, mounts_of(response.mounts))
             self._write(grant)
-            self._offering.allocated()
+            self._advertised.allocated()
             self._compare.wish()
             return response
 
@@ -96,7 +96,7 @@ class AllocationHandler:
         """Write down what was granted; what fails here is made good before the container starts, or recovered."""
         try:
             self._files.prepare(grant)
-            self._offering.save()
+            self._advertised.save()
         except OSError:
             log.exception("cannot write the state of the agent")
 
@@ -116,7 +116,7 @@ class AllocationHandler:
                     await self._files.start(start, self._state)
             except NotYet as error:
                 self._compare.wish()
-                self._offering.allocated()
+                self._advertised.allocated()
                 raise AgentNotReady(str(error)) from error
             except NotIsolated as error:
                 pod = f"{start.limits.namespace}/{start.limits.pod}"
@@ -129,6 +129,6 @@ class AllocationHandler:
     def _starting(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> list[Start]:
         found = prestart(self._state, resource, ids, listing, time.time_ns())
         if any(start.mounts is None for start in found):
-            self._offering.recover()
+            self._advertised.recover()
             found = prestart(self._state, resource, ids, listing, time.time_ns())
         return found

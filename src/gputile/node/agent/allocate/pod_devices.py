@@ -136,19 +136,19 @@ def directory_name(uid: str, container: str) -> str:
 
 
 def holding_for(
-    uid: str, pod: KnownPod | None, key: str, setup: NodeConfig, trust_group: str, now_ns: int
+    uid: str, pod: KnownPod | None, key: str, node_config: NodeConfig, trust_group: str, now_ns: int
 ) -> PodDevices:
     """Return an empty holding for a pod, or for the stand-in ``uid`` where ``pod`` is None."""
     namespace, _, name = key.partition("/")
-    unit = pod.request.unit_mib if pod and pod.request else setup.in_force.unit_mib
-    mode, identified = setup.mode.value, bool(key)
+    unit = pod.request.unit_mib if pod and pod.request else node_config.effective_mode.unit_mib
+    mode, identified = node_config.mode.value, bool(key)
     return PodDevices(uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified)
 
 
-def with_part(holding: PodDevices, part: ContainerDevices, setup: NodeConfig) -> PodDevices:
+def with_part(holding: PodDevices, part: ContainerDevices, node_config: NodeConfig) -> PodDevices:
     """Return ``holding`` with ``part``, and the UUIDs of the GPUs that it is on."""
     holding = holding.replaced(part)
-    gpus = {gpu.index: gpu.uuid for gpu in setup.inventory.gpus if gpu.index in holding.indices}
+    gpus = {gpu.index: gpu.uuid for gpu in node_config.inventory.gpus if gpu.index in holding.indices}
     return msgspec.structs.replace(holding, gpus=gpus | holding.gpus)
 
 

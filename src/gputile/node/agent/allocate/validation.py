@@ -25,13 +25,13 @@ class Occupied(AllocationConflict):
 
 @dataclass(frozen=True, slots=True)
 class AllocationRules:
-    """The rules of a node that offers ``setup``, beside the pods of ``holdings``; ``most_pods`` may be on a GPU.
+    """The rules of a node that offers ``node_config``, beside the pods of ``holdings``; ``most_pods`` may be on a GPU.
 
     ``still_to_come`` tells of a pod's key whether the kubelet has just started and does not list the pod yet: nobody
     knows then whether it has its devices.
     """
 
-    setup: NodeConfig
+    node_config: NodeConfig
     holdings: DeviceTable
     most_pods: int
     still_to_come: Callable[[str], bool]
@@ -46,10 +46,10 @@ class AllocationRules:
             Occupied: it is only a matter of time.
             AllocationConflict: says which rule is broken.
         """
-        setup, resource = self.setup, part.resource
-        if not setup.offers(resource):
+        node_config, resource = self.node_config, part.resource
+        if not node_config.offers(resource):
             raise AllocationConflict(
-                f"{resource} is not offered here: {setup.withheld or f'the mode is {setup.mode.value}'}"
+                f"{resource} is not offered here: {node_config.withheld or f'the mode is {node_config.mode.value}'}"
             )
         taken = [other for other in self.holdings.holders(resource, part.ids) if other.uid != holding.uid]
         certain = [other for other in taken if not self.still_to_come(other.key)]
@@ -59,7 +59,9 @@ class AllocationRules:
         if not resource.startswith(MIG_PREFIX):
             slots = by_gpu(part.ids)
         else:
-            gone = [i for i in part.ids if (instance := setup.instance(resource, i)) is None or not instance.healthy]
+            gone = [
+                i for i in part.ids if (instance := node_config.instance(resource, i)) is None or not instance.healthy
+            ]
             if gone:
                 raise AllocationConflict(f"MIG instance {gone[0]} is not there or not healthy")
         self._check_gpus(slots)
@@ -94,7 +96,7 @@ class AllocationRules:
         if not others:
             return ""
         who = f"the kubelet has given {part.ids[0]} to pod {others[0].key} too"
-        if self.setup.replicated and not part.resource.startswith(MIG_PREFIX):
+        if self.node_config.replicated and not part.resource.startswith(MIG_PREFIX):
             return ""
         if part.resource not in SHARED_RESOURCES:
             return f"{who}: delete one of the two pods, so that it is admitted anew"
@@ -106,14 +108,14 @@ class AllocationRules:
 
     def stranger_on(self, holding: PodDevices, index: int) -> PodDevices | None:
         """Return a pod on the GPU that the pod must not share it with; unknown pods are judged once they are known."""
-        if not (self.setup.mode is Mode.SHARE or self.setup.replicated) or not holding.identified:
+        if not (self.node_config.mode is Mode.SHARE or self.node_config.replicated) or not holding.identified:
             return None
         others = (other for other in self.holdings.on(index, holding.uid) if other.identified)
         return next((other for other in others if other.trust_group != holding.trust_group), None)
 
     def _check_gpus(self, slots: Slots) -> None:
         for index in slots:
-            gpu = self.setup.gpu(index)
+            gpu = self.node_config.gpu(index)
             if gpu is None:
                 raise AllocationConflict(f"GPU {index} is not there any more")
             if not gpu.healthy:
@@ -123,7 +125,7 @@ class AllocationRules:
 
     def _check_room(self, holding: PodDevices, slots: Slots) -> None:
         for index in slots:
-            gpu = self.setup.gpu(index)
+            gpu = self.node_config.gpu(index)
             if gpu is None:
                 continue
             others, own = self.holdings.mib(index, holding.uid), holding.mib(index)
@@ -136,9 +138,9 @@ class AllocationRules:
     def _check_company(self, holding: PodDevices, slots: Slots) -> None:
         for index in slots:
             others = list(self.holdings.on(index, holding.uid))
-            if not self.setup.mode.shared and not self.setup.replicated and others:
+            if not self.node_config.mode.shared and not self.node_config.replicated and others:
                 raise Occupied(f"GPU {index} is held by pod {others[0].key}")
-            if self.setup.mode.isolates_memory and len(others) >= self.most_pods:
+            if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
                 raise Occupied(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
             stranger = self.stranger_on(holding, index)
             if stranger is not None:

@@ -40,7 +40,7 @@ class _File(msgspec.Struct, rename="pascal"):
     checksum: Any = None
 
 
-def recover(text: bytes, pods: dict[str, KnownPod], setup: NodeConfig, now_ns: int) -> list[PodDevices]:
+def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now_ns: int) -> list[PodDevices]:
     """Return the holdings of ``pods`` (by UID) that the kubelet's checkpoint tells; none where it cannot be read."""
     try:
         entries = msgspec.json.decode(text, type=_File).data.pod_device_entries or []
@@ -58,12 +58,12 @@ def recover(text: bytes, pods: dict[str, KnownPod], setup: NodeConfig, now_ns: i
         mounts = _mounts(entry.alloc_resp)
         mounted = dict(mounts or ()).get(CONTAINER_DIRECTORY, "")
         directory = PurePosixPath(mounted).name or directory_name(pod.uid, entry.container_name)
-        holding = found.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
+        holding = found.get(pod.uid) or holding_for(pod.uid, pod, pod.key, node_config, pod.trust_group, now_ns)
         try:
             found[pod.uid] = with_part(
                 holding,
                 ContainerDevices(entry.container_name, phase, entry.resource_name, ids, directory, mounts),
-                setup,
+                node_config,
             )
         except DeviceIdError:
             continue

@@ -95,8 +95,8 @@ class DriftCheck:
         if not before == held == self._saved:
             self._saved = None  # what fails now is done the next time
             self._share_time()
-            self._mode.offering.save()
-            self._mode.offering.announce()
+            self._mode.advertised.save()
+            self._mode.advertised.announce()
             self._saved = held
             await self._mode.renew()
         return found, conflict
@@ -124,7 +124,7 @@ class DriftCheck:
     def _known(self) -> tuple[object, ...]:
         state = self._state
         pods = tuple(unversioned(known.pod) for known in state.pods.values())
-        return state.setup, state.configuration, tuple(state.holdings), pods
+        return state.node_config, state.configuration, tuple(state.holdings), pods
 
     def _share_time(self) -> None:
         """Bring the shares of time up to date."""

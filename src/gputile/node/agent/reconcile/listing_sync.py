@@ -74,7 +74,7 @@ class _ListedDevices:
 def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices, now_ns: int) -> None:
     """Take the devices from whoever was thought to have them, and give them to the container that is listed."""
     pod, holdings = listed.pod, state.holdings
-    own = holdings.get(pod.uid) or holding_for(pod.uid, pod, pod.key, state.setup, pod.trust_group, now_ns)
+    own = holdings.get(pod.uid) or holding_for(pod.uid, pod, pod.key, state.node_config, pod.trust_group, now_ns)
     directory, mounts = directory_name(pod.uid, listed.container), None
     holders = holdings.holders(listed.resource, listed.ids)
     own_answer = any(former.key == pod.key or not former.identified for former in holders)
@@ -93,7 +93,7 @@ def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices,
             own = state.absorb(former, pod, own)
         else:
             holdings.keep(former.without(listed.resource, listed.ids))
-    holdings.put(with_part(own, listed.devices(directory, mounts), state.setup))
+    holdings.put(with_part(own, listed.devices(directory, mounts), state.node_config))
 
 
 def _runs_with(state: AllocationState, former: PodDevices, listed: _ListedDevices) -> bool:

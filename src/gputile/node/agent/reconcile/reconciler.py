@@ -97,12 +97,12 @@ def _gone(holding: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
 def _judge(state: AllocationState, pod: KnownPod, listing: Listing, now_ns: int) -> list[Correction]:
     found, holding = _forgotten(pod, listing, state.holdings), state.holdings.get(pod.uid)
     if holding is not None and _complete(pod, holding):
-        return _corrected(pod, holding, state.setup, now_ns) + found
+        return _corrected(pod, holding, state.node_config, now_ns) + found
     return found or _missing(pod, listing)
 
 
-def _corrected(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: int) -> list[Correction]:
-    truth = allocation_of(pod, holding, setup, now_ns)
+def _corrected(pod: KnownPod, holding: PodDevices, node_config: NodeConfig, now_ns: int) -> list[Correction]:
+    truth = allocation_of(pod, holding, node_config, now_ns)
     if truth is None:
         return []
     if pod.allocation is not None and pod.allocation.containers == truth.containers:
@@ -113,7 +113,7 @@ def _corrected(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: in
     return [
         Correct(
             pod,
-            annotations_of(truth, setup, pod.pod),
+            annotations_of(truth, node_config, pod.pod),
             booked=booked,
             found=_gpus_text(truth.gpus),
         )
