@@ -111,7 +111,7 @@ class AdvertisedState:
         """Take note that pods got devices."""
         # With one unit the list of IDs stays as it is, whoever holds them.
         unit, mixed = self.allocation_state.node_config.effective_mode.unit_mib, self._mixed
-        self._mixed = any(holding.unit_mib != unit for holding in self.allocation_state.holdings)
+        self._mixed = any(pod_devices.unit_mib != unit for pod_devices in self.allocation_state.holdings)
         if mixed or self._mixed:
             self.announce()
 
@@ -137,7 +137,7 @@ class AdvertisedState:
 
     def _planned(self, seen: Observation, labels: Mapping[str, str], *, free: bool) -> ModePlan:
         allocation_state = self.allocation_state
-        holders = {holding.key for holding in allocation_state.holdings}
+        holders = {pod_devices.key for pod_devices in allocation_state.holdings}
         gpu_pods = {pod.key for pod in allocation_state.pods.values() if pod.alive and (pod.request or pod.allocation)}
         gpus = inventory_of(seen.machine, seen.health).gpus
         return plan(
@@ -150,9 +150,9 @@ class AdvertisedState:
             return
         single = {(gpu.uuid,) for gpu in node_config.inventory.gpus if gpu.healthy}
         several = {
-            tuple(holding.gpus[index] for index in sorted(holding.gpus))
-            for holding in self.allocation_state.holdings
-            if len(holding.gpus) > 1
+            tuple(pod_devices.gpus[index] for index in sorted(pod_devices.gpus))
+            for pod_devices in self.allocation_state.holdings
+            if len(pod_devices.gpus) > 1
         }
         self._mps.want(single | several)
 

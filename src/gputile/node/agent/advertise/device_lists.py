@@ -37,7 +37,7 @@ def displaced(gpu: Gpu, holdings: DeviceTable) -> bool:
 
     The GPU is offered again when those pods are gone.
     """
-    return any(holding.gpus.get(gpu.index, gpu.uuid) != gpu.uuid for holding in holdings.on(gpu.index))
+    return any(pod_devices.gpus.get(gpu.index, gpu.uuid) != gpu.uuid for pod_devices in holdings.on(gpu.index))
 
 
 def _slots(node_config: NodeConfig, holdings: DeviceTable, resource: str, gpu: Gpu) -> Iterator[int]:

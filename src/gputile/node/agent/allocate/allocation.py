@@ -31,7 +31,7 @@ from gputile.node.agent.allocate.device_stage import DeviceEvent
 from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
     PodDevices,
-    holding_for,
+    pod_devices_for,
     stand_in,
     static_uid,
     unknown_uid,
@@ -64,7 +64,7 @@ class DeviceAllocator:
         state, kept = self.state, frozenset(must)
         free = tuple(device_id for device_id in available if device_id not in kept)
         candidate = next((c for c in _candidates(state, self.listing, resource, size) if c.known), None)
-        blank = self._holding(candidate, "")
+        blank = self._pod_devices(candidate, "")
         state.release(free, resource, self.listing, blank.uid)
         in_use = _in_use(state, free, resource, blank.uid, candidate)
         offered = (*kept, *(device_id for device_id in free if device_id not in in_use))
@@ -98,34 +98,34 @@ class DeviceAllocator:
             candidate = expected.candidate
         else:
             candidate = self._asking(resource, ids)
-        holding = self._holding(candidate, min(ids, default=""))
+        pod_devices = self._pod_devices(candidate, min(ids, default=""))
         if candidate is not None and (pod := candidate.pod) is not None:
             for former in state.holdings.holders(resource, ids):
-                if stand_in(former.uid) and former.key == holding.key:
-                    holding = state.absorb(former, pod, holding)
-                    state.holdings.put(holding)
-        state.release(ids, resource, self.listing, holding.uid)
-        before = {i for p in holding.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
+                if stand_in(former.uid) and former.key == pod_devices.key:
+                    pod_devices = state.absorb(former, pod, pod_devices)
+                    state.holdings.put(pod_devices)
+        state.release(ids, resource, self.listing, pod_devices.uid)
+        before = {i for p in pod_devices.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
         if not _is_init(candidate):
-            holding = _without_moved(state, holding, resource, ids)
-        holding, part, gpus = self._given(candidate, holding, resource, ids)
+            pod_devices = _without_moved(state, pod_devices, resource, ids)
+        pod_devices, part, gpus = self._given(candidate, pod_devices, resource, ids)
         try:
-            state.rules().check(holding, part, gpus, reused=before.issuperset(ids))
+            state.rules().check(pod_devices, part, gpus, reused=before.issuperset(ids))
         except Occupied:
             if not may_wait:
                 raise
-        state.holdings.put(holding)
-        state.last_uid = holding.uid
-        return _grant(state, candidate, holding, part), holding
+        state.holdings.put(pod_devices)
+        state.last_uid = pod_devices.uid
+        return _grant(state, candidate, pod_devices, part), pod_devices
 
     def _asking(self, resource: str, ids: tuple[str, ...]) -> ContainerCandidate | None:
         """Return who asks for just these IDs; those of an init container can only be for its own pod."""
         state, size = self.state, len(ids)
         found = [c for c in _candidates(state, self.listing, resource, size) if c.known]
         owners = {
-            holding.uid
-            for holding in state.holdings.holders(resource, ids)
-            for p in holding.parts
+            pod_devices.uid
+            for pod_devices in state.holdings.holders(resource, ids)
+            for p in pod_devices.parts
             if p.phase is Phase.INIT and p.resource == resource and not set(ids).isdisjoint(p.ids)
         }
         own = [c for c in found if c.pod is not None and c.pod.uid in owners and not _runs_on(state, c)]
@@ -135,20 +135,20 @@ class DeviceAllocator:
             own = [c for c in unlisted_candidates(pods, state.holdings, resource, size) if not _runs_on(state, c)]
         return next(iter((*own, *found)), None)
 
-    def _holding(self, candidate: ContainerCandidate | None, mark: str) -> PodDevices:
+    def _pod_devices(self, candidate: ContainerCandidate | None, mark: str) -> PodDevices:
         """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""
         state = self.state
         if candidate is None:
-            return holding_for(unknown_uid(mark), None, "", state.node_config, "", self.now_ns)
+            return pod_devices_for(unknown_uid(mark), None, "", state.node_config, "", self.now_ns)
         pod, key = candidate.pod, candidate.key
         uid = pod.uid if pod else static_uid(key)
         namespace, _, name = key.partition("/")
         meta = ObjectMeta(namespace=namespace, name=name)
         group = pod.trust_group if pod else state.configuration.trust_group(Pod(metadata=meta))
-        return state.holdings.get(uid) or holding_for(uid, pod, key, state.node_config, group, self.now_ns)
+        return state.holdings.get(uid) or pod_devices_for(uid, pod, key, state.node_config, group, self.now_ns)
 
     def _given(
-        self, candidate: ContainerCandidate | None, holding: PodDevices, resource: str, ids: tuple[str, ...]
+        self, candidate: ContainerCandidate | None, pod_devices: PodDevices, resource: str, ids: tuple[str, ...]
     ) -> tuple[PodDevices, ContainerDevices, int]:
         """Return the pod's devices with ``ids``, those of the container, and how many GPUs it asks for.
 
@@ -156,26 +156,26 @@ class DeviceAllocator:
             AllocationConflict: one is no device ID.
         """
         container, pod, asked = (candidate.container, candidate.pod, candidate.part) if candidate else ("", None, None)
-        directory = self.state.holdings.directory_for(holding.uid, container)
+        directory = self.state.holdings.directory_for(pod_devices.uid, container)
         part = ContainerDevices(container, asked.phase if asked else Phase.APP, resource, ids, directory)
         try:
-            holding = with_part(holding, part, self.state.node_config)
+            pod_devices = with_part(pod_devices, part, self.state.node_config)
         except DeviceIdError as error:
             raise AllocationConflict(str(error)) from error
-        return holding, part, pod.request.shape.gpus if pod and pod.request else 1
+        return pod_devices, part, pod.request.shape.gpus if pod and pod.request else 1
 
 
 def _grant(
-    state: AllocationState, candidate: ContainerCandidate | None, holding: PodDevices, part: ContainerDevices
+    state: AllocationState, candidate: ContainerCandidate | None, pod_devices: PodDevices, part: ContainerDevices
 ) -> Grant:
     """Return what the container is given with its devices."""
     pod, asked = (candidate.pod, candidate.part) if candidate else (None, None)
-    indices = state.gpus(holding, part.container, pod)
-    shares = shares_of(state.node_config, holding, part.container, asked, indices)
+    indices = state.gpus(pod_devices, part.container, pod)
+    shares = shares_of(state.node_config, pod_devices, part.container, asked, indices)
     uuids = state.node_config.uuids(part.resource, part.ids, indices)
-    mib = pod_mib(holding, pod, indices[0]) if indices else 0
+    mib = pod_mib(pod_devices, pod, indices[0]) if indices else 0
     threads = pod.mps_threads if pod else 0
-    granted = environment(state.node_config, uuids, shares, holding.unit_mib, mib, threads)
+    granted = environment(state.node_config, uuids, shares, pod_devices.unit_mib, mib, threads)
     return Grant(granted, part.directory, uuids)
 
 
@@ -183,11 +183,11 @@ def answered(
     state: AllocationState, uid: str, resource: str, directory: str, mounts: tuple[tuple[str, str], ...]
 ) -> None:
     """Remember what the container with this allocation directory was told to mount, for ``resource``."""
-    holding = state.holdings.get(uid)
-    for part in holding.parts if holding is not None else ():
-        if holding is not None and (part.resource, part.directory) == (resource, directory):
-            holding = holding.replaced(msgspec.structs.replace(part, mounts=mounts))
-            state.holdings.put(holding)
+    pod_devices = state.holdings.get(uid)
+    for part in pod_devices.parts if pod_devices is not None else ():
+        if pod_devices is not None and (part.resource, part.directory) == (resource, directory):
+            pod_devices = pod_devices.replaced(msgspec.structs.replace(part, mounts=mounts))
+            state.holdings.put(pod_devices)
 
 
 def _candidates(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[ContainerCandidate]:
@@ -202,7 +202,7 @@ def _runs_on(state: AllocationState, candidate: ContainerCandidate) -> bool:
     return not _is_init(candidate) and state.holdings.stage_of(uid, candidate.container).may_run
 
 
-def _without_moved(state: AllocationState, holding: PodDevices, resource: str, ids: tuple[str, ...]) -> PodDevices:
+def _without_moved(state: AllocationState, pod_devices: PodDevices, resource: str, ids: tuple[str, ...]) -> PodDevices:
     """Take away what containers of the pod had of ``ids``: the kubelet has forgotten that they run with them.
 
     Their allocation directories stay as long as the pod. Init containers hand theirs on.
@@ -211,7 +211,7 @@ def _without_moved(state: AllocationState, holding: PodDevices, resource: str, i
     def moved(part: ContainerDevices) -> bool:
         return part.phase is not Phase.INIT and part.resource == resource and not set(ids).isdisjoint(part.ids)
 
-    return state.holdings.kept_after(holding, DeviceEvent.MOVED, moved)
+    return state.holdings.kept_after(pod_devices, DeviceEvent.MOVED, moved)
 
 
 def _in_use(
@@ -225,10 +225,10 @@ def _in_use(
     apart = not _is_init(candidate)
     return {
         device_id
-        for holding in state.holdings.holders(resource, ids)
-        for part in holding.parts
+        for pod_devices in state.holdings.holders(resource, ids)
+        for part in pod_devices.parts
         if part.resource == resource
-        and (holding.uid != uid or (apart and part.container != own and state.holdings.is_fixed(part)))
+        and (pod_devices.uid != uid or (apart and part.container != own and state.holdings.is_fixed(part)))
         for device_id in part.ids
     }
 

@@ -93,7 +93,7 @@ def environment(
 
 def shares_of(
     node_config: NodeConfig,
-    holding: PodDevices,
+    pod_devices: PodDevices,
     container: str,
     part: ContainerRequest | None,
     indices: tuple[int, ...],
@@ -111,19 +111,21 @@ def shares_of(
         if not node_config.mode.shared:
             mib, percent = gpu.mib, 100
         elif part is not None:
-            mib, percent = part.units * holding.unit_mib // count, part.percent // count
+            mib, percent = part.units * pod_devices.unit_mib // count, part.percent // count
         else:
-            memory, core = (holding.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE))
-            mib, percent = len(memory) * holding.unit_mib, len(core)
+            memory, core = (
+                pod_devices.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE)
+            )
+            mib, percent = len(memory) * pod_devices.unit_mib, len(core)
         shares.append(GpuShare(gpu.uuid, index, mib, percent))
     return tuple(shares)
 
 
-def pod_mib(holding: PodDevices, pod: KnownPod | None, index: int) -> int:
+def pod_mib(pod_devices: PodDevices, pod: KnownPod | None, index: int) -> int:
     """Return what a pod has of each of its GPUs in MiB, at its peak."""
     if pod is not None and pod.request is not None:
         return pod.request.shape.mib
-    return holding.mib(index)
+    return pod_devices.mib(index)
 
 
 def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:

@@ -59,16 +59,16 @@ class AllocationHandler:
         """
         with self._metrics.seconds.labels("Allocate").time():
             try:
-                grant, holding = await self._grant(resource, ids, time.monotonic())
+                grant, pod_devices = await self._grant(resource, ids, time.monotonic())
             except AllocationConflict as error:
                 self._metrics.contradictions.inc()
                 log.error("refused %d of %s: %s", len(ids), resource, error)
                 raise
-            if not holding.identified:
+            if not pod_devices.identified:
                 self._metrics.unidentified.inc()
                 log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
             response = self._files.response(self._state.node_config.mode, grant)
-            answered(self._state, holding.uid, resource, grant.directory, mounts_of(response.mounts))
+            answered(self._state, pod_devices.uid, resource, grant.directory, mounts_of(response.mounts))
             self._write(grant)
             self._advertised.allocated()
             self._compare.wish()

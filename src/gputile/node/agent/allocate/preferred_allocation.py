@@ -32,10 +32,10 @@ Servable = Callable[[tuple[str, ...]], bool]
 class DeviceQuestion:
     """What ``GetPreferredAllocation`` asks: ``size`` IDs of ``available``, with all of ``must``.
 
-    ``holding`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows.
+    ``pod_devices`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows.
     """
 
-    holding: PodDevices
+    pod_devices: PodDevices
     candidate: ContainerCandidate | None
     resource: str
     available: Slots
@@ -88,16 +88,16 @@ class PreferredAllocation:
         GPU that has no IDs for them, since a pod that was deleted by force has them yet, must not get the first one.
         """
         asked, pod = self._asked, self._asked.pod
-        if asked.holding.indices or pod is None or pod.request is None:
+        if asked.pod_devices.indices or pod is None or pod.request is None:
             return 0
-        shape, unit = pod.request.shape, asked.holding.unit_mib
+        shape, unit = pod.request.shape, asked.pod_devices.unit_mib
         if asked.resource == GPU_MEMORY:
             return -(-shape.mib // unit) if unit else 0
         return shape.percent
 
     def _replicas(self, servable: Servable) -> tuple[str, ...]:
         asked, node_config, rules = self._asked, self._state.node_config, self._state.rules()
-        friendly = [i for i in self._usable if rules.stranger_on(asked.holding, i) is None]
+        friendly = [i for i in self._usable if rules.stranger_on(asked.pod_devices, i) is None]
         booked = booked_indices(node_config, asked.booked)
         if set(booked) <= set(friendly):
             ids = spread_evenly(asked.size, booked, asked.available, asked.must)
@@ -112,7 +112,9 @@ class PreferredAllocation:
         free = [i for i in self._usable if asked.available.get(i) and i not in asked.must]
         kind = RequestKind.TOPOLOGY if asked.resource == TOPOLOGY_GPU else RequestKind.WHOLE
         lacking = asked.size - len(asked.must)
-        chosen = self._free_capacity(asked.holding.uid).choose(Shape(kind, lacking), "", free) if lacking > 0 else ()
+        chosen = (
+            self._free_capacity(asked.pod_devices.uid).choose(Shape(kind, lacking), "", free) if lacking > 0 else ()
+        )
         if chosen is not None:
             yield tuple(sorted((*asked.must, *chosen)))
 
@@ -128,15 +130,15 @@ class PreferredAllocation:
 
     def _shared_options_with(self, least: int) -> Iterator[tuple[int, ...]]:
         asked = self._asked
-        yield tuple(sorted(asked.holding.indices))
+        yield tuple(sorted(asked.pod_devices.indices))
         yield booked_indices(self._state.node_config, asked.booked)
         if asked.pod and asked.pod.allocation:
             yield booked_indices(self._state.node_config, (share.uuid for share in asked.pod.allocation.gpus))
-        free_capacity = self._free_capacity(asked.holding.uid)
+        free_capacity = self._free_capacity(asked.pod_devices.uid)
         for shape in self._shapes():
             each = max(least, -(-asked.size // shape.gpus))
             chosen = free_capacity.choose(
-                shape, asked.holding.trust_group, [i for i in self._usable if self._has(i, each)]
+                shape, asked.pod_devices.trust_group, [i for i in self._usable if self._has(i, each)]
             )
             if chosen is not None:
                 yield chosen
@@ -150,7 +152,7 @@ class PreferredAllocation:
         if pod and pod.request:
             yield pod.request.shape
             gpus = pod.request.shape.gpus
-        memory, unit = asked.resource == GPU_MEMORY, asked.holding.unit_mib
+        memory, unit = asked.resource == GPU_MEMORY, asked.pod_devices.unit_mib
         mib = asked.size * unit // gpus if memory else 0
         percent = 0 if memory else asked.size // gpus
         part = asked.candidate.part if asked.candidate else None
@@ -159,7 +161,7 @@ class PreferredAllocation:
         # A core_mem node serves requests of both; where only one is known, as of a static pod, the least of the other.
         if self._state.node_config.mode is Mode.CORE_MEM:
             percent = max(1, percent)
-        yield Shape(RequestKind.SHARED, gpus, mib, percent, asked.holding.trust_group)
+        yield Shape(RequestKind.SHARED, gpus, mib, percent, asked.pod_devices.trust_group)
 
     def _free_capacity(self, without: str) -> FreeCapacity:
         state = self._state

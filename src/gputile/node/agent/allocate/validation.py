@@ -36,8 +36,8 @@ class AllocationRules:
     most_pods: int
     still_to_come: Callable[[str], bool]
 
-    def check(self, holding: PodDevices, part: ContainerDevices, gpus: int, *, reused: bool = False) -> None:
-        """Refuse what a container must not start with. ``holding`` is the pod's, with ``part``, which it is to get.
+    def check(self, pod_devices: PodDevices, part: ContainerDevices, gpus: int, *, reused: bool = False) -> None:
+        """Refuse what a container must not start with. ``pod_devices`` is the pod's, with ``part``, which it is to get.
 
         ``gpus`` is the number of GPUs that it asks for. ``reused`` says that its IDs are those of an init
         container of the pod: the kubelet takes them in any order, and the pod holds the GPUs anyway.
@@ -51,7 +51,7 @@ class AllocationRules:
             raise AllocationConflict(
                 f"{resource} is not offered here: {node_config.withheld or f'the mode is {node_config.mode.value}'}"
             )
-        taken = [other for other in self.holdings.holders(resource, part.ids) if other.uid != holding.uid]
+        taken = [other for other in self.holdings.holders(resource, part.ids) if other.uid != pod_devices.uid]
         certain = [other for other in taken if not self.still_to_come(other.key)]
         if certain:
             raise AllocationConflict(f"device IDs are held by pod {certain[0].key} already")
@@ -66,14 +66,14 @@ class AllocationRules:
                 raise AllocationConflict(f"MIG instance {gone[0]} is not there or not healthy")
         self._check_gpus(slots)
         if resource in SHARED_RESOURCES and not reused:
-            _check_spread(holding, part, slots, gpus)
+            _check_spread(pod_devices, part, slots, gpus)
         if taken:
             raise Occupied(f"device IDs are held by pod {taken[0].key} already")
         if resource in SHARED_RESOURCES:
-            self._check_room(holding, slots)
-        self._check_company(holding, slots)
+            self._check_room(pod_devices, slots)
+        self._check_company(pod_devices, slots)
 
-    def check_others(self, holding: PodDevices, resource: str) -> None:
+    def check_others(self, pod_devices: PodDevices, resource: str) -> None:
         """Refuse what cannot be on its GPUs beside the other pods: for want of room, or for their sake.
 
         Raises:
@@ -81,18 +81,18 @@ class AllocationRules:
         """
         if resource.startswith(MIG_PREFIX):
             return
-        slots = holding.slots.get(resource, {})
+        slots = pod_devices.slots.get(resource, {})
         if resource in SHARED_RESOURCES:
-            self._check_room(holding, slots)
-        self._check_company(holding, slots)
+            self._check_room(pod_devices, slots)
+        self._check_company(pod_devices, slots)
 
-    def given_twice(self, holding: PodDevices, part: ContainerDevices) -> str:
+    def given_twice(self, pod_devices: PodDevices, part: ContainerDevices) -> str:
         """Return why a container must not start with IDs that another pod holds too, "" where it may.
 
         The kubelet can give the same IDs to two pods; see ``AllocationState.release``. An ID of memory or compute is a
         name, and each of the pods has its own limits: there it is enough that the GPU has room for both.
         """
-        others = [other for other in self.holdings.holders(part.resource, part.ids) if other.uid != holding.uid]
+        others = [other for other in self.holdings.holders(part.resource, part.ids) if other.uid != pod_devices.uid]
         if not others:
             return ""
         who = f"the kubelet has given {part.ids[0]} to pod {others[0].key} too"
@@ -101,17 +101,17 @@ class AllocationRules:
         if part.resource not in SHARED_RESOURCES:
             return f"{who}: delete one of the two pods, so that it is admitted anew"
         try:
-            self._check_room(holding, by_gpu(part.ids))
+            self._check_room(pod_devices, by_gpu(part.ids))
         except AllocationConflict as error:
             return f"{who}, and {error}: delete one of the two pods, so that it is admitted anew"
         return ""
 
-    def stranger_on(self, holding: PodDevices, index: int) -> PodDevices | None:
+    def stranger_on(self, pod_devices: PodDevices, index: int) -> PodDevices | None:
         """Return a pod on the GPU that the pod must not share it with; unknown pods are judged once they are known."""
-        if not (self.node_config.mode is Mode.SHARE or self.node_config.replicated) or not holding.identified:
+        if not (self.node_config.mode is Mode.SHARE or self.node_config.replicated) or not pod_devices.identified:
             return None
-        others = (other for other in self.holdings.on(index, holding.uid) if other.identified)
-        return next((other for other in others if other.trust_group != holding.trust_group), None)
+        others = (other for other in self.holdings.on(index, pod_devices.uid) if other.identified)
+        return next((other for other in others if other.trust_group != pod_devices.trust_group), None)
 
     def _check_gpus(self, slots: Slots) -> None:
         for index in slots:
@@ -123,31 +123,31 @@ class AllocationRules:
             if displaced(gpu, self.holdings):
                 raise AllocationConflict(f"pods of another GPU hold device IDs of GPU {index}")
 
-    def _check_room(self, holding: PodDevices, slots: Slots) -> None:
+    def _check_room(self, pod_devices: PodDevices, slots: Slots) -> None:
         for index in slots:
             gpu = self.node_config.gpu(index)
             if gpu is None:
                 continue
-            others, own = self.holdings.mib(index, holding.uid), holding.mib(index)
+            others, own = self.holdings.mib(index, pod_devices.uid), pod_devices.mib(index)
             if others + own > gpu.mib:
                 raise Occupied(f"GPU {index} has {gpu.mib - others} of {gpu.mib} MiB left, the pod would hold {own}")
-            beside = sum(other.percent(index) for other in self.holdings.on(index, holding.uid))
-            if (percent := beside + holding.percent(index)) > CORE_PERCENT:
+            beside = sum(other.percent(index) for other in self.holdings.on(index, pod_devices.uid))
+            if (percent := beside + pod_devices.percent(index)) > CORE_PERCENT:
                 raise Occupied(f"GPU {index} would have {percent} of {CORE_PERCENT} percent of its compute taken")
 
-    def _check_company(self, holding: PodDevices, slots: Slots) -> None:
+    def _check_company(self, pod_devices: PodDevices, slots: Slots) -> None:
         for index in slots:
-            others = list(self.holdings.on(index, holding.uid))
+            others = list(self.holdings.on(index, pod_devices.uid))
             if not self.node_config.mode.shared and not self.node_config.replicated and others:
                 raise Occupied(f"GPU {index} is held by pod {others[0].key}")
             if self.node_config.mode.isolates_memory and len(others) >= self.most_pods:
                 raise Occupied(f"GPU {index} holds {len(others)} pods, the most that a GPU may hold here")
-            stranger = self.stranger_on(holding, index)
+            stranger = self.stranger_on(pod_devices, index)
             if stranger is not None:
                 raise Occupied(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
 
 
-def _check_spread(holding: PodDevices, part: ContainerDevices, slots: Slots, gpus: int) -> None:
+def _check_spread(pod_devices: PodDevices, part: ContainerDevices, slots: Slots, gpus: int) -> None:
     names = ", ".join(f"GPU {index}" for index in slots)
     if len(slots) != gpus:
         asked = "one GPU" if gpus == 1 else f"{gpus} GPUs"
@@ -155,6 +155,6 @@ def _check_spread(holding: PodDevices, part: ContainerDevices, slots: Slots, gpu
     if len({len(held) for held in slots.values()}) > 1:
         raise AllocationConflict(f"the kubelet chose unequal parts of {part.resource} on {names}")
     for other in SHARED_RESOURCES:
-        there = holding.container_slots(part.container, other)
+        there = pod_devices.container_slots(part.container, other)
         if other != part.resource and there and there.keys() != slots.keys():
             raise AllocationConflict(f"the container's {other} is on other GPUs than its {part.resource} on {names}")

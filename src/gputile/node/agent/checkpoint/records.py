@@ -58,10 +58,10 @@ class Records:
         if loaded is None:
             return
         self.saved, self.lost = loaded, False
-        for holding in holdings:
-            holdings.drop(holding.uid)
-        for holding in loaded.holdings:
-            holdings.put(holding)
+        for pod_devices in holdings:
+            holdings.drop(pod_devices.uid)
+        for pod_devices in loaded.holdings:
+            holdings.put(pod_devices)
 
     def recover(self, allocation_state: AllocationState) -> None:
         """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before.
@@ -81,9 +81,9 @@ class Records:
             return
         self._recovered = seen
         known_pods = {pod.uid: pod for pod in allocation_state.pods.values()}
-        for holding in recover(text, known_pods, node_config, time.time_ns()):
-            known = holdings.get(holding.uid) or holding.only(())
-            for part in holding.parts:
+        for pod_devices in recover(text, known_pods, node_config, time.time_ns()):
+            known = holdings.get(pod_devices.uid) or pod_devices.only(())
+            for part in pod_devices.parts:
                 before = known.part(part.container, part.resource)
                 if before is None:
                     known = with_part(known, part, node_config)

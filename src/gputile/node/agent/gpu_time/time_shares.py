@@ -59,10 +59,10 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
     shares: dict[str, dict[str, Share]] = {}
     if node_config.mode in ISOLATED:
         near = _gpus(allocation_state, beside)
-        for holding in allocation_state.holdings:
-            if beside and near.isdisjoint(holding.indices):
+        for pod_devices in allocation_state.holdings:
+            if beside and near.isdisjoint(pod_devices.indices):
                 continue
-            for name, claims in _claims(allocation_state, holding):
+            for name, claims in _claims(allocation_state, pod_devices):
                 shares[name] = {
                     uuid: share_of(policy, claim, configuration.max_pods_per_gpu) for uuid, claim in claims.items()
                 }
@@ -88,12 +88,14 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
 
 def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], int]) -> Iterator[TimeUsed]:
     """Yield what the containers there are have used, from nanoseconds by allocation directory and UUID."""
-    owners = {part.directory: (holding, part) for holding in allocation_state.holdings for part in holding.parts}
+    owners = {
+        part.directory: (pod_devices, part) for pod_devices in allocation_state.holdings for part in pod_devices.parts
+    }
     for (path, uuid), spent in sorted(used.items()):
         found = owners.get(path.rpartition("/")[2])
         if found is not None:
-            holding, part = found
-            yield TimeUsed(holding.namespace, holding.name, part.container, uuid, spent / 1e9)
+            pod_devices, part = found
+            yield TimeUsed(pod_devices.namespace, pod_devices.name, part.container, uuid, spent / 1e9)
 
 
 def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
@@ -102,19 +104,21 @@ def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
     return next(found, frozenset())
 
 
-def _claims(allocation_state: AllocationState, holding: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
+def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Iterator[tuple[str, dict[str, ShareClaim]]]:
     """Yield the directory and the claims of each container of a pod, by the UUID of the GPU."""
-    node_config, known = allocation_state.node_config, allocation_state.pods.get(holding.key)
-    pod = known if known is not None and known.uid == holding.uid else None
-    for directory, container in {part.directory: part.container for part in holding.parts if part.directory}.items():
-        indices = gpus_of(holding, container, pod.shared_gpus if pod is not None else 0)
+    node_config, known = allocation_state.node_config, allocation_state.pods.get(pod_devices.key)
+    pod = known if known is not None and known.uid == pod_devices.uid else None
+    for directory, container in {
+        part.directory: part.container for part in pod_devices.parts if part.directory
+    }.items():
+        indices = gpus_of(pod_devices, container, pod.shared_gpus if pod is not None else 0)
         claims = {}
         for share in shares_of(
-            node_config, holding, container, pod.part(container) if pod is not None else None, indices
+            node_config, pod_devices, container, pod.part(container) if pod is not None else None, indices
         ):
             gpu = node_config.gpu(share.index)
             memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0
-            most = allocation_state.configuration.gpu_time.most_weight(holding.namespace)
+            most = allocation_state.configuration.gpu_time.most_weight(pod_devices.namespace)
             claims[share.uuid] = ShareClaim(share.percent, memory, min(most, _weight(pod)), _priority(pod))
         if claims:
             yield directory, claims

@@ -80,7 +80,7 @@ class DriftCheck:
             self._store.keep_only(self._state.directories())
             self._state.holdings.started = self._store.started()
         # Who is not identified is looked for until it has been long enough.
-        identified = all(holding.identified for holding in self._state.holdings)
+        identified = all(pod_devices.identified for pod_devices in self._state.holdings)
         self._right = compared if not found and identified else None
         return conflict
 
