@@ -12,7 +12,7 @@ from gputile.core.devices.allocation import Chosen, allocate, binding_annotation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation import DeviceAllocator
+from gputile.node.agent.allocate.allocation import DeviceAllocator, unclear
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Limits
 from gputile.node.agent.allocate.container_start import prestart
@@ -248,6 +248,19 @@ def test_a_running_container_is_not_taken_for_one_that_asks_for_what_its_init_co
     listing = {**bare("main"), "default/b": ListedPod("default", "b", {"main": {}})}
     with pytest.raises(AllocationConflict, match="held by pod default/a already"):
         DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, main)
+    assert node.holdings.get(pod.uid) == held
+
+
+def test_a_container_that_runs_is_the_last_that_may_be_asked_for() -> None:
+    """A kubelet that has forgotten everything asks for a pod that the API server has not told of yet."""
+    pod = booked(simple_pod("a", container(mem=2)), 0)
+    held = holding(pod, part("main", MAIN))
+    node = admission(Mode.CGPU, [pod], [held], "uid-a-main")
+    listing = {**bare("main"), "default/z": ListedPod("default", "z", {"main": {}})}
+    assert unclear(node, listing, GPU_MEMORY, 2)[0] == "default/z"
+    grant, devices = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
+    assert devices.key == "default/z"
+    assert grant.directory != "uid-a-main"
     assert node.holdings.get(pod.uid) == held
 
 

@@ -22,6 +22,7 @@ from gputile.node.agent.allocate.answer import Grant, environment, pod_mib, shar
 from gputile.node.agent.allocate.container_matcher import (
     ContainerCandidate,
     candidates,
+    runs_on,
     unlisted_candidates,
     worth_asking,
 )
@@ -128,11 +129,13 @@ class DeviceAllocator:
             for p in pod_devices.parts
             if p.phase is Phase.INIT and p.resource == resource and not set(ids).isdisjoint(p.ids)
         }
-        own = [c for c in found if c.pod is not None and c.pod.uid in owners and not _runs_on(state, c)]
+        own = [c for c in found if c.pod is not None and c.pod.uid in owners and not runs_on(c, state.holdings)]
         if self.listing is None and not own:
             # Several pods may be asking for so many; only that of the init container gets its very IDs.
             pods = {key: pod for key, pod in state.pods.items() if pod.uid in owners}
-            own = [c for c in unlisted_candidates(pods, state.holdings, resource, size) if not _runs_on(state, c)]
+            own = [
+                c for c in unlisted_candidates(pods, state.holdings, resource, size) if not runs_on(c, state.holdings)
+            ]
         return next(iter((*own, *found)), None)
 
     def _pod_devices(self, candidate: ContainerCandidate | None, mark: str) -> PodDevices:
@@ -194,12 +197,6 @@ def _candidates(state: AllocationState, listing: Listing | None, resource: str, 
     if listing is None:
         return unlisted_candidates(state.pods, state.holdings, resource, size)
     return candidates(listing, state.pods, state.holdings, resource, size, state.last_uid)
-
-
-def _runs_on(state: AllocationState, candidate: ContainerCandidate) -> bool:
-    """Return whether it is a container that was let start and is left alone, as no init container is."""
-    uid = candidate.pod.uid if candidate.pod is not None else ""
-    return not _is_init(candidate) and state.holdings.stage_of(uid, candidate.container).may_run
 
 
 def _without_moved(state: AllocationState, pod_devices: PodDevices, resource: str, ids: tuple[str, ...]) -> PodDevices:
