@@ -15,14 +15,16 @@ from typing import Any
 import httpx2 as httpx
 import msgspec
 
-from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
-from gputile.api.well_known import ALLOCATION_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.advertised import resources_for_mode
-from gputile.core.devices.inventory import Inventory, decode_inventory, encode_inventory
+from gputile.core.devices.allocation import decode_allocation
+from gputile.core.devices.inventory import Gpu, Inventory, decode_inventory, encode_inventory
 from gputile.node.agent.advertise.labels import node_labels
 from gputile.node.agent.advertise.mode_and_unit import plan
 from gputile.node.agent.advertise.node_config import EffectiveMode
+from gputile.node.agent.advertise.node_offer import mps_condition
+from gputile.node.agent.advertise.slots import free_units
 from gputile.node.agent.status.published import Wanted, node_patch
 from tests.localcluster.client import STRATEGIC_PATCH, Api, ApiError
 
@@ -34,13 +36,15 @@ BUSY = (409, 429, 500, 503, 504)
 class PlayedAgents:
     """The agents of a cluster, in a thread, for as long as the context lasts. ``unit_mib`` is what is configured.
 
-    ``plays`` says for which nodes; they look at the cluster every ``look_every_s`` seconds.
+    ``plays`` says for which nodes; they look at the cluster every ``look_every_s`` seconds. ``mps`` is whether they can
+    run MPS control daemons.
     """
 
     api: Api
     unit_mib: Callable[[], int]
     plays: Callable[[str], bool] = lambda node: True
     look_every_s: float = LOOK_EVERY_S
+    mps: Callable[[], bool] = lambda: True
     in_force: dict[str, EffectiveMode] = field(default_factory=dict)
     inventories: dict[str, Inventory] = field(default_factory=dict)
     problem: BaseException | None = None
@@ -84,7 +88,7 @@ class PlayedAgents:
             if text is not None and node.metadata.name not in self.inventories:
                 self.inventories[node.metadata.name] = decode_inventory(text)
             if node.metadata.name in self.inventories:
-                self._serve(node, unit, [_key(pod) for pod in pods if _holds(pod, node.metadata.name)])
+                self._serve(node, unit, [pod for pod in pods if _holds(pod, node.metadata.name)])
 
     def _end(self, pod: dict[str, Any]) -> None:
         """End a pod whose deletion is asked for, as its kubelet does."""
@@ -92,23 +96,26 @@ class PlayedAgents:
         with contextlib.suppress(ApiError):  # gone already
             self.api.delete(f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}", {"gracePeriodSeconds": 0})
 
-    def _serve(self, node: Node, unit: int, gpu_pods: list[str]) -> None:
+    def _serve(self, node: Node, unit: int, holders: list[dict[str, Any]]) -> None:
         name = node.metadata.name
         inventory = self.inventories[name]
-        configuration = Configuration(gpu_memory_unit=f"{unit}MiB")
-        planned = plan(self.in_force.get(name), node.metadata.labels, configuration, inventory.gpus, gpu_pods)
-        now = self.in_force[name] = planned.effective_mode
+        planned = plan(
+            self.in_force.get(name), node.metadata.labels, unit, inventory.gpus, [_key(pod) for pod in holders]
+        )
+        now = self.in_force[name] = planned.in_force
+        missing = "" if now.mode is not Mode.MPS or self.mps() else "there is no MPS control daemon"
+        gpus = () if missing else inventory.gpus
         wanted = Wanted(
             labels=node_labels(inventory.gpus),
             inventory=encode_inventory(
-                msgspec.structs.replace(inventory, mode=now.mode.value, unit_mib=now.unit_mib),
+                msgspec.structs.replace(inventory, gpus=gpus, mode=now.mode.value, unit_mib=now.unit_mib),
             ),
-            conditions=planned.conditions,
+            conditions=(*planned.conditions, mps_condition(now, missing)),
         )
-        counts = {
-            resource: str(count)
-            for resource, count in resources_for_mode(now.mode, inventory.gpus, now.unit_mib).items()
-        }
+        offered = resources_for_mode(now.mode, gpus, now.unit_mib)
+        if now.mode.shared:
+            offered[GPU_MEMORY] = sum(_listed_ids(gpu, now.unit_mib, holders) for gpu in gpus)
+        counts = {resource: str(count) for resource, count in offered.items()}
         patch: dict[str, Any] = node_patch(node, wanted, datetime.datetime.now(datetime.UTC)) or {}
         if any(str(node.status.allocatable.get(resource)) != count for resource, count in counts.items()):
             patch.setdefault("status", {}).update(capacity=counts, allocatable=counts)
@@ -119,6 +126,13 @@ class PlayedAgents:
 def _holds(pod: dict[str, Any], node: str) -> bool:
     annotated = ALLOCATION_ANNOTATION in pod["metadata"].get("annotations", {})
     return annotated and pod["spec"].get("nodeName") == node and pod["status"]["phase"] not in ("Succeeded", "Failed")
+
+
+def _listed_ids(gpu: Gpu, unit_mib: int, holders: list[dict[str, Any]]) -> int:
+    """Return how many IDs of a GPU the kubelet is told of: those that pods hold, in whatever unit, and free ones."""
+    allocations = [decode_allocation(pod["metadata"]["annotations"][ALLOCATION_ANNOTATION]) for pod in holders]
+    held = [(share.mib, each.unit_mib) for each in allocations for share in each.gpus if share.uuid == gpu.uuid]
+    return sum(mib // unit for mib, unit in held) + free_units(gpu.mib, unit_mib, sum(mib for mib, _ in held))
 
 
 def _key(pod: dict[str, Any]) -> str:

@@ -1,11 +1,13 @@
 """The control plane that the other tests rely on does what Kubernetes does, and what the ledger builds on."""
 
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
 import httpx2 as httpx
 import pytest
 
+from tests.localcluster.__main__ import program_path
 from tests.localcluster.client import Api, ApiError
 from tests.localcluster.controlplane import ControlPlane, KubectlFailed
 from tests.localcluster.idle_extender import extender_url, start_idle_extender
@@ -136,6 +138,11 @@ def test_a_user_may_do_only_what_is_granted(control_plane: ControlPlane) -> None
         with pytest.raises(ApiError, match="somebody") as refused:
             api.get("/api/v1/nodes")
     assert refused.value.status == httpx.codes.FORBIDDEN
+
+
+def test_the_path_that_make_cluster_prints_has_kubectl_and_its_plugin(control_plane: ControlPlane) -> None:
+    for program in ("kubectl", "kubectl-inspect-cgpu", "gputile"):
+        assert shutil.which(program, path=program_path(control_plane)), program
 
 
 def test_kubectl_speaks_to_it(control_plane: ControlPlane) -> None:

@@ -54,13 +54,19 @@ def installed(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFact
         installation.run_scheduler()
         installation.run_controller()
         installation.run_webhook()
-        with PlayedAgents(control_plane.api, installation.unit_mib):
+        with PlayedAgents(control_plane.api, installation.unit_mib, mps=lambda: runs_mps(installation)):
             yield installation
     finally:
         installation.stop()
         installation.uninstall()
         scheduler.stop()
         control_plane.nodes.delete_all_nodes()
+
+
+def runs_mps(installation: Installation) -> bool:
+    """Return whether the agents' pods may run MPS control daemons: these share the host's IPC namespace."""
+    daemons = installation.get("apps/v1/daemonsets/gputile-agent")["spec"]["template"]["spec"]
+    return bool(daemons.get("hostIPC"))
 
 
 def _clear(plane: ControlPlane) -> None:

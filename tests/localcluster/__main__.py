@@ -42,7 +42,7 @@ def main() -> int:
             text = HELP.format(
                 nodes=len(nodes),
                 kubeconfig=plane.kubeconfig(),
-                programs=Path(sys.executable).parent,
+                programs=program_path(plane),
                 examples=EXAMPLES,
                 directory=plane.directory,
             )
@@ -54,6 +54,12 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def program_path(plane: ControlPlane) -> str:
+    """Return what goes before PATH: gputile's programs, kubectl's plugin among them, and the kubectl that was built."""
+    found = (Path(sys.executable).parent, plane.programs["kubectl"].parent)
+    return ":".join(dict.fromkeys(map(str, found)))
 
 
 def _watch(plane: ControlPlane) -> None:

@@ -1,5 +1,7 @@
 """The generated blocks of the documentation are what the code says."""
 
+import tomllib
+
 from docs.generator import commands, configuration, metrics, names
 from docs.generator.pages import BLOCKS, DOCS, outdated, pages
 
@@ -24,6 +26,13 @@ def test_every_metric_of_the_code_was_found() -> None:
     """Each component exports some; what is no call with a constant name would be missing."""
     assert {entry.component for entry in metrics.entries()} == {"agent", "controller", "extender", "webhook"}
     assert "gputile simulate" in commands.names()
+
+
+def test_how_to_install_the_command_line_names_every_program() -> None:
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (DOCS / "guides" / "install.md").read_text(encoding="utf-8")
+    section = page.split("## The command line on a workstation\n")[1].split("\n## ")[0]
+    assert [program for program in project["scripts"] if program not in section] == []
 
 
 def test_every_page_is_in_the_navigation() -> None:

@@ -63,7 +63,10 @@ class MpsDaemons:
     def problem(self) -> str:
         """Why no memory can be offered in mode ``mps``: no program, no safe place, or no daemon that has come up."""
         if shutil.which(self._program) is None:
-            return f"{self._program} is not installed on this node: install NVIDIA's MPS or choose another mode"
+            return (
+                f"{self._program} is not installed on this node: set agent.mps in the chart, install NVIDIA's MPS, or "
+                "choose another mode"
+            )
         if unsafe := self._unsafe():
             return unsafe
         if self._down and not any(up.is_set() for up in self._up.values()):
