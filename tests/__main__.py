@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Final
 from xml.etree import ElementTree
 
+from tests.walk.table import table
+
 HERE: Final = Path(__file__).resolve().parents[1]
 STORE: Final = HERE / ".cache" / "tests"
 
@@ -36,7 +38,9 @@ ALONE: Final = Part("alone", ("tests", "-m", "alone"))
 def main() -> int:
     """Run all parts; return 0 if each of them passed."""
     shutil.rmtree(STORE, ignore_errors=True)
-    return run([E2E, OTHERS], [ALONE])
+    code = run([E2E, OTHERS], [ALONE])
+    print(*table(STORE.glob("*/junit.xml")), sep="\n", flush=True)
+    return code
 
 
 def run(*phases: Sequence[Part], store: Path = STORE) -> int:

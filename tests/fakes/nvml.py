@@ -218,6 +218,12 @@ def t4_pcie(path: Path, count: int = 4) -> FakeMachine:
     return _written(FakeMachine(path, gpus, _levels(gpus)))
 
 
+def t4_of_15_gib(path: Path) -> FakeMachine:
+    """4 GPUs of 15 GiB, as the documents show a node."""
+    gpus = _gpus(4, "Tesla T4", 15360, capability=(7, 5))
+    return _written(FakeMachine(path, gpus, _levels(gpus)))
+
+
 def mixed(path: Path) -> FakeMachine:
     """2 x T4 and 2 x V100."""
     gpus = [*_gpus(2, "Tesla T4", 15109, capability=(7, 5)), *_gpus(2, "Tesla V100-PCIE-16GB", 16130, first=2)]
@@ -240,6 +246,7 @@ MACHINES = {
     "a100": a100_nvswitch,
     "v100": v100_cube_mesh,
     "t4": t4_pcie,
+    "fifteen": t4_of_15_gib,
     "mixed": mixed,
     "mig": mig_a100,
 }

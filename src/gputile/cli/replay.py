@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from gputile.cli.options import Printed
 from gputile.cli.output import Output, fail, write, write_json
 from gputile.tools.views.table import table
 
@@ -58,7 +57,7 @@ def replay(
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Replays side by side; default: one for each CPU.")
     ] = None,
-    output: Printed = Output.TABLE,
+    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
 ) -> None:
     """Replay a GPU trace, and measure how much each placement policy gets onto the same GPUs.
 

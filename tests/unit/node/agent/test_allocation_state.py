@@ -13,7 +13,7 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import parse_request
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation import DeviceAllocator
+from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
@@ -42,7 +42,7 @@ class Node(RuleBasedStateMachine):
         self.pods: dict[str, Pod] = {}
         self.given: dict[str, dict[str, frozenset[str]]] = {}  # what the kubelet has: pod -> container -> IDs
         self.worth: dict[str, int] = {}
-        self.allocation_state = AllocationState(Configuration(), self.setup_of(unit), DeviceTable())
+        self.admission = AllocationState(Configuration(), self.setup_of(unit), DeviceTable())
 
     def setup_of(self, unit: int) -> NodeConfig:
         return NodeConfig(Inventory(self.gpus, mode=self.mode.value, unit_mib=unit), EffectiveMode(self.mode, unit))
@@ -57,16 +57,12 @@ class Node(RuleBasedStateMachine):
 
     def free(self) -> set[str]:
         taken = {i for containers in self.given.values() for ids in containers.values() for i in ids}
-        return {
-            i
-            for i, well in devices(self.allocation_state.node_config, self.allocation_state.holdings, GPU_MEMORY)
-            if well
-        } - taken
+        return {i for i, well in devices(self.admission.setup, self.admission.holdings, GPU_MEMORY) if well} - taken
 
     @rule(data=st.data(), sizes=st.lists(st.integers(1, 6), min_size=1, max_size=2), follow=st.booleans())
     def a_pod_is_admitted(self, data: st.DataObject, sizes: list[int], follow: bool) -> None:
         self.count += 1
-        unit = data.draw(st.sampled_from((self.allocation_state.node_config.effective_mode.unit_mib, 512)))
+        unit = data.draw(st.sampled_from((self.admission.setup.in_force.unit_mib, 512)))
         containers = [container(f"c{i}", mem=size) for i, size in enumerate(sizes)]
         namespace = data.draw(st.sampled_from(("a", "b")))
         annotations = {MEMORY_UNIT_ANNOTATION: str(unit)}
@@ -80,7 +76,7 @@ class Node(RuleBasedStateMachine):
         meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{self.count}", annotations=annotations)
         pod = msgspec.structs.replace(pod, metadata=meta)
         self.pods[pod.key] = pod
-        self.allocation_state.pods[pod.key] = known_pod(pod, Configuration())
+        self.admission.pods[pod.key] = known_pod(pod, Configuration())
         self.worth[pod.key] = unit
         for part, size in zip(containers, sizes, strict=True):
             ids = self.choose(data, size, follow)
@@ -93,8 +89,8 @@ class Node(RuleBasedStateMachine):
         if len(available) < size:
             return None
         listing = self.listing()
-        settle(self.allocation_state, listing, 1)
-        wished = DeviceAllocator(self.allocation_state, listing, 0.0).preferred(GPU_MEMORY, available, (), size)
+        settle(self.admission, listing, 1)
+        wished = preferred_devices(self.admission, GPU_MEMORY, available, (), size, listing, 0.0)
         assert set(wished) <= set(available)
         assert len(set(wished)) == len(wished) <= size
         if follow:
@@ -105,7 +101,7 @@ class Node(RuleBasedStateMachine):
     def allocate(self, pod: Pod, name: str, ids: tuple[str, ...]) -> bool:
         listing = self.listing()
         try:
-            grant, holding = DeviceAllocator(self.allocation_state, listing, 0.0, 1).allocate(GPU_MEMORY, ids)
+            grant, holding = allocate_devices(self.admission, GPU_MEMORY, ids, listing, 0.0, 1)
         except AllocationConflict:
             return False
         assert grant.environment["NVIDIA_VISIBLE_DEVICES"] == f"GPU-{ids[0][1]}"
@@ -116,7 +112,7 @@ class Node(RuleBasedStateMachine):
     def forget(self, key: str) -> None:
         self.pods.pop(key)
         self.given.pop(key, None)
-        self.allocation_state.pods.pop(key)
+        self.admission.pods.pop(key)
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data())
@@ -125,7 +121,7 @@ class Node(RuleBasedStateMachine):
 
     @rule()
     def all_is_compared(self) -> None:
-        admission = self.allocation_state
+        admission = self.admission
         found = reconcile(admission, self.listing(), 1, synced=True)
         for correction in found:
             if isinstance(correction, Release):
@@ -134,7 +130,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(unit=UNITS)
     def the_unit_changes(self, unit: int) -> None:
-        self.allocation_state.node_config = self.setup_of(unit)
+        self.admission.setup = self.setup_of(unit)
 
     @precondition(lambda self: self.given)
     @rule(data=st.data())
@@ -172,11 +168,11 @@ class Node(RuleBasedStateMachine):
     def what_is_free_is_really_there(self) -> None:
         if not hasattr(self, "cards"):
             return
-        unit = self.allocation_state.node_config.effective_mode.unit_mib
+        unit = self.admission.setup.in_force.unit_mib
         for gpu in self.gpus:
             free = sum(i.startswith(f"g{gpu.index}-") for i in self.free())
-            held = self.allocation_state.holdings.mib(gpu.index)
-            stale = sum(len(p.ids) for h in self.allocation_state.holdings if h.key not in self.given for p in h.parts)
+            held = self.admission.holdings.mib(gpu.index)
+            stale = sum(len(p.ids) for h in self.admission.holdings if h.key not in self.given for p in h.parts)
             assert held + (free - stale) * unit <= gpu.mib
 
 

@@ -33,6 +33,7 @@ from gputile.core.placement.shortage import gpu_shortages
 from gputile.tools.simulator.explanation import NodeReport, Subject, asks, left_to_others, waiting_for
 from gputile.tools.simulator.remedies import Remedy, proposals, remedies
 from tests.corebuilders import allocation_text, container, gpu_node, pod, share
+from tests.examples import examples
 
 pytestmark = pytest.mark.requirement("B4")
 
@@ -230,7 +231,7 @@ DEMANDS: tuple[dict[str, object], ...] = (
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(("cgpu", "share", "core_mem", "mps", "default", "topology")), held, amounts,
     st.sampled_from(("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "nvidia.com/gpu", "aliyun.com/gpu")),
