@@ -56,10 +56,10 @@ class FakeCluster:
         pod = msgspec.structs.replace(pod, metadata=meta)
         if node or static:
             pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=NODE))
-            self._store(pod)
+            self.store(pod)
             self.on_bound(pod)
         else:
-            self._store(pod)
+            self.store(pod)
             self.waiting.append(pod)
             self.schedule()
         return pod
@@ -103,7 +103,7 @@ class FakeCluster:
                 annotations = decision.annotations(pod)
             meta = msgspec.structs.replace(pod.metadata, annotations={**pod.metadata.annotations, **annotations})
             bound = Pod(metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=NODE), status=pod.status)
-            bound = self._store(bound)
+            bound = self.store(bound)
             self.on_bound(bound)
 
     # -- the kubelet
@@ -111,7 +111,7 @@ class FakeCluster:
     def status(self, uid: str, phase: str, reason: str) -> None:
         pod = next((p for p in self.pods.values() if p.metadata.uid == uid), None)
         if pod is not None:
-            self._store(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=phase)))
+            self.store(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase=phase)))
             if phase in ("Failed", "Succeeded"):
                 self.schedule()
 
@@ -146,7 +146,7 @@ class FakeCluster:
         self.patches += 1
         merged = {**held.metadata.annotations, **annotations}
         left = {key: value for key, value in merged.items() if value is not None}
-        return self._store(
+        return self.store(
             msgspec.structs.replace(held, metadata=msgspec.structs.replace(held.metadata, annotations=left))
         )
 
@@ -185,7 +185,7 @@ class FakeCluster:
 
     # -- within
 
-    def _store(self, pod: Pod) -> Pod:
+    def store(self, pod: Pod) -> Pod:
         self._version += 1
         meta = msgspec.structs.replace(pod.metadata, resource_version=str(self._version))
         pod = msgspec.structs.replace(pod, metadata=meta)

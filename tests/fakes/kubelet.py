@@ -96,6 +96,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         self._starting: set[str] = set()
         self._incoming: dict[str, Pod] = {}
         self._known: dict[str, Seen] = {}
+        self.listings = 0  # how often it was asked for its list
 
     # -- life
 
@@ -183,6 +184,11 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
 
     def environment(self, uid: str, container: str) -> dict[str, str]:
         return self.pods[uid].containers[container].environment
+
+    @property
+    def streams(self) -> frozenset[asyncio.Task[None]]:
+        """Who follows which devices there are: one task a registration, the latest of each resource."""
+        return frozenset(self._streams.values())
 
     @property
     def idle(self) -> bool:
@@ -318,6 +324,7 @@ class Kubelet(rpc.RegistrationServicer, listing_rpc.PodResourcesListerServicer):
         request: listed.ListPodResourcesRequest,
         context: aio.ServicerContext,  # type: ignore[type-arg]
     ) -> listed.ListPodResourcesResponse:
+        self.listings += 1
         if self.faults.deaf:
             await asyncio.sleep(3600)
         now = time.monotonic()

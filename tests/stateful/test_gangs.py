@@ -10,7 +10,6 @@ What must hold, judged by the objects and by who has been told of them, not by t
 * once things have settled, no gang and no single pod waits that would fit.
 """
 
-import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -46,6 +45,7 @@ from gputile.core.scheduling.gang_reservation import claim, place_of, place_prob
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import request_of
+from tests.machine import awaited
 from tests.stateful.gangmodel import (
     GPU_UNITS,
     NAMES,
@@ -303,7 +303,7 @@ class Gangs(RuleBasedStateMachine):
         before, failures = dict(self.server.told.pods), self.keeper.failures
         try:
             for _ in range(rounds):
-                asyncio.run(self.keeper.run_round())
+                awaited(self.keeper.run_round())
                 self.server.a_round_is_over()
         except Crash:
             self.restart_controller()

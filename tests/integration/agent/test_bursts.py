@@ -103,59 +103,55 @@ async def settle(here: Scene, again: dict[str, Pod]) -> list[str]:
     return refused
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(("seed", "mode"), [(1, "cgpu"), (2, "core_mem"), (3, "share"), (4, "mps")])
-def test_two_hundred_pods_at_once(short: Path, seed: int, mode: str) -> None:
-    async def main() -> None:
-        choice = random.Random(seed)
-        async with scene(short, mode, (81920,) * 8, configuration=EVERYBODY, seed=seed) as here:
-            await here.until_offered(GPU_MEMORY, 640)
-            here.cluster.lag = 0.05
-            pods = [shared(choice, f"p{i}", core=mode == "core_mem", equal=i % 2 == 0) for i in range(200)]
-            if mode == "core_mem":
-                pods = pods[:80]
-            again = {pod.key: pod for pod in pods}
-            for pod in pods:
-                here.cluster.create(pod)
-            await chaos(here, choice, 6)
-            refused = await settle(here, again)
-            assert refused == []
-            assert here.overbooked() == []
-            assert len(here.cluster.waiting) < len(pods) // 4
-
-    asyncio.run(main())
+async def test_two_hundred_pods_at_once(short: Path, seed: int, mode: str) -> None:
+    choice = random.Random(seed)
+    async with scene(short, mode, (81920,) * 8, configuration=EVERYBODY, seed=seed) as here:
+        await here.until_offered(GPU_MEMORY, 640)
+        here.cluster.lag = 0.05
+        pods = [shared(choice, f"p{i}", core=mode == "core_mem", equal=i % 2 == 0) for i in range(200)]
+        if mode == "core_mem":
+            pods = pods[:80]
+        again = {pod.key: pod for pod in pods}
+        for pod in pods:
+            here.cluster.create(pod)
+        await chaos(here, choice, 6)
+        refused = await settle(here, again)
+        assert refused == []
+        assert here.overbooked() == []
+        assert len(here.cluster.waiting) < len(pods) // 4
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(("mode", "resource"), [("default", WHOLE_GPU), ("topology", TOPOLOGY_GPU)])
-def test_whole_gpus_come_and_go(short: Path, mode: str, resource: str) -> None:
-    async def main() -> None:
-        choice = random.Random(7)
-        async with scene(short, mode, (81920,) * 8, seed=7) as here:
-            await here.until_offered(resource, 8)
-            here.cluster.lag = 0.02
-            again: dict[str, Pod] = {}
-            for i in range(40):
-                gpus = choice.choice((1, 1, 2, 3))
-                inits = (container("init", asks={resource: choice.choice((1, 2))}),) if i % 3 == 0 else ()
-                pod = simple_pod(f"w{i}", container(asks={resource: gpus}), init=inits)
-                again[pod.key] = pod
-                here.cluster.create(pod)
-            deadline = asyncio.get_running_loop().time() + 180
-            refused: list[str] = []
-            while here.cluster.pods:
-                assert asyncio.get_running_loop().time() < deadline, here.summary()
-                refused += create_again(here, again)
-                await asyncio.sleep(0.1)
-                running = [pod for pod in here.cluster.pods.values() if pod.status.phase == "Running"]
-                if not running:
-                    continue
-                seen = [here.kubelet.pods[pod.metadata.uid] for pod in running]
-                last = [gave.ids for s in seen for n, gave in s.containers.items() if gave.phase != "init"]
-                ids = [i for given in last for group in given.values() for i in group]
-                assert len(ids) == len(set(ids))
-                await here.until(lambda: not here.disagreements(), 60.0, "ledger and kubelet should agree")
-                for pod in running[: choice.randrange(1, 3)]:
-                    here.kubelet.finish(pod.metadata.uid)
-                    here.cluster.delete(pod.key)
-            assert refused == []
-
-    asyncio.run(main())
+async def test_whole_gpus_come_and_go(short: Path, mode: str, resource: str) -> None:
+    choice = random.Random(7)
+    async with scene(short, mode, (81920,) * 8, seed=7) as here:
+        await here.until_offered(resource, 8)
+        here.cluster.lag = 0.02
+        again: dict[str, Pod] = {}
+        for i in range(40):
+            gpus = choice.choice((1, 1, 2, 3))
+            inits = (container("init", asks={resource: choice.choice((1, 2))}),) if i % 3 == 0 else ()
+            pod = simple_pod(f"w{i}", container(asks={resource: gpus}), init=inits)
+            again[pod.key] = pod
+            here.cluster.create(pod)
+        deadline = asyncio.get_running_loop().time() + 180
+        refused: list[str] = []
+        while here.cluster.pods:
+            assert asyncio.get_running_loop().time() < deadline, here.summary()
+            refused += create_again(here, again)
+            await asyncio.sleep(0.1)
+            running = [pod for pod in here.cluster.pods.values() if pod.status.phase == "Running"]
+            if not running:
+                continue
+            seen = [here.kubelet.pods[pod.metadata.uid] for pod in running]
+            last = [gave.ids for s in seen for n, gave in s.containers.items() if gave.phase != "init"]
+            ids = [i for given in last for group in given.values() for i in group]
+            assert len(ids) == len(set(ids))
+            await here.until(lambda: not here.disagreements(), 60.0, "ledger and kubelet should agree")
+            for pod in running[: choice.randrange(1, 3)]:
+                here.kubelet.finish(pod.metadata.uid)
+                here.cluster.delete(pod.key)
+        assert refused == []

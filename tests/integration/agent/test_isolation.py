@@ -21,52 +21,47 @@ from tests.native.container import Container
 MODES = sorted(mode.value for mode in ISOLATED)
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("M4", "M5", "U3")
-def test_a_container_of_an_isolated_mode(short: Path) -> None:
+async def test_a_container_of_an_isolated_mode(short: Path) -> None:
     """2 GiB asked for are 2 GiB to CUDA, by the files that the agent mounts; no other mode gets them."""
-
-    async def main() -> None:
-        for number, mode in enumerate([*MODES, Mode.SHARE.value]):
-            async with scene(short / str(number), mode) as here:
-                await here.until_offered(GPU_MEMORY, 60)
-                core = {"core": 10} if mode == Mode.CORE_MEM.value else {}
-                here.cluster.create(simple_pod("a", container(mem=2, asks=core)))
-                await here.until_running(1)
-                mounts = here.kubelet.pods[here.pod("default/a").metadata.uid].containers["main"].mounts
-                library = mounts.get("/etc/gputile/libgputile-cuda.so")
-                assert (library is not None) == (mode in MODES)
-                if library is None:
-                    continue
-                out = await asyncio.to_thread(_ask_cuda, short / str(number), mounts, here.gpus("default/a")[0])
-                assert out == "(2048, 2048) 2\n"
-
-    asyncio.run(main())
-
-
-@pytest.mark.requirement("M4")
-def test_what_others_have_beside_the_files_of_containers_stays(short: Path) -> None:
-    """The directory may be one that others use too, /run say."""
-
-    async def main() -> None:
-        async with scene(short, "cgpu") as here:
-            others = here.places.usage / "others"
-            others.write_text("a")
-            here.places.usage.chmod(0o755)
+    for number, mode in enumerate([*MODES, Mode.SHARE.value]):
+        async with scene(short / str(number), mode) as here:
             await here.until_offered(GPU_MEMORY, 60)
-            here.cluster.create(simple_pod("a", container(mem=4)))
+            core = {"core": 10} if mode == Mode.CORE_MEM.value else {}
+            here.cluster.create(simple_pod("a", container(mem=2, asks=core)))
             await here.until_running(1)
-            here.cluster.delete("default/a")
-            await here.until(lambda: not list((here.places.usage / USAGE).iterdir()))
-            assert others.exists()
-            assert here.places.usage.stat().st_mode & 0o777 == 0o755
-            assert (here.places.usage / USAGE).stat().st_mode & 0o777 == 0o700
+            mounts = here.kubelet.pods[here.pod("default/a").metadata.uid].containers["main"].mounts
+            library = mounts.get("/etc/gputile/libgputile-cuda.so")
+            assert (library is not None) == (mode in MODES)
+            if library is None:
+                continue
+            out = await asyncio.to_thread(_ask_cuda, short / str(number), mounts, here.gpus("default/a")[0])
+            assert out == "(2048, 2048) 2\n"
 
-    asyncio.run(main())
+
+@pytest.mark.anyio
+@pytest.mark.requirement("M4")
+async def test_what_others_have_beside_the_files_of_containers_stays(short: Path) -> None:
+    """The directory may be one that others use too, /run say."""
+    async with scene(short, "cgpu") as here:
+        others = here.places.usage / "others"
+        others.write_text("a")
+        here.places.usage.chmod(0o755)
+        await here.until_offered(GPU_MEMORY, 60)
+        here.cluster.create(simple_pod("a", container(mem=4)))
+        await here.until_running(1)
+        here.cluster.delete("default/a")
+        await here.until(lambda: not list((here.places.usage / USAGE).iterdir()))
+        assert others.exists()
+        assert here.places.usage.stat().st_mode & 0o777 == 0o755
+        assert (here.places.usage / USAGE).stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("M4")
 @pytest.mark.parametrize("remembered", [True, False])
-def test_an_answer_without_the_library_starts_nothing_for_good(
+async def test_an_answer_without_the_library_starts_nothing_for_good(
     short: Path, monkeypatch: pytest.MonkeyPatch, *, remembered: bool
 ) -> None:
     """The kubelet keeps it, while the node can isolate again and through the agent's death."""
@@ -74,64 +69,56 @@ def test_an_answer_without_the_library_starts_nothing_for_good(
     def missing() -> Path:
         raise LibraryMissing("this gputile has no library")
 
-    async def main() -> None:
-        async with scene(short, "cgpu") as here:
-            await here.until_offered(GPU_MEMORY, 60)
-            with monkeypatch.context() as without:
-                without.setattr(isolation_mounts, "library_path", missing)
-                here.cluster.create(simple_pod("a", container(mem=2)))
-                uid = here.pod("default/a").metadata.uid
-                await here.until(lambda: uid in here.kubelet.pods and here.kubelet.pods[uid].admitted)
-            here.cluster.create(simple_pod("b", container(mem=2)))
-            await here.until_running(1)
-            if not remembered:
-                await here.stop_agent()
-                (here.places.state / "checkpoint.json").unlink()
-                await here.start_agent()
-            await asyncio.sleep(2.0)  # the kubelet tries again and again
-            assert here.kubelet.pods[uid].containers == {}
-            ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
-            with pytest.raises(
-                AgentNotReady, match=r"default/a does not start: .* delete the pod, so that it is admitted"
-            ):
-                await here.agent.handler.prestart(GPU_MEMORY, tuple(ids))
-            here.cluster.delete("default/a")
+    async with scene(short, "cgpu") as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        with monkeypatch.context() as without:
+            without.setattr(isolation_mounts, "library_path", missing)
             here.cluster.create(simple_pod("a", container(mem=2)))
-            await here.until_running(2)
-
-    asyncio.run(main())
-
-
-@pytest.mark.requirement("B1", "M4")
-def test_the_next_pod_waits_for_what_is_left_of_one_that_was_deleted_by_force(short: Path) -> None:
-    """Its object and its devices are gone, and its process still has the GPU's memory."""
-
-    async def main() -> None:
-        async with scene(short, "cgpu", (15 * 1024,)) as here:
-            await here.until_offered(GPU_MEMORY, 15)
-            here.cluster.create(simple_pod("a", container(mem=15)))
-            await here.until_running(1)
-            mounts = here.kubelet.pods[here.pod("default/a").metadata.uid].containers["main"].mounts
-            code = "from tests.native.client import *\ncuda = Cuda()\nprint(cuda.info(), flush=True)\ninput()"
-            inside, variables = _container(short, mounts, here.gpus("default/a")[0])
-            process = inside.start([sys.executable, "-c", code], **variables)
-            assert process.stdout is not None
-            assert await asyncio.to_thread(process.stdout.readline) == "(15360, 15360)\n"
-            here.cluster.delete("default/a")
-            here.cluster.create(simple_pod("b", container(mem=15)))
-            uid = here.pod("default/b").metadata.uid
+            uid = here.pod("default/a").metadata.uid
             await here.until(lambda: uid in here.kubelet.pods and here.kubelet.pods[uid].admitted)
-            is_there = Path(mounts["/etc/gputile/usage"]).exists
-            for _ in range(20):  # rounds of comparing, too
-                await asyncio.sleep(0.1)
-                assert here.kubelet.pods[uid].containers == {}
-                assert is_there()
-            process.kill()
-            await asyncio.to_thread(process.communicate)
-            await here.until_running(1)
-            await here.until(lambda: not is_there(), what="its file to go")
+        here.cluster.create(simple_pod("b", container(mem=2)))
+        await here.until_running(1)
+        if not remembered:
+            await here.stop_agent()
+            (here.places.state / "checkpoint.json").unlink()
+            await here.start_agent()
+        await asyncio.sleep(2.0)  # the kubelet tries again and again
+        assert here.kubelet.pods[uid].containers == {}
+        ids = next(iter(here.kubelet.manager.given[uid, "main"].values())).ids
+        with pytest.raises(AgentNotReady, match=r"default/a does not start: .* delete the pod, so that it is admitted"):
+            await here.agent.handler.prestart(GPU_MEMORY, tuple(ids))
+        here.cluster.delete("default/a")
+        here.cluster.create(simple_pod("a", container(mem=2)))
+        await here.until_running(2)
 
-    asyncio.run(main())
+
+@pytest.mark.anyio
+@pytest.mark.requirement("B1", "M4")
+async def test_the_next_pod_waits_for_what_is_left_of_one_that_was_deleted_by_force(short: Path) -> None:
+    """Its object and its devices are gone, and its process still has the GPU's memory."""
+    async with scene(short, "cgpu", (15 * 1024,)) as here:
+        await here.until_offered(GPU_MEMORY, 15)
+        here.cluster.create(simple_pod("a", container(mem=15)))
+        await here.until_running(1)
+        mounts = here.kubelet.pods[here.pod("default/a").metadata.uid].containers["main"].mounts
+        code = "from tests.native.client import *\ncuda = Cuda()\nprint(cuda.info(), flush=True)\ninput()"
+        inside, variables = _container(short, mounts, here.gpus("default/a")[0])
+        process = inside.start([sys.executable, "-c", code], **variables)
+        assert process.stdout is not None
+        assert await asyncio.to_thread(process.stdout.readline) == "(15360, 15360)\n"
+        here.cluster.delete("default/a")
+        here.cluster.create(simple_pod("b", container(mem=15)))
+        uid = here.pod("default/b").metadata.uid
+        await here.until(lambda: uid in here.kubelet.pods and here.kubelet.pods[uid].admitted)
+        is_there = Path(mounts["/etc/gputile/usage"]).exists
+        for _ in range(20):  # rounds of comparing, too
+            await asyncio.sleep(0.1)
+            assert here.kubelet.pods[uid].containers == {}
+            assert is_there()
+        process.kill()
+        await asyncio.to_thread(process.communicate)
+        await here.until_running(1)
+        await here.until(lambda: not is_there(), what="its file to go")
 
 
 def _ask_cuda(scratch: Path, mounts: dict[str, str], gpu: str) -> str:

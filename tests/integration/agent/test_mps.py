@@ -1,6 +1,5 @@
 """Mode mps: a control daemon for each GPU, limits for each client, and nothing offered without the daemon."""
 
-import asyncio
 import os
 import signal
 from pathlib import Path
@@ -22,136 +21,120 @@ def says(file: Path, text: str) -> bool:
     return file.exists() and text in file.read_text()
 
 
-def test_each_gpu_has_its_daemon_and_each_client_its_limit(short: Path) -> None:
-    async def main() -> None:
-        async with scene(short, "mps", (15360, 15360)) as here:
-            await here.until_offered(GPU_MEMORY, 30)
-            here.cluster.create(simple_pod("a", container(mem=4)))
-            await here.until_running(1)
-            uid = here.pod("default/a").metadata.uid
-            environment = here.environment("default/a")
-            assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
-            host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
-            assert host == str(here.places.state / "mps" / "GPU-0" / "pipe")
-            seen = here.places.state / LOGS / "GPU-1" / "env"
-            await here.until(lambda: says(seen, "CUDA_VISIBLE_DEVICES=GPU-1\n"))
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_each_gpu_has_its_daemon_and_each_client_its_limit(short: Path) -> None:
+    async with scene(short, "mps", (15360, 15360)) as here:
+        await here.until_offered(GPU_MEMORY, 30)
+        here.cluster.create(simple_pod("a", container(mem=4)))
+        await here.until_running(1)
+        uid = here.pod("default/a").metadata.uid
+        environment = here.environment("default/a")
+        assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
+        host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
+        assert host == str(here.places.state / "mps" / "GPU-0" / "pipe")
+        seen = here.places.state / LOGS / "GPU-1" / "env"
+        await here.until(lambda: says(seen, "CUDA_VISIBLE_DEVICES=GPU-1\n"))
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("M7", "M10")
-def test_a_pod_on_two_gpus_has_one_daemon_for_both(short: Path) -> None:
+async def test_a_pod_on_two_gpus_has_one_daemon_for_both(short: Path) -> None:
     """A CUDA client has one pipe directory, and so one daemon."""
-
-    async def main() -> None:
-        async with scene(short, "mps", (15360, 15360)) as here:
-            await here.until_offered(GPU_MEMORY, 30)
-            annotations = {MPS_THREADS_ANNOTATION: "50"}
-            pod = simple_pod("a", container(mem=8), labels={GPU_COUNT_LABEL: "2"}, annotations=annotations)
-            here.cluster.create(pod)
-            await here.until_running(1)
-            uid = here.pod("default/a").metadata.uid
-            environment = here.environment("default/a")
-            assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M,1=4096M"
-            assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
-            host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
-            name = daemon_name(("GPU-0", "GPU-1"))
-            assert host == str(here.places.state / "mps" / name / "pipe")
-            await here.until(
-                lambda: says(here.places.state / LOGS / name / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n")
-            )
-
-    asyncio.run(main())
+    async with scene(short, "mps", (15360, 15360)) as here:
+        await here.until_offered(GPU_MEMORY, 30)
+        annotations = {MPS_THREADS_ANNOTATION: "50"}
+        pod = simple_pod("a", container(mem=8), labels={GPU_COUNT_LABEL: "2"}, annotations=annotations)
+        here.cluster.create(pod)
+        await here.until_running(1)
+        uid = here.pod("default/a").metadata.uid
+        environment = here.environment("default/a")
+        assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M,1=4096M"
+        assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
+        host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
+        name = daemon_name(("GPU-0", "GPU-1"))
+        assert host == str(here.places.state / "mps" / name / "pipe")
+        await here.until(lambda: says(here.places.state / LOGS / name / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n"))
 
 
-def test_without_the_daemon_nothing_is_offered_and_the_node_says_so(short: Path) -> None:
-    async def main() -> None:
-        async with scene(short, "share") as here:
-            await here.until_offered(GPU_MEMORY, 60)
-            here.mps_program.unlink()
-            here.cluster.relabel({MODE_LABEL: "mps"})
-            await here.until_offered(GPU_MEMORY, 0)
-            await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
-            assert "is not installed" in here.cluster.condition(MPS_PROBLEM).message
-            assert here.cluster.engine.state("n") is not None
-            here.install_mps()
-            here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
-            await here.until_offered(GPU_MEMORY, 60)
-            await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "False")
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_without_the_daemon_nothing_is_offered_and_the_node_says_so(short: Path) -> None:
+    async with scene(short, "share") as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        here.mps_program.unlink()
+        here.cluster.relabel({MODE_LABEL: "mps"})
+        await here.until_offered(GPU_MEMORY, 0)
+        await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
+        assert "is not installed" in here.cluster.condition(MPS_PROBLEM).message
+        assert here.cluster.engine.state("n") is not None
+        here.install_mps()
+        here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
+        await here.until_offered(GPU_MEMORY, 60)
+        await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "False")
 
 
-def test_a_daemon_that_ends_is_started_again_and_meanwhile_nothing_is_offered(short: Path) -> None:
-    async def main() -> None:
-        async with scene(short, "share") as here:
-            await here.until_offered(GPU_MEMORY, 60)
-            here.install_mps("exit 3")
-            here.cluster.relabel({MODE_LABEL: "mps"})
-            await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
-            assert "it ended with status 3" in here.cluster.condition(MPS_PROBLEM).message
-            await here.until_offered(GPU_MEMORY, 0)
-            here.install_mps()
-            await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] == 60, 30.0)
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_a_daemon_that_ends_is_started_again_and_meanwhile_nothing_is_offered(short: Path) -> None:
+    async with scene(short, "share") as here:
+        await here.until_offered(GPU_MEMORY, 60)
+        here.install_mps("exit 3")
+        here.cluster.relabel({MODE_LABEL: "mps"})
+        await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
+        assert "it ended with status 3" in here.cluster.condition(MPS_PROBLEM).message
+        await here.until_offered(GPU_MEMORY, 0)
+        here.install_mps()
+        await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] == 60, 30.0)
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("M7")
-def test_daemons_outlive_an_agent_that_is_killed_and_end_with_one_that_stops(short: Path) -> None:
+async def test_daemons_outlive_an_agent_that_is_killed_and_end_with_one_that_stops(short: Path) -> None:
     """The clients of a daemon would fail with it."""
 
     def running(directory: Path) -> list[int]:
         return daemons(directory / "state")
 
-    async def main() -> None:
-        configuration = Configuration(trust=Trust(by="cluster"))
-        async with process_scene(short, {MODE_LABEL: "mps"}, [15360, 15360], configuration) as here:
-            await here.until_offered(GPU_MEMORY, 30)
-            await here.until(lambda: len(running(short)) == 2)
-            before, agents = running(short), here.pids()
-            here.kill_agent()
-            await here.until(lambda: len(here.pids()) == 2 and here.pids() != agents)
-            here.cluster.create(simple_pod("a", container(mem=4)))
-            await here.until_running(1)
-            assert running(short) == before
-            os.kill(before[0], signal.SIGKILL)
-            await here.until(lambda: len(running(short)) == 2 and running(short) != before)
-            assert here.process is not None
-            here.process.terminate()
-            await here.process.wait()
-            assert running(short) == [], (short / "agent.log").read_text()[-1500:]
-
-    asyncio.run(main())
+    configuration = Configuration(trust=Trust(by="cluster"))
+    async with process_scene(short, {MODE_LABEL: "mps"}, [15360, 15360], configuration) as here:
+        await here.until_offered(GPU_MEMORY, 30)
+        await here.until(lambda: len(running(short)) == 2)
+        before, agents = running(short), here.pids()
+        here.kill_agent()
+        await here.until(lambda: len(here.pids()) == 2 and here.pids() != agents)
+        here.cluster.create(simple_pod("a", container(mem=4)))
+        await here.until_running(1)
+        assert running(short) == before
+        os.kill(before[0], signal.SIGKILL)
+        await here.until(lambda: len(running(short)) == 2 and running(short) != before)
+        assert here.process is not None
+        here.process.terminate()
+        await here.process.wait()
+        assert running(short) == [], (short / "agent.log").read_text()[-1500:]
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("M7")
-def test_where_root_of_a_container_could_leave_a_program_for_the_node_no_daemon_runs(short: Path) -> None:
+async def test_where_root_of_a_container_could_leave_a_program_for_the_node_no_daemon_runs(short: Path) -> None:
     """Containers can write to the pipes of their daemons, so these are on a file system that is mounted nosuid."""
-
-    async def main() -> None:
-        async with scene(short, "mps", (15360, 15360)) as here:
-            await here.until_offered(GPU_MEMORY, 30)
-            here.cluster.create(simple_pod("a", container(mem=4)))
-            await here.until_running(1)
-            uid = here.pod("default/a").metadata.uid
-            pipes = Path(here.kubelet.pods[uid].containers["main"].mounts["/tmp/nvidia-mps"])
-            assert os.statvfs(pipes).f_flag & os.ST_NOSUID
-            assert (here.places.state / "mps").stat().st_mode & 0o777 == 0o711  # servers run as users of containers
-            safe, before = (here.places.state / "mps").readlink(), daemons(here.places.state)
-            assert len(before) == 2
-            (here.places.state / "mps").unlink()
-            (here.places.state / "mps").mkdir()
-            if os.statvfs(here.places.state).f_flag & os.ST_NOSUID:
-                pytest.skip("the directory for tests is mounted nosuid itself")
-            here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
-            await here.until_offered(GPU_MEMORY, 0)
-            await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
-            assert "is not mounted nosuid" in here.cluster.condition(MPS_PROBLEM).message
-            await here.until(lambda: not any(command(pid) for pid in before))
-            (here.places.state / "mps").rmdir()
-            (here.places.state / "mps").symlink_to(safe)
-            here.cluster.relabel({MODE_LABEL: "mps"})
-            await here.until_offered(GPU_MEMORY, 30)
-
-    asyncio.run(main())
+    async with scene(short, "mps", (15360, 15360)) as here:
+        await here.until_offered(GPU_MEMORY, 30)
+        here.cluster.create(simple_pod("a", container(mem=4)))
+        await here.until_running(1)
+        uid = here.pod("default/a").metadata.uid
+        pipes = Path(here.kubelet.pods[uid].containers["main"].mounts["/tmp/nvidia-mps"])
+        assert os.statvfs(pipes).f_flag & os.ST_NOSUID
+        assert (here.places.state / "mps").stat().st_mode & 0o777 == 0o711  # servers run as users of containers
+        safe, before = (here.places.state / "mps").readlink(), daemons(here.places.state)
+        assert len(before) == 2
+        (here.places.state / "mps").unlink()
+        (here.places.state / "mps").mkdir()
+        if os.statvfs(here.places.state).f_flag & os.ST_NOSUID:
+            pytest.skip("the directory for tests is mounted nosuid itself")
+        here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
+        await here.until_offered(GPU_MEMORY, 0)
+        await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
+        assert "is not mounted nosuid" in here.cluster.condition(MPS_PROBLEM).message
+        await here.until(lambda: not any(command(pid) for pid in before))
+        (here.places.state / "mps").rmdir()
+        (here.places.state / "mps").symlink_to(safe)
+        here.cluster.relabel({MODE_LABEL: "mps"})
+        await here.until_offered(GPU_MEMORY, 30)

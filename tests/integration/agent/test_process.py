@@ -20,20 +20,18 @@ from tests.localcluster.processtree import cpu_seconds, resident_mib
 GPUS = [81920] * 8
 
 
-def test_killed_in_the_middle_of_a_burst(short: Path) -> None:
-    async def main() -> None:
-        choice = random.Random(11)
-        async with process_scene(short, {MODE_LABEL: "cgpu"}, GPUS, EVERYBODY, 11) as here:
-            await here.until_offered(GPU_MEMORY, 640)
-            pods = [shared(choice, f"p{i}", equal=i % 2 == 0) for i in range(200)]
-            again = {pod.key: pod for pod in pods}
-            for pod in pods:
-                here.cluster.create(pod)
-            await chaos(here, choice, 5)
-            assert await settle(here, again) == []
-            assert here.overbooked() == []
-
-    asyncio.run(main())
+@pytest.mark.anyio
+async def test_killed_in_the_middle_of_a_burst(short: Path) -> None:
+    choice = random.Random(11)
+    async with process_scene(short, {MODE_LABEL: "cgpu"}, GPUS, EVERYBODY, 11) as here:
+        await here.until_offered(GPU_MEMORY, 640)
+        pods = [shared(choice, f"p{i}", equal=i % 2 == 0) for i in range(200)]
+        again = {pod.key: pod for pod in pods}
+        for pod in pods:
+            here.cluster.create(pod)
+        await chaos(here, choice, 5)
+        assert await settle(here, again) == []
+        assert here.overbooked() == []
 
 
 def answers(here: ProcessScene) -> int:
@@ -44,65 +42,59 @@ def answered_since(here: ProcessScene, served: int) -> bool:
     return answers(here) > served or here.kubelet.idle
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("G1", "B1")
-def test_no_pod_fails_while_agents_die(short: Path) -> None:
+async def test_no_pod_fails_while_agents_die(short: Path) -> None:
     """The gateway stays, so the kubelet's calls wait for the next agent, and no admission fails."""
-
-    async def main() -> None:
-        choice = random.Random(12)
-        async with process_scene(short, {MODE_LABEL: "cgpu"}, GPUS, EVERYBODY, 12) as here:
-            await here.until_offered(GPU_MEMORY, 640)
-            killed: set[int] = set()
-            served = 0
-            for i in range(200):
-                here.cluster.create(shared(choice, f"p{i}", equal=i % 2 == 0))
-                if i % 25 == 12:
-                    await asyncio.sleep(choice.uniform(0.0, 0.3))
-                    # One that was just killed may still be seen for a while.
-                    await here.until(lambda: len(pids := here.pids()) == 2 and pids[1] not in killed)
-                    if i % 50 == 12:  # calls wait for 25 s in all: every other agent lives to answer one
-                        await here.until(partial(answered_since, here, served))
-                    killed.update(here.pids()[1:])
-                    here.kill_agent()
-                    served = answers(here)
-            await here.until_running(200 - len(here.cluster.waiting), 120.0)
-            assert here.failed == {}
-            await here.until(lambda: here.disagreements() == [])
-            assert here.overbooked() == []
-            assert len(killed) == 8
-            assert here.process is not None
-            assert here.process.returncode is None
-
-    asyncio.run(main())
+    choice = random.Random(12)
+    async with process_scene(short, {MODE_LABEL: "cgpu"}, GPUS, EVERYBODY, 12) as here:
+        await here.until_offered(GPU_MEMORY, 640)
+        killed: set[int] = set()
+        served = 0
+        for i in range(200):
+            here.cluster.create(shared(choice, f"p{i}", equal=i % 2 == 0))
+            if i % 25 == 12:
+                await asyncio.sleep(choice.uniform(0.0, 0.3))
+                # One that was just killed may still be seen for a while.
+                await here.until(lambda: len(pids := here.pids()) == 2 and pids[1] not in killed)
+                if i % 50 == 12:  # calls wait for 25 s in all: every other agent lives to answer one
+                    await here.until(partial(answered_since, here, served))
+                killed.update(here.pids()[1:])
+                here.kill_agent()
+                served = answers(here)
+        await here.until_running(200 - len(here.cluster.waiting), 120.0)
+        assert here.failed == {}
+        await here.until(lambda: here.disagreements() == [])
+        assert here.overbooked() == []
+        assert len(killed) == 8
+        assert here.process is not None
+        assert here.process.returncode is None
 
 
-def test_small_and_quick(short: Path) -> None:
+@pytest.mark.anyio
+async def test_small_and_quick(short: Path) -> None:
     """The bound tells a regression; what is printed is what counts."""
-
-    async def main() -> None:
-        configuration = Configuration(gpu_memory_unit="128MiB", trust=Trust(by="cluster"))
-        begin = time.monotonic()
-        async with process_scene(short, {MODE_LABEL: "share"}, GPUS, configuration) as here:
-            await here.until_offered(GPU_MEMORY, 8 * 640)
-            started = time.monotonic() - begin
-            for i in range(200):
-                here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
-            await here.until_running(200, 120.0)
-            await here.until(lambda: here.disagreements() == [])
-            assert here.failed == {}
-            resident = resident_mib(here.pids())
-            for _ in range(6):  # what the burst has left to do passes, and the round when the kubelet counts as settled
-                idle, since = cpu_seconds(here.pids()), time.monotonic()
-                await asyncio.sleep(3.0)
-                cpu = (cpu_seconds(here.pids()) - idle) / (time.monotonic() - since)
-                if cpu < 0.05:
-                    break
-            calls = {
-                name: (statistics.median(s), statistics.quantiles(s, n=100)[98])
-                for name, s in here.kubelet.manager.seconds.items()
-            }
-            print(f"started {started:.2f} s, resident {resident:.1f} MiB, idle {cpu:.2%} of a core, {calls}")
-            assert resident < 95
-            assert cpu < 0.05
-
-    asyncio.run(main())
+    configuration = Configuration(gpu_memory_unit="128MiB", trust=Trust(by="cluster"))
+    begin = time.monotonic()
+    async with process_scene(short, {MODE_LABEL: "share"}, GPUS, configuration) as here:
+        await here.until_offered(GPU_MEMORY, 8 * 640)
+        started = time.monotonic() - begin
+        for i in range(200):
+            here.cluster.create(simple_pod(f"p{i}", container(mem=16 + i % 8), namespace=f"ns{i % 5}"))
+        await here.until_running(200, 120.0)
+        await here.until(lambda: here.disagreements() == [])
+        assert here.failed == {}
+        resident = resident_mib(here.pids())
+        for _ in range(6):  # what the burst has left to do passes, and the round when the kubelet counts as settled
+            idle, since = cpu_seconds(here.pids()), time.monotonic()
+            await asyncio.sleep(3.0)
+            cpu = (cpu_seconds(here.pids()) - idle) / (time.monotonic() - since)
+            if cpu < 0.05:
+                break
+        calls = {
+            name: (statistics.median(s), statistics.quantiles(s, n=100)[98])
+            for name, s in here.kubelet.manager.seconds.items()
+        }
+        print(f"started {started:.2f} s, resident {resident:.1f} MiB, idle {cpu:.2%} of a core, {calls}")
+        assert resident < 95
+        assert cpu < 0.05

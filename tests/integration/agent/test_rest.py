@@ -31,9 +31,9 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def some_rounds(here: Scene, count: int = 4) -> None:
     for _ in range(count):
-        asked = here.agent.kubelet._last
+        asked = here.kubelet.listings
         here.agent.wakeups.compare.wish()
-        await here.until(lambda: here.agent.kubelet._last > asked)  # noqa: B023 - awaited in this turn of the loop
+        await here.until(lambda: here.kubelet.listings > asked)  # noqa: B023 - awaited in this turn of the loop
         await asyncio.sleep(0.05)
 
 

@@ -132,83 +132,75 @@ async def take_turn(peer: socket.socket) -> None:
     await loop.sock_sendall(peer, Message(MessageKind.DONE, turn=turn.turn).encode())
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("M5")
-def test_a_flood_from_many_connections_gets_no_more_than_its_allowance(tmp_path: Path) -> None:
+async def test_a_flood_from_many_connections_gets_no_more_than_its_allowance(tmp_path: Path) -> None:
     """What is handled of it while another container takes its turns."""
+    arbiter, loop = Recorder(), asyncio.get_running_loop()
+    bad, good = await arbiter.serve(tmp_path, "bad", "good")
+    begin, worst = loop.time(), 0
+    with program(FLOOD, str(bad), str(CONNECTIONS), (GREETING + MINE).hex()) as flood:
+        assert flood.stdout is not None
+        assert await asyncio.to_thread(flood.stdout.readline)
+        peer, handled = await connect(good), arbiter.handled.setdefault("bad", [])
+        async with asyncio.timeout(WITHIN_S):
+            while len(handled) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110 - what another process does
+                await asyncio.sleep(0.01)
+            for _ in range(ROUNDS):
+                before = len(handled)
+                await take_turn(peer)
+                worst = max(worst, len(handled) - before)
+                await asyncio.sleep(0.01)
+        assert len(handled) <= MESSAGES_AT_ONCE + MESSAGES_PER_S * (loop.time() - begin)
+    # A turn takes the loop three rounds, in each of which each connection is read and served once at most,
+    # wherever the machine stands still.
+    assert worst <= 3 * 2 * CONNECTIONS * MOST_READ // SIZE
+    arbiter.close()
+    peer.close()
 
-    async def main() -> None:
-        arbiter, loop = Recorder(), asyncio.get_running_loop()
-        bad, good = await arbiter.serve(tmp_path, "bad", "good")
-        begin, worst = loop.time(), 0
-        with program(FLOOD, str(bad), str(CONNECTIONS), (GREETING + MINE).hex()) as flood:
+
+@pytest.mark.anyio
+@pytest.mark.requirement("M5")
+async def test_floods_of_several_containers_have_an_allowance_together(tmp_path: Path) -> None:
+    """What is handled of all of them while another container takes its turns; each has its part."""
+    arbiter, loop, names = Recorder(), asyncio.get_running_loop(), [f"bad{i}" for i in range(4)]
+    *bad, good = await arbiter.serve(tmp_path, *names, "good")
+    begin = loop.time()
+    with ExitStack() as stack:
+        for path in bad:
+            flood = stack.enter_context(program(FLOOD, str(path), "8", (GREETING + MINE).hex()))
             assert flood.stdout is not None
             assert await asyncio.to_thread(flood.stdout.readline)
-            peer, handled = await connect(good), arbiter.handled.setdefault("bad", [])
-            async with asyncio.timeout(WITHIN_S):
-                while len(handled) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110 - what another process does
-                    await asyncio.sleep(0.01)
-                for _ in range(ROUNDS):
-                    before = len(handled)
-                    await take_turn(peer)
-                    worst = max(worst, len(handled) - before)
-                    await asyncio.sleep(0.01)
-            assert len(handled) <= MESSAGES_AT_ONCE + MESSAGES_PER_S * (loop.time() - begin)
-        # A turn takes the loop three rounds, in each of which each connection is read and served once at most,
-        # wherever the machine stands still.
-        assert worst <= 3 * 2 * CONNECTIONS * MOST_READ // SIZE
-        arbiter.close()
-        peer.close()
-
-    asyncio.run(main())
-
-
-@pytest.mark.requirement("M5")
-def test_floods_of_several_containers_have_an_allowance_together(tmp_path: Path) -> None:
-    """What is handled of all of them while another container takes its turns; each has its part."""
-
-    async def main() -> None:
-        arbiter, loop, names = Recorder(), asyncio.get_running_loop(), [f"bad{i}" for i in range(4)]
-        *bad, good = await arbiter.serve(tmp_path, *names, "good")
-        begin = loop.time()
-        with ExitStack() as stack:
-            for path in bad:
-                flood = stack.enter_context(program(FLOOD, str(path), "8", (GREETING + MINE).hex()))
-                assert flood.stdout is not None
-                assert await asyncio.to_thread(flood.stdout.readline)
-            peer = await connect(good)
-            async with asyncio.timeout(WITHIN_S):
-                while min(len(arbiter.handled.get(name, [])) for name in names) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                for _ in range(ROUNDS):
-                    await take_turn(peer)
-                    await asyncio.sleep(0.01)
-            handled = sum(len(arbiter.handled[name]) for name in names)
-            at_once = NODE_MESSAGES_AT_ONCE + len(names) * MESSAGES_AT_ONCE
-            assert handled <= at_once + NODE_MESSAGES_PER_S * (loop.time() - begin)
-        arbiter.close()
-        peer.close()
-
-    asyncio.run(main())
-
-
-def test_one_that_says_too_much_is_heard_to_the_end_and_in_order(tmp_path: Path) -> None:
-    async def main() -> None:
-        arbiter, loop = Recorder(), asyncio.get_running_loop()
-        (path,) = await arbiter.serve(tmp_path, "one")
-        peer = await connect(path)
-        turns = list(range(1, 5 * MESSAGES_AT_ONCE))
-        said = b"".join(Message(MessageKind.BUSY, turn=turn).encode() for turn in turns)
+        peer = await connect(good)
         async with asyncio.timeout(WITHIN_S):
-            for start in range(0, len(said), 1001):
-                await loop.sock_sendall(peer, said[start : start + 1001])
-            while len(arbiter.handled.get("one", [])) < len(turns):  # noqa: ASYNC110 - what the arbiter does
+            while min(len(arbiter.handled.get(name, [])) for name in names) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            await take_turn(peer)
-        assert arbiter.handled["one"][: len(turns)] == turns
-        arbiter.close()
-        peer.close()
+            for _ in range(ROUNDS):
+                await take_turn(peer)
+                await asyncio.sleep(0.01)
+        handled = sum(len(arbiter.handled[name]) for name in names)
+        at_once = NODE_MESSAGES_AT_ONCE + len(names) * MESSAGES_AT_ONCE
+        assert handled <= at_once + NODE_MESSAGES_PER_S * (loop.time() - begin)
+    arbiter.close()
+    peer.close()
 
-    asyncio.run(main())
+
+@pytest.mark.anyio
+async def test_one_that_says_too_much_is_heard_to_the_end_and_in_order(tmp_path: Path) -> None:
+    arbiter, loop = Recorder(), asyncio.get_running_loop()
+    (path,) = await arbiter.serve(tmp_path, "one")
+    peer = await connect(path)
+    turns = list(range(1, 5 * MESSAGES_AT_ONCE))
+    said = b"".join(Message(MessageKind.BUSY, turn=turn).encode() for turn in turns)
+    async with asyncio.timeout(WITHIN_S):
+        for start in range(0, len(said), 1001):
+            await loop.sock_sendall(peer, said[start : start + 1001])
+        while len(arbiter.handled.get("one", [])) < len(turns):  # noqa: ASYNC110 - what the arbiter does
+            await asyncio.sleep(0.01)
+        await take_turn(peer)
+    assert arbiter.handled["one"][: len(turns)] == turns
+    arbiter.close()
+    peer.close()
 
 
 @pytest.mark.requirement("M5")
@@ -233,54 +225,49 @@ def test_who_connects_and_hangs_up_in_a_loop_is_let_in_so_many_times_a_second(tm
             assert 0 < int(greeted) <= CONNECTIONS_AT_ONCE + CONNECTIONS_PER_S * float(seconds)
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("M4")
-def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> None:
+async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> None:
     """Though what it said last was never read."""
-
-    async def main() -> None:
-        arbiter, loop = Recorder(), asyncio.get_running_loop()
-        (path,) = await arbiter.serve(tmp_path, "one")
-        here, there = socket.socketpair()
-        line = ConnectionQueue(loop)
-        connection = Connection(str(path.parent), 1, arbiter, line)
-        await loop.connect_accepted_socket(lambda: connection, here)
-        there.sendall(GREETING)
-        assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is MessageKind.WELCOME
-        connection.pause()
-        there.sendall(MINE * 100)
-        connection.end_if_gone()
-        await asyncio.sleep(0.01)
-        assert arbiter.left == []
-        there.close()
-        await asyncio.sleep(0.01)
-        assert arbiter.left == [], "nobody looks"
-        connection.end_if_gone()
-        assert connection.whole == 0
-        await asyncio.sleep(0.01)
-        assert arbiter.left == ["one"]
-        arbiter.close()
-
-    asyncio.run(main())
+    arbiter, loop = Recorder(), asyncio.get_running_loop()
+    (path,) = await arbiter.serve(tmp_path, "one")
+    here, there = socket.socketpair()
+    line = ConnectionQueue(loop)
+    connection = Connection(str(path.parent), 1, arbiter, line)
+    await loop.connect_accepted_socket(lambda: connection, here)
+    there.sendall(GREETING)
+    assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is MessageKind.WELCOME
+    connection.pause()
+    there.sendall(MINE * 100)
+    connection.end_if_gone()
+    await asyncio.sleep(0.01)
+    assert arbiter.left == []
+    there.close()
+    await asyncio.sleep(0.01)
+    assert arbiter.left == [], "nobody looks"
+    connection.end_if_gone()
+    assert connection.whole == 0
+    await asyncio.sleep(0.01)
+    assert arbiter.left == ["one"]
+    arbiter.close()
 
 
+@pytest.mark.anyio
 @pytest.mark.requirement("M4")
-def test_the_turn_of_a_flood_that_ends_goes_to_another(tmp_path: Path) -> None:
+async def test_the_turn_of_a_flood_that_ends_goes_to_another(tmp_path: Path) -> None:
 
-    async def main() -> None:
-        arbiter = Recorder()
-        bad, good = await arbiter.serve(tmp_path, "bad", "good")
-        with program(FLOOD, str(bad), "2", (GREETING + MINE + Message(MessageKind.WANT).encode()).hex()) as flood:
-            assert flood.stdout is not None
-            assert await asyncio.to_thread(flood.stdout.readline)
-            async with asyncio.timeout(WITHIN_S):
-                while len(arbiter.handled.get("bad", [])) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-        peer = await connect(good)
+    arbiter = Recorder()
+    bad, good = await arbiter.serve(tmp_path, "bad", "good")
+    with program(FLOOD, str(bad), "2", (GREETING + MINE + Message(MessageKind.WANT).encode()).hex()) as flood:
+        assert flood.stdout is not None
+        assert await asyncio.to_thread(flood.stdout.readline)
         async with asyncio.timeout(WITHIN_S):
-            await take_turn(peer)
-            while len(arbiter.left) < 2:  # noqa: ASYNC110 - what the arbiter does
+            while len(arbiter.handled.get("bad", [])) < 4 * MESSAGES_AT_ONCE:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        arbiter.close()
-        peer.close()
-
-    asyncio.run(main())
+    peer = await connect(good)
+    async with asyncio.timeout(WITHIN_S):
+        await take_turn(peer)
+        while len(arbiter.left) < 2:  # noqa: ASYNC110 - what the arbiter does
+            await asyncio.sleep(0.01)
+    arbiter.close()
+    peer.close()
