@@ -1,4 +1,4 @@
-"""docs/architecture.md names the packages and modules that there are."""
+"""docs/architecture.md names the packages and modules that there are; unit tests lie as the sources do."""
 
 import re
 from pathlib import Path
@@ -53,3 +53,10 @@ def test_modules_beside_packages_are_named() -> None:
     beside = [path for name in ("core", "controlplane", "node", "tools") for path in (SOURCE / name).glob("[!_]*.py")]
     unnamed = [path.name for path in beside if f"`{path.relative_to(SOURCE)}`" not in TEXT]
     assert not unnamed
+
+
+def test_unit_tests_lie_as_the_sources_do() -> None:
+    """Each package of tests/unit has its counterpart in src, or in docs for what tests the documentation."""
+    tests = Path(__file__).parent
+    packages = {path.parent.relative_to(tests) for path in tests.rglob("__init__.py")} - {Path(), Path("docs")}
+    assert sorted(str(path) for path in packages if not (SOURCE / path).is_dir()) == []

@@ -18,7 +18,7 @@ from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, dec
 from gputile.node.agent.checkpoint.kubelet_checkpoint import recover
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 from tests.corebuilders import container
-from tests.unit.node.agent.test_container_matcher import known
+from tests.unit.node.agent.allocate.test_container_matcher import known
 
 PART = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00001",), "d")
 CHECKPOINT = Checkpoint(
