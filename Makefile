@@ -13,7 +13,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e docs soak bench cluster policies layouts lint-c lock clean
+.PHONY: help demo test quick lint types imports unit e2e docs soak bench cluster policies fields layouts lint-c lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ cluster: $(STAMP) ## a real control plane with simulated GPU nodes, for kubectl
 
 policies: $(STAMP) ## write the lists of the policies in CEL from the constants of the rules in Python
 	@$(BIN)/python -m tests.chart.cel_lists
+
+fields: $(STAMP) ## write the fields of Kubernetes' kinds from the local control plane's API server
+	@$(BIN)/python -m tests.localcluster.kubernetes_fields
 
 layouts: $(STAMP) ## write the C headers of what C and Python have in common, and the include graph
 	@$(BIN)/python native/layouts.py

@@ -15,6 +15,7 @@ from typing import Any
 import httpx2 as httpx
 import msgspec
 
+from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY, INVENTORY_ANNOTATION, Mode
 from gputile.core.devices.advertised import resources_for_mode
@@ -99,10 +100,10 @@ class PlayedAgents:
     def _serve(self, node: Node, unit: int, holders: list[dict[str, Any]]) -> None:
         name = node.metadata.name
         inventory = self.inventories[name]
-        planned = plan(
-            self.in_force.get(name), node.metadata.labels, unit, inventory.gpus, [_key(pod) for pod in holders]
-        )
-        now = self.in_force[name] = planned.in_force
+        configuration = Configuration(gpu_memory_unit=f"{unit}MiB")
+        holding = [_key(pod) for pod in holders]
+        planned = plan(self.in_force.get(name), node.metadata.labels, configuration, inventory.gpus, holding)
+        now = self.in_force[name] = planned.effective_mode
         missing = "" if now.mode is not Mode.MPS or self.mps() else "there is no MPS control daemon"
         gpus = () if missing else inventory.gpus
         wanted = Wanted(

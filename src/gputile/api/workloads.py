@@ -149,3 +149,9 @@ class ConfigMap(_Object):
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     data: dict[str, str] = {}
+
+
+class Namespace(_Object):
+    """core/v1 Namespace: what it is called, and its labels."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gputile.cli.configuration import read_configuration
+from gputile.cli.options import Context, FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
 from gputile.cli.output import fail
 from gputile.support.logs import LogFormat
 
@@ -17,13 +18,9 @@ def agent(
     node_name: Annotated[
         str, typer.Option("--node-name", envvar="NODE_NAME", help="This node's name in the cluster.")
     ] = "",
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; followed.")
-    ] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's, then the pod's own.")
-    ] = None,
-    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+    config: FollowedConfig = None,
+    kubeconfig: ServiceKubeconfig = None,
+    context: Context = None,
     device_plugin_dir: Annotated[
         Path, typer.Option("--device-plugin-dir", metavar="DIR", help="Where kubelet.sock is.")
     ] = Path("/var/lib/kubelet/device-plugins"),
@@ -61,21 +58,16 @@ def agent(
     metrics_port: Annotated[
         int, typer.Option("--metrics-port", min=0, max=65535, help="Port of /metrics, /healthz and /readyz; 0: none.")
     ] = 0,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")] = LogFormat.JSON,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    log_format: LogFormatOption = LogFormat.JSON,
+    verbose: Verbose = False,
 ) -> None:
     """Serve this node's GPUs: tell the cluster what they are, give each pod the GPU that was booked for it."""
-    from gputile.kube.errors import ConfigError
-    from gputile.kube.kubeconfig import load_access
     from gputile.node.agent.host import HostPaths
     from gputile.node.agent.serve import AgentSettings, encode_settings
 
     name = node_name or os.uname().nodename
     read_configuration(config)
-    try:
-        load_access(kubeconfig, context)
-    except ConfigError as error:
-        fail(str(error))
+    access_to(kubeconfig, context)
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -8,6 +8,7 @@ import msgspec
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
+from gputile.cli.options import Config, Context, Kubeconfig, Printed
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_json
 from gputile.tools.views.table import table
 
@@ -40,18 +41,11 @@ def explain(
     every_node: Annotated[
         bool, typer.Option("--all", help=f"Show every node, not only the {_NODES_SHOWN} that come closest.")
     ] = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; default: the live cluster's own."
-        ),
-    ] = None,
+    output: Printed = Output.TABLE,
+    config: Config = None,
     installed_in: InstalledIn = INSTALLED_IN,
-    kubeconfig: Annotated[
-        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")
-    ] = None,
-    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
 ) -> None:
     """Say why a pod is where it is, or why it is pending: every node, every GPU, the rule, and what would help.
 

@@ -7,6 +7,15 @@ from typing import Annotated
 import typer
 
 from gputile.cli.configuration import read_configuration
+from gputile.cli.options import (
+    Context,
+    FollowedConfig,
+    Identity,
+    LogFormatOption,
+    ServiceKubeconfig,
+    Verbose,
+    access_to,
+)
 from gputile.cli.output import fail
 from gputile.cli.serving import run
 from gputile.support.logs import LogFormat, set_up_logging
@@ -17,16 +26,10 @@ def extender(
         str, typer.Option("--host", help="Address to listen on; other than loopback needs TLS.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8888,
-    config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; followed.")
-    ] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's, then the pod's own.")
-    ] = None,
-    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
-    identity: Annotated[
-        str | None, typer.Option("--identity", help="Name of this replica in the Lease; default: the host's name.")
-    ] = None,
+    config: FollowedConfig = None,
+    kubeconfig: ServiceKubeconfig = None,
+    context: Context = None,
+    identity: Identity = None,
     lease_namespace: Annotated[
         str | None, typer.Option("--lease-namespace", help="Where the Lease is; default: the context's namespace.")
     ] = None,
@@ -49,8 +52,8 @@ def extender(
         Path | None,
         typer.Option("--client-ca", metavar="FILE", help="Admit clients with a certificate of this CA only."),
     ] = None,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")] = LogFormat.JSON,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    log_format: LogFormatOption = LogFormat.JSON,
+    verbose: Verbose = False,
 ) -> None:
     """Answer kube-scheduler: which nodes a pod fits, how good they are, which GPUs it gets, and bind it.
 
@@ -58,8 +61,6 @@ def extender(
     the Bindings that are under way.
     """
     from gputile.controlplane.extender.server import ExtenderSettings, Tls, default_identity, serve
-    from gputile.kube.errors import ConfigError
-    from gputile.kube.kubeconfig import load_access
 
     configuration = read_configuration(config)
     if (tls_cert is None) != (tls_key is None) or (client_ca is not None and tls_cert is None):
@@ -69,10 +70,7 @@ def extender(
             fail(f"{file}: no such file")
     if tls_cert is None and not _is_loopback(host):
         fail(f"--host {host} is not loopback: give --tls-cert and --tls-key; --client-ca admits kube-scheduler only")
-    try:
-        access = load_access(kubeconfig, context)
-    except ConfigError as error:
-        fail(str(error))
+    access = access_to(kubeconfig, context)
     set_up_logging(log_format, verbose)
     settings = ExtenderSettings(
         host=host,

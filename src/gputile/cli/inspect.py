@@ -2,30 +2,23 @@
 
 import fnmatch
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
+from gputile.cli.options import Config, Context, Kubeconfig, Printed
 from gputile.cli.output import Output, fail, write, write_json
 
 
 def inspect(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="Only these nodes; * matches.")] = None,
     details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False,
-    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; default: the cluster's own."
-        ),
-    ] = None,
+    output: Printed = Output.TABLE,
+    config: Config = None,
     installed_in: InstalledIn = INSTALLED_IN,
-    kubeconfig: Annotated[
-        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")
-    ] = None,
-    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
 ) -> None:
     """Show for each GPU node how much of each GPU is allocated, in the memory unit that is in force.
 

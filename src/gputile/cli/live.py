@@ -6,7 +6,8 @@ from pathlib import Path
 
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
-from gputile.api.workloads import ConfigMap
+from gputile.api.well_known import UNSAFE_ACCESS_LABEL
+from gputile.api.workloads import ConfigMap, Namespace
 from gputile.cli.configuration import Given, installed_configuration
 from gputile.cli.output import fail
 from gputile.kube.connection import Connection
@@ -26,6 +27,7 @@ class Live:
     """A cluster's nodes and pods, and the configuration of the gputile in it; ``unknown`` is why that is None.
 
     ``groups`` are its PodGroups where they were asked for; ``unlisted`` is why they are not known, "" where they are.
+    ``unsafe_namespaces`` are those whose pods may reach GPUs past the ledger, as far as they may be read.
     """
 
     nodes: list[Node]
@@ -34,6 +36,7 @@ class Live:
     unknown: str = ""
     groups: Groups = field(default_factory=Groups)
     unlisted: str = ""
+    unsafe_namespaces: frozenset[str] = frozenset()
 
 
 def read_cluster(
@@ -50,7 +53,9 @@ def read_cluster(
             nodes = await list_all(connection, "/api/v1/nodes", Node)
             pods = await list_all(connection, "/api/v1/pods", Pod)
             found = (given, "") if given is not None else await _configuration(connection, installed_in)
-            return Live(nodes, pods, *found, *(await _groups(connection) if groups else ()))
+            if not groups:
+                return Live(nodes, pods, *found)
+            return Live(nodes, pods, *found, *await _groups(connection), await _unsafe_namespaces(connection))
 
     try:
         return asyncio.run(read())
@@ -85,6 +90,16 @@ async def _groups(connection: Connection) -> tuple[Groups, str]:
     for each in listed.unreadable:
         groups.unreadable[each.namespace, each.name] = ": ".join(filter(None, misfit(each.why)))
     return groups, ""
+
+
+async def _unsafe_namespaces(connection: Connection) -> frozenset[str]:
+    """Return the namespaces that are labelled so; none where they may not be listed."""
+    labelled = {"labelSelector": f"{UNSAFE_ACCESS_LABEL}=allowed"}
+    try:
+        found = await list_all(connection, "/api/v1/namespaces", Namespace, labelled)
+    except KubeError:
+        return frozenset()
+    return frozenset(namespace.metadata.name for namespace in found)
 
 
 async def _has_pod_group_api(connection: Connection) -> bool:

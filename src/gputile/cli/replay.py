@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from gputile.cli.options import Printed
 from gputile.cli.output import Output, fail, write, write_json
 from gputile.tools.views.table import table
 
@@ -57,7 +58,7 @@ def replay(
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Replays side by side; default: one for each CPU.")
     ] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
+    output: Printed = Output.TABLE,
 ) -> None:
     """Replay a GPU trace, and measure how much each placement policy gets onto the same GPUs.
 

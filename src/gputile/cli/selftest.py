@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gputile.cli.options import Printed
 from gputile.cli.output import Output, fail, write, write_json
 from gputile.tools.views.table import table
 
@@ -31,7 +32,7 @@ def isolation(
     seconds: Annotated[
         float, typer.Option("--seconds", min=0, help="How long a measurement of shares of time takes; 0: none.")
     ] = 4.0,
-    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
+    output: Printed = Output.TABLE,
 ) -> None:
     """Take GPU memory in every way, on the first GPU, and GPU time under an arbiter, and compare with what was asked.
 
@@ -55,7 +56,7 @@ def isolation(
 @selftest.command("symbols")
 def symbols(
     driver: Annotated[Path, typer.Option("--driver", metavar="FILE", exists=True, help="The driver's libcuda.so.1.")],
-    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
+    output: Printed = Output.TABLE,
 ) -> None:
     """List the functions of a driver that gputile does not know, and so refuses to containers.
 

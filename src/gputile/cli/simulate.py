@@ -1,5 +1,6 @@
 """``gputile simulate``: what would happen to these workloads on this cluster."""
 
+import dataclasses
 import time
 from enum import StrEnum
 from pathlib import Path
@@ -9,6 +10,7 @@ import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note, write, write_json
+from gputile.tools.simulator.validation import Validation
 from gputile.tools.views.table import table
 
 if TYPE_CHECKING:
@@ -18,11 +20,19 @@ if TYPE_CHECKING:
     from gputile.api.core import Pod
     from gputile.cli.configuration import Given
     from gputile.cli.live import Live
+    from gputile.tools.simulator.intake import Intake
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Outcome, Simulation
     from gputile.tools.simulator.whatif import Fit
 
 _NAMES_SHOWN = 5
+
+
+class Switch(StrEnum):
+    """Whether something is there."""
+
+    ON = "on"
+    OFF = "off"
 
 
 class Format(StrEnum):
@@ -72,6 +82,20 @@ def simulate(
             "--without-nodes", metavar="SELECTOR", help="The same for all nodes with these labels: key=value,key."
         ),
     ] = None,
+    admission: Annotated[
+        Switch, typer.Option("--admission", help="Whether gputile's webhook and policies judge and complete new pods.")
+    ] = Switch.ON,
+    validate: Annotated[
+        Validation,
+        typer.Option("--validate", help="What becomes of unknown fields, as with kubectl: an error, a note."),
+    ] = Validation.STRICT,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kinds", metavar="FILE", help="A kind: PodKinds: where other kinds have their pods' templates."),
+    ] = None,
+    ignore_unknown: Annotated[
+        bool, typer.Option("--ignore-unknown", help="Leave objects of unknown kinds out, with a note.")
+    ] = False,
     output: Annotated[Format, typer.Option("--output", "-o", help="What to print.")] = Format.TABLE,
     config: Annotated[
         Path | None,
@@ -94,7 +118,7 @@ def simulate(
     Prints each decision with its reason, then the table of kubectl inspect cgpu. Nothing is sent to any cluster.
 
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
-    that cannot be used, 1 when the cluster does not answer.
+    that cannot be used, or that a cluster with gputile refuses, 1 when the cluster does not answer.
     """
     from gputile.tools.simulator.simulation import Simulation
 
@@ -106,9 +130,12 @@ def simulate(
 
         live = read_cluster(kubeconfig, context, given, installed_in, groups=True)
         given = live.given
-    scenario, more = _load(cluster or (), files or (), fit or (), live, given)
-    configuration = _configuration(scenario, live, given)
-    configuration = _imagine(scenario, configuration, unit, without_node or (), without_nodes)
+    scenario = _read(cluster or (), files or (), live, given)
+    before = _configuration(scenario, live, given)
+    configuration = _with_unit(before, unit)
+    intake = _intake(configuration, admission, validate, kinds or (), ignore_unknown)
+    more = _make_pods(scenario, intake, fit or (), live, files or ())
+    _imagine(scenario, configuration, without_node or (), without_nodes, changed=unit is not None)
     simulation = Simulation(configuration)
     outcomes = _run(simulation, scenario)
     count = _count(simulation, more) if fit else None
@@ -117,29 +144,63 @@ def simulate(
         raise typer.Exit(NOT_PLACED)
 
 
-def _load(
-    cluster: "Sequence[str]", files: "Sequence[str]", fit: "Sequence[str]", live: "Live | None", given: "Given | None"
-) -> "tuple[Scenario, list[Pod]]":
-    """Return what the files and the live cluster hold together, and the pods to be counted."""
+def _read(cluster: "Sequence[str]", files: "Sequence[str]", live: "Live | None", given: "Given | None") -> "Scenario":
+    """Return what the files and the nodes of the live cluster hold together."""
     from gputile.tools.simulator.manifests import ManifestError
-    from gputile.tools.simulator.scenario import load_pods, load_scenario
+    from gputile.tools.simulator.scenario import read_scenario
 
     try:
-        scenario = load_scenario(
+        return read_scenario(
             cluster,
             files,
             nodes=live.nodes if live is not None else (),
             groups=live.groups if live is not None else None,
             configured_mib=given.unit_mib if given is not None else None,
         )
-        more = load_pods(fit, scenario) if fit else []
     except ManifestError as error:
+        fail(str(error), BAD_INPUT)
+
+
+def _intake(
+    configuration: "Configuration", admission: Switch, validate: Validation, kinds: "Sequence[str]", ignore: bool
+) -> "Intake":
+    """Return how objects are taken in."""
+    from gputile.tools.simulator.admission import Admission
+    from gputile.tools.simulator.intake import Intake
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.pod_kinds import known_kinds
+
+    try:
+        table = known_kinds(kinds)
+    except ManifestError as error:
+        fail(str(error), BAD_INPUT)
+    return Intake(Admission(configuration, enforced=admission is Switch.ON), table, validate, ignore)
+
+
+def _make_pods(
+    scenario: "Scenario", intake: "Intake", fit: "Sequence[str]", live: "Live | None", files: "Sequence[str]"
+) -> "list[Pod]":
+    """Add the pods of the files, and those of the live cluster; return the pods to be counted."""
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.running import ImmutableObject, recognise
+    from gputile.tools.simulator.scenario import load_pods, make_pods
+
+    if live is not None:
+        intake = dataclasses.replace(
+            intake, admission=dataclasses.replace(intake.admission, unsafe=live.unsafe_namespaces)
+        )
+    try:
+        expansion = make_pods(scenario, intake)
+        more = load_pods(fit, scenario, intake) if fit else []
+        if files and not expansion.pods:
+            scenario.notes.append("the files ask for no pod, so there is nothing to place")
+        if live is not None:
+            recognise(scenario, live.pods, expansion.owned)
+    except (ManifestError, ImmutableObject) as error:
         fail(str(error), BAD_INPUT)
     for text in scenario.notes:
         note(text)
-    for pod in live.pods if live is not None else ():
-        (scenario.bound if pod.spec.node_name else scenario.waiting).append(pod)
-    return scenario, more
+    return more
 
 
 def _configuration(scenario: "Scenario", live: "Live | None", given: "Given | None") -> "Configuration":
@@ -154,17 +215,24 @@ def _configuration(scenario: "Scenario", live: "Live | None", given: "Given | No
     return configuration
 
 
-def _imagine(
-    scenario: "Scenario",
-    configuration: "Configuration",
-    unit: str | None,
-    names: "Sequence[str]",
-    selector: str | None,
-) -> "Configuration":
-    """Change the scenario as the options say; return the configuration that goes with it."""
+def _with_unit(configuration: "Configuration", unit: str | None) -> "Configuration":
+    """Return the configuration as if the memory unit were another one."""
     import msgspec
 
     from gputile.api.config.v1alpha1 import ConfigurationError
+
+    if unit is None:
+        return configuration
+    try:
+        return msgspec.structs.replace(configuration, gpu_memory_unit=unit)
+    except ConfigurationError as error:
+        fail(f"--unit {unit}: {error}", BAD_INPUT)
+
+
+def _imagine(
+    scenario: "Scenario", configuration: "Configuration", names: "Sequence[str]", selector: str | None, *, changed: bool
+) -> None:
+    """Take away the nodes that are to leave; where the unit has ``changed``, have the nodes count in it."""
     from gputile.tools.simulator.whatif import UnknownNode, selected, with_unit, without_nodes
 
     try:
@@ -172,14 +240,8 @@ def _imagine(
         without_nodes(scenario, leaving)
     except UnknownNode as error:
         fail(f"{error}; the nodes are {_some([node.metadata.name for node in scenario.nodes])}", BAD_INPUT)
-    if unit is None:
-        return configuration
-    try:
-        configuration = msgspec.structs.replace(configuration, gpu_memory_unit=unit)
-    except ConfigurationError as error:
-        fail(f"--unit {unit}: {error}", BAD_INPUT)
-    with_unit(scenario, configuration.unit_mib)
-    return configuration
+    if changed:
+        with_unit(scenario, configuration.unit_mib)
 
 
 def _some(names: list[str]) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gputile.cli.options import Context, Kubeconfig, Printed
 from gputile.cli.output import NOT_PLACED, Output, fail, write, write_json
 
 if TYPE_CHECKING:
@@ -19,14 +20,12 @@ LOOK_EVERY_S = 1.0
 def status(
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where gputile is installed.")] = "gputile",
     release: Annotated[str, typer.Option("--release", help="The Helm release; default: every one there.")] = "",
-    output: Annotated[Output, typer.Option("--output", "-o", help="What to print.")] = Output.TABLE,
+    output: Printed = Output.TABLE,
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long for it to be deployed.")
     ] = 0,
-    kubeconfig: Annotated[
-        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")
-    ] = None,
-    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
 ) -> None:
     """Say whether gputile is Deployed, or still Deploying, or what failed; and what each GPU node is set to.
 

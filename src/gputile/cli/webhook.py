@@ -1,12 +1,11 @@
 """``gputile webhook``: what the API server asks before it stores a pod."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gputile.cli.configuration import read_configuration
-from gputile.cli.output import fail
+from gputile.cli.options import Context, FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
 from gputile.cli.serving import run
 from gputile.support.logs import LogFormat, set_up_logging
 
@@ -18,12 +17,7 @@ def webhook(
     configuration: Annotated[
         str, typer.Option("--configuration", help="Name of both webhook configurations; their caBundle is kept.")
     ],
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration, followed while it changes."
-        ),
-    ] = None,
+    config: FollowedConfig = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the reviews, HTTPS.")] = 9443,
     health_port: Annotated[
@@ -33,26 +27,19 @@ def webhook(
         list[str] | None,
         typer.Option("--name", help="A further DNS name or address in the certificate; may be given several times."),
     ] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's, then the pod's own.")
-    ] = None,
-    context: Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")] = None,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")] = LogFormat.JSON,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")] = False,
+    kubeconfig: ServiceKubeconfig = None,
+    context: Context = None,
+    log_format: LogFormatOption = LogFormat.JSON,
+    verbose: Verbose = False,
 ) -> None:
     """Complete GPU pods, rewrite their old forms, and refuse what breaks a rule.
 
     Issues and renews its own certificates. Ends on SIGTERM, after the reviews that are still on their way.
     """
     from gputile.controlplane.webhook.server import WebhookSettings, serve
-    from gputile.kube.errors import ConfigError
-    from gputile.kube.kubeconfig import load_access
 
     read_configuration(config)
-    try:
-        access = load_access(kubeconfig, context)
-    except ConfigError as error:
-        fail(str(error))
+    access = access_to(kubeconfig, context)
     set_up_logging(log_format, verbose)
     settings = WebhookSettings(
         namespace=namespace,

@@ -88,13 +88,13 @@ class ProcessScene(Scene):
     @property
     def hardware(self) -> Path:
         """Where the agent looks for what the kernel shows of the machine."""
-        return self.places.state.parent / "hardware"
+        return self.host_paths.state.parent / "hardware"
 
     def mode(self) -> Mode:
         return Mode(self.cluster.node.metadata.labels.get(MODE_LABEL, Mode.EXCLUSIVE.value))
 
     async def start_agent(self) -> None:
-        directory = self.places.state.parent
+        directory = self.host_paths.state.parent
         kubeconfig = directory / "kubeconfig.json"
         entry = {"name": "x", "cluster": {"server": self.api.url}, "user": {}, "context": {"cluster": "x", "user": "x"}}
         named = {f"{kind}s": [{"name": "x", kind: entry[kind]}] for kind in ("cluster", "user", "context")}
@@ -102,8 +102,8 @@ class ProcessScene(Scene):
         config = directory / "config.json"
         config.write_text(json.dumps(msgspec.to_builtins(self.cluster.configuration)))
         arguments = ["--node-name", NODE, "--kubeconfig", kubeconfig, "--config", config, "--log-format", "text"]
-        arguments += ["--device-plugin-dir", self.places.device_plugins, "--state-dir", self.places.state]
-        arguments += ["--pod-resources-socket", self.places.pod_resources, "--usage-dir", self.places.usage]
+        arguments += ["--device-plugin-dir", self.host_paths.device_plugins, "--state-dir", self.host_paths.state]
+        arguments += ["--pod-resources-socket", self.host_paths.pod_resources, "--usage-dir", self.host_paths.usage]
         arguments += ["--machine-root", self.hardware, *self.options]
         programs = directory / "bin"
         programs.mkdir(exist_ok=True)
@@ -169,5 +169,5 @@ async def process_scene(
         finally:
             await here.stop_agent()
             await here.stop_kubelet()
-            for path in (here.places.usage, (here.places.state / "mps").resolve()):
+            for path in (here.host_paths.usage, (here.host_paths.state / "mps").resolve()):
                 shutil.rmtree(path, ignore_errors=True)

@@ -86,7 +86,7 @@ class Scene:
     ) -> None:
         self.cluster = FakeCluster(configuration, labels)
         self.eyes = FixedEyes(seen)
-        self.places = HostPaths(
+        self.host_paths = HostPaths(
             directory / "dp",
             directory / "pr" / "kubelet.sock",
             with_pipes(directory / "state"),
@@ -109,7 +109,7 @@ class Scene:
         former: dict[str, Seen] = known.pods if known is not None else {}
         self._seed += 1
         self.kubelet = Kubelet(
-            self.places.device_plugins, self.places.pod_resources, self._status, self._seed, self.faults
+            self.host_paths.device_plugins, self.host_paths.pod_resources, self._status, self._seed, self.faults
         )
         self.kubelet.manager.sources_ready = False
         await self.kubelet.start(former)
@@ -136,16 +136,16 @@ class Scene:
     async def start_agent(self) -> None:
         """Start an agent, in this process: behind the gateway that has lost its own, or behind one of its own."""
         if not self._tasks:
-            claim = NodeLock(self.places.claim, secrets.token_hex(8))
-            gateway = Gateway(Sockets(self.places.device_plugins, self.places.pod_resources), claim)
+            claim = NodeLock(self.host_paths.claim, secrets.token_hex(8))
+            gateway = Gateway(Sockets(self.host_paths.device_plugins, self.host_paths.pod_resources), claim)
             self._behind = gateway, claim
             self._tasks = [asyncio.create_task(gateway.run())]
         gateway, claim = self._behind
         ours, theirs = socket.socketpair()
         link = to_gateway(*await asyncio.open_connection(sock=theirs))
-        daemons = MpsDaemons(self.places.state / MPS_DIRECTORY, str(self.mps_program))
+        daemons = MpsDaemons(self.host_paths.state / MPS_DIRECTORY, str(self.mps_program))
         configuration = self.cluster.configuration
-        host = Host(NODE, self.places, self.eyes, daemons)
+        host = Host(NODE, self.host_paths, self.eyes, daemons)
         self.agent = Agent(host, self.cluster, configuration, link, claim, CLOSED_FOR_S)
         self.cluster.connect(self.agent.on_pods, self.agent.on_node)
         attending = gateway.attend(*await asyncio.open_connection(sock=ours))
@@ -185,7 +185,7 @@ class Scene:
 
     def mode(self) -> Mode:
         """Return the mode that is in force."""
-        return self.agent.admission.setup.mode
+        return self.agent.allocation_state.node_config.mode
 
     async def until_offered(self, resource: str, amount: int) -> None:
         def offered() -> bool:
@@ -280,5 +280,5 @@ async def scene(
     finally:
         await here.stop_agent()
         await here.stop_kubelet()
-        for path in (here.places.usage, (here.places.state / "mps").resolve()):
+        for path in (here.host_paths.usage, (here.host_paths.state / "mps").resolve()):
             shutil.rmtree(path, ignore_errors=True)

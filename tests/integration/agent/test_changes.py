@@ -142,7 +142,7 @@ async def test_the_unit_changes_under_running_pods(short: Path, first: str, seco
         here.cluster.configuration = after
         here.cluster.ledger.configuration = after
         here.agent.configure(after)
-        await here.until(lambda: here.agent.admission.setup.in_force.unit_mib == after.unit_mib)
+        await here.until(lambda: here.agent.allocation_state.node_config.effective_mode.unit_mib == after.unit_mib)
         await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] != total)
 
         def free_ids() -> dict[int, int]:
@@ -227,7 +227,7 @@ async def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: P
         here.cluster.create(simple_pod("first", container(asks={WHOLE_GPU: 1})))
         await here.until_running(1)
         here.cluster.create(simple_pod("stranger", container(asks={WHOLE_GPU: 1}), namespace="other"), node=NODE)
-        await here.until(lambda: len(here.agent.admission.holdings) == 2)
+        await here.until(lambda: len(here.agent.allocation_state.holdings) == 2)
         await asyncio.sleep(1.0)
         assert here.pod("other/stranger").status.phase in ("", "Pending")
         assert here.failed == {}

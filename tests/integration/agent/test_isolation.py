@@ -45,17 +45,17 @@ async def test_a_container_of_an_isolated_mode(short: Path) -> None:
 async def test_what_others_have_beside_the_files_of_containers_stays(short: Path) -> None:
     """The directory may be one that others use too, /run say."""
     async with scene(short, "cgpu") as here:
-        others = here.places.usage / "others"
+        others = here.host_paths.usage / "others"
         others.write_text("a")
-        here.places.usage.chmod(0o755)
+        here.host_paths.usage.chmod(0o755)
         await here.until_offered(GPU_MEMORY, 60)
         here.cluster.create(simple_pod("a", container(mem=4)))
         await here.until_running(1)
         here.cluster.delete("default/a")
-        await here.until(lambda: not list((here.places.usage / USAGE).iterdir()))
+        await here.until(lambda: not list((here.host_paths.usage / USAGE).iterdir()))
         assert others.exists()
-        assert here.places.usage.stat().st_mode & 0o777 == 0o755
-        assert (here.places.usage / USAGE).stat().st_mode & 0o777 == 0o700
+        assert here.host_paths.usage.stat().st_mode & 0o777 == 0o755
+        assert (here.host_paths.usage / USAGE).stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.anyio
@@ -80,7 +80,7 @@ async def test_an_answer_without_the_library_starts_nothing_for_good(
         await here.until_running(1)
         if not remembered:
             await here.stop_agent()
-            (here.places.state / "checkpoint.json").unlink()
+            (here.host_paths.state / "checkpoint.json").unlink()
             await here.start_agent()
         await asyncio.sleep(2.0)  # the kubelet tries again and again
         assert here.kubelet.pods[uid].containers == {}

@@ -31,8 +31,8 @@ async def test_each_gpu_has_its_daemon_and_each_client_its_limit(short: Path) ->
         environment = here.environment("default/a")
         assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
         host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
-        assert host == str(here.places.state / "mps" / "GPU-0" / "pipe")
-        seen = here.places.state / LOGS / "GPU-1" / "env"
+        assert host == str(here.host_paths.state / "mps" / "GPU-0" / "pipe")
+        seen = here.host_paths.state / LOGS / "GPU-1" / "env"
         await here.until(lambda: says(seen, "CUDA_VISIBLE_DEVICES=GPU-1\n"))
 
 
@@ -52,8 +52,8 @@ async def test_a_pod_on_two_gpus_has_one_daemon_for_both(short: Path) -> None:
         assert environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
         host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
         name = daemon_name(("GPU-0", "GPU-1"))
-        assert host == str(here.places.state / "mps" / name / "pipe")
-        await here.until(lambda: says(here.places.state / LOGS / name / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n"))
+        assert host == str(here.host_paths.state / "mps" / name / "pipe")
+        await here.until(lambda: says(here.host_paths.state / LOGS / name / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n"))
 
 
 @pytest.mark.anyio
@@ -122,19 +122,19 @@ async def test_where_root_of_a_container_could_leave_a_program_for_the_node_no_d
         uid = here.pod("default/a").metadata.uid
         pipes = Path(here.kubelet.pods[uid].containers["main"].mounts["/tmp/nvidia-mps"])
         assert os.statvfs(pipes).f_flag & os.ST_NOSUID
-        assert (here.places.state / "mps").stat().st_mode & 0o777 == 0o711  # servers run as users of containers
-        safe, before = (here.places.state / "mps").readlink(), daemons(here.places.state)
+        assert (here.host_paths.state / "mps").stat().st_mode & 0o777 == 0o711  # servers run as users of containers
+        safe, before = (here.host_paths.state / "mps").readlink(), daemons(here.host_paths.state)
         assert len(before) == 2
-        (here.places.state / "mps").unlink()
-        (here.places.state / "mps").mkdir()
-        if os.statvfs(here.places.state).f_flag & os.ST_NOSUID:
+        (here.host_paths.state / "mps").unlink()
+        (here.host_paths.state / "mps").mkdir()
+        if os.statvfs(here.host_paths.state).f_flag & os.ST_NOSUID:
             pytest.skip("the directory for tests is mounted nosuid itself")
         here.cluster.relabel({MODE_LABEL: "mps", "again": ""})
         await here.until_offered(GPU_MEMORY, 0)
         await here.until(lambda: here.cluster.condition(MPS_PROBLEM).status == "True")
         assert "is not mounted nosuid" in here.cluster.condition(MPS_PROBLEM).message
         await here.until(lambda: not any(command(pid) for pid in before))
-        (here.places.state / "mps").rmdir()
-        (here.places.state / "mps").symlink_to(safe)
+        (here.host_paths.state / "mps").rmdir()
+        (here.host_paths.state / "mps").symlink_to(safe)
         here.cluster.relabel({MODE_LABEL: "mps"})
         await here.until_offered(GPU_MEMORY, 30)

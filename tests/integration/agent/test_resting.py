@@ -60,7 +60,7 @@ async def test_it_rests_without_a_gpu_and_starts_with_one(short: Path) -> None:
         assert wakeups(pid) - before <= 1, "it looks at the machine twice a minute, and does nothing else"
         assert here.cluster.node.metadata.labels == {MODE_LABEL: "cgpu"}
         assert here.cluster.node.status.conditions == ()
-        assert list(here.places.device_plugins.glob("gputile-*")) == []
+        assert list(here.host_paths.device_plugins.glob("gputile-*")) == []
         with_gpu(here.hardware)
         await here.until_offered(GPU_MEMORY, 15)
         assert not resting(here)

@@ -116,9 +116,9 @@ async def test_sockets_that_are_deleted_are_made_again(short: Path) -> None:
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
         before = here.kubelet.streams
-        for path in here.places.device_plugins.glob("gputile-*"):
+        for path in here.host_paths.device_plugins.glob("gputile-*"):
             path.unlink()
-        await here.until(lambda: len(list(here.places.device_plugins.glob("gputile-*"))) == 4)
+        await here.until(lambda: len(list(here.host_paths.device_plugins.glob("gputile-*"))) == 4)
         await here.until(lambda: before.isdisjoint(here.kubelet.streams))
         await here.until_offered(GPU_MEMORY, 60)
         here.cluster.create(simple_pod("p", container(mem=4)))
@@ -160,15 +160,15 @@ async def test_a_lost_checkpoint_is_read_from_the_kubelet(short: Path, damage: s
         here.cluster.create(simple_pod("a", container(mem=4), init=init))
         here.cluster.create(simple_pod("b", container(mem=4)))
         await here.until_running(2)
-        before = {h.uid: h.slots for h in here.agent.admission.holdings}
+        before = {h.uid: h.slots for h in here.agent.allocation_state.holdings}
         await here.stop_agent()
-        file = here.places.state / "checkpoint.json"
+        file = here.host_paths.state / "checkpoint.json"
         if damage == "gone":
             file.unlink()
         else:
             file.write_bytes(file.read_bytes()[:-40])
         await here.start_agent()
-        await here.until(lambda: {h.uid: h.slots for h in here.agent.admission.holdings} == before)
+        await here.until(lambda: {h.uid: h.slots for h in here.agent.allocation_state.holdings} == before)
         await here.until_offered(GPU_MEMORY, 60)
         assert here.disagreements() == []
 
@@ -193,18 +193,18 @@ async def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_nex
         here.cluster.create(simple_pod("a", container(mem=2), init=(side,)))
         uid = here.pod("default/a").metadata.uid
         await here.until(lambda: uid in here.kubelet.pods and "side" in here.kubelet.pods[uid].containers)
-        before = here.agent.admission.holdings.get(uid)
-        (allocation,) = (path for path in (here.places.state / "allocations").iterdir() if path.name.endswith("side"))
-        usage = here.places.usage / USAGE / allocation.name
+        before = here.agent.allocation_state.holdings.get(uid)
+        (allocation,) = (path for path in (here.host_paths.state / "allocations").iterdir() if path.name.endswith("side"))
+        usage = here.host_paths.usage / USAGE / allocation.name
         usage.write_bytes(b"in use")
         await here.stop_kubelet()
-        kubelets = here.places.device_plugins / "kubelet_internal_checkpoint"
+        kubelets = here.host_paths.device_plugins / "kubelet_internal_checkpoint"
         known = json.loads(kubelets.read_text())
         known["Data"]["PodDeviceEntries"] = []
         kubelets.write_text(json.dumps(known))
         if agents == "forgets too":
             await here.stop_agent()
-            (here.places.state / "checkpoint.json").unlink()
+            (here.host_paths.state / "checkpoint.json").unlink()
             await here.start_agent()
         here.faults.held_up = ""
         await here.start_kubelet(after=GPU_MEMORY)
@@ -215,7 +215,7 @@ async def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_nex
         }
         assert mounted == {"side": f"{uid}-side", "main": f"{uid}-main"}
         assert usage.read_bytes() == b"in use"
-        now = here.agent.admission.holdings.get(uid)
+        now = here.agent.allocation_state.holdings.get(uid)
         assert before is not None
         assert now is not None
         if agents == "remembers":
@@ -237,7 +237,7 @@ async def test_a_mode_that_is_in_force_survives_a_lost_checkpoint(short: Path) -
         here.cluster.relabel({MODE_LABEL: "topology"})
         await asyncio.sleep(0.2)
         await here.stop_agent()
-        (here.places.state / "checkpoint.json").unlink()
+        (here.host_paths.state / "checkpoint.json").unlink()
         await here.start_agent()
         await here.until(here.agent.kubelet.registered.is_set)
         await here.until_offered(GPU_MEMORY, 60)
@@ -297,7 +297,7 @@ async def test_the_limits_are_there_before_the_container(short: Path) -> None:
         assert limits["cards"] == [{"uuid": "GPU-0", "index": 0, "mib": 4096, "percent": 20}]
         first = await limits_of(here, "default/a", "init")
         assert first["cards"] == [{"uuid": "GPU-0", "index": 0, "mib": 6144, "percent": 30}]
-        directories = {path.name for path in (here.places.state / "allocations").iterdir()}
+        directories = {path.name for path in (here.host_paths.state / "allocations").iterdir()}
         assert len(directories) == 2
         here.kubelet.finish(here.pod("default/a").metadata.uid)
         here.cluster.delete("default/a")
@@ -315,12 +315,12 @@ async def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
         await here.until_running(1)
         await here.until(lambda: not here.disagreements())
         here.cluster.lag = 60.0  # the agent hears nothing from now on
-        (stale,) = here.agent.admission.holdings
+        (stale,) = here.agent.allocation_state.holdings
         prefer = here.agent.handler.preferred
 
         async def prefer_and_forget(*asked: Any) -> tuple[str, ...]:
             ids = await prefer(*asked)
-            here.agent.admission.holdings.put(stale)
+            here.agent.allocation_state.holdings.put(stale)
             return ids
 
         monkeypatch.setattr(here.agent.handler, "preferred", prefer_and_forget)
@@ -352,8 +352,8 @@ async def test_an_upgrade_with_two_agents_at_once_hands_over(short: Path, one_at
             assert former is not here.agent
             await here.until_offered(GPU_MEMORY, 640)
         assert here.overbooked() == []
-        await here.until(lambda: len(here.agent.admission.holdings) == 60)
-        assert all(len(holding.parts) == 2 for holding in here.agent.admission.holdings)
+        await here.until(lambda: len(here.agent.allocation_state.holdings) == 60)
+        assert all(len(holding.parts) == 2 for holding in here.agent.allocation_state.holdings)
 
 
 @pytest.mark.anyio
@@ -423,13 +423,13 @@ async def test_a_checkpoint_that_cannot_be_written_is_written_later(short: Path)
         here.cluster.create(simple_pod("a", container(mem=4)))
         await here.until_running(1)
         uid = here.pod("default/a").metadata.uid
-        checkpoint = here.places.state / "checkpoint.json"
+        checkpoint = here.host_paths.state / "checkpoint.json"
         await here.until(lambda: uid in checkpoint.read_text())
         in_the_way = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
         in_the_way.mkdir()  # where the next one would be written first
         here.kubelet.finish(uid)
         here.cluster.delete("default/a")
-        await here.until(lambda: not len(here.agent.admission.holdings))
+        await here.until(lambda: not len(here.agent.allocation_state.holdings))
         await asyncio.sleep(0.5)
         assert uid in checkpoint.read_text()
         in_the_way.rmdir()
@@ -442,7 +442,7 @@ async def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -
     """A sick GPU leaves all the same, and what was not written down is written later."""
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
-        checkpoint = here.places.state / "checkpoint.json"
+        checkpoint = here.host_paths.state / "checkpoint.json"
         in_the_way = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
         in_the_way.mkdir()
         before = checkpoint.stat().st_ino if checkpoint.exists() else 0

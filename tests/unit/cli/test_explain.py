@@ -32,7 +32,10 @@ def pod(name: str, units: int, more: str = "", spec: str = "", annotations: str 
 apiVersion: v1
 kind: Pod
 metadata: {{name: {name}, namespace: team, uid: {name}, annotations: {annotations}}}
-spec: {{{spec}containers: [{{name: main, resources: {{limits: {{aliyun.com/gpu-mem: {units}{more}}}}}}}]}}
+spec:
+  {spec}
+  tolerations: [{{key: nvidia.com/gpu, operator: Exists}}]
+  containers: [{{name: main, image: i, resources: {{limits: {{aliyun.com/gpu-mem: {units}{more}}}}}}}]
 """
 
 
@@ -43,12 +46,12 @@ def state(tmp_path: Path) -> str:
     file = tmp_path / "state.yaml"
     file.write_text(
         CLUSTER
-        + pod("old", 8, spec="nodeName: a, ", annotations=held)
-        + pod("lost", 8, spec="nodeName: b, ")
+        + pod("old", 8, spec="nodeName: a", annotations=held)
+        + pod("lost", 8, spec="nodeName: b")
         + pod("fits", 7)
         + pod("waits", 16)
         + pod("wrong", 2, more=", aliyun.com/gpu-core.percentage: 7")
-        + pod("gated", 1, spec="schedulingGates: [{name: example.com/quota}], "),
+        + pod("gated", 1, spec="schedulingGates: [{name: example.com/quota}]"),
         encoding="utf-8",
     )
     return str(file)

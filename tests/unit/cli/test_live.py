@@ -22,7 +22,7 @@ run = CliRunner()
 GIB = 1024
 CONFIG_MAPS = "/api/v1/namespaces/gputile/configmaps"
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: w}\n"
-POD += "spec: {containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: 4}}}]}\n"
+POD += "spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 4}}}]}\n"
 
 
 def put(server: FakeApiServer, *objects: Node | Pod) -> None:

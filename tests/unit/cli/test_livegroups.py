@@ -53,7 +53,7 @@ def gang(tmp_path: Path) -> str:
     text = ""
     for i in range(4):
         meta = f"{{name: m{i}, labels: {{{POD_GROUP_LABEL}: g}}}}"
-        spec = "{containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: 4}}}]}"
+        spec = "{containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: 4}}}]}"
         text += f"---\napiVersion: v1\nkind: Pod\nmetadata: {meta}\nspec: {spec}\n"
     (tmp_path / "gang.yaml").write_text(text, encoding="utf-8")
     return str(tmp_path / "gang.yaml")

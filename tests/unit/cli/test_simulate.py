@@ -21,7 +21,7 @@ POD = """
 apiVersion: v1
 kind: Pod
 metadata: {name: p}
-spec: {containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: %s}}}]}
+spec: {containers: [{name: c, image: i, resources: {limits: {aliyun.com/gpu-mem: %s}}}]}
 """
 
 
@@ -81,11 +81,11 @@ def test_amounts_that_are_no_amounts_cannot_be_used(tmp_path: Path, amount: str)
 def test_amounts_that_are_no_count_of_units_are_named(tmp_path: Path, amount: str) -> None:
     """Field, rule and remedy."""
     files = [write(tmp_path, "c.yaml", NODE), write(tmp_path, "p.yaml", POD % amount)]
-    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1], "-o", "json"])
-    assert result.exit_code == 3
-    reason = json.loads(result.stdout)["decisions"][0]["reason"]
-    assert "aliyun.com/gpu-mem" in reason
-    assert ("whole number" in reason) or ("counts units" in reason)
+    result = run.invoke(app, ["simulate", "--cluster", files[0], "-f", files[1]])
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = result.stderr.replace("\n", "")
+    assert "aliyun.com/gpu-mem" in said
+    assert ("must be an integer" in said) or ("counts units" in said)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,9 @@ def test_input_that_cannot_be_used_is_exit_code_2(tmp_path: Path, cluster: str, 
 def test_a_pod_on_a_node_that_is_not_there_is_told(tmp_path: Path) -> None:
     """A mistyped node would make its load vanish without a word."""
     bound = (
-        POD % 1 + "---\n" + (POD % 1).replace("name: p}", "name: q}").replace("{containers", "{nodeName: m, containers")
+        POD % 1
+        + "---\n"
+        + (POD % 1).replace("name: p}", "name: q, uid: u}").replace("{containers", "{nodeName: m, containers")
     )
     files = ["--cluster", write(tmp_path, "c.yaml", NODE), "-f", write(tmp_path, "p.yaml", bound)]
     result = run.invoke(app, ["simulate", *files])

@@ -34,8 +34,8 @@ def pod(name: str, units: int, extra: str = "") -> str:
     return f"""---
 apiVersion: v1
 kind: Pod
-metadata: {{name: {name}}}
-spec: {{{extra}containers: [{{name: c, resources: {{limits: {limits}}}}}]}}
+metadata: {{name: {name}{", uid: u" if "nodeName" in extra else ""}}}
+spec: {{{extra}containers: [{{name: c, image: i, resources: {{limits: {limits}}}}}]}}
 """
 
 

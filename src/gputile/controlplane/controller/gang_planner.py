@@ -22,7 +22,7 @@ from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate
-from gputile.core.scheduling.gang_plan import GangPlan, candidate, plan_gang
+from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
 from gputile.core.scheduling.gang_rules import in_line, no_room_text, together_text, too_few_text
 
 _SECOND = 10**9
@@ -245,7 +245,7 @@ class GangPlanner:
         members: list[GangCandidate] = []
         try:
             for pod in gang.unreserved:
-                members.append(candidate(pod, cluster_state.ledger))
+                members.append(GangCandidate(pod, cluster_state.placement.engine.request(pod)))
                 yield
         except RequestError as error:
             self._report(gang, "InvalidGPURequest", f"gang {gang.name.name}: {error}", result)

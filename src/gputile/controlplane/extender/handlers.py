@@ -26,9 +26,9 @@ from gputile.api.extender import (
 from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.core.devices.gang_membership import gang_of
-from gputile.core.devices.request import Request, RequestError, parse_request
-from gputile.core.scheduling.gang_reservation import place_of, place_problem
+from gputile.core.devices.request import RequestError
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.scheduling.pod_filter import filter_pod
 from gputile.core.scheduling.preemption import victims
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,6 @@ class ExtenderHandlers:
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
-        self._configuration = engine.ledger.configuration
         self._seen: OrderedDict[str, Pod] = OrderedDict()  # by UID: pods that filter has shown, for bind
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
@@ -81,44 +80,27 @@ class ExtenderHandlers:
         pod, names = args.pod, _names(args)
         self._remember(pod)
         try:
-            request = self._request(pod)
+            verdict = filter_pod(self._engine, pod, names, self._unix_ns())
         except RequestError as error:
             self._notify(PodEvent(pod, True, "InvalidGPURequest", str(error)))
             return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
-        if self._engine.demand is not None:
-            self._engine.demand.observe(pod, request)
-        if request is None:
-            return FilterResult(node_names=list(names))
-        ledger = self._engine.ledger
-        waits = place_problem(ledger, pod, self._unix_ns())
-        if waits is not None:
+        found = verdict.nodes
+        if verdict.lacks_gpus:
             self._refused()
-            return FilterResult(node_names=[], failed_and_unresolvable_nodes=dict.fromkeys(names, waits.text))
-        place = place_of(pod, ledger, self._unix_ns())
-        if place:
-            return _only(place, names, f"the pod's gang keeps a place for it on node {place}")
-        booking = ledger.booking(pod.metadata.uid)
-        if booking is not None:
-            return _only(
-                booking.node, names, f"an earlier Binding of the pod to node {booking.node} is not confirmed yet"
-            )
-        result = self._engine.filter(request, names)
-        if not result.feasible:
-            self._refused()
-        if not result.feasible and result.closest:
-            why = _no_fit_message(len(names), result.closest)
+        if verdict.lacks_gpus and found.closest:
+            why = _no_fit_message(len(names), found.closest)
             self._notify(PodEvent(pod, True, "NoGPUFits", why, latest=True))
         return FilterResult(
-            node_names=result.feasible,
-            failed_nodes=result.refused,
-            failed_and_unresolvable_nodes=result.unresolvable,
+            node_names=found.feasible,
+            failed_nodes=found.refused,
+            failed_and_unresolvable_nodes=found.unresolvable,
         )
 
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """Return 0 to 10 for each of the named nodes."""
         names = _names(args)
         try:
-            request = self._request(args.pod)
+            request = self._engine.request(args.pod)
         except RequestError:
             request = None
         scores = self._engine.rank(request, names) if request is not None else [0] * len(names)
@@ -128,7 +110,7 @@ class ExtenderHandlers:
         """Choose the pod's GPUs on the node and bind it there."""
         try:
             pod = await self._pod(args)
-            decision = await self._binder.bind(pod, self._request(pod), args.node)
+            decision = await self._binder.bind(pod, self._engine.request(pod), args.node)
         except (BindError, RequestError) as error:
             log.warning("not bound", extra={"pod": f"{args.pod_namespace}/{args.pod_name}", "why": str(error)})
             return ExtenderBindingResult(error=str(error))
@@ -152,10 +134,10 @@ class ExtenderHandlers:
                 ),
             )
         try:
-            request = self._request(args.pod)
+            request = self._engine.request(args.pod)
         except RequestError:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # nobody's leaving would help
-        if self._configuration.admission.gangs and gang_of(args.pod) is not None:
+        if self._engine.ledger.configuration.admission.gangs and gang_of(args.pod) is not None:
             return ExtenderPreemptionResult(node_name_to_meta_victims={})  # a gang is planned, and evicts nobody
         if request is None:
             return ExtenderPreemptionResult(node_name_to_meta_victims=proposed)
@@ -172,9 +154,6 @@ class ExtenderHandlers:
                 )
             await asyncio.sleep(0)
         return ExtenderPreemptionResult(node_name_to_meta_victims=answer)
-
-    def _request(self, pod: Pod) -> Request | None:
-        return parse_request(pod, self._configuration.unit_mib, self._configuration.trust_group)
 
     def _remember(self, pod: Pod) -> None:
         self._seen[pod.metadata.uid] = pod
@@ -193,13 +172,6 @@ def _names(args: ExtenderArgs) -> Sequence[str]:
     if args.node_names is None:
         raise BadRequest("NodeNames is missing: set nodeCacheCapable: true for this extender in kube-scheduler")
     return args.node_names
-
-
-def _only(node: str, names: Sequence[str], why: str) -> FilterResult:
-    return FilterResult(
-        node_names=[name for name in names if name == node],
-        failed_nodes={name: why for name in names if name != node},
-    )
 
 
 def _no_fit_message(asked: int, closest: list[tuple[str, str]]) -> str:

@@ -96,7 +96,7 @@ class Ledger:
             case TimePassed(now_ns):
                 ended, revived = self._reservations.pass_to(now_ns)
                 for uid in ended:
-                    self._release_hold(uid)
+                    self._release_reservation(uid)
                 for uid in revived:
                     self._restore_reservation(uid)
             case _:
@@ -114,7 +114,7 @@ class Ledger:
                 self._reservations.put(uid, None)
                 self._release(uid)
             elif self.configuration.admission.gangs and (held is None or held.reserved or held.assumed_at is not None):
-                self._hold_applied(pod, held)
+                self._reservation_applied(pod, held)
             return
         self._reservations.put(uid, None)
         if booking != held:
@@ -129,7 +129,7 @@ class Ledger:
                 self.node_arrays.cpu[row] -= cpu
                 self.changes.add(row)
 
-    def _hold_applied(self, pod: Pod, held: Booking | None) -> None:
+    def _reservation_applied(self, pod: Pod, held: Booking | None) -> None:
         uid = pod.metadata.uid
         self._reservations.put(uid, reserved_booking(pod, self.configuration.unit_mib, self.configuration.trust_group))
         reservation = self._reservations.get(uid)
@@ -144,7 +144,7 @@ class Ledger:
         if reservation is not None and uid not in self._bookings:
             self._book(reservation)
 
-    def _release_hold(self, uid: str) -> None:
+    def _release_reservation(self, uid: str) -> None:
         held = self._bookings.get(uid)
         if held is not None and held.reserved:
             self._release(uid)
@@ -163,7 +163,7 @@ class Ledger:
 
     def _assume(self, booking: Booking) -> None:
         held = self._bookings.get(booking.uid)
-        self._release_hold(booking.uid)
+        self._release_reservation(booking.uid)
         if held is not None and not held.reserved:
             raise LedgerError(f"pod {booking.key} already holds GPUs of node {held.node}")
         self._book(booking)
@@ -172,7 +172,7 @@ class Ledger:
         """Look at the cluster as if a pod had no reservation; return it, None where it has none."""
         reservation = self._reservations.get(uid)
         self._reservations.put(uid, None)
-        self._release_hold(uid)
+        self._release_reservation(uid)
         return reservation
 
     def bring_back(self, reservation: Booking) -> None:

@@ -13,7 +13,7 @@ import msgspec
 from gputile.api.core import Pod
 from gputile.core.devices.allocation import Chosen, allocate
 from gputile.core.devices.inventory import advertised_units
-from gputile.core.devices.request import Request, RequestKind, parse_request
+from gputile.core.devices.request import Request, RequestKind
 from gputile.core.kube_predicates.inter_pod import affinity_terms, hard_spread
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.booking import Booking
@@ -46,16 +46,6 @@ class GangPlan:
     fits: bool
     certain: bool
     lacking: str = ""
-
-
-def candidate(pod: Pod, ledger: Ledger) -> GangCandidate:
-    """Return ``pod`` as one to be placed.
-
-    Raises:
-        RequestError: it asks for a GPU in a way that can never be served.
-    """
-    configuration = ledger.configuration
-    return GangCandidate(pod, parse_request(pod, configuration.unit_mib, configuration.trust_group))
 
 
 def plan_gang(

@@ -15,9 +15,10 @@ from operator import itemgetter
 import numpy as np
 import numpy.typing as npt
 
+from gputile.api.core import Pod
 from gputile.core.devices.allocation import Chosen, allocate
 from gputile.core.devices.inventory import MOST_MIB, advertised_units
-from gputile.core.devices.request import Request, Shape
+from gputile.core.devices.request import Request, Shape, parse_request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.snapshot import NodeState, node_state
@@ -88,6 +89,15 @@ class PlacementEngine:
                 models[row] = node_info.model
                 cpu += node_info.cpu
         return models, cpu
+
+    def request(self, pod: Pod) -> Request | None:
+        """Return what ``pod`` asks of GPUs, by the ledger's configuration; None where it asks nothing.
+
+        Raises:
+            RequestError: it asks for a GPU in a way that can never be served.
+        """
+        configuration = self.ledger.configuration
+        return parse_request(pod, configuration.unit_mib, configuration.trust_group)
 
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of ``names`` the request fits."""

@@ -12,7 +12,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod, unversioned
 from gputile.kube.decoding import Applied, Deleted, Replaced, WatchEvent
 from gputile.kube.errors import KubeError
-from gputile.node.agent.advertise.advertised_state import AdvertisedState, starting_setup
+from gputile.node.agent.advertise.advertised_state import AdvertisedState, starting_node_config
 from gputile.node.agent.advertise.mode_change import ModeChange, Wakeups
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.cdi_files import CdiFiles
@@ -81,49 +81,51 @@ class Agent:
         paths = host.paths
         self._store = NodeFiles(paths.state, claim, UsageFiles(paths.usage / USAGE))
         self._records = Records(self._store, paths.device_plugins)
-        self.admission = self._starting_state(configuration)
-        self._handover = HandOver(cluster, self.kubelet, self.admission, closed_for)
+        self.allocation_state = self._starting_state(configuration)
+        self._handover = HandOver(cluster, self.kubelet, self.allocation_state, closed_for)
         cdi = CdiFiles(paths.cdi, paths.root) if paths.cdi is not None else None
-        self.offering = AdvertisedState(
-            self.admission, self._records, self.kubelet, host.mps, cdi, paths.device_plugins
+        self.advertised = AdvertisedState(
+            self.allocation_state, self._records, self.kubelet, host.mps, cdi, paths.device_plugins
         )
         self._arbiter = ArbiterProcess(self._store, self._time_shares, self._used)
         self.handler = AllocationHandler(
-            self.admission,
-            Lookup(self.admission, self.kubelet, cluster, host.node_name),
+            self.allocation_state,
+            Lookup(self.allocation_state, self.kubelet, cluster, host.node_name),
             ContainerPreparation(self._store, paths, host.mps, cdi, self._arbiter),
-            self.offering,
+            self.advertised,
             self.wakeups.compare,
             self.metrics,
         )
-        self.mode = ModeChange(self.offering, host.monitor, cluster, self.wakeups, closed_for)
-        writer = CorrectionWriter(cluster, self.metrics, self.admission)
-        self._drift = DriftCheck(self.admission, self.kubelet, self._records, writer, self.mode, self._arbiter)
+        self.mode = ModeChange(self.advertised, host.monitor, cluster, self.wakeups, closed_for)
+        writer = CorrectionWriter(cluster, self.metrics, self.allocation_state)
+        self._drift = DriftCheck(self.allocation_state, self.kubelet, self._records, writer, self.mode, self._arbiter)
 
     def _starting_state(self, configuration: Configuration) -> AllocationState:
         """Return what the agent before this one has left."""
-        setup = starting_setup(self._host.monitor.seen, self._records.in_force, configuration.unit_mib)
+        node_config = starting_node_config(
+            self._host.monitor.seen, self._records.effective_mode, configuration.unit_mib
+        )
         holdings = DeviceTable(self._records.saved.holdings, self._store.started())
-        return AllocationState(configuration, setup, holdings)
+        return AllocationState(configuration, node_config, holdings)
 
     @property
     def node(self) -> Node | None:
         """The node as the watch has it."""
-        return self.admission.node
+        return self.allocation_state.node
 
     # -- what the API server says
 
     def on_pods(self, event: WatchEvent[Pod]) -> None:
         """Take in news of the pods that are bound to this node."""
-        book, configuration = self.admission.pods, self.admission.configuration
+        pod_cache, configuration = self.allocation_state.pods, self.allocation_state.configuration
         match event:
             case Applied(pod):
-                if not apply_pod(book, pod, configuration):
+                if not apply_pod(pod_cache, pod, configuration):
                     return
             case Deleted(pod):
-                remove_pod(book, pod)
+                remove_pod(pod_cache, pod)
             case Replaced(pods):
-                replace_pods(book, pods, configuration)
+                replace_pods(pod_cache, pods, configuration)
                 self._synced.set()
             case _:
                 return
@@ -133,12 +135,12 @@ class Agent:
         """Take in news of this node."""
         match event:
             case Applied(node):
-                before, self.admission.node = self.admission.node, node
+                before, self.allocation_state.node = self.allocation_state.node, node
                 if before is not None and unversioned(before) == unversioned(node):
                     return
             case Replaced(nodes):
                 name = self._host.node_name
-                self.admission.node = next((node for node in nodes if node.metadata.name == name), None)
+                self.allocation_state.node = next((node for node in nodes if node.metadata.name == name), None)
             case _:
                 return
         if self.node is not None:
@@ -148,8 +150,8 @@ class Agent:
 
     def configure(self, configuration: Configuration) -> None:
         """Take in a new configuration."""
-        self.admission.configuration = configuration
-        read_again(self.admission.pods, configuration)
+        self.allocation_state.configuration = configuration
+        read_again(self.allocation_state.pods, configuration)
         self.wakeups.compare.wish()
 
     # -- what probes ask, from any thread
@@ -199,9 +201,9 @@ class Agent:
         await self._handover.close()
         await self.kubelet.take_charge()
         self.metrics.starts.set(self.kubelet.state.starts)
-        self._records.read_again(self.admission.holdings)
-        self._records.recover(self.admission)
-        self.offering.take_over()
+        self._records.read_again(self.allocation_state.holdings)
+        self._records.recover(self.allocation_state)
+        self.advertised.take_over()
         await self.mode.renew()
 
     async def _open(self) -> None:
@@ -243,7 +245,7 @@ class Agent:
         left = self._handover.left(self.node)
         if left:
             asyncio.get_running_loop().call_later(left, self.wakeups.publish.wish)
-        wanted = wanted_status(self.offering, self._host.monitor.seen, opened=left == 0)
+        wanted = wanted_status(self.advertised, self._host.monitor.seen, opened=left == 0)
         try:
             told = await tell_node(self._cluster, self.node, wanted, datetime.now(UTC))
         except KubeError:
@@ -256,8 +258,8 @@ class Agent:
     # -- what the arbiter is told, and says
 
     def _time_shares(self, beside: str) -> TimeShares:
-        return time_shares(self.admission, str(self._store.allocations), beside)
+        return time_shares(self.allocation_state, str(self._store.allocations), beside)
 
     def _used(self, used: Mapping[tuple[str, str], int]) -> None:
         """Take in the nanoseconds that each container has had on each GPU."""
-        self.metrics.gpu_times.rows = tuple(gpu_times(self.admission, used))
+        self.metrics.gpu_times.rows = tuple(gpu_times(self.allocation_state, used))

@@ -46,7 +46,7 @@ class AgentSettings(msgspec.Struct, frozen=True):
     """What the command line says. ``config`` is followed while it changes; ``metrics_port`` 0 is none."""
 
     node_name: str
-    places: HostPaths
+    host_paths: HostPaths
     config: Path | None = None
     kubeconfig: Path | None = None
     context: str | None = None
@@ -92,8 +92,8 @@ async def serve(
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = ApiServerNodeApi(connection, events, name)
         eyes = Monitor(open_probe, await _published(connection, name))
-        claim = NodeLock(settings.places.claim, behind.token)
-        host = Host(name, settings.places, eyes, MpsDaemons(settings.places.state / MPS_DIRECTORY))
+        claim = NodeLock(settings.host_paths.claim, behind.token)
+        host = Host(name, settings.host_paths, eyes, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
         agent = Agent(host, cluster, configuration, gateway, claim)
         if settings.metrics_port:
             app = monitoring_app(agent.metrics.registry, agent.sick, agent.unready)

@@ -1,67 +1,112 @@
-"""What a cluster does to a pod before scheduling it: the API server's checks, and gputile's own rewriting.
+"""What gputile's webhook and policies do to a pod before it is stored, by the code that the webhook runs.
 
-GPU amounts that are numbers are not judged here: that is part of deciding, where a refusal is an answer about that one
-pod.
+Whether the API server itself would take the pod is judged before, see ``pod_rules``.
 """
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 
-from gputile.api.core import Pod, ResourceList
-from gputile.api.quantity import QuantityError, parse_quantity
-from gputile.api.well_known import GPU_RESOURCES
+from gputile.api.admission import AdmissionRequest, GroupVersionKind
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.core.admission.json_patch import apply_patch
-from gputile.core.admission.rewrite import rewrite
+from gputile.core.admission.refusal import AdmissionRefusal
+from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable, validate
 from gputile.core.kube_predicates.api_rules import broken_rule
-from gputile.core.kube_predicates.pod_requests import is_pod_level
-from gputile.tools.simulator.manifests import ManifestError, Origin
+from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin, decode
+
+_POD = GroupVersionKind(version="v1", kind="Pod")
 
 
-def admit(origin: Origin, path: str, pod: Pod, notes: list[str]) -> Pod:
-    """Return ``pod`` as a cluster would schedule it; ``path`` is where its fields stand ("", "spec.template").
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The admission of a cluster that goes by ``configuration``.
+
+    ``enforced`` is whether gputile's webhook and policies are there. Pods of the namespaces ``unsafe`` may reach GPUs
+    past the ledger, as the namespaces' labels say.
+    """
+
+    configuration: Configuration = field(default_factory=Configuration)
+    enforced: bool = True
+    unsafe: frozenset[str] = frozenset()
+
+    def beside(self, manifests: Iterable[Manifest]) -> "Admission":
+        """Return the admission where the namespaces among ``manifests`` are there too."""
+        labels = {
+            manifest.body.get("metadata", {}).get("name"): manifest.body.get("metadata", {}).get("labels", {})
+            for manifest in manifests
+            if manifest.kind == "Namespace" and isinstance(manifest.body.get("metadata", {}), dict)
+        }
+        allowed = {name for name, found in labels.items() if _is_unsafe(found)}
+        return replace(self, unsafe=self.unsafe - labels.keys() | allowed)
+
+    def admit(self, origin: Origin, path: str, pod: Mapping[str, Any], notes: list[str]) -> Pod:
+        """Return a new pod as a cluster stores it; ``path`` is where its fields stand ("", "spec.template").
+
+        Raises:
+            ManifestError: it is refused; each broken rule is a line.
+        """
+        prefix = f"{path}." if path else ""
+        if self.enforced:
+            pod = self._reviewed(origin, prefix, pod, notes)
+        return checked(origin, path, decode(origin, path, pod, Pod))
+
+    def _reviewed(self, origin: Origin, prefix: str, pod: Mapping[str, Any], notes: list[str]) -> Mapping[str, Any]:
+        namespace = pod["metadata"]["namespace"]
+        found = self._asked(pod, namespace, changing=True)
+        if not found.refusals and found.operations:
+            pod = apply_patch(found.operations, pod)
+            found = replace(found, refusals=self._asked(pod, namespace, changing=False).refusals)
+        if found.refusals:
+            lines = (f"{origin}: {_placed(prefix, refusal.text)} [{refusal.rule}]" for refusal in found.refusals)
+            raise ManifestError("\n".join(lines))
+        notes += [f"{origin}: {_placed(prefix, warning)}" for warning in found.warnings]
+        return pod
+
+    def _asked(self, pod: Mapping[str, Any], namespace: str, *, changing: bool) -> Verdict:
+        request = AdmissionRequest(
+            uid="",
+            kind=_POD,
+            namespace=namespace,
+            operation="CREATE",
+            object=msgspec.Raw(msgspec.json.encode(pod)),
+        )
+        configuration = self.configuration
+        policy = AdmissionPolicy(
+            configuration.unit_mib,
+            configuration.admission.trusted_users,
+            configuration.admission.gangs,
+            namespace in self.unsafe,
+            configuration.scheduler_name,
+            configuration.gpu_time,
+        )
+        try:
+            return (mutate if changing else validate)(request, policy)
+        except UnreadableReview as error:
+            refusal: AdmissionRefusal = unreadable(error)
+            return Verdict(refusals=(refusal,))
+
+
+def _placed(prefix: str, text: str) -> str:
+    """Return what is said of a pod as it is said of what stands at ``prefix``."""
+    names_a_field = text.startswith(("spec.", "metadata."))
+    return f"{prefix}{text}" if names_a_field or not prefix else f"{prefix.rstrip('.')}: {text}"
+
+
+def checked(origin: Origin, path: str, pod: Pod) -> Pod:
+    """Return ``pod``, whose rules of scheduling are ones that the predicates can judge.
 
     Raises:
-        ManifestError: the API server or gputile's webhook would refuse it.
+        ManifestError: one of them is not.
     """
-    prefix = f"{path}." if path else ""
-    pod = _rewritten(origin, prefix, pod, notes)
-    spec = pod.spec
-    if not spec.containers:
-        raise origin.error(f"{prefix}spec.containers", "a pod needs at least one container")
-    for field, containers in (("initContainers", spec.init_containers), ("containers", spec.containers)):
-        for i, container in enumerate(containers):
-            where = f"{prefix}spec.{field}[{i}].resources"
-            _check_amounts(origin, f"{where}.limits", container.resources.limits)
-            _check_amounts(origin, f"{where}.requests", container.resources.requests)
-    if spec.resources is not None:
-        _check_amounts(origin, f"{prefix}spec.resources.limits", spec.resources.limits, whole_pod=True)
-        _check_amounts(origin, f"{prefix}spec.resources.requests", spec.resources.requests, whole_pod=True)
-    _check_amounts(origin, f"{prefix}spec.overhead", spec.overhead)
-    if (broken := broken_rule(spec)) is not None:
-        raise origin.error(f"{prefix}spec.{broken[0]}", broken[1])
+    if (broken := broken_rule(pod.spec)) is not None:
+        raise origin.error(f"{path}.spec.{broken[0]}".lstrip("."), broken[1])
     return pod
 
 
-def _rewritten(origin: Origin, prefix: str, pod: Pod, notes: list[str]) -> Pod:
-    """Return the pod as the webhook stores it."""
-    rewriting = rewrite(pod)
-    if rewriting.refusals:
-        raise ManifestError(f"{origin}: {prefix}{rewriting.refusals[0].text}")
-    notes += [f"{origin}: {prefix}{warning}" for warning in rewriting.warnings]
-    if not rewriting.operations:
-        return pod
-    return msgspec.convert(apply_patch(rewriting.operations, msgspec.to_builtins(pod)), Pod)
-
-
-def _check_amounts(origin: Origin, path: str, amounts: ResourceList, *, whole_pod: bool = False) -> None:
-    for name, amount in amounts.items():
-        if whole_pod and not is_pod_level(name):
-            rule = "a pod as a whole asks for cpu, memory and hugepages-* only: set it in a container"
-            raise origin.error(f'{path}["{name[:80]}"]', rule)
-        try:
-            value = parse_quantity(amount)
-        except QuantityError as error:
-            raise origin.error(f'{path}["{name[:80]}"]', str(error)) from error
-        if value < 0:
-            raise origin.error(f'{path}["{name[:80]}"]', f"{amount} is negative")
-        if "/" in name and value.denominator != 1 and name not in GPU_RESOURCES:
-            raise origin.error(f'{path}["{name[:80]}"]', f"{amount} is not a whole number, as {name} is counted")
+def _is_unsafe(labels: Any) -> bool:
+    return isinstance(labels, dict) and labels.get(UNSAFE_ACCESS_LABEL) == "allowed"

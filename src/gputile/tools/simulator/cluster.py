@@ -27,7 +27,8 @@ from gputile.core.devices.inventory import (
 )
 from gputile.core.kube_predicates.api_rules import broken_taint
 from gputile.tools.simulator.description import API_VERSION, MOST_NODES, ClusterDescription, DescribedNode, GpuGroup
-from gputile.tools.simulator.manifests import Manifest, Origin, check_name
+from gputile.tools.simulator.manifests import Manifest, Origin
+from gputile.tools.simulator.names import check_name
 from gputile.tools.simulator.naming import make_gpu_uuid, make_uid
 
 PLACEMENTS = ("binpack", "spread")

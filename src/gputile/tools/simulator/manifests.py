@@ -1,6 +1,5 @@
 """Manifests out of files: one object each, and errors that say where a mistake stands and which rule it breaks."""
 
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -10,13 +9,14 @@ from typing import Any, BinaryIO, TextIO, TypeVar
 import msgspec
 
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents
+from gputile.tools.simulator.fields import kind_of
 from gputile.tools.simulator.object_count import excess, too_many
 
 MOST_BYTES = 64 * 1024 * 1024
+STDIN_TWICE = "the standard input is named twice, and can be read once"
 SUFFIXES = (".yaml", ".yml", ".json")
+_AMOUNTS = frozenset({"limits", "requests"})  # where null is an amount of 0, as for the API server
 _STRING_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
-_LONGEST_NAME = 253
 
 T = TypeVar("T")
 
@@ -47,17 +47,26 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object as written, nulls left out. ``kind`` is in Kubernetes' own spelling."""
+    """One object as written, nulls left out. ``described`` says that its file describes what a cluster has."""
 
     origin: Origin
     api_version: str
     kind: str
     body: dict[str, Any]
+    described: bool = False
 
     @property
     def group(self) -> str:
         """The API group; "" for the core group."""
         return self.api_version.rpartition("/")[0]
+
+    @property
+    def stored(self) -> bool:
+        """Whether an API server has stored the object already, or it is described as what runs in a cluster."""
+        metadata, spec = self.body.get("metadata"), self.body.get("spec")
+        if isinstance(metadata, dict) and (metadata.get("uid") or metadata.get("resourceVersion")):
+            return True
+        return self.described and isinstance(spec, dict) and bool(spec.get("nodeName"))
 
     def decode(self, type_: type[T]) -> T:
         """Return the object as ``type_``.
@@ -70,33 +79,31 @@ class Manifest:
 
 @dataclass(slots=True)
 class Loaded:
-    """What the files hold. ``notes`` are sentences about what was understood loosely or left out."""
+    """What the files hold."""
 
     manifests: list[Manifest] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
 
 
-_KINDS = (
-    *("Cluster", "CronJob", "DaemonSet", "Deployment", "Job", "List", "Node", "NodeList", "Pod", "PodList"),
-    *("ReplicaSet", "ReplicationController", "StatefulSet"),
-)
-_SPELLING = {kind.lower(): kind for kind in _KINDS}
-
-
-def load_manifests(paths: Iterable[str], stdin: BinaryIO | None = None) -> Loaded:
+def load_manifests(paths: Iterable[str], stdin: BinaryIO | None = None, *, described: bool = False) -> Loaded:
     """Return the objects in files, in the files of directories (by name, not below), and in "-", the standard input.
 
+    ``described`` says that the files describe what a cluster has.
+
     Raises:
-        ManifestError: a file cannot be read, or an object in it is not one.
+        ManifestError: a file cannot be read, an object in it is not one, or one of ``paths`` holds no object.
     """
     named, loaded = list(paths), Loaded()
     if "" in named:
         raise ManifestError("a file's name is empty; name a file, a directory, or - for the standard input")
     if named.count("-") > 1:
-        raise ManifestError("the standard input is named twice, and can be read once")
+        raise ManifestError(STDIN_TWICE)
     for path in named:
+        before = len(loaded.manifests)
         for file, data in _files(path, stdin):
-            _read(file, data, loaded)
+            _read(file, data, loaded, described)
+        if len(loaded.manifests) == before:
+            place = "standard input" if path == "-" else path
+            raise ManifestError(f"{place}: it holds no object, so there is nothing to judge")
     return loaded
 
 
@@ -116,20 +123,6 @@ def misfit(said: str, path: str = "") -> tuple[str, str]:
     """Return the field, in an object that stands at ``path``, and the rule it breaks, of what a decoder ``said``."""
     rule, _, where = said.partition(" - at `$")
     return f"{path}{where.rstrip('`')}".lstrip("."), rule
-
-
-def check_name(origin: Origin, path: str, name: str) -> str:
-    """Return ``name`` where it is a name that Kubernetes takes.
-
-    Raises:
-        ManifestError: it is not.
-    """
-    if len(name) > _LONGEST_NAME or not _SUBDOMAIN.fullmatch(name):
-        rule = (
-            "must be at most 253 lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
-        )
-        raise origin.error(path, f"{name[:80]!r} {rule}")
-    return name
 
 
 def _files(path: str, stdin: BinaryIO | None) -> Iterator[tuple[str, bytes]]:
@@ -169,7 +162,7 @@ def _bounded(file: str, stream: BinaryIO) -> bytes:
     return data
 
 
-def _read(file: str, data: bytes, loaded: Loaded) -> None:
+def _read(file: str, data: bytes, loaded: Loaded, described: bool) -> None:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -180,35 +173,34 @@ def _read(file: str, data: bytes, loaded: Loaded) -> None:
     try:
         for document, body in enumerate(load_documents(text), 1):
             if body is not None:
-                _take(Origin(file, document), body, loaded)
+                _take(Origin(file, document), body, loaded, described)
     except DocumentError as error:
         raise ManifestError(f"{file}, document {document + 1}: {error}") from error
 
 
-def _take(origin: Origin, body: Any, loaded: Loaded) -> None:
+def _take(origin: Origin, body: Any, loaded: Loaded, described: bool) -> None:
     if not isinstance(body, dict):
-        raise origin.error("", f"an object is a mapping with apiVersion and kind, this is {_name_of(body)}")
-    written = body.get("kind")
-    if not isinstance(written, str) or not written:
+        raise origin.error("", f"an object is a mapping with apiVersion and kind, this is {kind_of(body)}")
+    kind = body.get("kind")
+    if not isinstance(kind, str) or not kind:
         raise origin.error("kind", "must be there, as a string")
-    kind = _SPELLING.get(written.lower(), written)
     origin = Origin(origin.file, origin.document, origin.item, kind, _display_name(body))
     api_version = body.get("apiVersion")
     if not isinstance(api_version, str) or not api_version:
         raise origin.error("apiVersion", "must be there, as a string")
-    if kind != written:
-        loaded.notes.append(f"{origin}: kind: {written!r} is read as {kind!r}, which is how Kubernetes writes it")
     if kind.endswith("List") and "items" in body:
-        _take_list(origin, api_version, kind, body, loaded)
+        for item, place in _items(origin, api_version, kind, body):
+            _take(place, item, loaded, described)
         return
     clean = _Cleaner(origin).clean(body)
-    loaded.manifests.append(Manifest(origin, api_version, kind, clean))
+    loaded.manifests.append(Manifest(origin, api_version, kind, clean, described))
 
 
-def _take_list(origin: Origin, api_version: str, kind: str, body: dict[str, Any], loaded: Loaded) -> None:
-    items = body.get("items") or []
+def _items(origin: Origin, api_version: str, kind: str, body: dict[str, Any]) -> Iterator[tuple[Any, Origin]]:
+    """Yield the objects of a list, each with its place."""
+    items = body["items"] if body["items"] is not None else []
     if not isinstance(items, list):
-        raise origin.error("items", f"must be a list, is {_name_of(items)}")
+        raise origin.error("items", f"must be a list, is {kind_of(items)}")
     if excessive := too_many(len(items)):
         raise origin.error("", excessive)
     implied = {"apiVersion": api_version, "kind": kind.removesuffix("List")} if kind != "List" else {}
@@ -216,7 +208,7 @@ def _take_list(origin: Origin, api_version: str, kind: str, body: dict[str, Any]
         place = Origin(origin.file, origin.document, number)
         if isinstance(item, dict) and isinstance(item.get("kind"), str) and item["kind"].lower().endswith("list"):
             raise place.error("kind", "a list holds objects, not another list")
-        _take(place, implied | item if isinstance(item, dict) else item, loaded)
+        yield implied | item if isinstance(item, dict) else item, place
 
 
 def _display_name(body: dict[str, Any]) -> str:
@@ -224,12 +216,6 @@ def _display_name(body: dict[str, Any]) -> str:
     meta = metadata if isinstance(metadata, dict) else body
     name = meta.get("name") or meta.get("generateName")
     return name[:80] if isinstance(name, str) and name.isprintable() else ""
-
-
-def _name_of(value: Any) -> str:
-    """Return what a YAML value is, in words."""
-    names = {dict: "a mapping", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
-    return names.get(type(value), "nothing")
 
 
 class _Cleaner:
@@ -253,9 +239,14 @@ class _Cleaner:
             return [self._clean_at(f"[{i}]", item) for i, item in enumerate(value)]
         return {
             key: self._clean_strings(key, item) if key in _STRING_MAPS else self._clean_at(f".{key}", item)
-            for key, item in value.items()
+            for key, item in self._present(value)
             if item is not None
         }
+
+    def _present(self, value: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+        if self._path and self._path[-1].lstrip(".") in _AMOUNTS:
+            return ((key, 0 if item is None else item) for key, item in value.items())
+        return value.items()
 
     def _clean_at(self, step: str, value: Any) -> Any:
         self._path.append(step)
@@ -271,5 +262,5 @@ class _Cleaner:
             if item is not None and not isinstance(item, str):
                 where = "".join([*self._path, f'.{name}["{key[:80]}"]']).lstrip(".")
                 hint = "" if isinstance(item, dict | list) else ": write it in quotes"
-                raise self._origin.error(where, f"must be a string, is {_name_of(item)}{hint}")
+                raise self._origin.error(where, f"must be a string, is {kind_of(item)}{hint}")
         return {key: self._clean_at(f".{key}", item or "") for key, item in value.items()}

@@ -7,13 +7,15 @@ from typing import BinaryIO
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API, PodGroup
-from gputile.api.well_known import DEFAULT_UNIT_MIB
+from gputile.api.well_known import DEFAULT_UNIT_MIB, PLACEMENT_LABEL, PLACEMENTS
 from gputile.core.ledger.node_info import node_info_of
+from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.cluster import described_nodes, described_unit, written_node
 from gputile.tools.simulator.description import MOST_NODES
 from gputile.tools.simulator.gangs import Groups
-from gputile.tools.simulator.manifests import Manifest, ManifestError, load_manifests
-from gputile.tools.simulator.workloads import expand
+from gputile.tools.simulator.intake import Intake
+from gputile.tools.simulator.manifests import STDIN_TWICE, Manifest, ManifestError, load_manifests
+from gputile.tools.simulator.workloads import Expansion, expand
 
 
 @dataclass(slots=True)
@@ -22,8 +24,8 @@ class Scenario:
 
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
     ``waiting`` are pods that nobody asks about: of them only the places count that are kept for them. ``groups`` is
-    what is known of PodGroups. ``unit_mib`` is None where no description names a memory unit. ``notes`` are sentences
-    about what was read loosely or left out.
+    what is known of PodGroups. ``unit_mib`` is None where no description names a memory unit. ``manifests`` are objects
+    that have not been made pods yet. ``notes`` are sentences about what was read loosely or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -32,12 +34,33 @@ class Scenario:
     waiting: list[Pod] = field(default_factory=list)
     groups: Groups = field(default_factory=Groups)
     unit_mib: int | None = None
+    manifests: list[Manifest] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def load_scenario(
-    cluster: Iterable[str],
-    workloads: Iterable[str] = (),
+    cluster: Sequence[str],
+    workloads: Sequence[str] = (),
+    *,
+    nodes: Sequence[Node] = (),
+    groups: Groups | None = None,
+    configured_mib: int | None = None,
+    stdin: BinaryIO | None = None,
+) -> Scenario:
+    """Return what ``read_scenario`` reads, with the pods of its objects, as a cluster by the defaults takes them in.
+
+    Raises:
+        ManifestError: a file, an object or the whole cannot be used.
+    """
+    scenario = read_scenario(cluster, workloads, nodes=nodes, groups=groups, configured_mib=configured_mib, stdin=stdin)
+    unit_mib = configured_mib or scenario.unit_mib or unit_in_force(scenario.nodes) or DEFAULT_UNIT_MIB
+    make_pods(scenario, Intake(Admission(Configuration(gpu_memory_unit=f"{unit_mib}MiB"))))
+    return scenario
+
+
+def read_scenario(
+    cluster: Sequence[str],
+    workloads: Sequence[str] = (),
     *,
     nodes: Sequence[Node] = (),
     groups: Groups | None = None,
@@ -48,22 +71,38 @@ def load_scenario(
 
     Nodes and pods may stand in any of the files; "-" is the standard input. The PodGroups in them are added to
     ``groups``, in place of those of the same names. ``configured_mib`` is the memory unit of the configuration in MiB,
-    None where none names it: nodes that are described without a unit count in it.
+    None where none names it: nodes that are described without a unit count in it. Objects that may make pods stay
+    ``manifests``: how they are taken in depends on the configuration, and that on what was read.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
     """
-    loaded = load_manifests((*cluster, *workloads), stdin)
-    scenario = Scenario(nodes=list(nodes), groups=groups or Groups(), notes=loaded.notes)
-    for manifest in filter(_is_cluster, loaded.manifests):
+    if "-" in cluster and "-" in workloads:
+        raise ManifestError(STDIN_TWICE)
+    described, asked = load_manifests(cluster, stdin, described=True), load_manifests(workloads, stdin)
+    manifests = [*described.manifests, *asked.manifests]
+    scenario = Scenario(nodes=list(nodes), groups=groups or Groups())
+    for manifest in filter(_is_cluster, manifests):
         _take_unit(manifest, scenario, configured_mib)
     default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes) or DEFAULT_UNIT_MIB
-    rest = [manifest for manifest in loaded.manifests if not _take_nodes(manifest, scenario, default_mib)]
+    rest = [manifest for manifest in manifests if not _take_nodes(manifest, scenario, default_mib)]
     if not scenario.nodes:
         raise ManifestError(
             "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
         )
-    expansion = expand(_without_groups(rest, scenario), scenario.nodes)
+    scenario.notes += _odd_labels(scenario.nodes)
+    scenario.manifests = _without_groups(rest, scenario)
+    return scenario
+
+
+def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
+    """Add the pods of the scenario's manifests to it, and return what they were made of.
+
+    Raises:
+        ManifestError: objects cannot be used.
+    """
+    expansion = expand(scenario.manifests, scenario.nodes, intake)
+    scenario.manifests = []
     scenario.notes += expansion.notes
     known = {node.metadata.name for node in scenario.nodes}
     for pod in expansion.pods:
@@ -73,18 +112,20 @@ def load_scenario(
                 scenario.notes.append(f"pod {pod.key} counts nowhere: there is no node {pod.spec.node_name}")
         elif not pod.finished:
             scenario.pending.append(pod)
-    return scenario
+    return expansion
 
 
-def load_pods(paths: Iterable[str], scenario: Scenario, *, stdin: BinaryIO | None = None) -> list[Pod]:
+def load_pods(
+    paths: Iterable[str], scenario: Scenario, intake: Intake | None = None, *, stdin: BinaryIO | None = None
+) -> list[Pod]:
     """Return the pods of the workloads in files, without a place in the scenario.
 
     Raises:
         ManifestError: a file or an object cannot be used, or there is no pod in them.
     """
     loaded = load_manifests(paths, stdin)
-    expansion = expand(_without_groups(loaded.manifests, scenario), scenario.nodes)
-    scenario.notes += [*loaded.notes, *expansion.notes]
+    expansion = expand(_without_groups(loaded.manifests, scenario), scenario.nodes, intake)
+    scenario.notes += expansion.notes
     pods = [pod for pod in expansion.pods if not pod.spec.node_name and not pod.finished]
     if not pods:
         raise ManifestError("no file has a pod to be placed")
@@ -106,6 +147,17 @@ def _without_groups(manifests: Iterable[Manifest], scenario: Scenario) -> list[M
         else:
             rest.append(manifest)
     return rest
+
+
+def _odd_labels(nodes: Iterable[Node]) -> list[str]:
+    """Return what is said by a node's label and means nothing."""
+    found = ((node.metadata.name, node.metadata.labels.get(PLACEMENT_LABEL)) for node in nodes)
+    valid = ", ".join(PLACEMENTS)
+    return [
+        f"node {name}: the label {PLACEMENT_LABEL} is {value[:40]!r} and counts for nothing; valid are {valid}"
+        for name, value in found
+        if value is not None and value not in PLACEMENTS
+    ]
 
 
 def _is_cluster(manifest: Manifest) -> bool:

@@ -14,7 +14,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.gang_membership import GangName
-from gputile.core.devices.request import Request, RequestError, parse_request
+from gputile.core.devices.request import Request, RequestError
 from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
@@ -23,7 +23,8 @@ from gputile.core.placement.fit_refusal import FitRefusal
 from gputile.core.placement.packing.prices import prices
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.gang_plan import candidate, plan_gang
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
 from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
 from gputile.tools.simulator.explanation import waiting_for
@@ -100,7 +101,7 @@ class Simulation:
         if why := incomplete(gang, size, running, len(pods), self._groups):
             return [Outcome(pod, None, None, why) for pod in pods]
         try:
-            members = [candidate(pod, self.ledger) for pod in pods]
+            members = [GangCandidate(pod, self.engine.request(pod)) for pod in pods]
         except RequestError as error:
             return [Outcome(pod, None, None, f"gang {gang.name}: {error}") for pod in pods]
         for member in members:
@@ -126,7 +127,7 @@ class Simulation:
         if waiting := waiting_for(pod):
             return Outcome(pod, None, None, waiting)
         try:
-            request = parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
+            request = self.engine.request(pod)
         except RequestError as error:
             return Outcome(pod, None, None, str(error))
         self._learn(pod, request)

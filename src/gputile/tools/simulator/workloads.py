@@ -4,42 +4,31 @@ Pods of one workload share the spec of its template: to change one, replace it, 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.core import Node, ObjectMeta, OwnerReference, Pod, PodSpec, Toleration
 from gputile.core.kube_predicates.node_fit import static_reason
-from gputile.tools.simulator.admission import admit
+from gputile.tools.simulator.admission import checked
 from gputile.tools.simulator.controller_labels import COMPLETION_INDEX, POD_INDEX, POD_NAME, common_labels
-from gputile.tools.simulator.manifests import Manifest, Origin, check_name
+from gputile.tools.simulator.intake import Intake
+from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin
+from gputile.tools.simulator.names import broken_label_name, check_name
 from gputile.tools.simulator.naming import make_uid, suffixes
+from gputile.tools.simulator.object_rules import template_path
+from gputile.tools.simulator.pod_kinds import PodKind, groups, is_suspended
 
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 MOST_REPLICAS = 100_000
 MOST_PODS = 200_000
-_GROUPS = {
-    "Pod": ("",),
-    "ReplicationController": ("",),
-    "Deployment": ("apps", "extensions"),
-    "ReplicaSet": ("apps", "extensions"),
-    "DaemonSet": ("apps", "extensions"),
-    "StatefulSet": ("apps",),
-    "Job": ("batch",),
-    "CronJob": ("batch",),
-}
-_NO_PODS = frozenset(
-    (
-        *("ClusterRole", "ClusterRoleBinding", "ConfigMap", "CustomResourceDefinition", "DeviceClass", "Endpoints"),
-        *("EndpointSlice", "Event", "HorizontalPodAutoscaler", "Ingress", "Lease", "LimitRange", "Namespace"),
-        *("NetworkPolicy", "PersistentVolume", "PersistentVolumeClaim", "PodDisruptionBudget", "PriorityClass"),
-        *("ResourceQuota", "Role", "RoleBinding", "RuntimeClass", "Secret", "Service", "ServiceAccount"),
-        "StorageClass",
-    )
-)
+_MOST_SHOWN = 50
+_LONGEST_NAME = 253
+
+Owner = tuple[str, str, str]  # kind, namespace, name
 # What the DaemonSet controller adds to its pods.
 _DAEMON_TOLERATIONS = [
     Toleration(key=f"node.kubernetes.io/{condition}", operator="Exists", effect=effect)
@@ -63,7 +52,6 @@ class _Ordinals(msgspec.Struct):
 class _WorkloadSpec(msgspec.Struct, rename="camel"):
     """The fields of all workload kinds that decide how many pods there are, and what they are called."""
 
-    template: Pod
     replicas: _Replicas = 1
     parallelism: _Replicas = 1
     completions: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
@@ -71,6 +59,12 @@ class _WorkloadSpec(msgspec.Struct, rename="camel"):
     suspend: bool = False
     manual_selector: bool = False
     ordinals: _Ordinals = msgspec.field(default_factory=_Ordinals)
+
+
+class _Named(msgspec.Struct):
+    """Any object, of which only its metadata is read."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
 class _Workload(msgspec.Struct):
@@ -90,64 +84,139 @@ class _CronJob(msgspec.Struct):
 
 @dataclass(slots=True)
 class Expansion:
-    """The pods in the order of their creation; ``notes`` say what was read loosely or left out."""
+    """The pods in the order of their creation; ``notes`` say what was read loosely or left out.
+
+    ``owned`` are the labels by which the running pods of an object (kind, namespace, name) are known, where their
+    controller is another object.
+    """
 
     pods: list[Pod] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    owned: dict[Owner, Mapping[str, str]] = field(default_factory=dict)
 
 
-def expand(manifests: Sequence[Manifest], nodes: Sequence[Node]) -> Expansion:
+def expand(manifests: Sequence[Manifest], nodes: Sequence[Node], intake: Intake | None = None) -> Expansion:
     """Return the pods of ``manifests``; ``nodes`` are those that DaemonSets put theirs on.
 
     Raises:
-        ManifestError: an object breaks a rule, or there are two of one name.
+        ManifestError: objects cannot be used, or there are two of one name; each mistake is a line.
     """
-    expansion = Expansion()
-    seen: dict[tuple[str, str, str], Origin] = {}
-    names: set[str] = set()
+    taken = intake or Intake()
+    expander = _Expander(replace(taken, admission=taken.admission.beside(manifests)), nodes)
+    wrong: list[str] = []
     for manifest in manifests:
-        if manifest.group not in _GROUPS.get(manifest.kind, ()):
-            expansion.notes.append(_ignored(manifest))
-            continue
-        for pod in _pods_of(manifest, nodes, seen, expansion.notes):
-            if pod.key in names:
+        try:
+            expander.take(manifest)
+        except ManifestError as error:
+            wrong += str(error).split("\n")
+    if wrong:
+        more = [f"and {len(wrong) - _MOST_SHOWN} more mistakes"] if len(wrong) > _MOST_SHOWN else []
+        raise ManifestError("\n".join([*wrong[:_MOST_SHOWN], *more]))
+    return expander.expansion
+
+
+class _Expander:
+    """Makes pods of one object after the other."""
+
+    def __init__(self, intake: Intake, nodes: Sequence[Node]) -> None:
+        self.expansion = Expansion()
+        self._intake = intake
+        self._nodes = nodes
+        self._seen: dict[Owner, Origin] = {}
+        self._names: set[str] = set()
+
+    def take(self, manifest: Manifest) -> None:
+        """Add the object's pods.
+
+        Raises:
+            ManifestError: it cannot be used.
+        """
+        if not self._intake.makes_pods(manifest, self.expansion.notes):
+            return
+        for pod in self._pods(manifest):
+            if pod.key in self._names:
                 raise manifest.origin.error("metadata.name", f"there is already a pod {pod.key}")
-            if len(names) == MOST_PODS:
+            if len(self._names) == MOST_PODS:
                 raise manifest.origin.error("", f"with it there are more than {MOST_PODS:,} pods")
-            names.add(pod.key)
-            expansion.pods.append(pod)
-    return expansion
+            self._names.add(pod.key)
+            self.expansion.pods.append(pod)
 
+    def _pods(self, manifest: Manifest) -> Iterator[Pod]:
+        kind = self._intake.kinds.find(manifest)
+        if kind is not None:
+            return self._of_other(manifest, kind)
+        self._intake.check(manifest, self.expansion.notes)
+        return self._single(manifest) if manifest.kind == "Pod" else self._of_workload(manifest)
 
-def _ignored(manifest: Manifest) -> str:
-    if manifest.kind in _NO_PODS:
-        return f"{manifest.origin}: ignored, as a {manifest.kind} carries no pods"
-    return f"{manifest.origin}: ignored, as {manifest.api_version} {manifest.kind} is not a kind that is expanded here"
+    def _single(self, manifest: Manifest) -> Iterator[Pod]:
+        meta = _complete(manifest, manifest.decode(_Named).metadata)
+        if manifest.stored:
+            pod = msgspec.structs.replace(manifest.decode(Pod), metadata=meta)
+            yield checked(manifest.origin, "", pod)
+            return
+        body = {key: value for key, value in manifest.body.items() if key != "status"}  # written by nobody but kubelets
+        body["metadata"] = body["metadata"] | {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
+        yield self._admitted(manifest.origin, "", body)
 
+    def _of_workload(self, manifest: Manifest) -> Iterator[Pod]:
+        origin, kind = manifest.origin, manifest.kind
+        if kind == "CronJob":
+            cron = manifest.decode(_CronJob)
+            owner, workload = cron.metadata, _Workload(cron.spec.job_template.spec)
+            workload.spec.suspend |= cron.spec.suspend
+        else:
+            workload = manifest.decode(_Workload)
+            owner = workload.metadata
+        owner = self._owner(manifest, owner)
+        steps = template_path(kind)
+        written: Any = manifest.body
+        for step in steps:
+            written = written[step]
+        template = self._template(origin, ".".join(steps), written, owner.namespace)
+        make = _Maker(kind, owner, template, common_labels(kind, owner, template, workload.spec.manual_selector))
+        work = _Work(workload.spec, make, self._nodes, lambda text: self.expansion.notes.append(f"{origin}: {text}"))
+        yield from _EXPAND[kind](work)
 
-def _pods_of(
-    manifest: Manifest, nodes: Sequence[Node], seen: dict[tuple[str, str, str], Origin], notes: list[str]
-) -> Iterator[Pod]:
-    origin, kind = manifest.origin, manifest.kind
-    if kind == "Pod":
-        yield _single_pod(manifest, notes)
-        return
-    if kind == "CronJob":
-        cron = manifest.decode(_CronJob)
-        owner, workload = cron.metadata, _Workload(cron.spec.job_template.spec)
-        workload.spec.suspend |= cron.spec.suspend
-    else:
-        workload = manifest.decode(_Workload)
-        owner = workload.metadata
-    owner = _complete(origin, kind, owner, notes)
-    key = (kind, owner.namespace, owner.name)
-    if key in seen:
-        raise origin.error("metadata.name", f"the same {kind} is already in {seen[key]}")
-    seen[key] = origin
-    path = "spec.jobTemplate.spec.template" if kind == "CronJob" else "spec.template"
-    template = admit(origin, path, workload.spec.template, notes)
-    make = _Maker(kind, owner, template, common_labels(kind, owner, template, workload.spec.manual_selector))
-    yield from _EXPAND[kind](_Work(workload.spec, make, nodes, lambda text: notes.append(f"{origin}: {text}")))
+    def _of_other(self, manifest: Manifest, kind: PodKind) -> Iterator[Pod]:
+        """Yield the pods of an object whose kind the table knows."""
+        origin = manifest.origin
+        named = manifest.decode(_Named).metadata
+        if not named.name and not named.generate_name:
+            raise origin.error("metadata.name", "Required value: name or generateName is required")
+        owner = self._owner(manifest, named)
+        if is_suspended(manifest, kind):
+            self.expansion.notes.append(f"{origin}: is suspended and makes no pods")
+            return
+        if kind.owned:
+            known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}
+            self.expansion.owned[manifest.kind, owner.namespace, owner.name] = known
+        for group in groups(manifest, kind):
+            self._intake.check_template(manifest, group.path, group.template, self.expansion.notes)
+            template = self._template(origin, group.path, group.template, owner.namespace)
+            make = _Maker(manifest.kind, owner, template, dict(template.metadata.labels))
+            for number in range(group.count):
+                name = _shortened(group.name(owner.name, number))
+                check_name(origin, "metadata.name", name)
+                yield make.pod(name, labels=group.labels(owner.name, number))
+
+    def _owner(self, manifest: Manifest, written: ObjectMeta) -> ObjectMeta:
+        owner = _complete(manifest, written)
+        key = (manifest.kind, owner.namespace, owner.name)
+        if key in self._seen:
+            raise manifest.origin.error("metadata.name", f"the same {manifest.kind} is already in {self._seen[key]}")
+        self._seen[key] = manifest.origin
+        return owner
+
+    def _template(self, origin: Origin, path: str, template: Mapping[str, Any], namespace: str) -> Pod:
+        """Return what pods of a template are like, as they are stored."""
+        metadata = template.get("metadata", {}) | {"namespace": namespace}
+        return self._admitted(origin, path, {"metadata": metadata, "spec": template["spec"]})
+
+    def _admitted(self, origin: Origin, path: str, pod: Mapping[str, Any]) -> Pod:
+        if pod["spec"].get("resourceClaims"):
+            rule = "devices of ResourceClaims are allocated by kube-scheduler, and are not judged here"
+            raise origin.error(f"{path}.spec.resourceClaims".lstrip("."), rule)
+        return self._intake.admission.admit(origin, path, pod, self.expansion.notes)
 
 
 class _Maker:
@@ -259,24 +328,18 @@ def _pinned(affinity: Affinity | None, node: str) -> Affinity:
     return msgspec.structs.replace(old, node_affinity=NodeAffinity(required=required, preferred=preferred))
 
 
-def _single_pod(manifest: Manifest, notes: list[str]) -> Pod:
-    pod = manifest.decode(Pod)
-    pod = msgspec.structs.replace(pod, metadata=_complete(manifest.origin, "Pod", pod.metadata, notes))
-    return admit(manifest.origin, "", pod, notes)
-
-
-def _complete(origin: Origin, kind: str, meta: ObjectMeta, notes: list[str]) -> ObjectMeta:
+def _complete(manifest: Manifest, meta: ObjectMeta) -> ObjectMeta:
     """Return ``meta`` with the name, namespace and UID that the API server would have given."""
+    origin, kind = manifest.origin, manifest.kind
     namespace = meta.namespace or "default"
-    if "." in check_name(origin, "metadata.namespace", namespace):
-        raise origin.error("metadata.namespace", f"{namespace!r} may not contain '.'")
-    name = meta.name
-    if not name:
-        place = f"{origin.file}/{origin.document}/{origin.item}"
-        base = meta.generate_name or f"{kind.lower()}-"
-        name = base + suffixes(place)(0)
-        if not meta.generate_name:
-            notes.append(f"{origin}: has no metadata.name, which a cluster refuses; it is called {name} here")
+    name = meta.name or meta.generate_name + suffixes(f"{origin.file}/{origin.document}/{origin.item}")(0)
+    if why := broken_label_name(namespace):
+        raise origin.error("metadata.namespace", why)
     check_name(origin, "metadata.name", name)
     uid = meta.uid or make_uid(kind, namespace, name)
     return msgspec.structs.replace(meta, name=name, namespace=namespace, uid=uid)
+
+
+def _shortened(name: str) -> str:
+    """Return a name that is made of others, cut to what a name may be."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 6].rstrip('-.')}-{suffixes(name)(0)}"

@@ -14,7 +14,8 @@ from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.core.kube_predicates.pod_requests import cpu_request, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
-from gputile.core.scheduling.gang_plan import candidate, plan_gang
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import gpu_node, ledger_of
 
@@ -117,9 +118,9 @@ def test_a_gang_whose_pods_the_nodes_cpu_cannot_hold_does_not_start(fields: dict
     cpu = "1" if fields else "3"
     nodes = [gpu_node(n, mode="share", allocatable={"cpu": "4", "pods": "9", "aliyun.com/gpu-mem": "60"}) for n in "ab"]
     pods = [member(f"p{i}", cpu, fields) for i in range(3)]
-    ledger = ledger_of(*nodes, configuration=Configuration(admission=Admission(gangs=True)))
-    members = [candidate(each, ledger) for each in pods]
-    plan = at_once(plan_gang(members, 3, PlacementEngine(ledger), Predicates(nodes), 1))
+    engine = PlacementEngine(ledger_of(*nodes, configuration=Configuration(admission=Admission(gangs=True))))
+    members = [GangCandidate(each, engine.request(each)) for each in pods]
+    plan = at_once(plan_gang(members, 3, engine, Predicates(nodes), 1))
     assert not plan.fits
 
 

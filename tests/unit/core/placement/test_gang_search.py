@@ -17,7 +17,8 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.gang_search import search
 from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.decision import Decision
-from gputile.core.scheduling.gang_plan import GangPlan, candidate, plan_gang
+from gputile.core.scheduling.gang_kinds import GangCandidate
+from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.corebuilders import gpu_node, ledger_of, pod
 from tests.examples import examples
@@ -187,9 +188,9 @@ def _gpus(each: Node) -> Sequence:  # type: ignore[type-arg]
 
 
 def plan(ledger: Ledger, predicates: Predicates, pods: Sequence[Pod], needed: int) -> GangPlan:
-    return at_once(
-        plan_gang([candidate(each, ledger) for each in pods], needed, PlacementEngine(ledger), predicates, 1)
-    )
+    engine = PlacementEngine(ledger)
+    members = [GangCandidate(each, engine.request(each)) for each in pods]
+    return at_once(plan_gang(members, needed, engine, predicates, 1))
 
 
 @settings(deadline=None, max_examples=examples(150))

@@ -46,6 +46,6 @@ def pod(spec: str = "{}", name: str = "p", labels: dict[str, str] | None = None,
 
     body = {
         "metadata": {"name": name, "labels": labels or {}, "namespace": namespace},
-        "spec": {"containers": [{"name": "c"}]} | yaml.safe_load(spec),
+        "spec": {"containers": [{"name": "c", "image": "i"}]} | yaml.safe_load(spec),
     }
     return expand([Manifest(Origin("test", 1, 0, "Pod", name), "v1", "Pod", body)], []).pods[0]

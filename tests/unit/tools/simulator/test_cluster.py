@@ -120,7 +120,7 @@ def test_a_bandwidth_matrix(tmp_path: Path) -> None:
         ("{name: a, placement: best}", "nodes.0..placement: 'best' is not known; valid are binpack, spread"),
         ("{name: a, gpu: 1}", r"nodes\[0\]: Object contains unknown field `gpu`"),
         ("{mode: share}", r"nodes\[0\]: Object missing required field `name`"),
-        ("{name: A}", r"nodes\[0\].name: 'A' must be"),
+        ("{name: A}", r'nodes\[0\].name: Invalid value: "A": must be'),
         ("{name: a, count: 0}", r"nodes\[0\].count: Expected `int` >= 1"),
         ("{name: a, count: 99999}", "<= 20000"),
         ("{name: a, gpus: {count: 65, memory: 1GiB}}", "<= 64"),
@@ -210,14 +210,17 @@ def test_nodes_as_kubectl_prints_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("apiVersion: v1\nkind: Node\nmetadata: {}", r"Node/\(no name\): metadata.name: '' must be"),
+        ("apiVersion: v1\nkind: Node\nmetadata: {}", r"Node/\(no name\): metadata.name: Invalid value: .*: must be"),
         ("apiVersion: v1\nkind: Node\nmetadata: {name: a}\nspec: {taints: [{key: k}]}", "effect '' is not one of"),
         (
             "apiVersion: gputile.io/v2\nkind: Cluster\nnodes: []",
             "'gputile.io/v2' is not known; it is gputile.io/v1alpha1",
         ),
-        ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c}]}", "no file describes a node"),
-        ("", "no file describes a node"),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: c, image: i}]}",
+            "no file describes a node",
+        ),
+        ("", "it holds no object"),
     ],
 )
 def test_what_is_no_cluster(tmp_path: Path, text: str, message: str) -> None:
@@ -227,6 +230,6 @@ def test_what_is_no_cluster(tmp_path: Path, text: str, message: str) -> None:
 
 def test_nodes_that_are_known_already_need_no_file(tmp_path: Path) -> None:
     known = load(tmp_path, "- {name: a}").nodes
-    pods = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c}]}")
+    pods = write(tmp_path, "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}")
     scenario = load_scenario([], [pods], nodes=known)
     assert (scenario.nodes, len(scenario.pending)) == (known, 1)

@@ -7,8 +7,10 @@ import pytest
 from gputile.api.config.v1alpha1 import Admission, Configuration
 from gputile.api.core import ObjectMeta
 from gputile.api.pod_groups import PodGroup, PodGroupSpec
+from gputile.tools.simulator.admission import Admission as PodAdmission
 from gputile.tools.simulator.gangs import Groups
-from gputile.tools.simulator.scenario import load_scenario
+from gputile.tools.simulator.intake import Intake
+from gputile.tools.simulator.scenario import load_scenario, make_pods, read_scenario
 from gputile.tools.simulator.simulation import Outcome, Simulation
 from gputile.tools.simulator.whatif import fit_more
 from tests.unit.tools.simulator.builders import write
@@ -41,7 +43,7 @@ def pod(name: str, labels: str = "", spec: str = "", units: int | str = 10) -> s
 apiVersion: v1
 kind: Pod
 metadata: {{name: {name}, labels: {{{labels}}}}}
-spec: {{{spec} containers: [{{name: c, resources: {limits}}}]}}
+spec: {{{spec} containers: [{{name: c, image: i, resources: {limits}}}]}}
 """
 
 
@@ -119,7 +121,7 @@ def test_a_pod_group_that_is_known_already_counts_unless_a_file_has_it(tmp_path:
 @pytest.mark.requirement("M13")
 def test_pods_of_the_gang_that_run_count_as_started(tmp_path: Path) -> None:
     """A successor alone is planned."""
-    running = pod("r0", in_gang(3), "nodeName: s1,", 1) + pod("r1", in_gang(3), "nodeName: s1,", 1)
+    running = pod("r0, uid: a", in_gang(3), "nodeName: s1,", 1) + pod("r1, uid: b", in_gang(3), "nodeName: s1,", 1)
     text = CLUSTER.replace("s1,", "s2,")
     scenario = load_scenario(
         [write(tmp_path, CLUSTER, "a"), write(tmp_path, text, "b")],
@@ -148,7 +150,11 @@ def test_a_gangs_turn_comes_by_priority_and_with_its_last_pod(tmp_path: Path) ->
 
 
 def test_a_gang_that_can_never_be_served_names_the_rule(tmp_path: Path) -> None:
-    found = outcomes(tmp_path, pod("m0", in_gang(2)) + pod("m1", in_gang(2), units="0.5"))
+    files = write(tmp_path, pod("m0", in_gang(2)) + pod("m1", in_gang(2), units="16Gi"))
+    scenario = read_scenario([write(tmp_path, CLUSTER, "cluster.yaml")], [files])
+    make_pods(scenario, Intake(PodAdmission(enforced=False)))
+    simulation = Simulation(Configuration(admission=Admission(gangs=True)))
+    found = {outcome.pod.metadata.name: outcome for outcome in simulation.run(scenario, lambda: 1)}
     assert not placed(found)
     assert found["m0"].reason.startswith("gang g: ")
     assert "aliyun.com/gpu-mem" in found["m0"].reason

@@ -18,17 +18,17 @@ from gputile.node.agent.allocate.device_table import DeviceTable
 Device = tuple[str, bool]
 
 
-def devices(setup: NodeConfig, holdings: DeviceTable, resource: str) -> tuple[Device, ...]:
+def devices(node_config: NodeConfig, holdings: DeviceTable, resource: str) -> tuple[Device, ...]:
     """Return the IDs of ``resource`` in their order, each with whether it may be given away."""
-    if not setup.offers(resource):
+    if not node_config.offers(resource):
         return ()
     if resource.startswith(MIG_PREFIX):
-        return tuple((i.device_id, i.healthy) for i in setup.instances if i.resource == resource)
+        return tuple((i.device_id, i.healthy) for i in node_config.instances if i.resource == resource)
     return tuple(
         (encode(gpu.index, slot), healthy)
-        for gpu in setup.inventory.gpus
+        for gpu in node_config.inventory.gpus
         for healthy in [gpu.healthy and not displaced(gpu, holdings)]
-        for slot in _slots(setup, holdings, resource, gpu)
+        for slot in _slots(node_config, holdings, resource, gpu)
     )
 
 
@@ -37,15 +37,15 @@ def displaced(gpu: Gpu, holdings: DeviceTable) -> bool:
 
     The GPU is offered again when those pods are gone.
     """
-    return any(holding.gpus.get(gpu.index, gpu.uuid) != gpu.uuid for holding in holdings.on(gpu.index))
+    return any(pod_devices.gpus.get(gpu.index, gpu.uuid) != gpu.uuid for pod_devices in holdings.on(gpu.index))
 
 
-def _slots(setup: NodeConfig, holdings: DeviceTable, resource: str, gpu: Gpu) -> Iterator[int]:
+def _slots(node_config: NodeConfig, holdings: DeviceTable, resource: str, gpu: Gpu) -> Iterator[int]:
     if resource == GPU_MEMORY:
         held = holdings.slots(resource, gpu.index)
-        free = free_units(gpu.mib, setup.in_force.unit_mib, holdings.mib(gpu.index))
+        free = free_units(gpu.mib, node_config.effective_mode.unit_mib, holdings.mib(gpu.index))
         yield from sorted(held.union(free_slots(held, free)))
     elif resource == GPU_CORE:
         yield from range(CORE_PERCENT)
     else:
-        yield from range(setup.in_force.replicas)
+        yield from range(node_config.effective_mode.replicas)

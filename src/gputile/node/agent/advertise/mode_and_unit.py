@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gputile.api.config.v1alpha1 import Features
+from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import NodeCondition, node_condition
 from gputile.api.well_known import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENTS, REPLICAS_LABEL, SHARING_LABEL, Mode
 from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
@@ -21,7 +21,6 @@ from gputile.node.agent.advertise.slots import UnitError, check_unit
 MODE_PENDING: Final = "gputile.io/ModePending"
 PLACEMENT_REFUSED: Final = "gputile.io/PlacementRefused"
 UNIT_REFUSED: Final = "gputile.io/MemoryUnitRefused"
-EVERYTHING: Final = Features()
 _NAMED_PODS = 10
 
 
@@ -32,7 +31,7 @@ class ModePlan:
     ``closing`` says that the node is to take no new pods: a change is about to happen.
     """
 
-    in_force: EffectiveMode
+    effective_mode: EffectiveMode
     conditions: tuple[NodeCondition, ...]
     closing: bool = False
 
@@ -44,18 +43,17 @@ class LabelError(ValueError):
 def plan(
     before: EffectiveMode | None,
     labels: Mapping[str, str],
-    unit_mib: int,
+    configuration: Configuration,
     gpus: Sequence[Gpu],
     gpu_pods: Sequence[str],
     *,
     free: bool = True,
-    features: Features = EVERYTHING,
 ) -> ModePlan:
     """Return what is in force after a look at the node's labels; ``before`` is None for a node that joins (M11).
 
-    ``unit_mib`` is the configured memory unit, ``gpu_pods`` the keys of the GPU pods on the node. ``free`` says that
-    no other can be on its way to it.
+    ``gpu_pods`` are the keys of the GPU pods on the node. ``free`` says that no other can be on its way to it.
     """
+    unit_mib = configuration.unit_mib
     current = before or EffectiveMode(Mode.EXCLUSIVE, unit_mib)
     unit, unit_condition = _unit(current, unit_mib, gpus)
     current = replace(current, unit_mib=unit)
@@ -63,7 +61,7 @@ def plan(
         wanted = replace(asked_for(labels), unit_mib=unit)
     except LabelError as error:
         return ModePlan(current, (node_condition(MODE_PENDING, "True", "InvalidLabel", str(error)), unit_condition))
-    disabled = _disabled(wanted.mode, features)
+    disabled = _disabled(wanted.mode, configuration.features)
     if disabled:
         wanted = EffectiveMode(Mode.EXCLUSIVE, unit)
     if wanted == current or before is None or (free and not gpu_pods):
@@ -141,9 +139,9 @@ def _held_text(current: EffectiveMode, wanted: EffectiveMode, gpu_pods: Sequence
     )
 
 
-def _name(in_force: EffectiveMode) -> str:
-    if in_force.sharing is Sharing.TIME_SLICING:
-        return f"mode {in_force.mode.value} with {in_force.replicas} replicas a GPU"
-    if in_force.sharing is Sharing.MIG:
-        return f"mode {in_force.mode.value} with MIG"
-    return f"mode {in_force.mode.value}"
+def _name(effective_mode: EffectiveMode) -> str:
+    if effective_mode.sharing is Sharing.TIME_SLICING:
+        return f"mode {effective_mode.mode.value} with {effective_mode.replicas} replicas a GPU"
+    if effective_mode.sharing is Sharing.MIG:
+        return f"mode {effective_mode.mode.value} with MIG"
+    return f"mode {effective_mode.mode.value}"

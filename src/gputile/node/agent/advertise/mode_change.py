@@ -22,9 +22,9 @@ class ModeChange:
     """The steps of a change of mode: closed to new pods for ``closed_for`` seconds, then changed."""
 
     def __init__(
-        self, offering: AdvertisedState, monitor: GpuMonitor, cluster: NodeApi, wakeups: Wakeups, closed_for: float
+        self, advertised: AdvertisedState, monitor: GpuMonitor, cluster: NodeApi, wakeups: Wakeups, closed_for: float
     ) -> None:
-        self.offering = offering
+        self.advertised = advertised
         self._monitor = monitor
         self._cluster = cluster
         self._wakeups = wakeups
@@ -37,15 +37,15 @@ class ModeChange:
         Raises:
             KubeError: the API server does not say which pods are bound here.
         """
-        await self.offering.renew(self._monitor.seen)
+        await self.advertised.renew(self._monitor.seen)
         if await self._emptied():
-            await self.offering.renew(self._monitor.seen, free=True)
+            await self.advertised.renew(self._monitor.seen, free=True)
         self._wakeups.publish.wish()
 
     async def _emptied(self) -> bool:
         """Return whether no pod can be on its way to a node that is closing."""
-        state = self.offering.admission
-        if not self.offering.plan.closing or state.node is None or not self.offering.shut(state.node):
+        state = self.advertised.allocation_state
+        if not self.advertised.plan.closing or state.node is None or not self.advertised.shut(state.node):
             self._closed_since = None
             return False
         loop = asyncio.get_running_loop()

@@ -58,19 +58,19 @@ class NodeConfig:
     """The node's offer. ``inventory`` are its whole GPUs; ``withheld`` says why nothing is offered, "" if it is."""
 
     inventory: Inventory
-    in_force: EffectiveMode
+    effective_mode: EffectiveMode
     instances: tuple[MigDevice, ...] = ()
     withheld: str = ""
 
     @property
     def mode(self) -> Mode:
         """The mode in force."""
-        return self.in_force.mode
+        return self.effective_mode.mode
 
     @property
     def replicated(self) -> bool:
         """Whether a GPU is offered several times over."""
-        return self.in_force.sharing is Sharing.TIME_SLICING
+        return self.effective_mode.sharing is Sharing.TIME_SLICING
 
     def gpu(self, index: int) -> Gpu | None:
         """Return the whole GPU with ``index``."""
@@ -86,7 +86,7 @@ class NodeConfig:
             return False
         if resource.startswith(MIG_PREFIX):
             return any(instance.resource == resource for instance in self.instances)
-        offered = resources_for_mode(self.mode, self.inventory.gpus, self.in_force.unit_mib, count_unhealthy=True)
+        offered = resources_for_mode(self.mode, self.inventory.gpus, self.effective_mode.unit_mib, count_unhealthy=True)
         return offered.get(resource, 0) > 0
 
     def uuids(self, resource: str, ids: tuple[str, ...], indices: tuple[int, ...]) -> tuple[str, ...]:

@@ -13,19 +13,19 @@ MIG_PROBLEM: Final = "gputile.io/MigProblem"
 MPS_PROBLEM: Final = "gputile.io/MpsProblem"
 
 
-def setup_of(
-    machine: ProbedMachine, health: Health, in_force: EffectiveMode, foreign: str, mps_problem: str
+def node_config_of(
+    machine: ProbedMachine, health: Health, effective_mode: EffectiveMode, foreign: str, mps_problem: str
 ) -> NodeConfig:
     """Return what the node offers. ``foreign`` and ``mps_problem`` say why it offers nothing, "" if it can."""
-    replicas = in_force.replicas if in_force.sharing is Sharing.TIME_SLICING else 0
-    inventory = inventory_of(machine, health, in_force.mode.value, in_force.unit_mib, replicas)
-    instances = tuple(instances_of(machine, health)) if in_force.sharing is Sharing.MIG else ()
+    replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
+    inventory = inventory_of(machine, health, effective_mode.mode.value, effective_mode.unit_mib, replicas)
+    instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = ""
     if foreign:
         withheld = f"another device plugin hands out the GPUs of this node ({foreign})"
-    elif in_force.mode is Mode.MPS and mps_problem:
+    elif effective_mode.mode is Mode.MPS and mps_problem:
         withheld = mps_problem
-    return NodeConfig(inventory, in_force, instances, withheld)
+    return NodeConfig(inventory, effective_mode, instances, withheld)
 
 
 def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
@@ -42,21 +42,21 @@ def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
     return found
 
 
-def published(setup: NodeConfig, foreign: str) -> Inventory | None:
+def published(node_config: NodeConfig, foreign: str) -> Inventory | None:
     """Return the inventory that the scheduler sees; None where it must leave the choice of GPUs to kube-scheduler."""
     if foreign:
         return None
-    return closed(setup) if setup.withheld else setup.inventory
+    return closed(node_config) if node_config.withheld else node_config.inventory
 
 
-def closed(setup: NodeConfig) -> Inventory:
+def closed(node_config: NodeConfig) -> Inventory:
     """Return the inventory of a node that takes no pods: one without GPUs."""
-    return Inventory(gpus=(), mode=setup.mode.value, unit_mib=setup.in_force.unit_mib)
+    return Inventory(gpus=(), mode=node_config.mode.value, unit_mib=node_config.effective_mode.unit_mib)
 
 
-def mig_condition(machine: ProbedMachine, in_force: EffectiveMode) -> NodeCondition:
+def mig_condition(machine: ProbedMachine, effective_mode: EffectiveMode) -> NodeCondition:
     """Return whether MIG is as the node's label asks for (G3)."""
-    wanted = in_force.sharing is Sharing.MIG
+    wanted = effective_mode.sharing is Sharing.MIG
     split = [f"GPU {gpu.index}" for gpu in machine.gpus if gpu.mig is Mig.ON]
     if wanted and not split:
         able = any(gpu.mig is not Mig.INCAPABLE for gpu in machine.gpus)
@@ -72,8 +72,8 @@ def mig_condition(machine: ProbedMachine, in_force: EffectiveMode) -> NodeCondit
     return node_condition(MIG_PROBLEM, "False", "MigAsAsked", "MIG is as the node's label asks for")
 
 
-def mps_condition(in_force: EffectiveMode, problem: str) -> NodeCondition:
+def mps_condition(effective_mode: EffectiveMode, problem: str) -> NodeCondition:
     """Return whether the MPS control daemons run where they are needed (M7)."""
-    if in_force.mode is Mode.MPS and problem:
+    if effective_mode.mode is Mode.MPS and problem:
         return node_condition(MPS_PROBLEM, "True", "ControlDaemonMissing", problem)
     return node_condition(MPS_PROBLEM, "False", "NotNeededOrRunning", "no MPS control daemon is missing")

@@ -11,6 +11,7 @@ gone. Everything else is served as the kubelet chose, and the ledger corrected.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,6 +22,7 @@ from gputile.node.agent.allocate.answer import Grant, environment, pod_mib, shar
 from gputile.node.agent.allocate.container_matcher import (
     ContainerCandidate,
     candidates,
+    runs_on,
     unlisted_candidates,
     worth_asking,
 )
@@ -30,14 +32,14 @@ from gputile.node.agent.allocate.device_stage import DeviceEvent
 from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
     PodDevices,
-    holding_for,
+    pod_devices_for,
     stand_in,
     static_uid,
     unknown_uid,
     with_part,
 )
 from gputile.node.agent.allocate.preferred_allocation import DeviceQuestion, PreferredAllocation
-from gputile.node.agent.allocate.validation import AllocationConflict, Occupied, validate
+from gputile.node.agent.allocate.validation import AllocationConflict, Occupied
 from gputile.node.agent.reconcile.listing import Listing
 
 
@@ -46,84 +48,137 @@ def unclear(state: AllocationState, listing: Listing | None, resource: str, size
     return worth_asking(_candidates(state, listing, resource, size))
 
 
-def preferred_devices(
-    state: AllocationState,
-    resource: str,
-    available: Iterable[str],
-    must: Iterable[str],
-    size: int,
-    listing: Listing | None,
-    now: float,
-) -> tuple[str, ...]:
-    """Return the IDs that the kubelet should take."""
-    kept = frozenset(must)
-    free = tuple(device_id for device_id in available if device_id not in kept)
-    candidate = next((c for c in _candidates(state, listing, resource, size) if c.known), None)
-    blank = _holding(state, candidate, "", 0)
-    state.release(free, resource, listing, blank.uid)
-    in_use = _in_use(state, free, resource, blank.uid, candidate)
-    offered = (*kept, *(device_id for device_id in free if device_id not in in_use))
+@dataclass(frozen=True, slots=True)
+class DeviceAllocator:
+    """Decides a call of the kubelet on the node's ``state`` and what the kubelet lists, None where it does not say.
 
-    def servable(ids: tuple[str, ...]) -> bool:
-        try:
-            _verified(state, candidate, blank, resource, ids, reused=False)
-        except AllocationConflict:
-            return False
-        return True
-
-    asked = DeviceQuestion(blank, candidate, resource, readable(offered), readable(kept), size)
-    ids = PreferredAllocation(state, asked).choose(servable)
-    state.expected = ExpectedAllocation(resource, frozenset(ids), candidate, now)
-    state.last_uid = blank.uid
-    return ids
-
-
-def allocate_devices(
-    state: AllocationState,
-    resource: str,
-    ids: tuple[str, ...],
-    listing: Listing | None,
-    now: float,
-    now_ns: int,
-    *,
-    may_wait: bool = False,
-) -> tuple[Grant, PodDevices]:
-    """Take ``ids`` as given to the container that is being admitted; return what it gets, and what its pod holds.
-
-    What others on the GPUs forbid is no reason to fail the pod if it ``may_wait``: ``PreStartContainer`` keeps it
-    from starting until they are gone.
-
-    Raises:
-        AllocationConflict: they cannot be served.
+    ``now`` is a time of the monotonic clock in seconds, ``now_ns`` Unix time in nanoseconds.
     """
-    expected, state.expected = state.expected, None
-    if expected is not None and expected.is_for(resource, ids, now):
-        candidate = expected.candidate
-    else:
-        candidate = _asking(state, resource, ids, listing)
-    holding = _with_stand_ins(state, _holding(state, candidate, min(ids, default=""), now_ns), candidate, resource, ids)
-    state.release(ids, resource, listing, holding.uid)
-    before = {i for p in holding.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
-    if not _is_init(candidate):
-        holding = _without_moved(state, holding, resource, ids)
-    reused = before.issuperset(ids)
-    holding, part = _verified(state, candidate, holding, resource, ids, reused=reused, may_wait=may_wait)
-    state.holdings.put(holding)
-    state.last_uid = holding.uid
-    return _grant(state, candidate, holding, part), holding
+
+    state: AllocationState
+    listing: Listing | None
+    now: float
+    now_ns: int = 0
+
+    def preferred(self, resource: str, available: Iterable[str], must: Iterable[str], size: int) -> tuple[str, ...]:
+        """Return the IDs that the kubelet should take."""
+        state, kept = self.state, frozenset(must)
+        free = tuple(device_id for device_id in available if device_id not in kept)
+        candidate = next((c for c in _candidates(state, self.listing, resource, size) if c.known), None)
+        blank = self._pod_devices(candidate, "")
+        state.release(free, resource, self.listing, blank.uid)
+        in_use = _in_use(state, free, resource, blank.uid, candidate)
+        offered = (*kept, *(device_id for device_id in free if device_id not in in_use))
+
+        def servable(ids: tuple[str, ...]) -> bool:
+            try:
+                held, part, gpus = self._given(candidate, blank, resource, ids)
+                state.rules().check(held, part, gpus)
+            except AllocationConflict:
+                return False
+            return True
+
+        asked = DeviceQuestion(blank, candidate, resource, readable(offered), readable(kept), size)
+        ids = PreferredAllocation(state, asked).choose(servable)
+        state.expected = ExpectedAllocation(resource, frozenset(ids), candidate, self.now)
+        state.last_uid = blank.uid
+        return ids
+
+    def allocate(self, resource: str, ids: tuple[str, ...], *, may_wait: bool = False) -> tuple[Grant, PodDevices]:
+        """Take ``ids`` as given to the container that is being admitted; return what it gets, and what its pod holds.
+
+        What others on the GPUs forbid is no reason to fail the pod if it ``may_wait``: ``PreStartContainer`` keeps it
+        from starting until they are gone.
+
+        Raises:
+            AllocationConflict: they cannot be served.
+        """
+        state = self.state
+        expected, state.expected = state.expected, None
+        if expected is not None and expected.is_for(resource, ids, self.now):
+            candidate = expected.candidate
+        else:
+            candidate = self._asking(resource, ids)
+        pod_devices = self._pod_devices(candidate, min(ids, default=""))
+        if candidate is not None and (pod := candidate.pod) is not None:
+            for former in state.holdings.holders(resource, ids):
+                if stand_in(former.uid) and former.key == pod_devices.key:
+                    pod_devices = state.absorb(former, pod, pod_devices)
+                    state.holdings.put(pod_devices)
+        state.release(ids, resource, self.listing, pod_devices.uid)
+        before = {i for p in pod_devices.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
+        if not _is_init(candidate):
+            pod_devices = _without_moved(state, pod_devices, resource, ids)
+        pod_devices, part, gpus = self._given(candidate, pod_devices, resource, ids)
+        try:
+            state.rules().check(pod_devices, part, gpus, reused=before.issuperset(ids))
+        except Occupied:
+            if not may_wait:
+                raise
+        state.holdings.put(pod_devices)
+        state.last_uid = pod_devices.uid
+        return _grant(state, candidate, pod_devices, part), pod_devices
+
+    def _asking(self, resource: str, ids: tuple[str, ...]) -> ContainerCandidate | None:
+        """Return who asks for just these IDs; those of an init container can only be for its own pod."""
+        state, size = self.state, len(ids)
+        found = [c for c in _candidates(state, self.listing, resource, size) if c.known]
+        owners = {
+            pod_devices.uid
+            for pod_devices in state.holdings.holders(resource, ids)
+            for p in pod_devices.parts
+            if p.phase is Phase.INIT and p.resource == resource and not set(ids).isdisjoint(p.ids)
+        }
+        own = [c for c in found if c.pod is not None and c.pod.uid in owners and not runs_on(c, state.holdings)]
+        if self.listing is None and not own:
+            # Several pods may be asking for so many; only that of the init container gets its very IDs.
+            pods = {key: pod for key, pod in state.pods.items() if pod.uid in owners}
+            own = [
+                c for c in unlisted_candidates(pods, state.holdings, resource, size) if not runs_on(c, state.holdings)
+            ]
+        return next(iter((*own, *found)), None)
+
+    def _pod_devices(self, candidate: ContainerCandidate | None, mark: str) -> PodDevices:
+        """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""
+        state = self.state
+        if candidate is None:
+            return pod_devices_for(unknown_uid(mark), None, "", state.node_config, "", self.now_ns)
+        pod, key = candidate.pod, candidate.key
+        uid = pod.uid if pod else static_uid(key)
+        namespace, _, name = key.partition("/")
+        meta = ObjectMeta(namespace=namespace, name=name)
+        group = pod.trust_group if pod else state.configuration.trust_group(Pod(metadata=meta))
+        return state.holdings.get(uid) or pod_devices_for(uid, pod, key, state.node_config, group, self.now_ns)
+
+    def _given(
+        self, candidate: ContainerCandidate | None, pod_devices: PodDevices, resource: str, ids: tuple[str, ...]
+    ) -> tuple[PodDevices, ContainerDevices, int]:
+        """Return the pod's devices with ``ids``, those of the container, and how many GPUs it asks for.
+
+        Raises:
+            AllocationConflict: one is no device ID.
+        """
+        container, pod, asked = (candidate.container, candidate.pod, candidate.part) if candidate else ("", None, None)
+        directory = self.state.holdings.directory_for(pod_devices.uid, container)
+        part = ContainerDevices(container, asked.phase if asked else Phase.APP, resource, ids, directory)
+        try:
+            pod_devices = with_part(pod_devices, part, self.state.node_config)
+        except DeviceIdError as error:
+            raise AllocationConflict(str(error)) from error
+        return pod_devices, part, pod.request.shape.gpus if pod and pod.request else 1
 
 
 def _grant(
-    state: AllocationState, candidate: ContainerCandidate | None, holding: PodDevices, part: ContainerDevices
+    state: AllocationState, candidate: ContainerCandidate | None, pod_devices: PodDevices, part: ContainerDevices
 ) -> Grant:
     """Return what the container is given with its devices."""
     pod, asked = (candidate.pod, candidate.part) if candidate else (None, None)
-    indices = state.gpus(holding, part.container, pod)
-    shares = shares_of(state.setup, holding, part.container, asked, indices)
-    uuids = state.setup.uuids(part.resource, part.ids, indices)
-    mib = pod_mib(holding, pod, indices[0]) if indices else 0
+    indices = state.gpus(pod_devices, part.container, pod)
+    shares = shares_of(state.node_config, pod_devices, part.container, asked, indices)
+    uuids = state.node_config.uuids(part.resource, part.ids, indices)
+    mib = pod_mib(pod_devices, pod, indices[0]) if indices else 0
     threads = pod.mps_threads if pod else 0
-    granted = environment(state.setup, uuids, shares, holding.unit_mib, mib, threads)
+    granted = environment(state.node_config, uuids, shares, pod_devices.unit_mib, mib, threads)
     return Grant(granted, part.directory, uuids)
 
 
@@ -131,11 +186,11 @@ def answered(
     state: AllocationState, uid: str, resource: str, directory: str, mounts: tuple[tuple[str, str], ...]
 ) -> None:
     """Remember what the container with this allocation directory was told to mount, for ``resource``."""
-    holding = state.holdings.get(uid)
-    for part in holding.parts if holding is not None else ():
-        if holding is not None and (part.resource, part.directory) == (resource, directory):
-            holding = holding.replaced(msgspec.structs.replace(part, mounts=mounts))
-            state.holdings.put(holding)
+    pod_devices = state.holdings.get(uid)
+    for part in pod_devices.parts if pod_devices is not None else ():
+        if pod_devices is not None and (part.resource, part.directory) == (resource, directory):
+            pod_devices = pod_devices.replaced(msgspec.structs.replace(part, mounts=mounts))
+            state.holdings.put(pod_devices)
 
 
 def _candidates(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[ContainerCandidate]:
@@ -144,97 +199,7 @@ def _candidates(state: AllocationState, listing: Listing | None, resource: str, 
     return candidates(listing, state.pods, state.holdings, resource, size, state.last_uid)
 
 
-def _asking(
-    state: AllocationState, resource: str, ids: tuple[str, ...], listing: Listing | None
-) -> ContainerCandidate | None:
-    """Return who asks for just these IDs; those of an init container can only be for its own pod."""
-    found = [c for c in _candidates(state, listing, resource, len(ids)) if c.known]
-    owners = {
-        holding.uid
-        for holding in state.holdings.holders(resource, ids)
-        if any(
-            p.phase is Phase.INIT and p.resource == resource and not set(ids).isdisjoint(p.ids) for p in holding.parts
-        )
-    }
-    own = [c for c in found if c.pod is not None and c.pod.uid in owners and not _runs_on(state, c)]
-    if listing is None and not own:
-        # Several pods may be asking for so many; only that of the init container gets its very IDs.
-        pods = {key: pod for key, pod in state.pods.items() if pod.uid in owners}
-        own = [c for c in unlisted_candidates(pods, state.holdings, resource, len(ids)) if not _runs_on(state, c)]
-    return next(iter((*own, *found)), None)
-
-
-def _runs_on(state: AllocationState, candidate: ContainerCandidate) -> bool:
-    """Return whether it is a container that was let start and is left alone, as no init container is."""
-    uid = candidate.pod.uid if candidate.pod is not None else ""
-    return not _is_init(candidate) and state.holdings.stage_of(uid, candidate.container).may_run
-
-
-def _holding(state: AllocationState, candidate: ContainerCandidate | None, mark: str, now_ns: int) -> PodDevices:
-    """Return what the candidate's pod holds so far; under a stand-in where the pod is not known."""
-    if candidate is None:
-        return holding_for(unknown_uid(mark), None, "", state.setup, "", now_ns)
-    pod, key = candidate.pod, candidate.key
-    uid = pod.uid if pod else static_uid(key)
-    namespace, _, name = key.partition("/")
-    meta = ObjectMeta(namespace=namespace, name=name)
-    group = pod.trust_group if pod else state.configuration.trust_group(Pod(metadata=meta))
-    return state.holdings.get(uid) or holding_for(uid, pod, key, state.setup, group, now_ns)
-
-
-def _with_stand_ins(
-    state: AllocationState,
-    holding: PodDevices,
-    candidate: ContainerCandidate | None,
-    resource: str,
-    ids: tuple[str, ...],
-) -> PodDevices:
-    """Take over what the same pod was answered while the API server did not know it yet."""
-    pod = candidate.pod if candidate else None
-    if pod is None:
-        return holding
-    for former in state.holdings.holders(resource, ids):
-        if stand_in(former.uid) and former.uid != holding.uid and former.key == holding.key:
-            for part in former.parts:
-                if holding.part(part.container, part.resource) is None:
-                    asked = pod.part(part.container)
-                    known = msgspec.structs.replace(part, phase=asked.phase) if asked else part
-                    holding = with_part(holding, known, state.setup)
-            state.holdings.drop(former.uid)
-            state.holdings.put(holding)
-    return holding
-
-
-def _verified(
-    state: AllocationState,
-    candidate: ContainerCandidate | None,
-    holding: PodDevices,
-    resource: str,
-    ids: tuple[str, ...],
-    *,
-    reused: bool,
-    may_wait: bool = False,
-) -> tuple[PodDevices, ContainerDevices]:
-    container, pod, asked = (candidate.container, candidate.pod, candidate.part) if candidate else ("", None, None)
-    phase = asked.phase if asked else Phase.APP
-    try:
-        directory = state.holdings.directory_for(holding.uid, container)
-        part = ContainerDevices(container, phase, resource, ids, directory)
-        holding = with_part(holding, part, state.setup)
-    except DeviceIdError as error:
-        raise AllocationConflict(str(error)) from error
-    gpus, most = pod.request.shape.gpus if pod and pod.request else 1, state.configuration.max_pods_per_gpu
-    try:
-        validate(
-            state.setup, state.holdings, holding, container, resource, gpus, most, state.still_to_come, reused=reused
-        )
-    except Occupied:
-        if not may_wait:
-            raise
-    return holding, part
-
-
-def _without_moved(state: AllocationState, holding: PodDevices, resource: str, ids: tuple[str, ...]) -> PodDevices:
+def _without_moved(state: AllocationState, pod_devices: PodDevices, resource: str, ids: tuple[str, ...]) -> PodDevices:
     """Take away what containers of the pod had of ``ids``: the kubelet has forgotten that they run with them.
 
     Their allocation directories stay as long as the pod. Init containers hand theirs on.
@@ -243,7 +208,7 @@ def _without_moved(state: AllocationState, holding: PodDevices, resource: str, i
     def moved(part: ContainerDevices) -> bool:
         return part.phase is not Phase.INIT and part.resource == resource and not set(ids).isdisjoint(part.ids)
 
-    return state.holdings.kept_after(holding, DeviceEvent.MOVED, moved)
+    return state.holdings.kept_after(pod_devices, DeviceEvent.MOVED, moved)
 
 
 def _in_use(
@@ -257,10 +222,10 @@ def _in_use(
     apart = not _is_init(candidate)
     return {
         device_id
-        for holding in state.holdings.holders(resource, ids)
-        for part in holding.parts
+        for pod_devices in state.holdings.holders(resource, ids)
+        for part in pod_devices.parts
         if part.resource == resource
-        and (holding.uid != uid or (apart and part.container != own and state.holdings.is_fixed(part)))
+        and (pod_devices.uid != uid or (apart and part.container != own and state.holdings.is_fixed(part)))
         for device_id in part.ids
     }
 

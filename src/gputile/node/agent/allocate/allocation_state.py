@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 
+import msgspec
+
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.node.agent.advertise.node_config import NodeConfig
@@ -17,7 +19,8 @@ from gputile.node.agent.allocate.device_stage import DeviceEvent
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_cache import PodCache
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name, gpus_of
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name, gpus_of, with_part
+from gputile.node.agent.allocate.validation import AllocationRules
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 
 EXPECTED_FOR_S = 10.0  # between a preference and its Allocate the kubelet does nothing that takes time
@@ -50,7 +53,7 @@ class AllocationState:
     """
 
     configuration: Configuration
-    setup: NodeConfig
+    node_config: NodeConfig
     holdings: DeviceTable
     pods: PodCache = field(default_factory=PodCache)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -74,14 +77,31 @@ class AllocationState:
         """Return whether a pod that the kubelet does not list is gone, and not only to be come to."""
         return key not in listing and not self.still_to_come(key)
 
-    def pod_of(self, holding: PodDevices) -> KnownPod | None:
+    def pod_of(self, pod_devices: PodDevices) -> KnownPod | None:
         """Return the pod that has the devices; None where it is not known, or its name is another pod's by now."""
-        pod = self.pods.get(holding.key)
-        return pod if pod is not None and pod.uid == holding.uid else None
+        pod = self.pods.get(pod_devices.key)
+        return pod if pod is not None and pod.uid == pod_devices.uid else None
 
-    def gpus(self, holding: PodDevices, container: str, pod: KnownPod | None) -> tuple[int, ...]:
+    def gpus(self, pod_devices: PodDevices, container: str, pod: KnownPod | None) -> tuple[int, ...]:
         """Return the indices of the GPUs that a container is on; ``pod`` is its own, where that is known."""
-        return gpus_of(holding, container, pod.shared_gpus if pod is not None and self.setup.mode.shared else 0)
+        return gpus_of(
+            pod_devices, container, pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
+        )
+
+    def rules(self, holdings: DeviceTable | None = None) -> AllocationRules:
+        """Return the rules by which pods get devices beside those of ``holdings``, by default of all pods."""
+        beside = self.holdings if holdings is None else holdings
+        return AllocationRules(self.node_config, beside, self.configuration.max_pods_per_gpu, self.still_to_come)
+
+    def absorb(self, former: PodDevices, pod: KnownPod, own: PodDevices) -> PodDevices:
+        """Return ``own``, a pod's devices, with those that it was answered under another UID, which is forgotten."""
+        for part in former.parts:
+            if own.part(part.container, part.resource) is None:
+                asked = pod.part(part.container)
+                known = msgspec.structs.replace(part, phase=asked.phase) if asked else part
+                own = with_part(own, known, self.node_config)
+        self.holdings.drop(former.uid)
+        return own
 
     def directories(self) -> set[str]:
         """Return the names of the allocation directories that containers may have, whatever the kubelet still knows."""
@@ -105,24 +125,24 @@ class AllocationState:
         checkpoint, and where it refuses a pod that another one had started and dies before it has told the API server.
         """
         free = set(ids)
-        for holding in self.holdings.holders(resource, free):
-            if holding.uid == uid:
+        for pod_devices in self.holdings.holders(resource, free):
+            if pod_devices.uid == uid:
                 continue
-            pod = self.pod_of(holding)
+            pod = self.pod_of(pod_devices)
             alive = pod is not None and pod.alive
-            shown = listing.get(holding.key) if listing is not None else None
-            if not alive or (listing is not None and self.has_left(holding.key, listing)):
-                self.holdings.apply(holding, DeviceEvent.POD_GONE)
-            elif listing is not None and (event := self.loss(holding)) is not None:
-                nothing = ListedPod(holding.namespace, holding.name)
-                self.holdings.apply(holding, event, partial(_offered, shown or nothing, resource, free))
+            shown = listing.get(pod_devices.key) if listing is not None else None
+            if not alive or (listing is not None and self.has_left(pod_devices.key, listing)):
+                self.holdings.apply(pod_devices, DeviceEvent.POD_GONE)
+            elif listing is not None and (event := self.loss(pod_devices)) is not None:
+                nothing = ListedPod(pod_devices.namespace, pod_devices.name)
+                self.holdings.apply(pod_devices, event, partial(_offered, shown or nothing, resource, free))
 
-    def loss(self, holding: PodDevices) -> DeviceEvent | None:
+    def loss(self, pod_devices: PodDevices) -> DeviceEvent | None:
         """Return what it means that the kubelet does not count devices as the pod's; None if that is no news.
 
         A pod that runs has been admitted with all of its devices: those were given for good.
         """
-        pod = self.pod_of(holding)
+        pod = self.pod_of(pod_devices)
         if pod is None:
             return DeviceEvent.POD_GONE
         return DeviceEvent.UNLISTED if pod.pod.status.phase != "Running" else None

@@ -57,7 +57,7 @@ class Limits(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def environment(
-    setup: NodeConfig,
+    node_config: NodeConfig,
     uuids: tuple[str, ...],
     shares: tuple[GpuShare, ...],
     unit_mib: int,
@@ -69,10 +69,10 @@ def environment(
     ``threads`` is the percentage of a GPU's threads that it asks for in mode mps, 0 if it asks for none.
     """
     result = {VISIBLE_DEVICES: ",".join(uuids)}
-    if not setup.mode.shared:
+    if not node_config.mode.shared:
         return result
     result[LIMITS_ENV] = f"{CONTAINER_DIRECTORY}/{LIMITS_FILE}"
-    first = setup.gpu(shares[0].index) if shares else None
+    first = node_config.gpu(shares[0].index) if shares else None
     if first is not None:
         result |= {
             _CONTAINER: str(sum(share.mib for share in shares) // unit_mib),
@@ -81,7 +81,7 @@ def environment(
             _INDEX: ",".join(str(share.index) for share in shares),
             _UNIT: f"{unit_mib}MiB",
         }
-    if setup.mode is Mode.MPS:
+    if node_config.mode is Mode.MPS:
         # CUDA numbers the visible devices from 0 (MPS documentation, CUDA_MPS_PINNED_DEVICE_MEM_LIMIT).
         limits = (f"{position}={share.mib}M" for position, share in enumerate(shares))
         result[LIMIT_ENV] = ",".join(limits)
@@ -92,7 +92,11 @@ def environment(
 
 
 def shares_of(
-    setup: NodeConfig, holding: PodDevices, container: str, part: ContainerRequest | None, indices: tuple[int, ...]
+    node_config: NodeConfig,
+    pod_devices: PodDevices,
+    container: str,
+    part: ContainerRequest | None,
+    indices: tuple[int, ...],
 ) -> tuple[GpuShare, ...]:
     """Return a container's share of each of the GPUs it is on.
 
@@ -101,25 +105,27 @@ def shares_of(
     """
     count, shares = max(1, len(indices)), []
     for index in indices:
-        gpu = setup.gpu(index)
+        gpu = node_config.gpu(index)
         if gpu is None:
             continue
-        if not setup.mode.shared:
+        if not node_config.mode.shared:
             mib, percent = gpu.mib, 100
         elif part is not None:
-            mib, percent = part.units * holding.unit_mib // count, part.percent // count
+            mib, percent = part.units * pod_devices.unit_mib // count, part.percent // count
         else:
-            memory, core = (holding.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE))
-            mib, percent = len(memory) * holding.unit_mib, len(core)
+            memory, core = (
+                pod_devices.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE)
+            )
+            mib, percent = len(memory) * pod_devices.unit_mib, len(core)
         shares.append(GpuShare(gpu.uuid, index, mib, percent))
     return tuple(shares)
 
 
-def pod_mib(holding: PodDevices, pod: KnownPod | None, index: int) -> int:
+def pod_mib(pod_devices: PodDevices, pod: KnownPod | None, index: int) -> int:
     """Return what a pod has of each of its GPUs in MiB, at its peak."""
     if pod is not None and pod.request is not None:
         return pod.request.shape.mib
-    return holding.mib(index)
+    return pod_devices.mib(index)
 
 
 def mounts_of(mounts: Iterable[pb.Mount]) -> tuple[tuple[str, str], ...]:

@@ -4,8 +4,9 @@ The kubelet admits one pod at a time, and ``List`` shows that pod with container
 other pod has its devices. So the pod is the one that is bound here, asks for GPUs, and lacks them in the list. The
 container is the next in the order of admission (init containers and sidecars in the order of the spec, then the
 others) that asks for just so many IDs of the resource. An init container is not listed: whether it had its turn is
-known from the holdings alone. A container that has been started is not meant while one that has not could be: a kubelet
-that has forgotten its devices leaves one alone that runs (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager).
+known from the holdings alone. A container that has been started is not meant while one that has not could be, of this
+pod or another, even if nothing is known of the other: a kubelet that has forgotten its devices leaves one alone that
+runs (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager).
 
 Where more than one pod could be meant, as when a pod was started once without the devices it asked for, the one whose
 admission has begun goes first, then pending pods, then the oldest; what the kubelet does is checked against it
@@ -63,11 +64,18 @@ def candidates(
         candidate = _next_container(listed, pod, holdings, resource, size)
         if candidate is not None:
             meta, pending = pod.pod.metadata, pod.pod.status.phase in ("", "Pending")
-            rank = 0 if candidate.sure and pending else 1
+            rank = 3 if runs_on(candidate, holdings) else 0 if candidate.sure and pending else 1
             found.append(((rank, pod.uid != last_uid, not pending, meta.creation_timestamp or "", key), candidate))
         elif bare and _unlike(listed, pod, resource):
-            found.append(((3 if pod.request else 4, "", key), ContainerCandidate(key, bare, known=False)))
+            found.append(((4 if pod.request else 5, "", key), ContainerCandidate(key, bare, known=False)))
     return [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
+
+
+def runs_on(candidate: ContainerCandidate, holdings: DeviceTable) -> bool:
+    """Return whether it is a container that was let start and is left alone, as no init container is."""
+    uid = candidate.pod.uid if candidate.pod is not None else ""
+    init = candidate.part is not None and candidate.part.phase is Phase.INIT
+    return not init and holdings.stage_of(uid, candidate.container).may_run
 
 
 def unlisted_candidates(

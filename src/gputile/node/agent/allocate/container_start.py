@@ -12,7 +12,7 @@ from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Limits, shares_of
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, stand_in
-from gputile.node.agent.allocate.validation import Occupied, check_others, given_twice, stranger_on
+from gputile.node.agent.allocate.validation import AllocationRules, Occupied
 from gputile.node.agent.reconcile.listing import Listing
 from gputile.node.agent.reconcile.listing_sync import sync_with_listing
 
@@ -44,19 +44,19 @@ def prestart(
         sync_with_listing(state, listing, now_ns)
     wanted = frozenset(ids)
     found = [
-        (holding, part)
-        for holding in state.holdings.holders(resource, ids)
-        for part in holding.parts
+        (pod_devices, part)
+        for pod_devices in state.holdings.holders(resource, ids)
+        for part in pod_devices.parts
         if part.resource == resource and frozenset(part.ids) == wanted
     ]
     if not found:
         raise NotYet(f"no container is known yet that has these IDs of {resource}")
-    for holding, part in found:
-        if problem := given_twice(state.setup, state.holdings, holding, part):
+    for pod_devices, part in found:
+        if problem := state.rules().given_twice(pod_devices, part):
             raise NotYet(problem)
-    if len({holding.uid for holding, _ in found}) > 1:  # one that was let start before has all it needs
+    if len({pod_devices.uid for pod_devices, _ in found}) > 1:  # one that was let start before has all it needs
         found = [pair for pair in found if not state.holdings.stage(pair[1]).may_run] or found
-    return [_start(state, holding, part) for holding, part in found]
+    return [_start(state, pod_devices, part) for pod_devices, part in found]
 
 
 def limits_of_started(state: AllocationState) -> list[Start]:
@@ -65,27 +65,28 @@ def limits_of_started(state: AllocationState) -> list[Start]:
     An agent of an earlier release let containers start before it knew their pods, with limits to be corrected.
     """
     found = []
-    for holding in state.holdings:
-        pod = state.pod_of(holding)
-        for part in holding.parts if pod is not None and pod.alive else ():
+    for pod_devices in state.holdings:
+        pod = state.pod_of(pod_devices)
+        for part in pod_devices.parts if pod is not None and pod.alive else ():
             if state.holdings.stage(part).may_run:
                 with contextlib.suppress(NotYet):
-                    found.append(_start(state, holding, part))
+                    found.append(_start(state, pod_devices, part))
     return found
 
 
-def _start(state: AllocationState, holding: PodDevices, part: ContainerDevices) -> Start:
-    _wait_for_others(state, holding, part)
+def _start(state: AllocationState, pod_devices: PodDevices, part: ContainerDevices) -> Start:
+    _wait_for_others(state, pod_devices, part)
     mounts = dict(part.mounts) if part.mounts is not None else None
-    return Start(part.directory, _limits(state, holding, part), mounts)
+    return Start(part.directory, _limits(state, pod_devices, part), mounts)
 
 
-def _before(state: AllocationState, holding: PodDevices) -> DeviceTable:
-    """Return the holdings of those who have GPUs rather than the pod of ``holding``; others wait for it."""
-    return DeviceTable(o for o in state.holdings if o.uid != holding.uid and _precedes(state, o, holding))
+def _rules_before(state: AllocationState, pod_devices: PodDevices) -> AllocationRules:
+    """Return the rules beside those who have GPUs rather than the pod of ``pod_devices``; others wait for it."""
+    first = DeviceTable(o for o in state.holdings if o.uid != pod_devices.uid and _precedes(state, o, pod_devices))
+    return state.rules(first)
 
 
-def _wait_for_others(state: AllocationState, holding: PodDevices, part: ContainerDevices) -> None:
+def _wait_for_others(state: AllocationState, pod_devices: PodDevices, part: ContainerDevices) -> None:
     """Keep a container from its first start while those forbid it who were on its GPUs before.
 
     Raises:
@@ -93,42 +94,43 @@ def _wait_for_others(state: AllocationState, holding: PodDevices, part: Containe
     """
     if state.holdings.stage(part).may_run:
         return
-    most = state.configuration.max_pods_per_gpu
     try:
-        check_others(state.setup, state.holdings, holding, part.resource, most)
+        state.rules().check_others(pod_devices, part.resource)
     except Occupied:  # mostly all pods have room; only where they do not it counts who came first
         try:
-            check_others(state.setup, _before(state, holding), holding, part.resource, most)
+            _rules_before(state, pod_devices).check_others(pod_devices, part.resource)
         except Occupied as error:
             raise NotYet(str(error)) from error
 
 
 def _precedes(state: AllocationState, one: PodDevices, other: PodDevices) -> bool:
     """Return whether ``one`` has the GPUs rather than ``other``: it has been started, or came first."""
-    ran, mine = (any(state.holdings.stage(part).may_run for part in holding.parts) for holding in (one, other))
+    ran, mine = (any(state.holdings.stage(part).may_run for part in pod_devices.parts) for pod_devices in (one, other))
     return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
 
 
-def _limits(state: AllocationState, holding: PodDevices, part: ContainerDevices) -> Limits:
-    if not holding.identified:
+def _limits(state: AllocationState, pod_devices: PodDevices, part: ContainerDevices) -> Limits:
+    if not pod_devices.identified:
         raise NotYet("the kubelet does not say yet whose these device IDs are")
-    if stand_in(holding.uid) and state.setup.mode.shared:
+    if stand_in(pod_devices.uid) and state.node_config.mode.shared:
         # Its IDs may count in another unit than the one in force, and its annotation may say other GPUs.
-        raise NotYet(f"the API server has not said yet what pod {holding.key} asks for")
-    own = state.pod_of(holding)
-    indices = state.gpus(holding, part.container, own)
+        raise NotYet(f"the API server has not said yet what pod {pod_devices.key} asks for")
+    own = state.pod_of(pod_devices)
+    indices = state.gpus(pod_devices, part.container, own)
     for index in indices:
-        stranger = stranger_on(state.setup, state.holdings, holding, index)
-        stranger = stranger and stranger_on(state.setup, _before(state, holding), holding, index)
+        stranger = state.rules().stranger_on(pod_devices, index)
+        stranger = stranger and _rules_before(state, pod_devices).stranger_on(pod_devices, index)
         if stranger is not None:
             raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
-    shares = shares_of(state.setup, holding, part.container, own.part(part.container) if own else None, indices)
+    shares = shares_of(
+        state.node_config, pod_devices, part.container, own.part(part.container) if own else None, indices
+    )
     return Limits(
-        namespace=holding.namespace,
-        pod=holding.name,
-        uid=holding.uid,
+        namespace=pod_devices.namespace,
+        pod=pod_devices.name,
+        uid=pod_devices.uid,
         container=part.container,
-        mode=state.setup.mode.value,
-        unit_mib=holding.unit_mib,
+        mode=state.node_config.mode.value,
+        unit_mib=pod_devices.unit_mib,
         gpus=shares,
     )

@@ -53,11 +53,13 @@ def on_some_gpu(size: int, available: Slots, must: Slots) -> tuple[str, ...]:
     return tuple(chosen)
 
 
-def replicas(size: int, available: Slots, must: Slots, room: FreeCapacity, usable: Iterable[int]) -> tuple[str, ...]:
+def replicas(
+    size: int, available: Slots, must: Slots, free_capacity: FreeCapacity, usable: Iterable[int]
+) -> tuple[str, ...]:
     """Return IDs of replicated GPUs: different GPUs first, the least used of those that are ``usable``."""
     chosen = [encode(index, slot) for index in sorted(must) for slot in sorted(must[index])]
     left = {i: sorted(available.get(i, frozenset()) - must.get(i, frozenset()), reverse=True) for i in usable}
-    load = {index: room.pods_on(index) for index in left}
+    load = {index: free_capacity.pods_on(index) for index in left}
     while len(chosen) < size and any(left.values()):
         index = min((i for i in left if left[i]), key=lambda i: (load[i], i))
         chosen.append(encode(index, left[index].pop()))
@@ -65,8 +67,8 @@ def replicas(size: int, available: Slots, must: Slots, room: FreeCapacity, usabl
     return tuple(chosen)
 
 
-def booked_indices(setup: NodeConfig, uuids: Iterable[str]) -> tuple[int, ...]:
+def booked_indices(node_config: NodeConfig, uuids: Iterable[str]) -> tuple[int, ...]:
     """Return the indices that booked GPUs have now; empty if one of them is not there or not healthy."""
-    index_of = {gpu.uuid: gpu.index for gpu in setup.inventory.gpus if gpu.healthy}
+    index_of = {gpu.uuid: gpu.index for gpu in node_config.inventory.gpus if gpu.healthy}
     wanted = tuple(uuids)
     return tuple(index_of[uuid] for uuid in wanted) if all(uuid in index_of for uuid in wanted) else ()

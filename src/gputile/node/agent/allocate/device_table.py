@@ -20,8 +20,8 @@ class DeviceTable:
         self.started = frozenset(started)
         self._by_uid: dict[str, PodDevices] = {}
         self._holders: dict[tuple[str, str], set[str]] = {}  # UIDs by resource and device ID
-        for holding in holdings:
-            self.put(holding)
+        for pod_devices in holdings:
+            self.put(pod_devices)
 
     def __iter__(self) -> Iterator[PodDevices]:
         return iter(tuple(self._by_uid.values()))
@@ -33,13 +33,13 @@ class DeviceTable:
         """Return what a pod holds."""
         return self._by_uid.get(uid)
 
-    def put(self, holding: PodDevices) -> None:
+    def put(self, pod_devices: PodDevices) -> None:
         """Add a holding, or replace the one of this UID."""
-        self._unlist(self._by_uid.get(holding.uid))
-        self._by_uid[holding.uid] = holding
-        for part in holding.parts:
+        self._unlist(self._by_uid.get(pod_devices.uid))
+        self._by_uid[pod_devices.uid] = pod_devices
+        for part in pod_devices.parts:
             for device_id in part.ids:
-                self._holders.setdefault((part.resource, device_id), set()).add(holding.uid)
+                self._holders.setdefault((part.resource, device_id), set()).add(pod_devices.uid)
 
     def drop(self, uid: str) -> None:
         """Forget what a pod held."""
@@ -58,7 +58,7 @@ class DeviceTable:
 
     def directories(self) -> set[str]:
         """Return the allocation directories of all devices."""
-        return {devices.directory for holding in self._by_uid.values() for devices in holding.parts}
+        return {devices.directory for pod_devices in self._by_uid.values() for devices in pod_devices.parts}
 
     def directory_for(self, uid: str, container: str) -> str:
         """Return the allocation directory of a container: one for all of its resources, and no other container's.
@@ -66,9 +66,9 @@ class DeviceTable:
         A container may have mounted what was answered in the name of another one, of its own pod or not.
         """
         owners = [
-            (holding.uid == uid and devices.container == container, devices.directory)
-            for holding in self._by_uid.values()
-            for devices in holding.parts
+            (pod_devices.uid == uid and devices.container == container, devices.directory)
+            for pod_devices in self._by_uid.values()
+            for devices in pod_devices.parts
         ]
         name = next((directory for own, directory in owners if own and directory), directory_name(uid, container))
         taken = {directory for own, directory in owners if not own}
@@ -85,28 +85,31 @@ class DeviceTable:
         self.started |= {directory}
 
     def kept_after(
-        self, holding: PodDevices, event: DeviceEvent, concerned: Callable[[ContainerDevices], bool]
+        self, pod_devices: PodDevices, event: DeviceEvent, concerned: Callable[[ContainerDevices], bool]
     ) -> PodDevices:
         """Return what the pod keeps when ``event`` happens to those of its devices that it concerns."""
         kept = tuple(
             devices
-            for devices in holding.parts
+            for devices in pod_devices.parts
             if not concerned(devices) or after(self.stage(devices), event).has_devices
         )
-        return holding if len(kept) == len(holding.parts) else holding.only(kept)
+        return pod_devices if len(kept) == len(pod_devices.parts) else pod_devices.only(kept)
 
     def apply(
-        self, holding: PodDevices, event: DeviceEvent, concerned: Callable[[ContainerDevices], bool] = lambda _: True
+        self,
+        pod_devices: PodDevices,
+        event: DeviceEvent,
+        concerned: Callable[[ContainerDevices], bool] = lambda _: True,
     ) -> None:
         """Let ``event`` happen to those devices of a pod that it concerns."""
-        self.keep(self.kept_after(holding, event, concerned))
+        self.keep(self.kept_after(pod_devices, event, concerned))
 
-    def keep(self, holding: PodDevices) -> None:
+    def keep(self, pod_devices: PodDevices) -> None:
         """Put what is left of a pod's devices; forget the pod where that is nothing."""
-        if holding.parts:
-            self.put(holding)
+        if pod_devices.parts:
+            self.put(pod_devices)
         else:
-            self.drop(holding.uid)
+            self.drop(pod_devices.uid)
 
     def on(self, index: int, without: str = "") -> Iterator[PodDevices]:
         """Yield the holdings on a GPU, without that of the pod ``without``."""
@@ -118,20 +121,20 @@ class DeviceTable:
 
     def mib(self, index: int, without: str = "") -> int:
         """Return the MiB of a GPU that pods hold as memory units."""
-        return sum(holding.mib(index) for holding in self.on(index, without))
+        return sum(pod_devices.mib(index) for pod_devices in self.on(index, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
         """Return the holdings that have one of ``ids``."""
         uids: set[str] = set().union(*(self._holders.get((resource, device_id), ()) for device_id in ids))
         if len(uids) > 1:
-            return [holding for holding in self if holding.uid in uids]
+            return [pod_devices for pod_devices in self if pod_devices.uid in uids]
         return [self._by_uid[uid] for uid in uids]
 
-    def _unlist(self, holding: PodDevices | None) -> None:
+    def _unlist(self, pod_devices: PodDevices | None) -> None:
         """Take a holding that was put out of the list of holders."""
-        for part in holding.parts if holding is not None else ():
+        for part in pod_devices.parts if pod_devices is not None else ():
             for device_id in part.ids:
                 uids = self._holders.get((part.resource, device_id), set())
-                uids.discard(holding.uid if holding is not None else "")
+                uids.discard(pod_devices.uid if pod_devices is not None else "")
                 if not uids:
                     self._holders.pop((part.resource, device_id), None)

@@ -53,9 +53,9 @@ class FreeCapacity:
         self._groups: dict[str, int] = {}
         self._taken = {gpu.index: _Taken() for gpu in node.inventory.gpus}
         known = {pod.uid: pod for pod in pods if pod.alive}
-        for holding in holdings:
-            if holding.uid != without:
-                self._hold(holding, known.get(holding.uid))
+        for pod_devices in holdings:
+            if pod_devices.uid != without:
+                self._hold(pod_devices, known.get(pod_devices.uid))
         for uid, pod in known.items():
             if uid != without and holdings.get(uid) is None and pod.allocation is not None:
                 for share in pod.allocation.gpus:
@@ -93,17 +93,17 @@ class FreeCapacity:
             gpu = msgspec.structs.replace(gpu, healthy=False)
         return GpuState(gpu, self._node.gpu_total(position), taken.mib, taken.percent, taken.pods, group)
 
-    def _hold(self, holding: PodDevices, pod: KnownPod | None) -> None:
+    def _hold(self, pod_devices: PodDevices, pod: KnownPod | None) -> None:
         """Count a holding, and what else of its booking is still to come on the same GPUs."""
         booked = {share.index: share for share in pod.allocation.gpus} if pod and pod.allocation else {}
-        if not holding.indices <= booked.keys():
+        if not pod_devices.indices <= booked.keys():
             booked = {}
-        for index in sorted(holding.indices | booked.keys()):
+        for index in sorted(pod_devices.indices | booked.keys()):
             share = booked.get(index)
-            mib, percent = holding.mib(index), holding.percent(index)
+            mib, percent = pod_devices.mib(index), pod_devices.percent(index)
             if share is not None:
                 mib, percent = max(mib, share.mib), max(percent, share.percent)
-            self._add(index, mib, percent, holding.trust_group)
+            self._add(index, mib, percent, pod_devices.trust_group)
 
     def _add(self, index: int, mib: int, percent: int, trust_group: str) -> None:
         taken = self._taken.get(index)

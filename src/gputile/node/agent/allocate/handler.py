@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from gputile.node.agent.advertise.advertised_state import AdvertisedState
-from gputile.node.agent.allocate.allocation import allocate_devices, answered, preferred_devices
+from gputile.node.agent.allocate.allocation import DeviceAllocator, answered
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Grant, mounts_of
 from gputile.node.agent.allocate.container_preparation import ContainerPreparation
@@ -31,14 +31,14 @@ class AllocationHandler:
         state: AllocationState,
         lookup: Lookup,
         files: ContainerPreparation,
-        offering: AdvertisedState,
+        advertised: AdvertisedState,
         compare: Wakeup,
         metrics: AgentMetrics,
     ) -> None:
         self._state = state
         self._lookup = lookup
         self._files = files
-        self._offering = offering
+        self._advertised = advertised
         self._compare = compare
         self._metrics = metrics
 
@@ -48,7 +48,8 @@ class AllocationHandler:
         """Return the IDs that the kubelet should take."""
         with self._metrics.seconds.labels("GetPreferredAllocation").time():
             listing = await self._lookup.look(resource, size)
-            return preferred_devices(self._state, resource, available, must, size, listing, time.monotonic())
+            allocator = DeviceAllocator(self._state, listing, time.monotonic())
+            return allocator.preferred(resource, available, must, size)
 
     async def allocate(self, resource: str, ids: tuple[str, ...]) -> pb.ContainerAllocateResponse:
         """Return what a container gets.
@@ -58,18 +59,18 @@ class AllocationHandler:
         """
         with self._metrics.seconds.labels("Allocate").time():
             try:
-                grant, holding = await self._grant(resource, ids, time.monotonic())
+                grant, pod_devices = await self._grant(resource, ids, time.monotonic())
             except AllocationConflict as error:
                 self._metrics.contradictions.inc()
                 log.error("refused %d of %s: %s", len(ids), resource, error)
                 raise
-            if not holding.identified:
+            if not pod_devices.identified:
                 self._metrics.unidentified.inc()
                 log.warning("gave %d of %s to a pod that nobody knows yet", len(ids), resource)
-            response = self._files.response(self._state.setup.mode, grant)
-            answered(self._state, holding.uid, resource, grant.directory, mounts_of(response.mounts))
+            response = self._files.response(self._state.node_config.mode, grant)
+            answered(self._state, pod_devices.uid, resource, grant.directory, mounts_of(response.mounts))
             self._write(grant)
-            self._offering.allocated()
+            self._advertised.allocated()
             self._compare.wish()
             return response
 
@@ -82,11 +83,12 @@ class AllocationHandler:
         expected = self._state.expected is not None and self._state.expected.is_for(resource, ids, now)
         listing = None if expected else await self._lookup.look(resource, len(ids))
         try:
-            return allocate_devices(self._state, resource, ids, listing, now, time.time_ns())
+            return DeviceAllocator(self._state, listing, now, time.time_ns()).allocate(resource, ids)
         except AllocationConflict as error:
             if expected:
                 listing = await self._lookup.look(resource, len(ids))
-            granted = allocate_devices(self._state, resource, ids, listing, now, time.time_ns(), may_wait=True)
+            allocator = DeviceAllocator(self._state, listing, now, time.time_ns())
+            granted = allocator.allocate(resource, ids, may_wait=True)
             log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
             return granted
 
@@ -94,7 +96,7 @@ class AllocationHandler:
         """Write down what was granted; what fails here is made good before the container starts, or recovered."""
         try:
             self._files.prepare(grant)
-            self._offering.save()
+            self._advertised.save()
         except OSError:
             log.exception("cannot write the state of the agent")
 
@@ -114,7 +116,7 @@ class AllocationHandler:
                     await self._files.start(start, self._state)
             except NotYet as error:
                 self._compare.wish()
-                self._offering.allocated()
+                self._advertised.allocated()
                 raise AgentNotReady(str(error)) from error
             except NotIsolated as error:
                 pod = f"{start.limits.namespace}/{start.limits.pod}"
@@ -127,6 +129,6 @@ class AllocationHandler:
     def _starting(self, resource: str, ids: tuple[str, ...], listing: Listing | None) -> list[Start]:
         found = prestart(self._state, resource, ids, listing, time.time_ns())
         if any(start.mounts is None for start in found):
-            self._offering.recover()
+            self._advertised.recover()
             found = prestart(self._state, resource, ids, listing, time.time_ns())
         return found

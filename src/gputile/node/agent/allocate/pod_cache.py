@@ -20,49 +20,49 @@ class PodCache(dict[str, KnownPod]):
         self.gone: dict[str, None] = {}
 
 
-def answered_pod(book: PodCache, pod: Pod, configuration: Configuration) -> bool:
+def answered_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
     """Take in a pod from an answer of the API server, unless the watch has said meanwhile that it is gone."""
-    return pod.metadata.uid not in book.gone and apply_pod(book, pod, configuration)
+    return pod.metadata.uid not in pod_cache.gone and apply_pod(pod_cache, pod, configuration)
 
 
-def apply_pod(book: PodCache, pod: Pod, configuration: Configuration) -> bool:
+def apply_pod(pod_cache: PodCache, pod: Pod, configuration: Configuration) -> bool:
     """Take in a pod, unless something newer is known under its name: of this pod, or of the next one so named.
 
     Return whether anything that matters here is new: most of what a kubelet reports of a pod does not.
     """
-    held = book.get(pod.key)
+    held = pod_cache.get(pod.key)
     if held is not None and not _newer(pod, held.pod):
         return False
     if held is not None and unversioned(pod) == unversioned(held.pod):
-        book[pod.key] = replace(held, pod=pod)
+        pod_cache[pod.key] = replace(held, pod=pod)
         return False
-    book[pod.key] = known_pod(pod, configuration)
+    pod_cache[pod.key] = known_pod(pod, configuration)
     return True
 
 
-def remove_pod(book: PodCache, pod: Pod) -> None:
+def remove_pod(pod_cache: PodCache, pod: Pod) -> None:
     """Forget a pod that is gone, not the next one of its name."""
-    held = book.get(pod.key)
+    held = pod_cache.get(pod.key)
     if held is not None and held.uid == pod.metadata.uid:
-        del book[pod.key]
-    book.gone[pod.metadata.uid] = None
-    if len(book.gone) > MOST_GONE:
-        del book.gone[next(iter(book.gone))]
+        del pod_cache[pod.key]
+    pod_cache.gone[pod.metadata.uid] = None
+    if len(pod_cache.gone) > MOST_GONE:
+        del pod_cache.gone[next(iter(pod_cache.gone))]
 
 
-def replace_pods(book: PodCache, pods: Iterable[Pod], configuration: Configuration) -> None:
+def replace_pods(pod_cache: PodCache, pods: Iterable[Pod], configuration: Configuration) -> None:
     """Take in a complete list."""
     listed = {pod.key: pod for pod in pods}
-    for key in book.keys() - listed.keys():
-        del book[key]
+    for key in pod_cache.keys() - listed.keys():
+        del pod_cache[key]
     for pod in listed.values():
-        apply_pod(book, pod, configuration)
+        apply_pod(pod_cache, pod, configuration)
 
 
-def read_again(book: PodCache, configuration: Configuration) -> None:
+def read_again(pod_cache: PodCache, configuration: Configuration) -> None:
     """Judge all pods by another configuration."""
-    for key, known in book.items():
-        book[key] = known_pod(known.pod, configuration)
+    for key, known in pod_cache.items():
+        pod_cache[key] = known_pod(known.pod, configuration)
 
 
 def _newer(pod: Pod, held: Pod) -> bool:

@@ -135,30 +135,30 @@ def directory_name(uid: str, container: str) -> str:
     return f"{hashlib.sha256(uid.encode()).hexdigest()[:32]}-{container or 'container'}"
 
 
-def holding_for(
-    uid: str, pod: KnownPod | None, key: str, setup: NodeConfig, trust_group: str, now_ns: int
+def pod_devices_for(
+    uid: str, pod: KnownPod | None, key: str, node_config: NodeConfig, trust_group: str, now_ns: int
 ) -> PodDevices:
     """Return an empty holding for a pod, or for the stand-in ``uid`` where ``pod`` is None."""
     namespace, _, name = key.partition("/")
-    unit = pod.request.unit_mib if pod and pod.request else setup.in_force.unit_mib
-    mode, identified = setup.mode.value, bool(key)
+    unit = pod.request.unit_mib if pod and pod.request else node_config.effective_mode.unit_mib
+    mode, identified = node_config.mode.value, bool(key)
     return PodDevices(uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified)
 
 
-def with_part(holding: PodDevices, part: ContainerDevices, setup: NodeConfig) -> PodDevices:
-    """Return ``holding`` with ``part``, and the UUIDs of the GPUs that it is on."""
-    holding = holding.replaced(part)
-    gpus = {gpu.index: gpu.uuid for gpu in setup.inventory.gpus if gpu.index in holding.indices}
-    return msgspec.structs.replace(holding, gpus=gpus | holding.gpus)
+def with_part(pod_devices: PodDevices, part: ContainerDevices, node_config: NodeConfig) -> PodDevices:
+    """Return ``pod_devices`` with ``part``, and the UUIDs of the GPUs that it is on."""
+    pod_devices = pod_devices.replaced(part)
+    gpus = {gpu.index: gpu.uuid for gpu in node_config.inventory.gpus if gpu.index in pod_devices.indices}
+    return msgspec.structs.replace(pod_devices, gpus=gpus | pod_devices.gpus)
 
 
-def gpus_of(holding: PodDevices, container: str, gpus: int = 0) -> tuple[int, ...]:
+def gpus_of(pod_devices: PodDevices, container: str, gpus: int = 0) -> tuple[int, ...]:
     """Return the indices of the GPUs that a container is on.
 
     ``gpus`` is how many it shares, 0 where it has whole ones. A container that takes over the IDs of an init container
     gets them in any order, perhaps not of each GPU: it is on the GPUs that the pod has.
     """
-    held = holding.container_indices.get(container, frozenset())
+    held = pod_devices.container_indices.get(container, frozenset())
     if gpus and len(held) != gpus:
-        return tuple(sorted(holding.indices))[:gpus]
+        return tuple(sorted(pod_devices.indices))[:gpus]
     return tuple(sorted(held))

@@ -23,7 +23,7 @@ from gputile.node.agent.allocate.device_id_sets import (
 from gputile.node.agent.allocate.free_capacity import FreeCapacity, node_info
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import PodDevices
-from gputile.node.agent.allocate.validation import SHARED_RESOURCES, stranger_on
+from gputile.node.agent.allocate.validation import SHARED_RESOURCES
 
 Servable = Callable[[tuple[str, ...]], bool]
 
@@ -32,10 +32,10 @@ Servable = Callable[[tuple[str, ...]], bool]
 class DeviceQuestion:
     """What ``GetPreferredAllocation`` asks: ``size`` IDs of ``available``, with all of ``must``.
 
-    ``holding`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows.
+    ``pod_devices`` is what the pod has so far; ``candidate`` is the container that asks, None where nobody knows.
     """
 
-    holding: PodDevices
+    pod_devices: PodDevices
     candidate: ContainerCandidate | None
     resource: str
     available: Slots
@@ -60,7 +60,7 @@ class PreferredAllocation:
     def __init__(self, state: AllocationState, asked: DeviceQuestion) -> None:
         self._state = state
         self._asked = asked
-        gpus = state.setup.inventory.gpus
+        gpus = state.node_config.inventory.gpus
         self._usable = [c.index for c in gpus if c.healthy and not displaced(c, state.holdings)]
 
     def choose(self, servable: Servable) -> tuple[str, ...]:
@@ -72,7 +72,7 @@ class PreferredAllocation:
         asked = self._asked
         if asked.resource.startswith(MIG_PREFIX):
             return on_some_gpu(asked.size, asked.available, asked.must)
-        if self._state.setup.replicated:
+        if self._state.node_config.replicated:
             return self._replicas(servable)
         for indices in self._shared_options() if asked.resource in SHARED_RESOURCES else self._whole_options():
             ids = spread_evenly(asked.size, indices, asked.available, asked.must)
@@ -88,31 +88,33 @@ class PreferredAllocation:
         GPU that has no IDs for them, since a pod that was deleted by force has them yet, must not get the first one.
         """
         asked, pod = self._asked, self._asked.pod
-        if asked.holding.indices or pod is None or pod.request is None:
+        if asked.pod_devices.indices or pod is None or pod.request is None:
             return 0
-        shape, unit = pod.request.shape, asked.holding.unit_mib
+        shape, unit = pod.request.shape, asked.pod_devices.unit_mib
         if asked.resource == GPU_MEMORY:
             return -(-shape.mib // unit) if unit else 0
         return shape.percent
 
     def _replicas(self, servable: Servable) -> tuple[str, ...]:
-        asked, setup = self._asked, self._state.setup
-        friendly = [i for i in self._usable if stranger_on(setup, self._state.holdings, asked.holding, i) is None]
-        booked = booked_indices(setup, asked.booked)
+        asked, node_config, rules = self._asked, self._state.node_config, self._state.rules()
+        friendly = [i for i in self._usable if rules.stranger_on(asked.pod_devices, i) is None]
+        booked = booked_indices(node_config, asked.booked)
         if set(booked) <= set(friendly):
             ids = spread_evenly(asked.size, booked, asked.available, asked.must)
             if ids is not None and servable(ids):
                 return ids
-        return replicas(asked.size, asked.available, asked.must, self._room(""), friendly)
+        return replicas(asked.size, asked.available, asked.must, self._free_capacity(""), friendly)
 
     def _whole_options(self) -> Iterator[tuple[int, ...]]:
         """Yield the booked GPUs, then the best of those that are free."""
         asked = self._asked
-        yield booked_indices(self._state.setup, asked.booked)
+        yield booked_indices(self._state.node_config, asked.booked)
         free = [i for i in self._usable if asked.available.get(i) and i not in asked.must]
         kind = RequestKind.TOPOLOGY if asked.resource == TOPOLOGY_GPU else RequestKind.WHOLE
         lacking = asked.size - len(asked.must)
-        chosen = self._room(asked.holding.uid).choose(Shape(kind, lacking), "", free) if lacking > 0 else ()
+        chosen = (
+            self._free_capacity(asked.pod_devices.uid).choose(Shape(kind, lacking), "", free) if lacking > 0 else ()
+        )
         if chosen is not None:
             yield tuple(sorted((*asked.must, *chosen)))
 
@@ -128,14 +130,16 @@ class PreferredAllocation:
 
     def _shared_options_with(self, least: int) -> Iterator[tuple[int, ...]]:
         asked = self._asked
-        yield tuple(sorted(asked.holding.indices))
-        yield booked_indices(self._state.setup, asked.booked)
+        yield tuple(sorted(asked.pod_devices.indices))
+        yield booked_indices(self._state.node_config, asked.booked)
         if asked.pod and asked.pod.allocation:
-            yield booked_indices(self._state.setup, (share.uuid for share in asked.pod.allocation.gpus))
-        room = self._room(asked.holding.uid)
+            yield booked_indices(self._state.node_config, (share.uuid for share in asked.pod.allocation.gpus))
+        free_capacity = self._free_capacity(asked.pod_devices.uid)
         for shape in self._shapes():
             each = max(least, -(-asked.size // shape.gpus))
-            chosen = room.choose(shape, asked.holding.trust_group, [i for i in self._usable if self._has(i, each)])
+            chosen = free_capacity.choose(
+                shape, asked.pod_devices.trust_group, [i for i in self._usable if self._has(i, each)]
+            )
             if chosen is not None:
                 yield chosen
 
@@ -148,18 +152,18 @@ class PreferredAllocation:
         if pod and pod.request:
             yield pod.request.shape
             gpus = pod.request.shape.gpus
-        memory, unit = asked.resource == GPU_MEMORY, asked.holding.unit_mib
+        memory, unit = asked.resource == GPU_MEMORY, asked.pod_devices.unit_mib
         mib = asked.size * unit // gpus if memory else 0
         percent = 0 if memory else asked.size // gpus
         part = asked.candidate.part if asked.candidate else None
         if part is not None:
             mib, percent = part.units * unit // gpus, part.percent // gpus
         # A core_mem node serves requests of both; where only one is known, as of a static pod, the least of the other.
-        if self._state.setup.mode is Mode.CORE_MEM:
+        if self._state.node_config.mode is Mode.CORE_MEM:
             percent = max(1, percent)
-        yield Shape(RequestKind.SHARED, gpus, mib, percent, asked.holding.trust_group)
+        yield Shape(RequestKind.SHARED, gpus, mib, percent, asked.pod_devices.trust_group)
 
-    def _room(self, without: str) -> FreeCapacity:
+    def _free_capacity(self, without: str) -> FreeCapacity:
         state = self._state
-        node = node_info(state.setup.inventory, state.setup.mode, state.labels, state.configuration)
+        node = node_info(state.node_config.inventory, state.node_config.mode, state.labels, state.configuration)
         return FreeCapacity(node, state.holdings, state.pods.values(), without)

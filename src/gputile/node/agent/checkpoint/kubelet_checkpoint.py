@@ -17,7 +17,13 @@ from gputile.node.agent.advertise.node_config import MODE_RESOURCES, NodeConfig
 from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY, mounts_of
 from gputile.node.agent.allocate.device_ids import DeviceIdError
 from gputile.node.agent.allocate.known_pods import KnownPod
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name, holding_for, with_part
+from gputile.node.agent.allocate.pod_devices import (
+    ContainerDevices,
+    PodDevices,
+    directory_name,
+    pod_devices_for,
+    with_part,
+)
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
 FILE_NAME = "kubelet_internal_checkpoint"
@@ -40,7 +46,7 @@ class _File(msgspec.Struct, rename="pascal"):
     checksum: Any = None
 
 
-def recover(text: bytes, pods: dict[str, KnownPod], setup: NodeConfig, now_ns: int) -> list[PodDevices]:
+def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now_ns: int) -> list[PodDevices]:
     """Return the holdings of ``pods`` (by UID) that the kubelet's checkpoint tells; none where it cannot be read."""
     try:
         entries = msgspec.json.decode(text, type=_File).data.pod_device_entries or []
@@ -58,12 +64,12 @@ def recover(text: bytes, pods: dict[str, KnownPod], setup: NodeConfig, now_ns: i
         mounts = _mounts(entry.alloc_resp)
         mounted = dict(mounts or ()).get(CONTAINER_DIRECTORY, "")
         directory = PurePosixPath(mounted).name or directory_name(pod.uid, entry.container_name)
-        holding = found.get(pod.uid) or holding_for(pod.uid, pod, pod.key, setup, pod.trust_group, now_ns)
+        pod_devices = found.get(pod.uid) or pod_devices_for(pod.uid, pod, pod.key, node_config, pod.trust_group, now_ns)
         try:
             found[pod.uid] = with_part(
-                holding,
+                pod_devices,
                 ContainerDevices(entry.container_name, phase, entry.resource_name, ids, directory, mounts),
-                setup,
+                node_config,
             )
         except DeviceIdError:
             continue

@@ -30,18 +30,20 @@ class Records:
         self._recovered: tuple[object, ...] = ()  # what the kubelet's checkpoint was last compared with
 
     @property
-    def in_force(self) -> EffectiveMode | None:
+    def effective_mode(self) -> EffectiveMode | None:
         """What was in force when the checkpoint was written; None where nothing was yet."""
         saved = self.saved
         return EffectiveMode(Mode(saved.mode), saved.unit_mib, saved.sharing, saved.replicas) if saved.mode else None
 
-    def save(self, admission: AllocationState, in_force: EffectiveMode | None, resources: Iterable[str]) -> None:
+    def save(
+        self, allocation_state: AllocationState, effective_mode: EffectiveMode | None, resources: Iterable[str]
+    ) -> None:
         """Write down who holds what, what is in force, and the ``resources`` that are served."""
-        now = in_force or EffectiveMode(Mode.EXCLUSIVE, 0)
+        now = effective_mode or EffectiveMode(Mode.EXCLUSIVE, 0)
         self.store.save(
             Checkpoint(
-                holdings=tuple(admission.holdings),
-                mode=now.mode.value if in_force else "",
+                holdings=tuple(allocation_state.holdings),
+                mode=now.mode.value if effective_mode else "",
                 unit_mib=now.unit_mib,
                 sharing=now.sharing,
                 replicas=now.replicas,
@@ -56,39 +58,39 @@ class Records:
         if loaded is None:
             return
         self.saved, self.lost = loaded, False
-        for holding in holdings:
-            holdings.drop(holding.uid)
-        for holding in loaded.holdings:
-            holdings.put(holding)
+        for pod_devices in holdings:
+            holdings.drop(pod_devices.uid)
+        for pod_devices in loaded.holdings:
+            holdings.put(pod_devices)
 
-    def recover(self, admission: AllocationState) -> None:
+    def recover(self, allocation_state: AllocationState) -> None:
         """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before.
 
         It also tells whose the devices are that were given to nobody knew whom, init containers included, and what a
         container will mount: the directory and files of the answer it got, even if that was meant for another.
         """
-        holdings, setup = admission.holdings, admission.setup
+        holdings, node_config = allocation_state.holdings, allocation_state.node_config
         try:
             stat = self._kubelets.stat()
-            pods = tuple((pod.uid, pod.alive, pod.request, pod.trust_group) for pod in admission.pods.values())
-            seen = (stat.st_ino, stat.st_mtime_ns, setup, tuple(holdings), pods)
+            pods = tuple((pod.uid, pod.alive, pod.request, pod.trust_group) for pod in allocation_state.pods.values())
+            seen = (stat.st_ino, stat.st_mtime_ns, node_config, tuple(holdings), pods)
             if seen == self._recovered:  # the kubelet puts a new file in the place of the old one
                 return
             text = self._kubelets.read_bytes()
         except OSError:
             return
         self._recovered = seen
-        known_pods = {pod.uid: pod for pod in admission.pods.values()}
-        for holding in recover(text, known_pods, setup, time.time_ns()):
-            known = holdings.get(holding.uid) or holding.only(())
-            for part in holding.parts:
+        known_pods = {pod.uid: pod for pod in allocation_state.pods.values()}
+        for pod_devices in recover(text, known_pods, node_config, time.time_ns()):
+            known = holdings.get(pod_devices.uid) or pod_devices.only(())
+            for part in pod_devices.parts:
                 before = known.part(part.container, part.resource)
                 if before is None:
-                    known = with_part(known, part, setup)
+                    known = with_part(known, part, node_config)
                 elif set(before.ids) == set(part.ids) and part.mounts is not None:
                     # The kubelet goes by the answer that it kept, not by the one that was given last.
                     kept = msgspec.structs.replace(before, directory=part.directory, mounts=part.mounts)
-                    known = with_part(known, kept, setup)
+                    known = with_part(known, kept, node_config)
                 _drop_stand_ins(holdings, part)
             holdings.put(known)
 

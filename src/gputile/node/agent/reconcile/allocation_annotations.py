@@ -29,17 +29,17 @@ _WRITTEN = (
 )
 
 
-def allocation_of(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: int) -> Allocation | None:
+def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
     """Return what the ledger should say of ``pod``; None where its GPUs are not those of the inventory."""
     request = pod.request
-    if request is None or any(part.resource.startswith(MIG_PREFIX) for part in holding.parts):
+    if request is None or any(part.resource.startswith(MIG_PREFIX) for part in pod_devices.parts):
         return None
-    where = {part.name: _indices(pod, holding, part) for part in request.containers}
+    where = {part.name: _indices(pod, pod_devices, part) for part in request.containers}
     used = sorted({index for indices in where.values() for index in indices})
-    gpus = {index: gpu for index in used if (gpu := setup.gpu(index)) is not None}
+    gpus = {index: gpu for index in used if (gpu := node_config.gpu(index)) is not None}
     if not gpus or len(gpus) != len(used):
         return None
-    shared, unit = request.shape.kind is RequestKind.SHARED, holding.unit_mib
+    shared, unit = request.shape.kind is RequestKind.SHARED, pod_devices.unit_mib
     containers: dict[str, tuple[GpuShare, ...]] = {}
     for part in request.containers:
         count = max(1, len(where[part.name]))
@@ -62,18 +62,18 @@ def allocation_of(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns:
         gpus=tuple(shares),
         containers=containers,
         unit_mib=unit,
-        mode=setup.mode.value,
+        mode=node_config.mode.value,
         whole=not shared,
         assumed_ns=pod.allocation.assumed_ns if pod.allocation else now_ns,
     )
 
 
-def annotations_of(allocation: Allocation, setup: NodeConfig, pod: Pod) -> dict[str, str | None]:
+def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) -> dict[str, str | None]:
     """Return the annotations to write for the ``allocation`` of ``pod``; None for those that must go."""
     chosen = tuple(
-        Chosen(gpu, 0 if allocation.whole else advertised_units(gpu, setup.in_force.unit_mib))
+        Chosen(gpu, 0 if allocation.whole else advertised_units(gpu, node_config.effective_mode.unit_mib))
         for share in allocation.gpus
-        if (gpu := setup.gpu(share.index)) is not None
+        if (gpu := node_config.gpu(share.index)) is not None
     )
     written = binding_annotations(allocation, chosen, pod)
     if GPUSHARE_ASSIGNED in written:
@@ -81,11 +81,11 @@ def annotations_of(allocation: Allocation, setup: NodeConfig, pod: Pod) -> dict[
     return {**dict.fromkeys(_WRITTEN), **written}
 
 
-def _indices(pod: KnownPod, holding: PodDevices, part: ContainerRequest) -> tuple[int, ...]:
+def _indices(pod: KnownPod, pod_devices: PodDevices, part: ContainerRequest) -> tuple[int, ...]:
     """Return the GPUs that a container is on. An init container whose IDs are forgotten was where it was booked."""
-    if any(p.container == part.name for p in holding.parts):
-        return gpus_of(holding, part.name, pod.shared_gpus)
+    if any(p.container == part.name for p in pod_devices.parts):
+        return gpus_of(pod_devices, part.name, pod.shared_gpus)
     booked = tuple(share.index for share in pod.booked(part.name))
-    if booked and holding.indices.issuperset(booked):
+    if booked and pod_devices.indices.issuperset(booked):
         return booked
-    return tuple(sorted(holding.indices))[: part.gpus or pod.shared_gpus]
+    return tuple(sorted(pod_devices.indices))[: part.gpus or pod.shared_gpus]

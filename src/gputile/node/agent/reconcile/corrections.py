@@ -21,16 +21,16 @@ AT_ONCE = 4
 class CorrectionWriter:
     """Writes corrections to the API server, a few at a time."""
 
-    def __init__(self, cluster: NodeApi, metrics: AgentMetrics, admission: AllocationState) -> None:
+    def __init__(self, cluster: NodeApi, metrics: AgentMetrics, allocation_state: AllocationState) -> None:
         self._cluster = cluster
         self._metrics = metrics
-        self._admission = admission
+        self._allocation_state = allocation_state
         self._free = asyncio.Semaphore(AT_ONCE)
 
     async def carry_out(self, found: Iterable[Correction]) -> bool:
         """Carry out all corrections; return whether one met a pod that has changed since, and will succeed soon."""
         again = any(await asyncio.gather(*(self._one(correction) for correction in found)))
-        self._metrics.holdings.set(len(self._admission.holdings))
+        self._metrics.holdings.set(len(self._allocation_state.holdings))
         return again
 
     async def _one(self, correction: Correction) -> bool:
@@ -43,7 +43,7 @@ class CorrectionWriter:
     async def _do(self, correction: Correction) -> None:
         match correction:
             case Release(uid):
-                self._admission.holdings.drop(uid)
+                self._allocation_state.holdings.drop(uid)
             case Complain(pod, reason, message):
                 self._cluster.record(_reference(pod), reason, message, "Warning")
             case Confirm(pod, annotations):
@@ -67,7 +67,7 @@ class CorrectionWriter:
             except KubeError as error:
                 log.info("pod %s is not annotated: %s", pod.key, error)
                 raise
-        answered_pod(self._admission.pods, changed, self._admission.configuration)
+        answered_pod(self._allocation_state.pods, changed, self._allocation_state.configuration)
 
 
 def _reference(pod: KnownPod) -> ObjectReference:

@@ -80,7 +80,7 @@ class DriftCheck:
             self._store.keep_only(self._state.directories())
             self._state.holdings.started = self._store.started()
         # Who is not identified is looked for until it has been long enough.
-        identified = all(holding.identified for holding in self._state.holdings)
+        identified = all(pod_devices.identified for pod_devices in self._state.holdings)
         self._right = compared if not found and identified else None
         return conflict
 
@@ -95,8 +95,8 @@ class DriftCheck:
         if not before == held == self._saved:
             self._saved = None  # what fails now is done the next time
             self._share_time()
-            self._mode.offering.save()
-            self._mode.offering.announce()
+            self._mode.advertised.save()
+            self._mode.advertised.announce()
             self._saved = held
             await self._mode.renew()
         return found, conflict
@@ -124,7 +124,7 @@ class DriftCheck:
     def _known(self) -> tuple[object, ...]:
         state = self._state
         pods = tuple(unversioned(known.pod) for known in state.pods.values())
-        return state.setup, state.configuration, tuple(state.holdings), pods
+        return state.node_config, state.configuration, tuple(state.holdings), pods
 
     def _share_time(self) -> None:
         """Bring the shares of time up to date."""

@@ -19,7 +19,7 @@ from gputile.node.agent.allocate.pod_devices import (
     ContainerDevices,
     PodDevices,
     directory_name,
-    holding_for,
+    pod_devices_for,
     with_part,
 )
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
@@ -46,13 +46,13 @@ def settle(state: AllocationState, listing: Listing, now_ns: int) -> None:
     matter: that the kubelet had written down, and has forgotten.
     """
     sync_with_listing(state, listing, now_ns)
-    for holding in state.holdings:
-        listed = listing.get(holding.key)
-        if listed is None or not holding.identified:
+    for pod_devices in state.holdings:
+        listed = listing.get(pod_devices.key)
+        if listed is None or not pod_devices.identified:
             continue
-        event = state.loss(holding)
+        event = state.loss(pod_devices)
         if event is not None:
-            state.holdings.apply(holding, event, partial(_bare, listed))
+            state.holdings.apply(pod_devices, event, partial(_bare, listed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class _ListedDevices:
 def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices, now_ns: int) -> None:
     """Take the devices from whoever was thought to have them, and give them to the container that is listed."""
     pod, holdings = listed.pod, state.holdings
-    own = holdings.get(pod.uid) or holding_for(pod.uid, pod, pod.key, state.setup, pod.trust_group, now_ns)
+    own = holdings.get(pod.uid) or pod_devices_for(pod.uid, pod, pod.key, state.node_config, pod.trust_group, now_ns)
     directory, mounts = directory_name(pod.uid, listed.container), None
     holders = holdings.holders(listed.resource, listed.ids)
     own_answer = any(former.key == pod.key or not former.identified for former in holders)
@@ -90,13 +90,10 @@ def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices,
         if former.uid == own.uid:
             continue
         if former.key == pod.key:  # the same pod under a stand-in, or mistaken for the former one of its name
-            for part in former.parts:
-                if own.part(part.container, part.resource) is None:
-                    own = with_part(own, part, state.setup)
-            holdings.drop(former.uid)
+            own = state.absorb(former, pod, own)
         else:
             holdings.keep(former.without(listed.resource, listed.ids))
-    holdings.put(with_part(own, listed.devices(directory, mounts), state.setup))
+    holdings.put(with_part(own, listed.devices(directory, mounts), state.node_config))
 
 
 def _runs_with(state: AllocationState, former: PodDevices, listed: _ListedDevices) -> bool:

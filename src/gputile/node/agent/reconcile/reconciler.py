@@ -68,11 +68,11 @@ def reconcile(state: AllocationState, listing: Listing, now_ns: int, *, synced: 
     found: list[Correction] = []
     if synced:
         found += [
-            Release(holding.uid)
-            for holding in state.holdings
-            if (state.settled or not stand_in(holding.uid))
-            and (holding.identified or now_ns - holding.since_ns > UNKNOWN_FOR_NS)
-            and _gone(holding, known.get(holding.uid), listing)
+            Release(pod_devices.uid)
+            for pod_devices in state.holdings
+            if (state.settled or not stand_in(pod_devices.uid))
+            and (pod_devices.identified or now_ns - pod_devices.since_ns > UNKNOWN_FOR_NS)
+            and _gone(pod_devices, known.get(pod_devices.uid), listing)
         ]
     for pod in known.values():
         if pod.alive and pod.request is not None:
@@ -80,29 +80,29 @@ def reconcile(state: AllocationState, listing: Listing, now_ns: int, *, synced: 
     return found
 
 
-def _gone(holding: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
+def _gone(pod_devices: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
     """Return whether a holding has ended: the kubelet must have let go of it, and the API server not know better."""
     if pod is not None and pod.alive:
         return False
-    listed = listing.get(holding.key)
+    listed = listing.get(pod_devices.key)
     if listed is None:
         return True
     shown = {(resource, device_id) for _, resource, ids in listed.parts() for device_id in ids}
-    if any((part.resource, device_id) in shown for part in holding.parts for device_id in part.ids):
+    if any((part.resource, device_id) in shown for part in pod_devices.parts for device_id in part.ids):
         return False
     # The name is listed without these IDs: another pod has it now, or it is about to get its first devices.
-    return pod is not None or (holding.identified and bool(shown))
+    return pod is not None or (pod_devices.identified and bool(shown))
 
 
 def _judge(state: AllocationState, pod: KnownPod, listing: Listing, now_ns: int) -> list[Correction]:
-    found, holding = _forgotten(pod, listing, state.holdings), state.holdings.get(pod.uid)
-    if holding is not None and _complete(pod, holding):
-        return _corrected(pod, holding, state.setup, now_ns) + found
+    found, pod_devices = _forgotten(pod, listing, state.holdings), state.holdings.get(pod.uid)
+    if pod_devices is not None and _complete(pod, pod_devices):
+        return _corrected(pod, pod_devices, state.node_config, now_ns) + found
     return found or _missing(pod, listing)
 
 
-def _corrected(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: int) -> list[Correction]:
-    truth = allocation_of(pod, holding, setup, now_ns)
+def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> list[Correction]:
+    truth = allocation_of(pod, pod_devices, node_config, now_ns)
     if truth is None:
         return []
     if pod.allocation is not None and pod.allocation.containers == truth.containers:
@@ -113,18 +113,18 @@ def _corrected(pod: KnownPod, holding: PodDevices, setup: NodeConfig, now_ns: in
     return [
         Correct(
             pod,
-            annotations_of(truth, setup, pod.pod),
+            annotations_of(truth, node_config, pod.pod),
             booked=booked,
             found=_gpus_text(truth.gpus),
         )
     ]
 
 
-def _complete(pod: KnownPod, holding: PodDevices) -> bool:
+def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
     parts = pod.request.containers if pod.request else ()
-    resources = {part.resource for part in holding.parts}
+    resources = {part.resource for part in pod_devices.parts}
     return all(
-        holding.part(part.name, resource) is not None
+        pod_devices.part(part.name, resource) is not None
         for part in parts
         for resource in resources
         if part.phase is not Phase.INIT and pod.demand(part, resource)

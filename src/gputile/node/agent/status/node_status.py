@@ -18,33 +18,33 @@ from gputile.node.nvml.monitor import Observation
 _WARNING: Final = "Warning"
 
 
-def wanted_status(offering: AdvertisedState, seen: Observation, *, opened: bool = False) -> Wanted:
+def wanted_status(advertised: AdvertisedState, seen: Observation, *, opened: bool = False) -> Wanted:
     """Return what the node should say; ``opened``: no exchange of agents keeps it closed any more."""
-    inventory = offering.published()
-    in_force = offering.plan.in_force
+    inventory = advertised.published()
+    effective_mode = advertised.plan.effective_mode
     return Wanted(
-        labels=node_labels(offering.admission.setup.inventory.gpus),
+        labels=node_labels(advertised.allocation_state.node_config.inventory.gpus),
         inventory=encode_inventory(inventory) if inventory is not None else None,
         conditions=(
             *gpu_conditions(seen.machine, seen.health),
-            *offering.plan.conditions,
-            foreign_condition(offering.foreign),
-            mig_condition(seen.machine, in_force),
-            mps_condition(in_force, offering.mps_problem),
-            time_condition(offering.admission.labels),
-            placement_condition(offering.admission.labels),
+            *advertised.plan.conditions,
+            foreign_condition(advertised.foreign),
+            mig_condition(seen.machine, effective_mode),
+            mps_condition(effective_mode, advertised.mps_problem),
+            time_condition(advertised.allocation_state.labels),
+            placement_condition(advertised.allocation_state.labels),
         ),
         opened=opened,
-        shared_gpus=_shared_gpus(offering),
+        shared_gpus=_shared_gpus(advertised),
     )
 
 
-def _shared_gpus(offering: AdvertisedState) -> int | None:
+def _shared_gpus(advertised: AdvertisedState) -> int | None:
     """Return how many GPUs share their memory here; None where another plugin, gpushare's say, counts them."""
-    if offering.foreign:
+    if advertised.foreign:
         return None
-    setup = offering.admission.setup
-    return len(setup.inventory.gpus) if setup.mode.shared and not setup.withheld else 0
+    node_config = advertised.allocation_state.node_config
+    return len(node_config.inventory.gpus) if node_config.mode.shared and not node_config.withheld else 0
 
 
 async def tell_node(cluster: NodeApi, node: Node, wanted: Wanted, now: datetime) -> bool:

@@ -13,7 +13,7 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import parse_request
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
+from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
@@ -42,7 +42,7 @@ class Node(RuleBasedStateMachine):
         self.pods: dict[str, Pod] = {}
         self.given: dict[str, dict[str, frozenset[str]]] = {}  # what the kubelet has: pod -> container -> IDs
         self.worth: dict[str, int] = {}
-        self.admission = AllocationState(Configuration(), self.setup_of(unit), DeviceTable())
+        self.allocation_state = AllocationState(Configuration(), self.setup_of(unit), DeviceTable())
 
     def setup_of(self, unit: int) -> NodeConfig:
         return NodeConfig(Inventory(self.gpus, mode=self.mode.value, unit_mib=unit), EffectiveMode(self.mode, unit))
@@ -57,12 +57,16 @@ class Node(RuleBasedStateMachine):
 
     def free(self) -> set[str]:
         taken = {i for containers in self.given.values() for ids in containers.values() for i in ids}
-        return {i for i, well in devices(self.admission.setup, self.admission.holdings, GPU_MEMORY) if well} - taken
+        return {
+            i
+            for i, well in devices(self.allocation_state.node_config, self.allocation_state.holdings, GPU_MEMORY)
+            if well
+        } - taken
 
     @rule(data=st.data(), sizes=st.lists(st.integers(1, 6), min_size=1, max_size=2), follow=st.booleans())
     def a_pod_is_admitted(self, data: st.DataObject, sizes: list[int], follow: bool) -> None:
         self.count += 1
-        unit = data.draw(st.sampled_from((self.admission.setup.in_force.unit_mib, 512)))
+        unit = data.draw(st.sampled_from((self.allocation_state.node_config.effective_mode.unit_mib, 512)))
         containers = [container(f"c{i}", mem=size) for i, size in enumerate(sizes)]
         namespace = data.draw(st.sampled_from(("a", "b")))
         annotations = {MEMORY_UNIT_ANNOTATION: str(unit)}
@@ -76,7 +80,7 @@ class Node(RuleBasedStateMachine):
         meta = msgspec.structs.replace(pod.metadata, uid=f"uid-{self.count}", annotations=annotations)
         pod = msgspec.structs.replace(pod, metadata=meta)
         self.pods[pod.key] = pod
-        self.admission.pods[pod.key] = known_pod(pod, Configuration())
+        self.allocation_state.pods[pod.key] = known_pod(pod, Configuration())
         self.worth[pod.key] = unit
         for part, size in zip(containers, sizes, strict=True):
             ids = self.choose(data, size, follow)
@@ -89,8 +93,8 @@ class Node(RuleBasedStateMachine):
         if len(available) < size:
             return None
         listing = self.listing()
-        settle(self.admission, listing, 1)
-        wished = preferred_devices(self.admission, GPU_MEMORY, available, (), size, listing, 0.0)
+        settle(self.allocation_state, listing, 1)
+        wished = DeviceAllocator(self.allocation_state, listing, 0.0).preferred(GPU_MEMORY, available, (), size)
         assert set(wished) <= set(available)
         assert len(set(wished)) == len(wished) <= size
         if follow:
@@ -101,7 +105,7 @@ class Node(RuleBasedStateMachine):
     def allocate(self, pod: Pod, name: str, ids: tuple[str, ...]) -> bool:
         listing = self.listing()
         try:
-            grant, holding = allocate_devices(self.admission, GPU_MEMORY, ids, listing, 0.0, 1)
+            grant, holding = DeviceAllocator(self.allocation_state, listing, 0.0, 1).allocate(GPU_MEMORY, ids)
         except AllocationConflict:
             return False
         assert grant.environment["NVIDIA_VISIBLE_DEVICES"] == f"GPU-{ids[0][1]}"
@@ -112,7 +116,7 @@ class Node(RuleBasedStateMachine):
     def forget(self, key: str) -> None:
         self.pods.pop(key)
         self.given.pop(key, None)
-        self.admission.pods.pop(key)
+        self.allocation_state.pods.pop(key)
 
     @precondition(lambda self: self.pods)
     @rule(data=st.data())
@@ -121,7 +125,7 @@ class Node(RuleBasedStateMachine):
 
     @rule()
     def all_is_compared(self) -> None:
-        admission = self.admission
+        admission = self.allocation_state
         found = reconcile(admission, self.listing(), 1, synced=True)
         for correction in found:
             if isinstance(correction, Release):
@@ -130,7 +134,7 @@ class Node(RuleBasedStateMachine):
 
     @rule(unit=UNITS)
     def the_unit_changes(self, unit: int) -> None:
-        self.admission.setup = self.setup_of(unit)
+        self.allocation_state.node_config = self.setup_of(unit)
 
     @precondition(lambda self: self.given)
     @rule(data=st.data())
@@ -168,11 +172,11 @@ class Node(RuleBasedStateMachine):
     def what_is_free_is_really_there(self) -> None:
         if not hasattr(self, "cards"):
             return
-        unit = self.admission.setup.in_force.unit_mib
+        unit = self.allocation_state.node_config.effective_mode.unit_mib
         for gpu in self.gpus:
             free = sum(i.startswith(f"g{gpu.index}-") for i in self.free())
-            held = self.admission.holdings.mib(gpu.index)
-            stale = sum(len(p.ids) for h in self.admission.holdings if h.key not in self.given for p in h.parts)
+            held = self.allocation_state.holdings.mib(gpu.index)
+            stale = sum(len(p.ids) for h in self.allocation_state.holdings if h.key not in self.given for p in h.parts)
             assert held + (free - stale) * unit <= gpu.mib
 
 

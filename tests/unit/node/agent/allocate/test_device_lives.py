@@ -18,7 +18,7 @@ from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import ContainerRequest, Phase
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
+from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.container_start import NotYet, prestart
 from gputile.node.agent.allocate.device_stage import DeviceEvent, DeviceStage, after
@@ -75,7 +75,7 @@ class DeviceLives(RuleBasedStateMachine):
 
     def free(self) -> set[str]:
         """Return the IDs that the kubelet counts as nobody's."""
-        offered = {i for i, healthy in devices(self.state.setup, self.state.holdings, self.resource) if healthy}
+        offered = {i for i, healthy in devices(self.state.node_config, self.state.holdings, self.resource) if healthy}
         return offered.difference(*(ids for held in self.written.values() for ids in held.values()))
 
     def asked_for(self, key: str) -> tuple[ContainerRequest, ...]:
@@ -114,7 +114,7 @@ class DeviceLives(RuleBasedStateMachine):
         available = sorted(self.free().union(must))
         chosen = tuple(must)
         if len(must) < size:
-            wished = preferred_devices(self.state, self.resource, available, must, size, listing, 0.0)
+            wished = DeviceAllocator(self.state, listing, 0.0).preferred(self.resource, available, must, size)
             rest = sorted(set(available) - handed_on - set(wished))
             follows = data.draw(st.booleans(), label="the kubelet takes what is preferred")
             others = [*wished, *rest] if follows else [*data.draw(st.permutations(rest)), *wished]
@@ -122,7 +122,7 @@ class DeviceLives(RuleBasedStateMachine):
         if len(chosen) < size:
             return None
         try:
-            allocate_devices(self.state, self.resource, chosen, listing, 0.0, 1, may_wait=True)
+            DeviceAllocator(self.state, listing, 0.0, 1).allocate(self.resource, chosen, may_wait=True)
         except AllocationConflict:
             return None
         return frozenset(chosen)

@@ -14,7 +14,7 @@ from gputile.api.well_known import GPU_MEMORY, MEMORY_UNIT_ANNOTATION, WHOLE_GPU
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.advertise.device_lists import devices
 from gputile.node.agent.advertise.node_config import EffectiveMode, MigDevice, NodeConfig
-from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
+from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.container_start import NotYet, limits_of_started, prestart
 from gputile.node.agent.allocate.device_ids import encode
@@ -70,19 +70,19 @@ def test_what_the_kubelet_lists_is_given_to_no_other(
 ) -> None:
     """The kubelet offers all, those of a pod that has not started yet too; where it lists nothing, the same."""
     here = node(mode, known("a", resource, size), known("b", resource, size))
-    allocate_devices(here, resource, ids, listed(resource, a=()), 0.0, 1)
+    DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
     after = listed(resource, a=ids, b=())
     settle(here, after, 2)
-    offered = [device_id for device_id, _ in devices(here.setup, here.holdings, resource)]
+    offered = [device_id for device_id, _ in devices(here.node_config, here.holdings, resource)]
     assert set(ids) <= set(offered)
     for _ in range(2):
-        chosen = preferred_devices(here, resource, offered, (), size, after if asked else None, 3.0)
+        chosen = DeviceAllocator(here, after if asked else None, 3.0).preferred(resource, offered, (), size)
         assert len(chosen) == size
         assert set(ids).isdisjoint(chosen)
     for listing in (after, None):
         with pytest.raises(AllocationConflict, match="held by pod default/a already"):
-            allocate_devices(here, resource, ids, listing, 100.0, 3)
-    allocate_devices(here, resource, chosen, after, 3.0, 3)
+            DeviceAllocator(here, listing, 100.0, 3).allocate(resource, ids)
+    DeviceAllocator(here, after, 3.0, 3).allocate(resource, chosen)
     assert {part.ids for holding in here.holdings for part in holding.parts} == {ids, chosen}
 
 
@@ -100,8 +100,8 @@ def test_two_pods_that_have_been_given_the_same(mode: Mode, resource: str, size:
         assert [start.directory for start in starts] == ["uid-a-main", "uid-b-main"]
         assert here.holdings.mib(0) == 2 * size * 1024
         with pytest.raises(AllocationConflict, match="MiB left"):
-            allocate_devices(
-                here, resource, tuple(encode(0, slot) for slot in range(2, 8)), listed(resource, c=()), 0.0, 2
+            DeviceAllocator(here, listed(resource, c=()), 0.0, 2).allocate(
+                resource, tuple(encode(0, slot) for slot in range(2, 8))
             )
         return
     with pytest.raises(NotYet, match="delete one of the two pods"):
@@ -120,7 +120,7 @@ def test_what_a_pod_has_that_the_kubelet_does_not_show_yet_is_waited_for(
     """
     first, second = known("a", resource, size), known("b", resource, size)
     here = node(mode, first, second)
-    allocate_devices(here, resource, ids, listed(resource, a=()), 0.0, 1)
+    DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
     settle(here, listed(resource, a=ids), 1)
     (first_holding,) = here.holdings
     if says:
@@ -130,12 +130,12 @@ def test_what_a_pod_has_that_the_kubelet_does_not_show_yet_is_waited_for(
     if not says:
         here.heard(None, 2.0, settled=True)
         with pytest.raises(AllocationConflict, match="held by pod default/a already") as refused:
-            allocate_devices(here, resource, ids, None, 100.0, 2)
+            DeviceAllocator(here, None, 100.0, 2).allocate(resource, ids)
         assert not isinstance(refused.value, Occupied), "the kubelet has had its time"
         here.heard(None, 3.0, settled=False)
     with pytest.raises(Occupied, match="held by pod default/a already"):
-        allocate_devices(here, resource, ids, shown, 100.0, 2)
-    grant, _ = allocate_devices(here, resource, ids, shown, 100.0, 2, may_wait=True)
+        DeviceAllocator(here, shown, 100.0, 2).allocate(resource, ids)
+    grant, _ = DeviceAllocator(here, shown, 100.0, 2).allocate(resource, ids, may_wait=True)
     for after in (listed(resource, b=ids), listed(resource, a=(), b=ids)) if says and resource != GPU_MEMORY else ():
         here.heard(after, 2.0, settled=False)
         with pytest.raises(NotYet, match="delete one of the two pods"):
@@ -156,12 +156,12 @@ def test_who_waits_for_what_a_container_runs_with_does_not_take_it_over(
     """Not even a pod that was not known when it was answered, and whose the devices are now as the kubelet lists."""
     first, second = known("a", resource, size), known("b", resource, size)
     here = node(mode, first)
-    grant, _ = allocate_devices(here, resource, ids, listed(resource, a=()), 0.0, 1)
+    grant, _ = DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
     settle(here, listed(resource, a=ids), 1)
     started = grant.directory
     here.holdings.let_start(started)
     here.heard(listed(resource, b=()), 2.0, settled=False)
-    grant, waiting = allocate_devices(here, resource, ids, listed(resource, b=()), 100.0, 2, may_wait=True)
+    grant, waiting = DeviceAllocator(here, listed(resource, b=()), 100.0, 2).allocate(resource, ids, may_wait=True)
     here.pods[second.key] = second
     for both in (listed(resource, b=ids), listed(resource, a=(), b=ids)):
         settle(here, both, 3)
@@ -180,7 +180,7 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
     """What it counts with, and its limits, are not made anew under it; no more than the GPU has is promised."""
     ids = tuple(encode(0, slot) for slot in range(2))
     here = node(Mode.CGPU, known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))
-    here = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, ["uid-a-main"]))
+    here = AllocationState(Configuration(), here.node_config, DeviceTable(here.holdings, ["uid-a-main"]))
     here.pods.update({name.key: name for name in (known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))})
     both = listed(GPU_MEMORY, a=ids, b=ids)
     assert [start.directory for start in prestart(here, GPU_MEMORY, ids, both, 1)] == ["uid-b-main"]
@@ -201,7 +201,7 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
         shown = {each: {GPU_MEMORY: frozenset(held[each])} if each in held else {} for each in parts}
         listing = {"default/a": ListedPod("default", "a", shown)}
         settle(here, listing, 1)
-        grant, _ = allocate_devices(here, GPU_MEMORY, ids, listing, 0.0, 1)
+        grant, _ = DeviceAllocator(here, listing, 0.0, 1).allocate(GPU_MEMORY, ids)
         assert grant.environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(len(ids))
         held[name] = ids
     for ids in parts.values():
@@ -221,7 +221,7 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     for start in starts:  # as an agent wrote them that did not wait
         wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.gpus)
         store.write_limits(start.directory, msgspec.structs.replace(start.limits, gpus=wrong))
-    later = AllocationState(Configuration(), here.setup, DeviceTable(here.holdings, store.started()))
+    later = AllocationState(Configuration(), here.node_config, DeviceTable(here.holdings, store.started()))
     later.pods[found.key] = found
     corrected = [
         start.directory for start in limits_of_started(later) if store.correct_limits(start.directory, start.limits)

@@ -10,7 +10,7 @@ from gputile.core.devices.allocation import Chosen, allocate, binding_annotation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import parse_request
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation import preferred_devices
+from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_ids import encode
 from gputile.node.agent.allocate.device_table import DeviceTable
@@ -52,5 +52,5 @@ def test_the_first_container_goes_where_the_whole_pod_has_ids(
     state.pods[pod.key] = known_pod(pod, Configuration())
     listing = {pod.key: ListedPod(pod.metadata.namespace, pod.metadata.name, {})}
     available = [encode(0, slot) for slot in range(left)] + [encode(1, slot) for slot in range(4)]
-    (wished,) = preferred_devices(state, GPU_MEMORY, available, (), 1, listing, 0.0)
+    (wished,) = DeviceAllocator(state, listing, 0.0).preferred(GPU_MEMORY, available, (), 1)
     assert wished.startswith(f"g{expected}-")

@@ -145,8 +145,8 @@ def test_shares_without_an_arbiter_add_up_to_the_gpu() -> None:
 
 def test_a_starting_container_is_told_the_same_by_its_gpus_alone() -> None:
     admission, other = node(Mode.CGPU), Gpu(1, "GPU-b", 10240)
-    inventory = msgspec.structs.replace(admission.setup.inventory, gpus=(GPU, other))
-    admission.setup = replace(admission.setup, inventory=inventory)
+    inventory = msgspec.structs.replace(admission.node_config.inventory, gpus=(GPU, other))
+    admission.node_config = replace(admission.node_config, inventory=inventory)
     for name, ids in (("c", ("g1-00000",)), ("d", ("g0-00007", "g1-00007"))):
         pod = simple_pod(name, container(mem=len(ids)))
         pod.metadata.uid = name

@@ -12,7 +12,7 @@ from gputile.core.devices.allocation import Chosen, allocate, binding_annotation
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.core.devices.request import Phase, parse_request
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation import allocate_devices, preferred_devices
+from gputile.node.agent.allocate.allocation import DeviceAllocator, unclear
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.answer import Limits
 from gputile.node.agent.allocate.container_start import prestart
@@ -81,10 +81,10 @@ def test_the_next_container_is_not_given_the_ids_of_one_that_runs() -> None:
     node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
     listing = bare("side", "main")
     settle(node, listing, 2)
-    ids = preferred_devices(node, GPU_MEMORY, free(), (), 2, listing, 0.0)
+    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
     assert len(ids) == 2
     assert not set(ids) & set(SIDE)
-    grant, held = allocate_devices(node, GPU_MEMORY, ids, listing, 0.0, 2)
+    grant, held = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
     assert grant.directory == "uid-a-main"
     assert {p.container: p.ids for p in held.parts} == {"side": SIDE, "main": ids}
 
@@ -94,7 +94,7 @@ def test_one_that_the_kubelet_gives_to_the_next_container_is_the_next_ones() -> 
     pod = two_of_one_size()
     node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
     listing = bare("side", "main")
-    allocate_devices(node, GPU_MEMORY, SIDE, listing, 0.0, 2)
+    DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, SIDE)
     assert [start.directory for start in prestart(node, GPU_MEMORY, SIDE, listing, 2)] == ["uid-a-main"]
     assert node.directories() == {"uid-a-side", "uid-a-main"}
 
@@ -105,7 +105,7 @@ def test_what_was_answered_and_not_let_start_is_given_again() -> None:
     listing = bare("side", "main")
     settle(node, listing, 2)
     assert len(node.holdings) == 0
-    grant, _ = allocate_devices(node, GPU_MEMORY, OTHER, listing, 0.0, 2)
+    grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
     assert grant.directory == "uid-a-side"
 
 
@@ -114,7 +114,7 @@ def test_another_pod_does_not_get_the_ids_of_a_container_that_runs() -> None:
     held = holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))
     node = admission(Mode.CGPU, [pod, other], [held], "uid-a-side")
     listing = {**bare("side", "main"), "default/b": ListedPod("default", "b", {"main": {}})}
-    ids = preferred_devices(node, GPU_MEMORY, free(), (), 2, listing, 0.0)
+    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
     assert not set(ids) & set(SIDE)
     left = node.holdings.get(pod.uid)
     assert left is not None
@@ -128,7 +128,7 @@ def test_ids_that_are_held_are_refused_to_another_pod_and_not_laid_to_their_hold
     node = admission(Mode.CGPU, [pod, other], [held], "uid-a-side", "uid-a-main")
     listing = {**bare("side", "main"), "default/b": ListedPod("default", "b", {"main": {}})}
     with pytest.raises(AllocationConflict, match="held by pod default/a already"):
-        allocate_devices(node, GPU_MEMORY, MAIN, listing, 0.0, 2)
+        DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, MAIN)
     assert node.holdings.get(pod.uid) == held
 
 
@@ -138,7 +138,7 @@ def test_a_container_that_is_started_again_gets_its_own_gpu_again() -> None:
     own = part("main", (encode(1, 0),), resource=WHOLE_GPU)
     held = msgspec.structs.replace(holding(pod, own, mode=Mode.EXCLUSIVE), gpus={1: "GPU-1"})
     node = admission(Mode.EXCLUSIVE, [pod], [held], "uid-a-main")
-    ids = preferred_devices(node, WHOLE_GPU, [encode(0, 0), encode(1, 0)], (), 1, bare("main"), 0.0)
+    ids = DeviceAllocator(node, bare("main"), 0.0).preferred(WHOLE_GPU, [encode(0, 0), encode(1, 0)], (), 1)
     assert ids == (encode(1, 0),)
 
 
@@ -157,8 +157,8 @@ def test_both_resources_of_a_container_that_is_started_again_come_from_its_gpu()
         listing = {"default/a": ListedPod("default", "a", {"main": dict(shown)})}
         settle(node, listing, 2)
         offered = [encode(index, slot) for index in (0, 1) for slot in range(slots)]
-        ids = preferred_devices(node, resource, offered, (), size, listing, 0.0)
-        grant, _ = allocate_devices(node, resource, ids, listing, 0.0, 2)
+        ids = DeviceAllocator(node, listing, 0.0).preferred(resource, offered, (), size)
+        grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(resource, ids)
         assert grant.environment["NVIDIA_VISIBLE_DEVICES"] == "GPU-1"
         assert grant.directory == "uid-a-main"
         shown[resource] = frozenset(ids)
@@ -170,9 +170,9 @@ def test_an_init_container_may_have_what_the_container_after_it_runs_with() -> N
     every = tuple(free())
     node = admission(Mode.CGPU, [pod], [holding(pod, part("main", every))], "uid-a-main")
     listing = bare("main")
-    ids = preferred_devices(node, GPU_MEMORY, free((0, 1)), (), 8, listing, 0.0)
+    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free((0, 1)), (), 8)
     assert ids == every
-    _, held = allocate_devices(node, GPU_MEMORY, ids, listing, 0.0, 2)
+    _, held = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
     assert {p.container: p.directory for p in held.parts} == {"init": "uid-a-init", "main": "uid-a-main"}
 
 
@@ -181,10 +181,10 @@ def test_no_two_containers_have_one_directory() -> None:
     pod = two_of_one_size()
     held = holding(pod, part("side", SIDE, Phase.SIDECAR))
     node = admission(Mode.CGPU, [pod], [held], "uid-a-side")
-    first, _ = allocate_devices(node, GPU_MEMORY, MAIN, bare("side", "main"), 0.0, 2)
+    first, _ = DeviceAllocator(node, bare("side", "main"), 0.0, 2).allocate(GPU_MEMORY, MAIN)
     listing = {"default/a": ListedPod("default", "a", {"side": {GPU_MEMORY: frozenset(MAIN)}, "main": {}})}
     settle(node, listing, 2)
-    second, _ = allocate_devices(node, GPU_MEMORY, OTHER, listing, 0.0, 2)
+    second, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
     assert first.directory != second.directory
     for ids, directory in ((MAIN, first.directory), (OTHER, second.directory)):
         (start,) = prestart(node, GPU_MEMORY, ids, listing, 2)
@@ -200,7 +200,7 @@ def test_a_pod_that_nobody_knows_has_a_directory_for_each_container() -> None:
         shown = {each: {GPU_MEMORY: ids[each]} if each in ids else {} for each in ("proxy", "one", "two")}
         listing = {"default/a": ListedPod("default", "a", shown)}
         settle(node, listing, 2)
-        grant, _ = allocate_devices(node, GPU_MEMORY, given, listing, 0.0, 2)
+        grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, given)
         directories.append(grant.directory)
         ids[name] = frozenset(given)
     assert len(set(directories)) == 2
@@ -229,12 +229,12 @@ def test_a_kubelet_that_has_just_started_gives_no_other_what_runs_in_pods_that_i
     node = admission(Mode.CGPU, [pod, other], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
     listing = {"default/b": ListedPod("default", "b", {"main": {}})}
     node.heard(listing, 1.0, settled=False)
-    ids = preferred_devices(node, GPU_MEMORY, free(), (), 2, listing, 0.0)
+    ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
     assert not set(ids) & set(SIDE)
     assert node.holdings.get(pod.uid) is not None
     node.heard({**bare("side", "main"), **listing}, 1.0, settled=False)
     node.heard(listing, 1.0, settled=False)
-    preferred_devices(node, GPU_MEMORY, free(), (), 2, listing, 0.0)
+    DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
     assert node.holdings.get(pod.uid) is None
 
 
@@ -247,7 +247,20 @@ def test_a_running_container_is_not_taken_for_one_that_asks_for_what_its_init_co
     node = admission(Mode.CGPU, [pod, other], [held], "uid-a-init", "uid-a-main")
     listing = {**bare("main"), "default/b": ListedPod("default", "b", {"main": {}})}
     with pytest.raises(AllocationConflict, match="held by pod default/a already"):
-        allocate_devices(node, GPU_MEMORY, main, listing, 0.0, 2)
+        DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, main)
+    assert node.holdings.get(pod.uid) == held
+
+
+def test_a_container_that_runs_is_the_last_that_may_be_asked_for() -> None:
+    """A kubelet that has forgotten everything asks for a pod that the API server has not told of yet."""
+    pod = booked(simple_pod("a", container(mem=2)), 0)
+    held = holding(pod, part("main", MAIN))
+    node = admission(Mode.CGPU, [pod], [held], "uid-a-main")
+    listing = {**bare("main"), "default/z": ListedPod("default", "z", {"main": {}})}
+    assert unclear(node, listing, GPU_MEMORY, 2)[0] == "default/z"
+    grant, devices = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
+    assert devices.key == "default/z"
+    assert grant.directory != "uid-a-main"
     assert node.holdings.get(pod.uid) == held
 
 
@@ -255,8 +268,8 @@ def test_no_two_pods_have_one_directory() -> None:
     """One is answered in the place of another that waits too, as the list shows afterwards."""
     pod, other = booked(simple_pod("a", container(mem=2)), 0), booked(simple_pod("b", container(mem=2)), 0)
     node = admission(Mode.CGPU, [pod, other], [])
-    first, _ = allocate_devices(node, GPU_MEMORY, MAIN, {**bare("main")}, 0.0, 2)
+    first, _ = DeviceAllocator(node, {**bare("main")}, 0.0, 2).allocate(GPU_MEMORY, MAIN)
     listing = {**bare("main"), "default/b": ListedPod("default", "b", {"main": {GPU_MEMORY: frozenset(MAIN)}})}
     settle(node, listing, 2)
-    second, _ = allocate_devices(node, GPU_MEMORY, OTHER, listing, 0.0, 2)
+    second, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
     assert first.directory != second.directory

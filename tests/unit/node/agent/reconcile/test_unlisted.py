@@ -8,7 +8,7 @@ from gputile.api.core import Pod
 from gputile.api.well_known import GPU_MEMORY, Mode
 from gputile.core.devices.inventory import Gpu, Inventory
 from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
-from gputile.node.agent.allocate.allocation import allocate_devices
+from gputile.node.agent.allocate.allocation import DeviceAllocator
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import known_pod
@@ -44,9 +44,9 @@ def test_ids_of_an_init_container_tell_whose_next_container_it_is() -> None:
     """Two pods lack as many IDs; the kubelet gives an init container's only to the pod that it is of."""
     first, second = init_and_main("first"), init_and_main("second")
     state = state_of(first)
-    allocate_devices(state, GPU_MEMORY, IDS, bare(first), 0.0, 1)
+    DeviceAllocator(state, bare(first), 0.0, 1).allocate(GPU_MEMORY, IDS)
     state.pods[second.key] = known_pod(second, Configuration())
-    _, devices = allocate_devices(state, GPU_MEMORY, IDS[:1], None, 20.0, 2)
+    _, devices = DeviceAllocator(state, None, 20.0, 2).allocate(GPU_MEMORY, IDS[:1])
     assert devices.uid == first.metadata.uid
     assert [(part.container, part.ids) for part in devices.parts] == [("init", IDS), ("main", IDS[:1])]
 
@@ -54,10 +54,10 @@ def test_ids_of_an_init_container_tell_whose_next_container_it_is() -> None:
 def test_what_was_answered_before_the_pod_was_known_is_the_pods() -> None:
     pod = init_and_main("late")
     state = state_of()
-    _, unknown = allocate_devices(state, GPU_MEMORY, IDS, bare(pod), 0.0, 1)
+    _, unknown = DeviceAllocator(state, bare(pod), 0.0, 1).allocate(GPU_MEMORY, IDS)
     assert unknown.uid != pod.metadata.uid
     state.pods[pod.key] = known_pod(pod, Configuration())
-    _, devices = allocate_devices(state, GPU_MEMORY, IDS[:1], None, 20.0, 2)
+    _, devices = DeviceAllocator(state, None, 20.0, 2).allocate(GPU_MEMORY, IDS[:1])
     assert devices.uid == pod.metadata.uid
     assert state.holdings.get(unknown.uid) is None
     assert {part.container for part in devices.parts} == {"init", "main"}

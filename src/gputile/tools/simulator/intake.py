@@ -1,0 +1,101 @@
+"""Whether an object can be used: its kind is known, its fields exist, and the API server would take it."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from gputile.api.kubernetes import kubernetes_kinds
+from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.fields import POD_TEMPLATE, Broken, broken_fields, nearest, shown
+from gputile.tools.simulator.manifests import Manifest, ManifestError
+from gputile.tools.simulator.object_rules import Json, broken_object, broken_template
+from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
+from gputile.tools.simulator.validation import Validation
+
+# Kubernetes' own kinds that make pods, and the group that they are in today.
+MAKERS: Final = {
+    "CronJob": "batch/v1",
+    "DaemonSet": "apps/v1",
+    "Deployment": "apps/v1",
+    "Job": "batch/v1",
+    "Pod": "v1",
+    "ReplicaSet": "apps/v1",
+    "ReplicationController": "v1",
+    "StatefulSet": "apps/v1",
+}
+# Groups that these kinds were in once, or never: who names one means Kubernetes' own kind.
+_THEIR_GROUPS: Final = ("", "apps", "batch", "extensions")
+_MOST_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """How objects are taken in. ``kinds`` is the table of the kinds of others."""
+
+    admission: Admission = field(default_factory=Admission)
+    kinds: PodKinds = field(default_factory=known_kinds)
+    validate: Validation = Validation.STRICT
+    ignore_unknown: bool = False
+
+    def makes_pods(self, manifest: Manifest, notes: list[str]) -> bool:
+        """Return whether the object is of a kind that makes pods, by the table or by itself.
+
+        Raises:
+            ManifestError: the kind is not known.
+        """
+        kind, version = manifest.kind, manifest.api_version
+        if kind in kubernetes_kinds().kinds.get(version, {}):
+            return kind in MAKERS
+        found = self.kinds.find(manifest)
+        if found is not None:
+            return bool(found.pods)
+        unknown = self._unknown(manifest)
+        if self.ignore_unknown and not (kind in MAKERS and manifest.group in _THEIR_GROUPS):
+            notes.append(f"{manifest.origin}: ignored: {unknown}")
+            return False
+        raise manifest.origin.error("", unknown)
+
+    def check(self, manifest: Manifest, notes: list[str]) -> None:
+        """Check an object of one of Kubernetes' own kinds that make pods.
+
+        Raises:
+            ManifestError: the API server would refuse it; each mistake is a line.
+        """
+        type_name = kubernetes_kinds().kinds[manifest.api_version][manifest.kind]
+        self._refuse(manifest, broken_fields(type_name, manifest.body), notes)
+        if not manifest.stored:
+            self._refuse(manifest, list(broken_object(manifest)), notes)
+
+    def check_template(self, manifest: Manifest, path: str, template: Json, notes: list[str]) -> None:
+        """Check a template of pods that stands at ``path`` of an object.
+
+        Raises:
+            ManifestError: the API server would refuse its pods; each mistake is a line.
+        """
+        self._refuse(manifest, broken_fields(POD_TEMPLATE, template, path), notes)
+        self._refuse(manifest, list(broken_template(path, template)), notes)
+
+    def _refuse(self, manifest: Manifest, broken: list[Broken], notes: list[str]) -> None:
+        unknown = [each for each in broken if each[1].startswith("unknown field")]
+        lenient = self.validate is not Validation.STRICT or manifest.stored
+        refused = [each for each in broken if each not in unknown] if lenient else broken
+        if lenient and self.validate is not Validation.IGNORE:
+            notes += [str(manifest.origin.error(*each)) for each in unknown]
+        if refused:
+            raise ManifestError("\n".join(str(manifest.origin.error(*each)) for each in refused[:_MOST_SHOWN]))
+
+    def _unknown(self, manifest: Manifest) -> str:
+        """Return what is wrong with a kind that nobody knows, and what to do."""
+        kind, version = manifest.kind, manifest.api_version
+        said = f"no matches for kind {shown(kind)} in version {shown(version)}"
+        known = kubernetes_kinds().kinds
+        own = [each for each, names in known.items() if kind in names]
+        elsewhere = own if own and manifest.group in _THEIR_GROUPS else sorted(own + self.kinds.of_kind(kind))
+        names = set(known.get(version, ())) | {name for each, name in self.kinds.kinds if each == version}
+        if elsewhere:
+            said += f"; {kind} is in {' and '.join(elsewhere)}"
+        else:
+            said += nearest(kind, names or MAKERS)
+        if manifest.group in _THEIR_GROUPS:
+            return said
+        remedy = "whether it makes pods is told by --kinds FILE, and --ignore-unknown leaves the object out"
+        return f"{said}{' ' if said.endswith('?') else '; '}{remedy}"

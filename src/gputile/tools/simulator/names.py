@@ -1,0 +1,87 @@
+"""Names and labels as the API server takes them (k8s.io/apimachinery, util/validation)."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from gputile.tools.simulator.fields import Broken, shown
+from gputile.tools.simulator.manifests import Origin
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
+_QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
+_PORT_NAME = re.compile(r"[-a-z0-9]*", re.ASCII)
+_MOST_ANNOTATIONS = 256 * 1024  # bytes
+
+
+def check_name(origin: Origin, path: str, name: str) -> None:
+    """Check that ``name`` is one that Kubernetes takes for an object.
+
+    Raises:
+        ManifestError: it is not.
+    """
+    if why := broken_subdomain(name):
+        raise origin.error(path, why)
+
+
+def broken_label_name(name: str) -> str:
+    """Return why ``name`` is no DNS label, as names of containers and namespaces are; "" where it is one."""
+    if len(name) > 63:
+        return f"Invalid value: {shown(name)}: must be no more than 63 characters"
+    if not _LABEL.fullmatch(name):
+        rule = "lower case letters, digits and '-', beginning and ending with a letter or digit (RFC 1123 label)"
+        return f"Invalid value: {shown(name)}: must be {rule}"
+    return ""
+
+
+def broken_subdomain(name: str) -> str:
+    """Return why ``name`` is no DNS subdomain, as names of objects are; "" where it is one."""
+    if len(name) > 253:
+        return f"Invalid value: {shown(name)}: must be no more than 253 characters"
+    if not _SUBDOMAIN.fullmatch(name):
+        rule = "lower case letters, digits, '-' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(name)}: must be {rule} (RFC 1123 subdomain)"
+    return ""
+
+
+def broken_port_name(name: str) -> str:
+    """Return why ``name`` is no name of a port; "" where it is one."""
+    letters = any(character.isalpha() for character in name)
+    if len(name) > 15 or not _PORT_NAME.fullmatch(name) or not letters or "--" in name or name.strip("-") != name:
+        rule = "at most 15 lower case letters, digits and single '-', with a letter among them"
+        return f"Invalid value: {shown(name)}: must be {rule}"
+    return ""
+
+
+def broken_qualified_name(name: str) -> str:
+    """Return why ``name`` is no key of a label or annotation, or name of a resource; "" where it is one."""
+    prefix, slash, last = name.rpartition("/")
+    if slash and (not prefix or broken_subdomain(prefix)):
+        return f"Invalid value: {shown(name)}: the part before '/' must be an RFC 1123 subdomain"
+    if len(last) > 63 or not _QUALIFIED.fullmatch(last):
+        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(name)}: a name must be {rule}"
+    return ""
+
+
+def broken_label_value(value: str) -> str:
+    """Return why ``value`` is none of a label; "" where it is one."""
+    if value and (len(value) > 63 or not _QUALIFIED.fullmatch(value)):
+        rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
+        return f"Invalid value: {shown(value)}: a label's value must be empty, or {rule}"
+    return ""
+
+
+def broken_labels(path: str, labels: Mapping[str, str]) -> Iterator[Broken]:
+    """Yield what is wrong with a map of labels."""
+    for key, value in labels.items():
+        for why in filter(None, (broken_qualified_name(key), broken_label_value(value))):
+            yield path, why
+
+
+def broken_annotations(path: str, annotations: Mapping[str, str]) -> Iterator[Broken]:
+    """Yield what is wrong with annotations."""
+    for key in annotations:
+        if why := broken_qualified_name(key.lower()):
+            yield path, why
+    if sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items()) > _MOST_ANNOTATIONS:
+        yield path, f"Too long: may not be more than {_MOST_ANNOTATIONS} bytes"

@@ -1,0 +1,261 @@
+"""Kinds of others that make pods: a table of where their templates and their numbers of replicas stand.
+
+The table is ``pod_kinds.yaml``; people add to it by a file of the same form.
+"""
+
+import pkgutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from gputile.support.yaml_loader import load_document
+from gputile.tools.simulator.description import API_VERSION
+from gputile.tools.simulator.fields import kind_of, nearest, shown
+from gputile.tools.simulator.manifests import Manifest, Origin, load_manifests
+from gputile.tools.simulator.object_rules import Json
+
+KIND: Final = "PodKinds"
+MOST_PODS_OF_A_TEMPLATE: Final = 100_000
+_EACH: Final = "*"
+_KEYS: Final = ("name", "groupName")  # what an entry of a list is called by
+
+Step = str | int
+Path = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+
+
+class _Written(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Common settings of the table."""
+
+
+class Count(_Written, frozen=True):
+    """A number in the object: what stands at ``path``, ``default`` where nothing does, and ``plus`` added."""
+
+    path: Path
+    default: int = 1
+    plus: int = 0
+
+
+class PodsOfKind(_Written, frozen=True):
+    """Pods that a kind makes: a template, and numbers whose product is how many there are of it.
+
+    In a path "*" stands for each entry of a list or mapping; a number's "*" is the same entry as the template's.
+    ``otherwise`` is where the template stands if it is not at ``template``. In ``name`` and ``labels``, ``{name}`` is
+    the object's name, ``{key}`` the entry's, and ``{number}`` counts the pods of the template.
+    """
+
+    template: Path
+    otherwise: str = ""
+    count: tuple[Path | Count, ...] = ()
+    name: str = ""
+    labels: dict[str, str] = {}
+
+
+class PodKind(_Written, frozen=True):
+    """A kind; one without ``pods`` makes none. ``suspended`` is the path of what holds its pods back while true.
+
+    ``owned`` are labels by which its pods are known where their controller is another object.
+    """
+
+    api_version: str
+    kind: str
+    pods: tuple[PodsOfKind, ...] = ()
+    suspended: str = ""
+    owned: dict[str, str] = {}
+
+
+class _Table(_Written, frozen=True):
+    api_version: str
+    kind: str
+    kinds: tuple[PodKind, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The pods of one template: ``template`` is as written, and stands at ``path``."""
+
+    path: str
+    template: Json
+    count: int
+    rule: PodsOfKind
+    key: str
+
+    def name(self, owner: str, number: int) -> str:
+        """Return the name of pod ``number``."""
+        pattern = self.rule.name or ("{name}-{key}-{number}" if self.key else "{name}-{number}")
+        if "{number}" not in pattern and self.count > 1:
+            pattern += "-{number}"
+        return self._filled(pattern, owner, number)
+
+    def labels(self, owner: str, number: int) -> dict[str, str]:
+        """Return what its controller adds to the labels of pod ``number``."""
+        return {label: self._filled(text, owner, number) for label, text in self.rule.labels.items()}
+
+    def _filled(self, pattern: str, owner: str, number: int) -> str:
+        filled = pattern.replace("{name}", owner).replace("{key}", self.key)
+        return filled.replace("{number}", str(number))
+
+
+@dataclass(slots=True)
+class PodKinds:
+    """The table in force, by apiVersion and kind."""
+
+    kinds: dict[tuple[str, str], PodKind] = field(default_factory=dict)
+
+    def find(self, manifest: Manifest) -> PodKind | None:
+        """Return what is known of an object's kind."""
+        return self.kinds.get((manifest.api_version, manifest.kind))
+
+    def of_kind(self, kind: str) -> list[str]:
+        """Return the apiVersions that have a kind of this name."""
+        return [version for version, name in self.kinds if name == kind]
+
+
+def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
+    """Return the table, with what the files add to it or say better.
+
+    Raises:
+        ManifestError: a file cannot be used.
+    """
+    data = pkgutil.get_data(__name__, "pod_kinds.yaml")
+    found = PodKinds()
+    body = load_document(data or b"")
+    tables = [msgspec.convert(body, _Table)]
+    for manifest in load_manifests(paths).manifests:
+        if (manifest.api_version, manifest.kind) != (API_VERSION, KIND):
+            raise manifest.origin.error("kind", f"must be {KIND} of {API_VERSION}")
+        tables.append(manifest.decode(_Table))
+        _check(manifest.origin, tables[-1])
+    for table in tables:
+        found.kinds |= {(each.api_version, each.kind): each for each in table.kinds}
+    return found
+
+
+def groups(manifest: Manifest, kind: PodKind) -> list[Group]:
+    """Return the templates of an object and how many pods it makes of each.
+
+    Raises:
+        ManifestError: there is none, or a number is not one.
+    """
+    found = []
+    for rule in kind.pods:
+        places = list(_at(manifest.body, rule.template)) or list(_at(manifest.body, rule.otherwise))
+        for place in places:
+            path = _written(place.steps)
+            if not isinstance(place.value, dict):
+                raise manifest.origin.error(path, f"must be a mapping, is {kind_of(place.value)}")
+            count = _product(manifest.origin, manifest.body, rule, place.keys)
+            found.append(Group(path, place.value, count, rule, place.name))
+    if kind.pods and not found:
+        path, why = _missing(manifest.body, kind.pods[0].template)
+        raise manifest.origin.error(path, why)
+    return found
+
+
+def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
+    """Return whether an object holds its pods back."""
+    return any(place.value is True for place in _at(manifest.body, kind.suspended))
+
+
+def _check(origin: Origin, table: _Table) -> None:
+    for i, kind in enumerate(table.kinds):
+        for j, rule in enumerate(kind.pods):
+            for count in rule.count:
+                path = count if isinstance(count, str) else count.path
+                if path.split(".").count(_EACH) > rule.template.split(".").count(_EACH):
+                    where = f"kinds[{i}].pods[{j}].count"
+                    raise origin.error(where, f"{shown(path)} has more '*' than the template's path")
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What stands at a path: the steps to it, those that "*" stood for, and what the last such entry is called."""
+
+    steps: tuple[Step, ...]
+    keys: tuple[Step, ...]
+    name: str
+    value: Any
+
+
+def _at(body: Any, path: str) -> Iterator[_Place]:
+    """Yield what stands at a path, "" for nowhere."""
+    if path:
+        yield from _walk(_Place((), (), "", body), path.split("."))
+
+
+def _walk(place: _Place, path: Sequence[str]) -> Iterator[_Place]:
+    value = place.value
+    if not path:
+        if value is not None:
+            yield place
+    elif path[0] == _EACH:
+        for key, item in _entries(value):
+            yield from _walk(_Place((*place.steps, key), (*place.keys, key), _called(key, item), item), path[1:])
+    elif isinstance(value, dict):
+        yield from _walk(_Place((*place.steps, path[0]), place.keys, place.name, value.get(path[0])), path[1:])
+
+
+def _entries(value: Any) -> Iterable[tuple[Step, Any]]:
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+def _called(key: Step, entry: Any) -> str:
+    """Return what an entry is called: its key, in a list its name, or its number where it has none."""
+    names: Mapping[str, Any] = entry if isinstance(entry, dict) and isinstance(key, int) else {}
+    called = next((names[each] for each in _KEYS if isinstance(names.get(each), str)), str(key))
+    return called.lower()[:63]
+
+
+def _product(origin: Origin, body: Json, rule: PodsOfKind, keys: Sequence[Step]) -> int:
+    total = 1
+    for each in rule.count:
+        count = Count(path=each) if isinstance(each, str) else each
+        value, path = _bound(body, count.path, keys)
+        if value is None:
+            value = count.default
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise origin.error(path, f"must be a whole number, is {kind_of(value)}")
+        if not 0 <= value <= MOST_PODS_OF_A_TEMPLATE:
+            raise origin.error(path, f"{str(value)[:30]} is not in 0 to {MOST_PODS_OF_A_TEMPLATE:,}")
+        total *= max(0, value + count.plus)
+    if total > MOST_PODS_OF_A_TEMPLATE:
+        raise origin.error("", f"{total:,} pods of one template are more than {MOST_PODS_OF_A_TEMPLATE:,}")
+    return total
+
+
+def _bound(body: Any, path: str, keys: Sequence[Step]) -> tuple[Any, str]:
+    """Return what stands at a path whose "*" are ``keys``, None where nothing does; and the path."""
+    rest, steps, value = list(keys), list[Step](), body
+    for name in path.split("."):
+        step = rest.pop(0) if name == _EACH and rest else name
+        steps.append(step)
+        if isinstance(value, list) and isinstance(step, int):
+            value = value[step]
+        else:
+            value = value.get(step) if isinstance(value, dict) else None
+    return value, _written(steps)
+
+
+def _missing(body: Any, path: str) -> tuple[str, str]:
+    """Return where the way to a template ends, and why."""
+    value, steps = body, list[Step]()
+    for name in path.split("."):
+        if name == _EACH or not isinstance(value, dict) or name not in value:
+            break
+        steps.append(name)
+        value = value[name]
+    lacking = path.split(".")[len(steps)]
+    where = _written(steps)
+    hint = nearest(lacking, value) if isinstance(value, dict) and lacking != _EACH else ""
+    what = "an entry" if lacking == _EACH else lacking
+    return where, f"there is no template of pods: {what} is missing (it stands at {path}){hint}"
+
+
+def _written(steps: Iterable[Step]) -> str:
+    text = ""
+    for step in steps:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else str(step)
+    return text

@@ -1,0 +1,135 @@
+"""What the simulator says of manifests is what a real API server says of them, and a real webhook."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.scenario import load_scenario
+from tests.e2e.webhook import RunningWebhook, installed
+from tests.localcluster import kubernetes_fields
+from tests.localcluster.client import ApiError
+from tests.localcluster.controlplane import ControlPlane
+from tests.manifests import (
+    CRON_JOB,
+    DEPLOYMENT,
+    FORBIDDEN,
+    GONE,
+    JOB,
+    REFUSED,
+    RICH,
+    STATEFUL_SET,
+    VALID,
+    Case,
+    Json,
+    changed,
+    ids,
+)
+
+CLUSTER = "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: n, mode: core_mem, gpus: {memory: 15GiB}}]}"
+RESOURCES = {
+    "CronJob": "cronjobs",
+    "DaemonSet": "daemonsets",
+    "Deployment": "deployments",
+    "Job": "jobs",
+    "Pod": "pods",
+    "ReplicaSet": "replicasets",
+    "ReplicationController": "replicationcontrollers",
+    "StatefulSet": "statefulsets",
+}
+
+
+@pytest.fixture(scope="module")
+def webhook(control_plane: ControlPlane) -> Iterator[RunningWebhook]:
+    with installed(control_plane) as running:
+        yield running
+
+
+def answer(plane: ControlPlane, namespace: str, body: Json) -> str:
+    """Return why the API server does not take an object, "" where it does; nothing is stored."""
+    prefix = f"apis/{body['apiVersion']}" if "/" in body["apiVersion"] else f"api/{body['apiVersion']}"
+    resource = RESOURCES.get(body["kind"], body["kind"].lower())
+    strict = {"dryRun": "All", "fieldValidation": "Strict"}
+    try:
+        plane.api.request("POST", f"/{prefix}/namespaces/{namespace}/{resource}", body, query=strict)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def verdict(directory: Path, body: Json) -> str:
+    """Return why the simulator does not take an object, "" where it does."""
+    (directory / "cluster.yaml").write_text(CLUSTER)
+    (directory / "m.json").write_text(json.dumps(body))
+    try:
+        load_scenario([str(directory / "cluster.yaml")], [str(directory / "m.json")])
+    except ManifestError as error:
+        return str(error)
+    return ""
+
+
+def test_the_fields_are_those_of_the_api_server(control_plane: ControlPlane) -> None:
+    """What ships is what `make fields` writes."""
+    served = kubernetes_fields.text(kubernetes_fields.served(control_plane.api))
+    assert served == kubernetes_fields.FILE.read_text(encoding="utf-8")
+
+
+@pytest.mark.requirement("B4")
+def test_what_is_right_is_taken_by_both(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
+    said = [(answer(control_plane, namespace, body), verdict(tmp_path, body)) for body in VALID]
+    assert said == [("", "")] * len(VALID)
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize("case", REFUSED, ids=ids(REFUSED))
+def test_what_is_wrong_is_refused_by_both(control_plane: ControlPlane, case: Case, tmp_path: Path) -> None:
+    assert answer(control_plane, "default", case.body)
+    assert case.said in verdict(tmp_path, case.body)
+
+
+@pytest.mark.requirement("B2", "B4")
+@pytest.mark.parametrize("case", FORBIDDEN, ids=ids(FORBIDDEN))
+def test_what_admission_refuses_is_refused_by_both(
+    control_plane: ControlPlane, webhook: RunningWebhook, case: Case, tmp_path: Path
+) -> None:
+    """Of a workload the API server takes the template, and the webhook refuses its pods."""
+    pod = case.body
+    if pod["kind"] != "Pod":
+        template = pod["spec"]["template"]
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": template["spec"]}
+    refused = answer(control_plane, "default", pod)
+    assert refused
+    said = verdict(tmp_path, case.body)
+    assert case.said in said
+    assert said.rpartition("[")[2] in refused
+
+
+# Values of every type, and a name that none is.
+OTHERS: tuple[Any, ...] = ("", 0, -1, "X y", True, [], {"a": 1}, GONE)
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize("body", [DEPLOYMENT, JOB, CRON_JOB, STATEFUL_SET, RICH], ids=lambda body: body["kind"])
+def test_every_field_removed_or_set_to_something_else(control_plane: ControlPlane, tmp_path: Path, body: Json) -> None:
+    """Whatever stands in a field, both take it, or both refuse it."""
+    differing = []
+    for path, value in itertools.product(places(body), OTHERS):
+        wrong = changed(body, path, value)
+        said = answer(control_plane, "default", wrong), verdict(tmp_path, wrong)
+        if bool(said[0]) != bool(said[1]):
+            differing.append((path, value, *said))
+    assert differing == []
+
+
+def places(value: Any, path: str = "") -> Iterator[str]:
+    """Yield where each field of an object stands, but for those whose names hold dots and those of its kind."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        where = f"{path}.{key}" if path else str(key)
+        if "." not in str(key) and where not in ("apiVersion", "kind"):
+            yield where
+            yield from places(item, where)

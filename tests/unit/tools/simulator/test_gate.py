@@ -1,0 +1,222 @@
+"""A manifest that a cluster would not take is not taken here, and says what is wrong where."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from gputile.api.config.v1alpha1 import Admission as Settings
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.cli.main import app
+from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.fields import broken_fields
+from gputile.tools.simulator.intake import Intake
+from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.validation import Validation
+from gputile.tools.simulator.workloads import expand
+from tests.manifests import DEPLOYMENT, FORBIDDEN, JOB, POD, REFUSED, RICH, VALID, Case, Json, changed, ids
+
+from .builders import load_text, node, write
+
+pytestmark = pytest.mark.requirement("B4")
+
+run = CliRunner()
+CLUSTER = (
+    "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: n, mode: share, gpus: {count: 2, memory: 15GiB}}]}"
+)
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
+
+
+def verdict(tmp_path: Path, *bodies: Json, intake: Intake | None = None) -> str:
+    """Return why the objects are refused, "" where they are not."""
+    try:
+        expand(load_text(tmp_path, "\n---\n".join(map(json.dumps, bodies))).manifests, [node("n")], intake)
+    except ManifestError as error:
+        return str(error)
+    return ""
+
+
+def simulate(tmp_path: Path, text: str, *options: str) -> tuple[int, str]:
+    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, text)]
+    result = run.invoke(app, ["simulate", *files, *options])
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize("body", VALID, ids=range(len(VALID)))
+def test_what_is_right_is_taken(tmp_path: Path, body: Json) -> None:
+    assert verdict(tmp_path, body) == ""
+
+
+@pytest.mark.parametrize("case", [*REFUSED, *FORBIDDEN], ids=ids([*REFUSED, *FORBIDDEN]))
+def test_what_is_wrong_is_refused_with_file_document_and_field(tmp_path: Path, case: Case) -> None:
+    said = verdict(tmp_path, case.body)
+    assert case.said in said
+    assert all(line.startswith(f"{tmp_path / 'm.yaml'}, document 1: ") for line in said.split("\n"))
+
+
+@pytest.mark.parametrize("case", [*REFUSED[::9], *FORBIDDEN[::3]], ids=ids([*REFUSED[::9], *FORBIDDEN[::3]]))
+def test_the_exit_code_is_2(tmp_path: Path, case: Case) -> None:
+    code, said = simulate(tmp_path, json.dumps(case.body))
+    assert (code, case.said in said) == (2, True)
+
+
+def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
+    twice = changed(changed(POD, "spec.nodeSelectr", {}), "spec.containers.0.image", 1)
+    negative, unknown = changed(JOB, "spec.parallelism", -1), changed(DEPLOYMENT, "spec.replica", 1)
+    said = verdict(tmp_path, twice, negative, unknown).split("\n")
+    assert [line.partition(": ")[0].rpartition(" ")[2] for line in said] == ["1", "1", "2", "3"]
+    many = [changed(POD, "metadata.name", f"A{i}") for i in range(60)]
+    assert verdict(tmp_path, *many).split("\n")[-1] == "and 10 more mistakes"
+
+
+def test_what_admission_refuses_passes_without_it(tmp_path: Path) -> None:
+    """The percentage beside memory is left to the decision then."""
+    off = Intake(Admission(enforced=False))
+    assert [verdict(tmp_path, case.body, intake=off) for case in FORBIDDEN] == [""] * len(FORBIDDEN)
+    visible = json.dumps(FORBIDDEN[0].body)
+    assert simulate(tmp_path, visible)[0] == 2
+    assert simulate(tmp_path, visible, "--admission=off")[0] == 3, "nothing tolerates the taint of GPU nodes then"
+
+
+@pytest.mark.requirement("G7", "M13", "U5")
+def test_admission_completes_pods_as_the_webhook_does(tmp_path: Path) -> None:
+    kind = "pod-group.scheduling.sigs.k8s.io"
+    body = changed(POD, "metadata.labels", {f"{kind}/name": "g", f"{kind}/min-available": "2"})
+    configuration = Configuration(gpu_memory_unit="128MiB", admission=Settings(gangs=True))
+    (pod,) = expand(load_text(tmp_path, json.dumps(body)).manifests, [], Intake(Admission(configuration))).pods
+    assert pod.metadata.annotations == {"gputile.io/memory-unit-mib": "128"}
+    assert [gate.name for gate in pod.spec.scheduling_gates] == ["gputile.io/gang"]
+    assert [(each.key, each.operator, each.effect) for each in pod.spec.tolerations] == [
+        ("nvidia.com/gpu", "Exists", "NoSchedule")
+    ]
+
+
+def test_a_namespace_with_unsafe_access_may(tmp_path: Path) -> None:
+    """As the namespace's label in the same files says."""
+    allowed = changed(NAMESPACE, "metadata.labels", {"gputile.io/unsafe-gpu-access": "allowed"})
+    visible = FORBIDDEN[0].body
+    assert "[environment]" in verdict(tmp_path, NAMESPACE, visible)
+    assert verdict(tmp_path, allowed, visible) == ""
+    known = Intake(Admission(unsafe=frozenset({"default"})))
+    assert verdict(tmp_path, visible, intake=known) == ""
+    assert "[environment]" in verdict(tmp_path, NAMESPACE, visible, intake=known)
+
+
+def test_unknown_fields_are_notes_where_one_asks_for_that(tmp_path: Path) -> None:
+    body = changed(POD, "spec.nodeSelectr", {})
+    manifests = load_text(tmp_path, json.dumps(body)).manifests
+    assert "unknown field" in expand(manifests, [], Intake(validate=Validation.WARN)).notes[0]
+    assert expand(manifests, [], Intake(validate=Validation.IGNORE)).notes == []
+    assert simulate(tmp_path, json.dumps(body), "--validate=warn")[0] == 0
+    assert simulate(tmp_path, json.dumps(body), "--validate", "strict")[0] == 2
+    wrong = changed(body, "spec.containers.0.image", 1)
+    assert "must be a string" in verdict(tmp_path, wrong, intake=Intake(validate=Validation.IGNORE))
+
+
+def test_what_an_api_server_has_stored_is_not_judged_again(tmp_path: Path) -> None:
+    """A cluster may be newer than what is known here, and what gputile wrote is no forgery."""
+    stored = changed(FORBIDDEN[3].body, "metadata.uid", "a-b")
+    stored = changed(changed(stored, "spec.nodeName", "n"), "status", {"phase": "Running", "new": 1})
+    manifests = load_text(tmp_path, json.dumps(stored)).manifests
+    (pod,) = (expansion := expand(manifests, [])).pods
+    assert (pod.spec.node_name, "gputile.io/allocation" in pod.metadata.annotations) == ("n", True)
+    assert ["status.new: unknown field" in note for note in expansion.notes] == [True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "# nothing",
+        "null",
+        "---",
+        "---\n---",
+        "items: null\nkind: List\napiVersion: v1",
+        "[]",
+        '{"kind": "PodList", "apiVersion": "v1", "items": []}',
+    ],
+)
+def test_nothing_is_no_success(tmp_path: Path, text: str) -> None:
+    assert simulate(tmp_path, text)[0] == 2
+    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", "-"], input=text)
+    assert result.exit_code == 2
+
+
+def test_files_without_pods_are_right_and_say_so(tmp_path: Path) -> None:
+    code, said = simulate(tmp_path, json.dumps(NAMESPACE))
+    assert (code, "the files ask for no pod, so there is nothing to place" in said) == (0, True)
+
+
+def test_a_label_that_means_nothing_is_named(tmp_path: Path) -> None:
+    odd = CLUSTER.replace("mode: share", "mode: share, labels: {ack.node.gpu.placement: foo}")
+    result = run.invoke(app, ["simulate", "--cluster", write(tmp_path, odd, "cluster.yaml")])
+    assert result.exit_code == 0
+    said = result.stderr.replace("\n", "")
+    assert "label ack.node.gpu.placement is 'foo' and counts for nothing; valid are binpack, spread, packing" in said
+
+
+Steps = tuple[Any, ...]
+
+
+def mappings(value: Any, path: Steps = ()) -> list[Steps]:
+    """Return where mappings with fields stand, but not maps of labels and the like."""
+    found = [path] if isinstance(value, dict) and not (path and path[-1] in MAPS) else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [*found, *(each for key, item in items for each in mappings(item, (*path, key)) if key not in MAPS)]
+
+
+MAPS = {"labels", "annotations", "nodeSelector", "matchLabels", "limits", "requests"}
+SEEDS = [body for body in VALID if body["kind"] != "ReplicationController"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@given(st.data())
+def test_a_field_with_a_typing_error_never_passes(tmp_path: Path, data: st.DataObject) -> None:
+    """Wherever it stands: a letter more or fewer makes a field that there is not."""
+    body = copy.deepcopy(data.draw(st.sampled_from(SEEDS)))
+    target: Any = body
+    for step in data.draw(st.sampled_from([path for path in mappings(body) if path])):
+        target = target[step]
+    name = data.draw(st.sampled_from(sorted(target))) if target else "x"
+    at = data.draw(st.integers(0, len(name) - 1))
+    letter = data.draw(st.sampled_from("aeiost"))
+    wrong = data.draw(st.sampled_from([name[:at] + name[at + 1 :], name[:at] + letter + name[at:], name.swapcase()]))
+    if wrong in target or not wrong:
+        return
+    target[wrong] = target.pop(name, "x")
+    assert "unknown field" in verdict(tmp_path, body)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
+@given(st.data())
+def test_whatever_is_written_the_answer_is_a_verdict(tmp_path: Path, data: st.DataObject) -> None:
+    """No traceback; and what is taken has the fields that there are."""
+    body = copy.deepcopy(data.draw(st.sampled_from([RICH, *VALID])))
+    for _ in range(data.draw(st.integers(1, 3))):
+        target: Any = body
+        while isinstance(target, dict | list) and target:
+            key = data.draw(st.sampled_from(sorted(target) if isinstance(target, dict) else list(range(len(target)))))
+            inner = target[key]
+            if not isinstance(inner, dict | list) or not inner or data.draw(st.booleans()):
+                target[key] = data.draw(VALUES)
+                break
+            target = inner
+    type_name = {"Pod": "core.v1.Pod", "Job": "batch.v1.Job", "Deployment": "apps.v1.Deployment"}.get(
+        str(body.get("kind"))
+    )
+    said = verdict(tmp_path, body)
+    if not said and type_name:
+        assert broken_fields(type_name, body) == []
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)

@@ -1,0 +1,218 @@
+"""Kinds of others that make pods by templates, and what people add to the table."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gputile.cli.main import app
+from gputile.tools.simulator.intake import Intake
+from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.pod_kinds import known_kinds
+from gputile.tools.simulator.workloads import Expansion, expand
+from tests.manifests import GONE, Json, changed, pod_template
+
+from .builders import load_text, write
+
+pytestmark = pytest.mark.requirement("B4")
+
+run = CliRunner()
+CLUSTER = (
+    "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: n, mode: share, gpus: {count: 2, memory: 15GiB}}]}"
+)
+TEMPLATE = pod_template()
+
+
+def replicas(**numbers: int) -> Json:
+    return {name: {"replicas": number, "template": TEMPLATE} for name, number in numbers.items()}
+
+
+def of_kind(api_version: str, kind: str, spec: Json) -> Json:
+    return {"apiVersion": api_version, "kind": kind, "metadata": {"name": "w"}, "spec": spec}
+
+
+PYTORCH = of_kind("kubeflow.org/v1", "PyTorchJob", {"pytorchReplicaSpecs": replicas(Master=1, Worker=2)})
+JOB_SET = of_kind(
+    "jobset.x-k8s.io/v1alpha2",
+    "JobSet",
+    {
+        "replicatedJobs": [
+            {"name": "driver", "template": {"spec": {"template": TEMPLATE}}},
+            {"name": "workers", "replicas": 2, "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}},
+        ]
+    },
+)
+RAY = {
+    "headGroupSpec": {"rayStartParams": {}, "template": TEMPLATE},
+    "workerGroupSpecs": [{"groupName": "small", "replicas": 2, "numOfHosts": 2, "template": TEMPLATE}],
+}
+GROUPS = of_kind(
+    "leaderworkerset.x-k8s.io/v1",
+    "LeaderWorkerSet",
+    {"replicas": 2, "leaderWorkerTemplate": {"size": 3, "workerTemplate": TEMPLATE}},
+)
+
+
+def expanded(tmp_path: Path, body: Json, *files: str) -> Expansion:
+    return expand(load_text(tmp_path, json.dumps(body)).manifests, [], Intake(kinds=known_kinds(files)))
+
+
+@pytest.mark.parametrize(
+    ("body", "names"),
+    [
+        (PYTORCH, ["w-master-0", "w-worker-0", "w-worker-1"]),
+        (of_kind("kubeflow.org/v1", "TFJob", {"tfReplicaSpecs": replicas(PS=1)}), ["w-ps-0"]),
+        (of_kind("kubeflow.org/v2beta1", "MPIJob", {"mpiReplicaSpecs": replicas(Worker=1)}), ["w-worker-0"]),
+        (JOB_SET, ["w-driver-0", *(f"w-workers-{i}" for i in range(4))]),
+        (of_kind("ray.io/v1", "RayCluster", RAY), ["w-head", *(f"w-small-{i}" for i in range(4))]),
+        (of_kind("ray.io/v1", "RayJob", {"rayClusterSpec": RAY}), ["w-head", *(f"w-small-{i}" for i in range(4))]),
+        (GROUPS, ["w-0", "w-1", *(f"w-worker-{i}" for i in range(4))]),
+        (of_kind("argoproj.io/v1alpha1", "Rollout", {"replicas": 2, "template": TEMPLATE}), ["w-0", "w-1"]),
+        (
+            of_kind(
+                "batch.volcano.sh/v1alpha1", "Job", {"tasks": [{"name": "a", "replicas": 2, "template": TEMPLATE}]}
+            ),
+            ["w-a-0", "w-a-1"],
+        ),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else "",
+)
+def test_the_pods_of_each_kind(tmp_path: Path, body: Json, names: list[str]) -> None:
+    found = expanded(tmp_path, body).pods
+    assert [pod.metadata.name for pod in found] == names
+    assert {
+        (pod.metadata.labels["app"], pod.spec.containers[0].resources.limits["aliyun.com/gpu-mem"]) for pod in found
+    } == {("x", 2)}
+    assert {(owner.kind, owner.name) for pod in found for owner in pod.metadata.owner_references} == {
+        (body["kind"], "w")
+    }
+
+
+def test_labels_of_the_controllers(tmp_path: Path) -> None:
+    worker = expanded(tmp_path, PYTORCH).pods[2].metadata.labels
+    assert worker["training.kubeflow.org/replica-type"] == "worker"
+    assert worker["training.kubeflow.org/replica-index"] == "1"
+    assert expanded(tmp_path, JOB_SET).pods[1].metadata.labels["jobset.sigs.k8s.io/replicatedjob-name"] == "workers"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            changed(PYTORCH, "spec", {"pytorchReplicaSpec": {}}),
+            "pytorchReplicaSpecs is missing .*; did you mean pytorchReplicaSpec?",
+        ),
+        (
+            changed(PYTORCH, "spec.pytorchReplicaSpecs", {}),
+            "spec.pytorchReplicaSpecs: there is no template of pods: an entry",
+        ),
+        (
+            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker.replicas", "2"),
+            "Worker.replicas: must be a whole number, is a string",
+        ),
+        (
+            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker.replicas", -1),
+            "Worker.replicas: -1 is not in 0 to 100,000",
+        ),
+        (
+            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker.template", 5),
+            "Worker.template: must be a mapping, is a number",
+        ),
+        (
+            changed(PYTORCH, "spec.pytorchReplicaSpecs.Worker.template.spec.containers.0.image", GONE),
+            r"Worker.template.spec.containers\[0\].image: Required value",
+        ),
+        (
+            changed(JOB_SET, "spec.replicatedJobs.1.template.spec.template.spec.toleration", []),
+            r"replicatedJobs\[1\].template.spec.template.spec.toleration: unknown field; did you mean tolerations",
+        ),
+        (changed(PYTORCH, "metadata", {}), "metadata.name: Required value"),
+        (
+            changed(PYTORCH, "apiVersion", "kubeflow.org/v2"),
+            "PyTorchJob is in kubeflow.org/v1; whether it makes pods is told by",
+        ),
+        (of_kind("ray.io/v1", "RayClustr", RAY), "did you mean RayCluster"),
+        (
+            of_kind("example.com/v1", "Training", {}),
+            'no matches for kind "Training" in version "example.com/v1"; whether',
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_refused(tmp_path: Path, body: Json, said: str) -> None:
+    with pytest.raises(ManifestError, match=said):
+        expanded(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (PYTORCH, "spec.runPolicy.suspend"),
+        (JOB_SET, "spec.suspend"),
+        (of_kind("ray.io/v1", "RayCluster", RAY), "spec.suspend"),
+    ],
+    ids=["PyTorchJob", "JobSet", "RayCluster"],
+)
+def test_a_suspended_one_makes_no_pods(tmp_path: Path, body: Json, path: str) -> None:
+    found = expanded(tmp_path, changed(body, path, True))
+    assert (found.pods, "is suspended" in found.notes[0]) == ([], True)
+
+
+def test_a_leader_with_a_template_of_its_own(tmp_path: Path) -> None:
+    leader = changed(TEMPLATE, "metadata.labels.app", "leader")
+    found = expanded(tmp_path, changed(GROUPS, "spec.leaderWorkerTemplate.leaderTemplate", leader)).pods
+    assert [pod.metadata.labels["app"] for pod in found] == ["leader"] * 2 + ["x"] * 4
+
+
+MORE = """
+apiVersion: gputile.io/v1alpha1
+kind: PodKinds
+kinds:
+- apiVersion: example.com/v1
+  kind: Training
+  pods:
+  - template: spec.stages.*.workers.template
+    count: [spec.stages.*.workers.number, {path: spec.rounds, default: 2}]
+    name: "{name}-{key}-{number}-x"
+    labels: {example.com/stage: "{key}"}
+- {apiVersion: example.com/v1, kind: Dataset}
+"""
+
+
+def test_people_add_kinds_by_a_file(tmp_path: Path) -> None:
+    more = write(tmp_path, MORE, "kinds.yaml")
+    stages = [{"name": "one", "workers": {"number": 1, "template": TEMPLATE}}, {"workers": {"template": TEMPLATE}}]
+    body = of_kind("example.com/v1", "Training", {"stages": stages})
+    found = expanded(tmp_path, body, more).pods
+    assert [pod.metadata.name for pod in found] == ["w-one-0-x", "w-one-1-x", "w-1-0-x", "w-1-1-x"]
+    assert found[0].metadata.labels["example.com/stage"] == "one"
+    assert expanded(tmp_path, of_kind("example.com/v1", "Dataset", {}), more).notes == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("template: spec", "templates: spec", "unknown field `templates`"),
+        ("kind: PodKinds", "kind: Kinds", "kind: must be PodKinds of gputile.io/v1alpha1"),
+        ("spec.stages.*.workers.number", "spec.*.workers.*.number", "has more .* than the template's path"),
+        ("kinds:", "kind_: 5\nkinds:", "unknown field `kind_`"),
+    ],
+)
+def test_a_table_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:
+    with pytest.raises(ManifestError, match=said):
+        known_kinds([write(tmp_path, MORE.replace(old, new))])
+
+
+def test_unknown_kinds_by_the_command(tmp_path: Path) -> None:
+    """An error, unless one says that they are to be left out, or what they are."""
+    body = json.dumps(of_kind("example.com/v1", "Training", {"stages": [{"workers": {"template": TEMPLATE}}]}))
+    files = ["--cluster", write(tmp_path, CLUSTER, "cluster.yaml"), "-f", write(tmp_path, body, "w.yaml")]
+    assert run.invoke(app, ["simulate", *files]).exit_code == 2
+    ignored = run.invoke(app, ["simulate", *files, "--ignore-unknown"])
+    assert (ignored.exit_code, 'ignored: no matches for kind "Training"' in ignored.stderr) == (0, True)
+    more = write(tmp_path, MORE, "kinds.yaml")
+    assert "w-0-1-x" in run.invoke(app, ["simulate", *files, "--kinds", more]).stdout
+    wrong = run.invoke(app, ["simulate", *files, "--kinds", write(tmp_path, "kind: 1", "wrong.yaml")])
+    assert (wrong.exit_code, "kind: must be there, as a string" in wrong.stderr) == (2, True)
+    old = write(tmp_path, json.dumps(of_kind("extensions/v1beta1", "Deployment", {})), "w.yaml")
+    assert run.invoke(app, ["simulate", *files[:2], "-f", old, "--ignore-unknown"]).exit_code == 2
