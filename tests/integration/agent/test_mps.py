@@ -53,7 +53,9 @@ async def test_a_pod_on_two_gpus_has_one_daemon_for_both(short: Path) -> None:
         host = here.kubelet.pods[uid].containers["main"].mounts[environment["CUDA_MPS_PIPE_DIRECTORY"]]
         name = daemon_name(("GPU-0", "GPU-1"))
         assert host == str(here.host_paths.state / "mps" / name / "pipe")
-        await here.until(lambda: says(here.host_paths.state / LOGS / name / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n"))
+        await here.until(
+            lambda: says(here.host_paths.state / LOGS / name / "env", "CUDA_VISIBLE_DEVICES=GPU-0,GPU-1\n")
+        )
 
 
 @pytest.mark.anyio

@@ -194,7 +194,9 @@ async def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_nex
         uid = here.pod("default/a").metadata.uid
         await here.until(lambda: uid in here.kubelet.pods and "side" in here.kubelet.pods[uid].containers)
         before = here.agent.allocation_state.holdings.get(uid)
-        (allocation,) = (path for path in (here.host_paths.state / "allocations").iterdir() if path.name.endswith("side"))
+        (allocation,) = (
+            path for path in (here.host_paths.state / "allocations").iterdir() if path.name.endswith("side")
+        )
         usage = here.host_paths.usage / USAGE / allocation.name
         usage.write_bytes(b"in use")
         await here.stop_kubelet()
