@@ -1,0 +1,144 @@
+"""``simulate --from-cluster``: what runs already is not placed again."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from gputile.api.core import Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.cli.main import app
+from tests.corebuilders import allocation_text, gpu_node, share
+from tests.fakes.apiserver import FakeApiServer
+from tests.manifests import CRON_JOB, DEPLOYMENT, JOB, MEM, POD, STATEFUL_SET, Json, changed, pod_template
+
+pytestmark = pytest.mark.requirement("B4")
+
+run = CliRunner()
+GIB = 1024
+JOB_SET: Json = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "metadata": {"name": "w"},
+    "spec": {"replicatedJobs": [{"name": "a", "replicas": 2, "template": {"spec": {"template": pod_template()}}}]},
+}
+
+
+def there(
+    server: FakeApiServer,
+    name: str,
+    owner: str = "",
+    *,
+    units: int = 2,
+    node: str = "n",
+    labels: dict[str, str] | None = None,
+    **status: Any,
+) -> None:
+    """Store a pod of the cluster; ``owner`` is KIND/NAME."""
+    kind, _, owned_by = owner.partition("/")
+    annotations = {ALLOCATION_ANNOTATION: allocation_text(share("GPU-n-0", units * GIB))} if node else {}
+    meta: Json = {"name": name, "namespace": "default", "uid": name, "labels": labels or {}, "annotations": annotations}
+    if owner:
+        meta["ownerReferences"] = [{"kind": kind, "name": owned_by, "uid": owned_by, "controller": True}]
+    limits = {MEM: str(units)}
+    container = {"name": "c", "image": "i", "resources": {"limits": limits, "requests": limits}}
+    body = {"metadata": meta, "spec": {"nodeName": node, "containers": [container]}, "status": status}
+    server.store["/api/v1/pods"][name] = msgspec.to_builtins(msgspec.convert(body, Pod))
+
+
+def simulated(server: FakeApiServer, kubeconfig: str, body: Json, code: int = 0) -> tuple[list[str], str]:
+    """Return the pods that are placed, and what is said on stderr."""
+    machine = gpu_node("n", mode="share", sizes=[15 * GIB], unit_mib=GIB, allocatable={MEM: "15", "pods": "110"})
+    server.store["/api/v1/nodes"]["n"] = msgspec.to_builtins(machine)
+    options = ["--from-cluster", "--kubeconfig", kubeconfig, "-f", "-", "-o", "json"]
+    result = run.invoke(app, ["simulate", *options], input=json.dumps(body))
+    assert result.exit_code == code, result.output
+    decisions = json.loads(result.stdout)["decisions"] if result.stdout else []
+    return [decision["pod"] for decision in decisions], result.stderr.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("body", "live", "left", "known"),
+    [
+        (POD, [("w", "", {})], 0, True),
+        (
+            changed(DEPLOYMENT, "spec.replicas", 3),
+            [(f"w-h-{i}", "ReplicaSet/w-h", {"pod-template-hash": "h"}) for i in "ab"],
+            1,
+            True,
+        ),
+        (
+            changed(STATEFUL_SET, "spec.replicas", 3),
+            [("w-1", "StatefulSet/w", {}), ("w-2", "StatefulSet/w", {})],
+            1,
+            True,
+        ),
+        (changed(JOB, "spec.parallelism", 2), [("w-a", "Job/w", {})], 1, True),
+        (CRON_JOB, [("w-29000000-a", "Job/w-29000000", {})], 0, True),
+        (JOB_SET, [("w-a-0-x", "Job/w-a-0", {"jobset.sigs.k8s.io/jobset-name": "w"})], 1, True),
+        (DEPLOYMENT, [("other", "ReplicaSet/other-h", {"pod-template-hash": "h"})], 2, False),
+        (DEPLOYMENT, [("w-h-a", "ReplicaSet/w-other", {"pod-template-hash": "h"})], 2, False),
+    ],
+    ids=lambda value: value["kind"] if isinstance(value, dict) else None,
+)
+def test_pods_are_known_by_their_owner(
+    server: FakeApiServer,
+    kubeconfig: str,
+    body: Json,
+    live: list[tuple[str, str, dict[str, str]]],
+    left: int,
+    known: bool,
+) -> None:
+    for name, owner, labels in live:
+        there(server, name, owner, labels=labels)
+    placed, said = simulated(server, kubeconfig, body)
+    assert len(placed) == left
+    assert ("run already" in said) == known
+
+
+def test_the_numbers_of_a_set_that_are_missing_are_placed(server: FakeApiServer, kubeconfig: str) -> None:
+    there(server, "w-1", "StatefulSet/w")
+    placed, said = simulated(server, kubeconfig, changed(STATEFUL_SET, "spec.replicas", 3))
+    assert placed == ["w-0", "w-2"]
+    assert "StatefulSet default/w: 1 of its 3 pods run already" in said
+
+
+def test_what_asks_for_something_else_is_replaced(server: FakeApiServer, kubeconfig: str) -> None:
+    """As its controller replaces it; the room that it had is free."""
+    for i in "ab":
+        there(server, f"w-h-{i}", "ReplicaSet/w-h", units=6, labels={"pod-template-hash": "h"})
+    larger = changed(DEPLOYMENT, "spec.template.spec.containers.0.resources.limits", {MEM: 7})
+    placed, said = simulated(server, kubeconfig, larger)
+    assert len(placed) == 2
+    assert "0 of its 2 pods run already; 2 that ask for something else are replaced" in said
+
+
+@pytest.mark.parametrize(("body", "owner"), [(POD, ""), (JOB, "Job/w")], ids=["Pod", "Job"])
+def test_what_cannot_be_changed_is_refused(server: FakeApiServer, kubeconfig: str, body: Json, owner: str) -> None:
+    there(server, "w", owner, units=6)
+    placed, said = simulated(server, kubeconfig, body, code=2)
+    assert (placed, "Forbidden: it is in the cluster and asks for other GPUs" in said) == ([], True)
+
+
+def test_a_pod_that_waits_is_decided_once_and_one_that_has_ended_is_no_copy(
+    server: FakeApiServer, kubeconfig: str
+) -> None:
+    there(server, "w-h-a", "ReplicaSet/w-h", node="", labels={"pod-template-hash": "h"}, phase="Pending")
+    there(server, "w-h-b", "ReplicaSet/w-h", labels={"pod-template-hash": "h"}, phase="Failed")
+    placed, _ = simulated(server, kubeconfig, DEPLOYMENT)
+    assert "w-h-a" in placed
+    assert len(placed) == 2
+
+
+def test_pods_printed_from_the_cluster_count_once(server: FakeApiServer, kubeconfig: str) -> None:
+    there(server, "w", units=10)
+    stored = server.store["/api/v1/pods"]["w"]
+    other = changed(POD, "metadata.name", "other")
+    items = [
+        {"apiVersion": "v1", "kind": "Pod", **stored},
+        changed(other, "spec.containers.0.resources.limits", {MEM: 5}),
+    ]
+    placed, _ = simulated(server, kubeconfig, {"apiVersion": "v1", "kind": "List", "items": items})
+    assert placed == ["other"]
