@@ -2,17 +2,15 @@
 
 import inspect
 from collections.abc import Iterator
-from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import typer.main
 from docs.generator.tables import code, table
 
-from gputile.cli.main import app
+from gputile.cli.app import app
 
 _TYPERS_OWN = ("install_completion", "show_completion")
-_TYPES = {int: "integer", float: "number", str: "text", Path: "path"}
+_TYPES = {"str": "text", "int": "integer", "float": "number"}
 
 
 def render() -> str:
@@ -37,10 +35,14 @@ def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def _section(path: str, command: Any) -> str:
     parts = [f"## `{path}`", inspect.cleandoc(command.help or "").replace("\b\n", "").replace("``", "`")]
-    rows = [_row(parameter) for parameter in command.params if parameter.name not in _TYPERS_OWN]
+    rows = [_row(parameter) for parameter in command.params if _told(parameter)]
     if rows:
         parts.append(table(("option", "takes", "default", "meaning"), rows))
     return "\n\n".join(part for part in parts if part)
+
+
+def _told(parameter: Any) -> bool:
+    return parameter.name not in _TYPERS_OWN and not getattr(parameter, "hidden", False)
 
 
 def _row(parameter: Any) -> tuple[str, str, str, str]:
@@ -57,11 +59,11 @@ def _row(parameter: Any) -> tuple[str, str, str, str]:
 def _takes(parameter: Any) -> str:
     if getattr(parameter, "is_flag", False):
         return ""
-    kind = parameter.type_descriptor.annotation
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return ", ".join(code(str(choice.value)) for choice in kind)
-    word = _TYPES.get(kind, "text")
-    low, high = getattr(parameter, "min", None), getattr(parameter, "max", None)
+    kind = parameter.type
+    if choices := getattr(kind, "choices", None):
+        return ", ".join(code(str(getattr(choice, "value", choice))) for choice in choices)
+    word: str = _TYPES.get(kind.name.removesuffix(" range"), kind.name)
+    low, high = getattr(kind, "min", None), getattr(kind, "max", None)
     if low is not None and high is not None:
         word += f", {low} to {high}"
     elif low is not None:

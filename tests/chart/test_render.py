@@ -375,7 +375,7 @@ def test_the_chart_speaks_the_components_command_lines() -> None:
     """Every argument in the chart is an option of the command, so that a renamed one is noticed."""
     from typer.main import get_command
 
-    from gputile.cli.main import app
+    from gputile.cli.app import app
 
     commands = get_command(app).commands  # type: ignore[attr-defined]
     for spec in pod_specs(render(FULL)).values():

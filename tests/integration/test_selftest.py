@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.node.isolation import simulated_gpus
 from tests.fakes.cuda import library
 

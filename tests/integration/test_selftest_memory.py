@@ -11,7 +11,7 @@ from subprocess import Popen
 import pytest
 from typer.testing import CliRunner
 
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.node.isolation import memory_check, simulated_gpus
 from gputile.node.isolation.limits_format import USAGE, GpuLimit, encode_limits
 from tests.fakes.cuda import library

@@ -4,15 +4,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
-from gputile.api.config.v1alpha1 import Admission, Configuration, ConfigurationError, load_configuration
 from gputile.cli.output import fail, note
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from gputile.api.config.v1alpha1 import Configuration
     from gputile.api.workloads import ConfigMap
 
 CONFIG_MAP_KEY = "configuration.yaml"  # the chart's
@@ -32,12 +31,14 @@ InstalledIn = Annotated[
 class Given:
     """A configuration, and the memory unit in MiB that its text names; None where it leaves that to the default."""
 
-    configuration: Configuration
+    configuration: "Configuration"
     unit_mib: int | None
 
 
-def read_configuration(path: Path | None) -> Configuration:
+def read_configuration(path: Path | None) -> "Configuration":
     """Return the configuration in the file, the defaults where there is none; leave the program where it is wrong."""
+    from gputile.api.config.v1alpha1 import Configuration
+
     given = read_given(path)
     return given.configuration if given is not None else Configuration()
 
@@ -46,6 +47,8 @@ def read_given(path: Path | None) -> Given | None:
     """Return the configuration in the file, None where no file is named; leave the program where it is wrong."""
     if path is None:
         return None
+    from gputile.api.config.v1alpha1 import ConfigurationError
+
     try:
         return _given(path.read_bytes())
     except OSError as error:
@@ -56,6 +59,8 @@ def read_given(path: Path | None) -> Given | None:
 
 def installed_configuration(maps: "Iterable[ConfigMap]") -> tuple[Given | None, str]:
     """Return the first configuration in a release's ConfigMaps; None, and why, where there is none that can be read."""
+    from gputile.api.config.v1alpha1 import ConfigurationError
+
     why = "no ConfigMap of a release is there"
     for each in maps:
         text = each.data.get(CONFIG_MAP_KEY)
@@ -68,13 +73,17 @@ def installed_configuration(maps: "Iterable[ConfigMap]") -> tuple[Given | None, 
     return None, why
 
 
-def in_force(given: Given | None, described_mib: int | None, nodes_mib: int | None) -> Configuration:
+def in_force(given: Given | None, described_mib: int | None, nodes_mib: int | None) -> "Configuration":
     """Return the configuration of a cluster, the defaults where none is ``given``.
 
     Its memory unit is the one that is given, else the one that the cluster's description names, ``described_mib``.
     ``nodes_mib`` is the one that the nodes' agents count in: it goes before the default where nothing is given. Both
     are in MiB, None where they are not known.
     """
+    import msgspec
+
+    from gputile.api.config.v1alpha1 import Configuration
+
     configuration = given.configuration if given is not None else Configuration()
     if given is not None and given.unit_mib is not None:
         return configuration
@@ -84,11 +93,15 @@ def in_force(given: Given | None, described_mib: int | None, nodes_mib: int | No
     )
 
 
-def assumed(configuration: Configuration, why: str) -> Configuration:
+def assumed(configuration: "Configuration", why: str) -> "Configuration":
     """Return the configuration of a running cluster whose own is not known, and say what is taken for granted.
 
     Holds count, as they do where the chart's defaults stand: a place too few is named sooner than one too many.
     """
+    import msgspec
+
+    from gputile.api.config.v1alpha1 import Admission
+
     found = msgspec.structs.replace(configuration, admission=Admission(gangs=True))
     note(
         f"the cluster's configuration is not known ({why}). Assumed: gangs are planned and the places kept for them "
@@ -99,6 +112,7 @@ def assumed(configuration: Configuration, why: str) -> Configuration:
 
 
 def _given(text: str | bytes) -> Given:
+    from gputile.api.config.v1alpha1 import load_configuration
     from gputile.kube.config_file import parse
 
     data = parse(text)

@@ -6,15 +6,8 @@ import typer
 
 from gputile.api.well_known import CONTROLLER_LEASE
 from gputile.cli.configuration import read_configuration
-from gputile.cli.options import (
-    Context,
-    FollowedConfig,
-    Identity,
-    LogFormatOption,
-    ServiceKubeconfig,
-    Verbose,
-    access_to,
-)
+from gputile.cli.options import Context
+from gputile.cli.service_options import FollowedConfig, Identity, LogFormatOption, ServiceKubeconfig, Verbose, access_to
 from gputile.cli.serving import run
 from gputile.support.logs import LogFormat, set_up_logging
 

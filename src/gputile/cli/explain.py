@@ -4,7 +4,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
@@ -188,6 +187,8 @@ def _write_answer(
 
 
 def _node_json(report: "NodeReport") -> dict[str, Any]:
+    import msgspec
+
     found: dict[str, Any] = msgspec.to_builtins(report)
     del found["nearness"]
     return {**found, "fits": report.fits}

@@ -1,67 +1,97 @@
-"""The ``gputile`` command, and ``kubectl inspect cgpu``."""
+"""The programs ``gputile``, ``kubectl gputile`` and ``kubectl inspect cgpu``.
 
-from importlib.metadata import version
-from typing import Annotated
+Nothing that takes time is imported before ``main`` has said what an interrupt does.
+"""
 
-import typer
+import contextlib
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
 
-from gputile.cli.agent import agent
-from gputile.cli.controller import controller
-from gputile.cli.explain import explain
-from gputile.cli.extender import extender
-from gputile.cli.inspect import inspect
-from gputile.cli.nodepool import nodepool
-from gputile.cli.replay import replay
-from gputile.cli.selftest import selftest
-from gputile.cli.simulate import simulate
-from gputile.cli.status import status
-from gputile.cli.webhook import webhook
-
-_HELP = {"help_option_names": ["-h", "--help"]}
-app = typer.Typer(
-    name="gputile",
-    help="Share the GPUs of a Kubernetes cluster.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings=_HELP,
-)
-
-
-def _print_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"gputile {version('gputile')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
-    ] = False,
-) -> None:
-    """Share the GPUs of a Kubernetes cluster."""
-
-
-app.command("simulate")(simulate)
-app.command("inspect")(inspect)
-app.command("explain")(explain)
-app.command("extender")(extender)
-app.command("controller")(controller)
-app.command("agent")(agent)
-app.command("replay")(replay)
-app.add_typer(selftest, name="selftest")
-app.command("status")(status)
-app.command("nodepool")(nodepool)
-app.command("webhook")(webhook)
+INTERRUPTED = 128 + signal.SIGINT
+NOT_WRITTEN = 1
+_CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF)
 
 
 def main() -> None:
-    """Run the ``gputile`` command."""
-    app()
+    """Run ``gputile``."""
+    _interruptible()
+    if sys.argv[1:] == ["--version"]:
+        from gputile.version import VERSION
+
+        _run(lambda: os.write(1, f"gputile {VERSION}\n".encode()))
+    else:
+        from gputile.cli.app import app
+
+        _run(lambda: app(prog_name="gputile"))
+
+
+def kubectl_gputile() -> None:
+    """Run ``kubectl gputile``: kubectl finds it by the name of this program, ``kubectl-gputile``."""
+    _interruptible()
+    from gputile.cli.app import kubectl_app
+
+    _run(lambda: kubectl_app(prog_name="kubectl gputile"))
 
 
 def kubectl_inspect_cgpu() -> None:
-    """Run ``kubectl inspect cgpu``, which kubectl finds by the name of this program, ``kubectl-inspect-cgpu``."""
-    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=_HELP)
-    alone.command()(inspect)
-    alone()
+    """Run ``kubectl inspect cgpu``, as ``kubectl-inspect-cgpu``."""
+    _interruptible()
+    from gputile.cli.app import plain
+    from gputile.cli.inspect import inspect
+
+    _run(lambda: plain(inspect, "inspect")(prog_name="kubectl inspect cgpu"))
+
+
+def kubectl_complete_gputile() -> None:
+    """Complete ``kubectl gputile``, as ``kubectl_complete-gputile``."""
+    _interruptible()
+    from gputile.cli.app import kubectl_app
+    from gputile.cli.completion import complete
+
+    _run(lambda: complete(kubectl_app, sys.argv[1:]))
+
+
+def kubectl_complete_inspect_cgpu() -> None:
+    """Complete ``kubectl inspect cgpu``, as ``kubectl_complete-inspect-cgpu``."""
+    _interruptible()
+    from gputile.cli.app import plain
+    from gputile.cli.completion import complete
+    from gputile.cli.inspect import inspect
+
+    _run(lambda: complete(plain(inspect, "inspect"), sys.argv[1:]))
+
+
+def _interruptible() -> None:
+    """Let SIGINT end the process at once and without a word; the shell then says 130.
+
+    Python's own way waits for the end of a call into a library, and shows a traceback where nobody catches it. Process
+    1 of a container is the exception: the kernel gives it no signal that it does not handle.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return  # whoever started the process has it ignored
+    if os.getpid() == 1:
+        signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
+    else:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _run(program: Callable[[], Any]) -> None:
+    """Run a program; where its output cannot be written, say so in a line."""
+    try:
+        program()
+    except BrokenPipeError:
+        sys.exit(NOT_WRITTEN)  # a reader that has seen enough is no error
+    except OSError as error:
+        if error.errno not in _CANNOT_WRITE or error.filename is not None:
+            raise
+        with contextlib.suppress(OSError):
+            sys.stderr.write(f"error: cannot write the output: {os.strerror(error.errno)}\n")
+            sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.close()  # or Python tries again when it ends, and complains again
+        sys.exit(NOT_WRITTEN)

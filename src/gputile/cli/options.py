@@ -1,42 +1,16 @@
-"""Options that several commands have, and what they lead to."""
+"""Options that several commands for people have."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gputile.cli.output import Output, fail
-from gputile.support.logs import LogFormat
-
-if TYPE_CHECKING:
-    from gputile.kube.kubeconfig import Access
+from gputile.cli.output import Output
 
 Kubeconfig = Annotated[Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")]
-ServiceKubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's, then the pod's own.")
-]
 Context = Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")]
 Config = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; default: the cluster's own."),
 ]
-FollowedConfig = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; followed.")
-]
-Identity = Annotated[
-    str | None, typer.Option("--identity", help="Name of this replica in the Lease; default: the host's name.")
-]
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
-LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
-
-
-def access_to(kubeconfig: Path | None, context: str | None) -> "Access":
-    """Return how the API server is reached; leave the program where nothing says it."""
-    from gputile.kube.errors import ConfigError
-    from gputile.kube.kubeconfig import load_access
-
-    try:
-        return load_access(kubeconfig, context)
-    except ConfigError as error:
-        fail(str(error))

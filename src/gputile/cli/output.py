@@ -7,7 +7,6 @@ import sys
 from enum import StrEnum
 from typing import Any, NoReturn, TextIO
 
-import msgspec
 import typer
 
 NOT_WRITTEN = 1
@@ -54,4 +53,6 @@ def write(text: str) -> None:
 
 def write_json(value: Any) -> None:
     """Print a result as JSON that people can read too."""
+    import msgspec
+
     write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")

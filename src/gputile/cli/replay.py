@@ -12,6 +12,7 @@ import typer
 
 from gputile.cli.options import Printed
 from gputile.cli.output import Output, fail, write, write_json
+from gputile.cli.progress import counted
 from gputile.tools.views.table import table
 
 if TYPE_CHECKING:
@@ -135,16 +136,10 @@ def _policies(names: list[str] | None) -> list[str]:
 
 
 def _run(work: "Callable[[Task], Outcome]", tasks: "list[Task]", jobs: int | None) -> Iterator[Outcome]:
-    """Do the tasks; a progress bar shows on a terminal only."""
-    from rich.console import Console
-    from rich.progress import track
-
+    """Do the tasks, and show how many are done."""
     from gputile.tools.replay.study import side_by_side
 
-    console = Console(stderr=True)
-    outcomes = side_by_side(work, tasks, jobs or os.cpu_count() or 1)
-    hidden = not console.is_terminal
-    return iter(track(outcomes, "Replaying", len(tasks), console=console, transient=True, disable=hidden))
+    return counted(side_by_side(work, tasks, jobs or os.cpu_count() or 1), "Replaying", len(tasks))
 
 
 def _print(results: "list[Result]") -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gputile.cli.app import CONTEXT
 from gputile.cli.options import Printed
 from gputile.cli.output import Output, fail, write, write_json
 from gputile.tools.views.table import table
@@ -18,7 +19,12 @@ MISSED = 1
 SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
 SIMULATED_BYTES_PER_US = 64_000  # of the simulated GPU's memory: a fill of the time probe takes a millisecond
 
-selftest = typer.Typer(help="Prove on this machine that isolation holds.", no_args_is_help=True)
+selftest = typer.Typer(
+    help="Prove on this machine that isolation holds.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings=CONTEXT,
+)
 
 
 @selftest.command("isolation")

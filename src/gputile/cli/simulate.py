@@ -10,6 +10,7 @@ import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note, write, write_json
+from gputile.cli.progress import Progress, counted
 from gputile.tools.simulator.validation import Validation
 from gputile.tools.views.table import table
 
@@ -249,35 +250,14 @@ def _some(names: list[str]) -> str:
 
 
 def _count(simulation: "Simulation", pods: "Sequence[Pod]") -> "Fit":
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
     from gputile.tools.simulator.whatif import fit_more
 
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}")
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("Fitting")
-        return fit_more(
-            simulation, pods, time.time_ns, lambda copies: progress.update(task, description=f"Fitting: {copies}")
-        )
+    with Progress("Fitting copies:") as progress:
+        return fit_more(simulation, pods, time.time_ns, progress.at)
 
 
 def _run(simulation: "Simulation", scenario: "Scenario") -> "list[Outcome]":
-    from rich.console import Console
-    from rich.progress import track
-
-    console = Console(stderr=True)
-    return list(
-        track(
-            simulation.run(scenario, time.time_ns),
-            description="Deciding",
-            total=len(scenario.pending),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal or len(scenario.pending) < 500,
-        )
-    )
+    return list(counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending)))
 
 
 def _print(output: Format, simulation: "Simulation", outcomes: "list[Outcome]", count: "Fit | None") -> None:

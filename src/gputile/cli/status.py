@@ -1,6 +1,5 @@
 """``gputile status``: whether the installation is deployed (U11)."""
 
-import asyncio
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,6 +48,8 @@ def status(
 
 def _read(kubeconfig: Path | None, context: str | None, namespace: str, release: str) -> "Installation":
     """Return the state of the installation; leave the program where the cluster cannot be read."""
+    import asyncio
+
     from gputile.api.core import Node
     from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod
     from gputile.cli.configuration import installed_configuration

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from gputile.cli.configuration import read_configuration
-from gputile.cli.options import Context, FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
+from gputile.cli.options import Context
+from gputile.cli.service_options import FollowedConfig, LogFormatOption, ServiceKubeconfig, Verbose, access_to
 from gputile.cli.serving import run
 from gputile.support.logs import LogFormat, set_up_logging
 

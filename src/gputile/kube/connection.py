@@ -10,7 +10,6 @@ import os
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from importlib.metadata import version
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlencode
@@ -29,6 +28,7 @@ from gputile.kube.errors import (
     api_error,
 )
 from gputile.kube.kubeconfig import Access
+from gputile.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Connection:
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            headers={"User-Agent": f"gputile/{version('gputile')}", "Accept": JSON, "Accept-Encoding": "identity"},
+            headers={"User-Agent": f"gputile/{VERSION}", "Accept": JSON, "Accept-Encoding": "identity"},
         )
         return self
 

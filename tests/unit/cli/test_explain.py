@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from gputile.tools.simulator.naming import make_gpu_uuid

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
 from tests.corebuilders import allocation_text, gpu_node, pod, share

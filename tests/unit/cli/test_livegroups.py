@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gputile.api.core import Node
 from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH
 from gputile.api.well_known import ALLOCATION_ANNOTATION, POD_GROUP_LABEL
-from gputile.cli.main import app
+from gputile.cli.app import app
 from tests.corebuilders import allocation_text, gpu_node, pod, share
 from tests.fakes.apiserver import FakeApiServer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gputile.cli.main import app
+from gputile.cli.app import app
 from tests.localcluster.ports import free_ports
 
 KUBECONFIG = """

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gputile.cli.main import app
+from gputile.cli.app import app
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 run = CliRunner()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gputile.cli.main import app
+from gputile.cli.app import app
 from tests.fakes.apiserver import FakeApiServer
 
 pytestmark = pytest.mark.requirement("U11")

@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gputile.api.well_known import ALLOCATION_ANNOTATION, HOLD_ANNOTATION, MEMORY_UNIT_ANNOTATION
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.core.devices.allocation import Allocation, GpuShare, encode_allocation
 from gputile.tools.simulator.naming import make_gpu_uuid
 

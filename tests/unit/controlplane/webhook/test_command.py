@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.controlplane.webhook.server import Webhook, WebhookSettings, service_names
 from gputile.kube.config_file import ConfigFile
 from gputile.kube.connection import Connection

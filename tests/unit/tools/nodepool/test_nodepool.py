@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MODES, TOPOLOGY_GPU, WHOLE_GPU
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.cli.nodepool import script
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool
 from gputile.tools.nodepool.hints import advertised, node_labels

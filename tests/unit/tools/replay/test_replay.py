@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.tools.replay.engine import replay
 from gputile.tools.replay.policies import BestFit, Binpack, Fgd, Fragments, Random, Spread
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload, workloads

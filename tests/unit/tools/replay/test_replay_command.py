@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.tools.replay.catalog import POLICIES, make_policy
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.engine import steps

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gputile.api.config.v1alpha1 import Admission as Settings
 from gputile.api.config.v1alpha1 import Configuration
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.fields import broken_fields
 from gputile.tools.simulator.intake import Intake

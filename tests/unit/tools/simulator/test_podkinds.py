@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gputile.cli.main import app
+from gputile.cli.app import app
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.pod_kinds import known_kinds

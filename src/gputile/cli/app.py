@@ -1,0 +1,155 @@
+"""The commands. Each is imported when it is asked for: what one needs costs the others, and the help, no time."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any, ClassVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from gputile.version import VERSION
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A command that is not imported yet: the function or group of the module that is it, and its help in one line."""
+
+    module: str
+    name: str
+    help: str
+
+
+PEOPLE: Mapping[str, Entry] = {
+    "simulate": Entry(
+        "simulate",
+        "simulate",
+        "Decide node and GPUs for each pod of some manifests, with the code that schedules live.",
+    ),
+    "inspect": Entry("inspect", "inspect", "Show for each GPU node how much of each GPU is allocated."),
+    "explain": Entry("explain", "explain", "Say why a pod is where it is, or why it is pending, and what would help."),
+    "status": Entry("status", "status", "Say whether gputile is deployed, and what each GPU node is set to."),
+    "nodepool": Entry(
+        "nodepool", "nodepool", "Write the commands and manifests of a GPU node pool on EKS, AKS or GKE."
+    ),
+    "replay": Entry("replay", "replay", "Replay a GPU trace: how much each placement policy gets onto the same GPUs."),
+    "version": Entry("version", "version", "Print the version."),
+}
+NODES_AND_SERVICES: Mapping[str, Entry] = {
+    "selftest": Entry("selftest", "selftest", "Prove on this machine that isolation holds."),
+    "agent": Entry("agent", "agent", "Serve a node's GPUs."),
+    "extender": Entry("extender", "extender", "Answer kube-scheduler: which nodes a pod fits, and which GPUs it gets."),
+    "controller": Entry("controller", "controller", "Taint GPU nodes, report silent agents, and start gangs whole."),
+    "webhook": Entry("webhook", "webhook", "Complete GPU pods, and refuse what breaks a rule."),
+}
+
+
+class _Commands(Mapping[str, Any]):
+    """The commands by their names; taking one imports it."""
+
+    def __init__(self, entries: Mapping[str, Entry]) -> None:
+        self._entries = entries
+
+    def __getitem__(self, name: str) -> Any:
+        entry = self._entries[name]
+        found = getattr(import_module(f"gputile.cli.{entry.module}"), entry.name)
+        if isinstance(found, typer.Typer):
+            group = typer.main.get_group(found)
+            group.name = name
+            return group
+        alone = plain(found, name)
+        return typer.main.get_command(alone)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class _Sections(TyperGroup):
+    """A group whose help and completion name its commands without importing them."""
+
+    sections: ClassVar[Mapping[str, Mapping[str, Entry]]]
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self._entries = {name: each for section in self.sections.values() for name, each in section.items()}
+        self._naming = False
+        self.commands = _Commands(self._entries)  # type: ignore[assignment]  # nobody writes to it
+
+    def list_commands(self, _ctx: Any) -> list[str]:
+        """Return the names, in the order of the help."""
+        return list(self._entries)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command; one that is only named is not imported."""
+        if self._naming:
+            return TyperCommand(cmd_name, help=self._entries[cmd_name].help)
+        return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, _ctx: Any, formatter: Any) -> None:
+        """Write the sections of the help."""
+        for title, section in self.sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, entry.help) for name, entry in section.items()])
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the names that begin so."""
+        self._naming = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._naming = False
+
+
+class _All(_Sections):
+    sections: ClassVar = {"Commands": PEOPLE, "On nodes, and services that the chart runs": NODES_AND_SERVICES}
+
+
+class _ForPeople(_Sections):
+    sections: ClassVar = {"Commands": PEOPLE}
+
+
+def plain(command: Any, name: str) -> typer.Typer:
+    """Return a program that is this one command. Its help is plain text: loading Rich takes longer than all else."""
+    alone = typer.Typer(
+        add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, context_settings=CONTEXT
+    )
+    alone.command(name)(command)
+    return alone
+
+
+def _group(kind: type[_Sections], *, completion: bool) -> typer.Typer:
+    group = typer.Typer(
+        name="gputile",
+        cls=kind,
+        help="Share the GPUs of a Kubernetes cluster.",
+        no_args_is_help=True,
+        add_completion=completion,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings=CONTEXT,
+    )
+    group.callback()(_root)
+    return group
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"gputile {VERSION}")
+        raise typer.Exit
+
+
+def _root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Share the GPUs of a Kubernetes cluster."""
+
+
+app = _group(_All, completion=True)
+kubectl_app = _group(_ForPeople, completion=False)

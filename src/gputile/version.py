@@ -1,0 +1,3 @@
+"""The version of gputile, where the build reads it too. Asking the installed packages takes a tenth of a second."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,106 @@
+"""What a command loads before it works: nothing that another command needs."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gputile.cli.app import NODES_AND_SERVICES, PEOPLE, app
+from gputile.version import VERSION
+from tests.unit.cli.programs import arguments
+
+HEAVY = ("aiohttp", "asyncio", "highspy", "msgspec", "numpy", "pydantic", "rich.console", "ssl", "uvloop", "yaml")
+COMMANDS = [*PEOPLE, *NODES_AND_SERVICES]
+
+
+def imported(program: str, *words: str) -> set[str]:
+    """Return the modules that a program has imported when it ends."""
+    tell = "import atexit, sys; atexit.register(lambda: sys.stderr.write(' '.join(sys.modules)))\n"
+    done = subprocess.run(arguments(program, *words, before=tell), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["version"], *([name, "--help"] for name in PEOPLE)])
+def test_help_loads_nothing_of_what_commands_work_with(words: list[str]) -> None:
+    found = imported("main", *words)
+    assert not found.intersection(HEAVY)
+    others = {f"gputile.cli.{name}" for name in COMMANDS if name not in words}
+    assert not found.intersection(others)
+
+
+def test_the_version_needs_no_parser() -> None:
+    assert not {"typer", "importlib.metadata"} & imported("main", "--version")
+
+
+def test_completion_of_a_command_imports_none() -> None:
+    done = subprocess.run(
+        arguments("kubectl_complete_gputile", "s", before="import atexit, sys; "
+                  "atexit.register(lambda: sys.stderr.write(' '.join(sys.modules)))\n"),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "simulate\nstatus\n:4\n"
+    assert not {f"gputile.cli.{name}" for name in COMMANDS} & set(done.stderr.split())
+
+
+def test_deciding_about_files_needs_neither_rich_nor_a_client(tmp_path: Path) -> None:
+    (tmp_path / "cluster.yaml").write_text(
+        "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: n, mode: share, gpus: {memory: 15GiB}}]\n"
+    )
+    found = imported("main", "simulate", "--cluster", str(tmp_path / "cluster.yaml"))
+    assert not {"aiohttp", "asyncio", "pydantic", "rich.console", "highspy"} & found
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_short_help_is_that_of_the_command(name: str) -> None:
+    """The help of the whole does not import the command, so it has words of its own: they begin alike."""
+    import typer.main
+
+    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    entry = (PEOPLE | NODES_AND_SERVICES)[name]  # type: ignore[operator]
+    assert command.name == name
+    assert (command.help or "").split()[0] == entry.help.split()[0]
+
+
+def test_the_version_is_the_installed_one() -> None:
+    from importlib.metadata import version
+
+    assert version("gputile") == VERSION
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "said"),
+    [
+        ("kubectl_complete_gputile", ["status", "--output", ""], "table\njson\n:4\n"),
+        ("kubectl_complete_gputile", ["simulate", "--filename", ""], ":0\n"),
+        ("kubectl_complete_gputile", ["simulate", "--without-node "], ":0\n"),
+        ("kubectl_complete_inspect_cgpu", ["--out"], "--output\n:4\n"),
+    ],
+)
+def test_completion_speaks_as_kubectl_reads(program: str, words: list[str], said: str) -> None:
+    done = subprocess.run(arguments(program, *words), capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (said, "")
+
+
+def test_kubectl_gputile_has_the_commands_for_people() -> None:
+    done = subprocess.run(arguments("kubectl_gputile", "--help"), capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Usage: kubectl gputile [OPTIONS] COMMAND")
+    listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ") and line[2] != " "}
+    assert listed >= set(PEOPLE)
+    assert not listed & set(NODES_AND_SERVICES)
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["version"], ["simulate", "--help"], ["simulate", "-o", "x"]]
+)
+@pytest.mark.parametrize("closed", [">/dev/full 2>&1", ">/dev/full", "2>/dev/full >/dev/full", "| true"])
+def test_output_that_cannot_be_written_is_no_traceback(words: list[str], closed: str) -> None:
+    program = " ".join(f"'{word}'" for word in arguments("main", *words))
+    command = ["bash", "-c", f"set -o pipefail; {program} {closed}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr + done.stdout
+    assert "Exception ignored" not in done.stderr
+    assert done.returncode in (0, 1, 2)
+    if words != ["simulate", "-o", "x"] and closed == ">/dev/full":
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert done.stderr.startswith("error: cannot write")
