@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.webhook import installed, pod
+from tests.localcluster.admission import installed, pod
 from tests.localcluster.controlplane import ControlPlane
 
 from benchmarks.report import Result

@@ -10,8 +10,8 @@ import pytest
 
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import load_scenario
-from tests.e2e.webhook import RunningWebhook, installed
 from tests.localcluster import kubernetes_fields
+from tests.localcluster.admission import RunningWebhook, installed
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.manifests import (

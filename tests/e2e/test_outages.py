@@ -10,7 +10,7 @@ import pytest
 
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, MEMORY_UNIT_ANNOTATION
 from tests.e2e.extender import assert_nothing_over_allocated, bound, pods_in, write_cluster
-from tests.e2e.webhook import installed, pod
+from tests.localcluster.admission import installed, pod
 from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, described_nodes, start_controller, start_extender

@@ -17,7 +17,7 @@ from gputile.core.admission.isolation_bypass import (
     broken_access,
 )
 from gputile.core.admission.pod_view import PodView
-from tests.e2e.webhook import EXAMPLES, Json, pod, verdict
+from tests.localcluster.admission import EXAMPLES, Json, pod, verdict
 from tests.localcluster.controlplane import ControlPlane
 
 MEM = "aliyun.com/gpu-mem"

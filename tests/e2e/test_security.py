@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.webhook import AGENT, GROUPS, Json, RunningWebhook, installed, pod, refusal
+from tests.localcluster.admission import AGENT, GROUPS, Json, RunningWebhook, installed, pod, refusal
 from tests.localcluster.client import MERGE_PATCH, Api, ApiError
 from tests.localcluster.controlplane import ControlPlane
 

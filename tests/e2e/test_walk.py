@@ -21,7 +21,7 @@ from gputile.api.well_known import (
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES
 from tests.documents import document_yaml
 from tests.e2e.node import ON_NODE, VISIBLE, GpuNode, gpu_node, probe_pod
-from tests.e2e.webhook import installed
+from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import PROBE_IMAGE, SHOW
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.documents import document_yaml
-from tests.e2e.webhook import (
+from tests.localcluster.admission import (
     EXAMPLES,
     OPEN,
     Json,

@@ -3,26 +3,36 @@
 import signal
 import sys
 import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import yaml
+
+from tests.localcluster.admission import installed
 from tests.localcluster.controlplane import ControlPlane
-from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_extender
+from tests.localcluster.gputile import EXAMPLES, MANAGED, WEIGHT, described_nodes, start_controller, start_extender
+from tests.localcluster.played_kubelets import PlayedKubelets
 from tests.localcluster.processes import ProcessFailed
 from tests.localcluster.toolchain import ComponentMissing
 
 UNIT = "128MiB"  # what examples/cluster.yaml counts in
 
 HELP = """
-A Kubernetes control plane runs, with {nodes} simulated nodes (pods are scheduled, but nothing runs them).
+A Kubernetes control plane runs, with gputile's scheduler extender, controller, webhook and policies. It has {nodes}
+simulated nodes: pods are admitted, placed and bound as in any cluster, and shown as running, but no container runs.
 
     export KUBECONFIG={kubeconfig} PATH={programs}:$PATH
     kubectl get nodes -L ack.node.gpu.schedule,aliyun.accelerator/nvidia_name
-    kubectl apply -f {examples}/cluster-pods.yaml
+    kubectl apply -f {examples}/workloads.yaml
     kubectl get pods -o wide
     kubectl inspect cgpu                   # -d lists the pods, -o json
+    kubectl apply -f {examples}/too-large.yaml
     kubectl describe pod too-large         # why it is pending: node, GPU and rule
-    kubectl delete pod too-large --force   # there is no kubelet that would end it
+    gputile explain too-large              # each GPU, and what would have to change
+    kubectl delete pod too-large
 
 Logs: {directory}/*.log
 Ctrl-C ends it and removes everything.
@@ -34,11 +44,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         print("starting a control plane ...", file=sys.stderr, flush=True)
-        with ControlPlane() as plane:
+        with ControlPlane() as plane, ExitStack() as stack:
             nodes = described_nodes(EXAMPLES / "cluster.yaml")
             plane.nodes.create_nodes(nodes)
+            print("starting gputile ...", file=sys.stderr, flush=True)
+            settings = {"gpuMemoryUnit": UNIT}
+            stack.enter_context(installed(plane, settings=settings))
+            start_controller(plane, settings=settings)
             _, url = start_extender(plane, unit=UNIT)
+            plane.api.post("/api/v1/namespaces/gputile/configmaps", _config_map(settings))
             plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT)
+            stack.enter_context(PlayedKubelets(plane.api))
             text = HELP.format(
                 nodes=len(nodes),
                 kubeconfig=plane.kubeconfig(),
@@ -54,6 +70,13 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _config_map(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return what an installation by Helm has, from which the command line reads the configuration."""
+    document = {"apiVersion": "gputile.io/v1alpha1", "kind": "Configuration", **settings}
+    metadata = {"name": "gputile", "labels": {"app.kubernetes.io/name": "gputile"}}
+    return {"metadata": metadata, "data": {"configuration.yaml": yaml.safe_dump(document)}}
 
 
 def program_path(plane: ControlPlane) -> str:

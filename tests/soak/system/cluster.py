@@ -14,10 +14,10 @@ from gputile.api.well_known import MODE_LABEL
 from tests.e2e.extender import write_cluster
 from tests.e2e.node import GpuNode
 from tests.e2e.playedagents import PlayedAgents
-from tests.e2e.webhook import RunningWebhook, installed
 from tests.fakes import nvml
 from tests.fakes.cuda import FakeGpus
 from tests.localcluster import binaries
+from tests.localcluster.admission import RunningWebhook, installed
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import (
     MANAGED,

@@ -1,4 +1,4 @@
-"""What the tests of admission on a real API server share: the webhook process, and verdicts about pods."""
+"""gputile's webhook and policies on a local control plane, and verdicts about pods."""
 
 import json
 import subprocess
@@ -76,12 +76,16 @@ def manifest_of(port: int) -> str:
 
 
 @contextmanager
-def installed(plane: ControlPlane, *, policies: bool = True) -> Iterator[RunningWebhook]:
+def installed(
+    plane: ControlPlane, *, policies: bool = True, settings: Mapping[str, object] | None = None
+) -> Iterator[RunningWebhook]:
     """Install the example manifests and run the webhook that they point at; remove them at the end.
 
-    The one thing that differs from a cluster is the Service: it leads to this machine, as there is no pod network.
+    ``settings`` is the webhook's configuration. The one thing that differs from a cluster is the Service: it leads to
+    this machine, as there is no pod network.
     """
     webhook = RunningWebhook(plane)
+    webhook.configure(**(settings or {}))
     manifests = [EXAMPLES / "rbac.yaml", *([EXAMPLES / "policies.yaml"] if policies else [])]
     for manifest in manifests:
         plane.kubectl("apply", "-f", str(manifest))

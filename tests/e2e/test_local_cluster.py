@@ -1,0 +1,139 @@
+"""README's commands, as they stand: the demo, and the local cluster with what it says to try."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LAST_LINE = "Ctrl-C ends it"
+PATIENCE_S = 240.0
+
+
+@dataclass
+class LocalCluster:
+    """``make cluster`` while it runs. ``text`` is what it printed when it was ready."""
+
+    process: subprocess.Popen[str]
+    text: str
+
+    @property
+    def commands(self) -> list[str]:
+        """What it says to try, without the export and the comments."""
+        lines = [line.strip() for line in self.text.splitlines() if line.startswith("    ")]
+        return [line.partition("  #")[0].strip() for line in lines if not line.startswith("export ")]
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in a shell that has executed the export."""
+        export = next(line.strip() for line in self.text.splitlines() if line.strip().startswith("export "))
+        return subprocess.run(
+            ["bash", "-c", f"{export}; {command}"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+
+    def until(self, command: str, shows: str) -> str:
+        """Repeat a command until it shows that; return what it prints."""
+        deadline = time.monotonic() + PATIENCE_S
+        while shows not in (done := self.run(command)).stdout:
+            assert time.monotonic() < deadline, f"{command} does not show {shows!r}:\n{done.stdout}{done.stderr}"
+            time.sleep(0.5)
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def local(control_plane_programs: dict[str, Path]) -> Iterator[LocalCluster]:
+    """The local cluster, as README starts it."""
+    assert control_plane_programs
+    process = subprocess.Popen(
+        ["make", "--no-print-directory", "cluster"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")},
+    )
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line)
+        if LAST_LINE in line:
+            break
+    try:
+        assert lines, "it ends at once"
+        assert LAST_LINE in lines[-1], "".join(lines)
+        yield LocalCluster(process, "".join(lines))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        process.wait(PATIENCE_S)
+        process.stdout.close()
+
+
+def test_readme_names_commands_that_are_there() -> None:
+    """The tests below run two of them; the third is what runs the tests."""
+    named = re.findall(r"^\$ make (\w+)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert set(named) == {"demo", "cluster", "test"}
+
+
+def test_the_demo_places_every_pod() -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory", "demo"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fits" in done.stdout
+
+
+def test_everything_that_the_local_cluster_says_works(local: LocalCluster) -> None:
+    """Each command ends well, and the pods of examples/workloads.yaml run on nodes of the kinds that the demo says."""
+    for command in local.commands:
+        done = local.run(command)
+        assert done.returncode == (3 if "explain" in command else 0), f"{command}:\n{done.stdout}{done.stderr}"
+        assert done.stdout, f"{command} prints nothing"
+        if "workloads.yaml" in command:
+            _all_run(local)
+        if "too-large.yaml" in command:
+            local.until("kubectl describe pod too-large", "the pod needs 190 on one GPU")
+    listed = local.until("kubectl inspect cgpu", "Whole GPUs")
+    assert "0/2392 (0%)" not in listed
+
+
+def test_ctrl_c_ends_the_local_cluster_and_removes_everything(local: LocalCluster) -> None:
+    directory = next(re.finditer(r"Logs: (\S+)/\*\.log", local.text))[1]
+    assert Path(directory).is_dir()
+    os.killpg(local.process.pid, signal.SIGINT)
+    local.process.wait(PATIENCE_S)
+    assert not Path(directory).exists()
+
+
+def _all_run(local: LocalCluster) -> None:
+    """Wait until all pods run that the simulator places, on as many of each node's GPUs."""
+    simulate = f"{Path(sys.executable).with_name('gputile')} simulate --cluster examples/cluster.yaml"
+    told = json.loads(local.run(f"{simulate} -f examples/workloads.yaml -o json").stdout)["decisions"]
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        pods = json.loads(local.run("kubectl get pods -o json").stdout)["items"]
+        running = [pod["spec"]["nodeName"] for pod in pods if pod["status"]["phase"] == "Running"]
+        if len(running) == len(pods) == len(told):
+            break
+        assert time.monotonic() < deadline, f"{len(running)} of {len(told)} run"
+        time.sleep(0.5)
+    assert _nodes_of(told) == _nodes_of(
+        {"pod": pod["metadata"]["name"], "node": pod["spec"]["nodeName"]} for pod in pods
+    )
+
+
+def _nodes_of(decisions: Iterable[dict[str, str]]) -> dict[str, set[str]]:
+    """Return the nodes by the workload, which is what a pod's name begins with; nodes of one kind count as one."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for each in decisions:
+        found[each["pod"].split("-")[0]].add(re.sub(r"-\d+$", "", each["node"]))
+    return found
