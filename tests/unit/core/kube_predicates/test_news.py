@@ -18,9 +18,10 @@ pytestmark = pytest.mark.requirement("M13")
 
 SPECS = (
     "{}",
-    "containers: [{name: c, resources: {requests: {cpu: 1}}}]",
+    "containers: [{name: c, image: i, resources: {requests: {cpu: 1}}}]",
     "nodeSelector: {zone: a}",
-    "topologySpreadConstraints: [{topologyKey: zone, labelSelector: {matchLabels: {app: x}}}]",
+    "topologySpreadConstraints: [{topologyKey: zone, maxSkew: 1, whenUnsatisfiable: DoNotSchedule, "
+    "labelSelector: {matchLabels: {app: x}}}]",
     "affinity: {podAntiAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "
     "[{topologyKey: zone, labelSelector: {matchLabels: {app: x}}}]}}",
     "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: "

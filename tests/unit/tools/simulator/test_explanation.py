@@ -38,7 +38,13 @@ from tests.examples import examples
 pytestmark = pytest.mark.requirement("B4")
 
 GIB = 1024
-ROOMY = {"aliyun.com/gpu-mem": "1000", "aliyun.com/gpu-core.percentage": "800", "nvidia.com/gpu": "8", "pods": "110"}
+ROOMY = {
+    "aliyun.com/gpu-mem": "1000",
+    "aliyun.com/gpu-core.percentage": "800",
+    "nvidia.com/gpu": "8",
+    "aliyun.com/gpu": "8",
+    "pods": "110",
+}
 
 
 def bound(name: str, node: str, mem: int, gpu: int, *, namespace: str = "default", core: int = 0) -> Pod:
