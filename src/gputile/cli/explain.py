@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
-from gputile.cli.options import Config, Context, Kubeconfig, Printed
+from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_json
 from gputile.tools.views.table import table
 
@@ -21,14 +21,18 @@ if TYPE_CHECKING:
     from gputile.tools.simulator.remedies import Remedy
 
 _NODES_SHOWN = 10
+_DEFAULT_NAMESPACE = "default"
 _HOLDERS_SHOWN = 4
 
 
 def explain(
     pod: Annotated[str, typer.Argument(metavar="POD", help="The pod: NAME or NAMESPACE/NAME.")],
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="The pod's namespace, where POD does not name it.")
-    ] = "default",
+        str | None,
+        typer.Option(
+            "--namespace", "-n", help="The pod's namespace, where POD does not name it; default: the context's."
+        ),
+    ] = None,
     cluster: Annotated[
         list[str] | None,
         typer.Option(
@@ -45,6 +49,7 @@ def explain(
     installed_in: InstalledIn = INSTALLED_IN,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
 ) -> None:
     """Say why a pod is where it is, or why it is pending: every node, every GPU, the rule, and what would help.
 
@@ -56,7 +61,10 @@ def explain(
     from gputile.core.devices.request import RequestError
     from gputile.tools.simulator.explanation import Subject, refused_for_good
 
-    nodes, pods, configuration = _read(cluster, config, kubeconfig, context, installed_in)
+    reach = Reach(kubeconfig, context, request_timeout)
+    nodes, pods, configuration = _read(cluster, config, reach, installed_in)
+    if namespace is None:
+        namespace = _DEFAULT_NAMESPACE if cluster else _namespace(reach)
     found = _find(pod, namespace, pods)
     try:
         subject = Subject(found, nodes, pods, configuration, time.time_ns())
@@ -95,8 +103,7 @@ def _explain_pending(subject: "Subject", output: Output, *, every: bool) -> None
 def _read(
     cluster: "Sequence[str] | None",
     config: Path | None,
-    kubeconfig: Path | None,
-    context: str | None,
+    reach: Reach,
     installed_in: str,
 ) -> "tuple[list[Node], list[Pod], Configuration]":
     """Return nodes, pods, and the configuration that goes for them."""
@@ -107,7 +114,7 @@ def _read(
     if not cluster:
         from gputile.cli.live import read_cluster
 
-        live = read_cluster(kubeconfig, context, given, installed_in)
+        live = read_cluster(reach, given, installed_in)
         configuration = in_force(live.given, None, unit_in_force(live.nodes))
         return live.nodes, live.pods, configuration if live.given else assumed(configuration, live.unknown)
     try:
@@ -120,6 +127,13 @@ def _read(
     if given is None:
         configuration = assumed(configuration, "no --config")
     return scenario.nodes, [*scenario.bound, *scenario.pending], configuration
+
+
+def _namespace(reach: Reach) -> str:
+    """Return the namespace of the context, as kubectl takes it."""
+    from gputile.kube.kubeconfig import load_access
+
+    return load_access(reach.kubeconfig, reach.context).namespace
 
 
 def _find(name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod":

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
-from gputile.cli.options import Config, Context, Kubeconfig, Printed
+from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import Output, fail, write, write_json
 
 
@@ -19,6 +19,7 @@ def inspect(
     installed_in: InstalledIn = INSTALLED_IN,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
 ) -> None:
     """Show for each GPU node how much of each GPU is allocated, in the memory unit that is in force.
 
@@ -31,7 +32,7 @@ def inspect(
     from gputile.tools.views import inspect as tables
     from gputile.tools.views.node_summaries import node_summaries
 
-    live = read_cluster(kubeconfig, context, read_given(config), installed_in)
+    live = read_cluster(Reach(kubeconfig, context, request_timeout), read_given(config), installed_in)
     configuration = in_force(live.given, None, unit_in_force(live.nodes))
     if live.given is None:
         configuration = assumed(configuration, live.unknown)

@@ -2,19 +2,18 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Namespace
 from gputile.cli.configuration import Given, installed_configuration
+from gputile.cli.options import Reach
 from gputile.cli.output import fail
-from gputile.kube.connection import Connection
+from gputile.cli.patience import reads
 from gputile.kube.decoding import ObjectDecoder
 from gputile.kube.errors import ConfigError, Forbidden, KubeError, NotFound
-from gputile.kube.kubeconfig import load_access
-from gputile.kube.listing import list_all, list_pages
+from gputile.kube.listing import Reading, list_all, list_pages
 from gputile.tools.simulator.gangs import Groups
 from gputile.tools.simulator.manifests import misfit
 
@@ -39,9 +38,7 @@ class Live:
     unsafe_namespaces: frozenset[str] = frozenset()
 
 
-def read_cluster(
-    kubeconfig: Path | None, context: str | None, given: Given | None, installed_in: str, *, groups: bool = False
-) -> Live:
+def read_cluster(reach: Reach, given: Given | None, installed_in: str, *, groups: bool = False) -> Live:
     """Return what the cluster has; leave the program where it cannot be read.
 
     The configuration is ``given``, else read in the namespace ``installed_in``, where that may be read.
@@ -49,7 +46,7 @@ def read_cluster(
     """
 
     async def read() -> Live:
-        async with Connection(load_access(kubeconfig, context)) as connection:
+        async with reads(reach) as connection:
             nodes = await list_all(connection, "/api/v1/nodes", Node)
             pods = await list_all(connection, "/api/v1/pods", Pod)
             found = (given, "") if given is not None else await _configuration(connection, installed_in)
@@ -65,7 +62,7 @@ def read_cluster(
         fail(f"cannot read the cluster: {error}", UNREACHABLE)
 
 
-async def _configuration(connection: Connection, namespace: str) -> tuple[Given | None, str]:
+async def _configuration(connection: Reading, namespace: str) -> tuple[Given | None, str]:
     try:
         maps = await list_all(connection, f"/api/v1/namespaces/{namespace}/configmaps", ConfigMap, INSTALLED)
     except KubeError as error:
@@ -74,7 +71,7 @@ async def _configuration(connection: Connection, namespace: str) -> tuple[Given 
     return found, f"namespace {namespace}: {why}" if why else ""
 
 
-async def _groups(connection: Connection) -> tuple[Groups, str]:
+async def _groups(connection: Reading) -> tuple[Groups, str]:
     """Return the PodGroups, none where their kind is not installed; and why they are not known, "" where they are."""
     try:
         _, listed = await list_pages(connection, POD_GROUPS_PATH, ObjectDecoder(PodGroup), {})
@@ -92,7 +89,7 @@ async def _groups(connection: Connection) -> tuple[Groups, str]:
     return groups, ""
 
 
-async def _unsafe_namespaces(connection: Connection) -> frozenset[str]:
+async def _unsafe_namespaces(connection: Reading) -> frozenset[str]:
     """Return the namespaces that are labelled so; none where they may not be listed."""
     labelled = {"labelSelector": f"{UNSAFE_ACCESS_LABEL}=allowed"}
     try:
@@ -102,7 +99,7 @@ async def _unsafe_namespaces(connection: Connection) -> frozenset[str]:
     return frozenset(namespace.metadata.name for namespace in found)
 
 
-async def _has_pod_group_api(connection: Connection) -> bool:
+async def _has_pod_group_api(connection: Reading) -> bool:
     """Return whether there may be PodGroups: who lacks the right gets a 403 for a kind that is not installed, too."""
     try:
         await connection.get(POD_GROUP_API_PATH)

@@ -1,5 +1,6 @@
 """Options that several commands for people have."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,3 +15,21 @@ Config = Annotated[
     typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; default: the cluster's own."),
 ]
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
+RequestTimeout = Annotated[
+    str,
+    typer.Option(
+        "--request-timeout",
+        metavar="TIME",
+        help="How long to wait for each answer of the API server: 10s, 2m; 0: ever.",
+    ),
+]
+REQUEST_TIMEOUT = "10s"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a live cluster is reached, as the options say."""
+
+    kubeconfig: Path | None
+    context: str | None
+    request_timeout: str

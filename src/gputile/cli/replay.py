@@ -1,6 +1,7 @@
 """``gputile replay``: how much each placement policy gets onto the same GPUs, by a published protocol."""
 
 import math
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from gputile.cli.interrupts import tidy
 from gputile.cli.options import Printed
 from gputile.cli.output import Output, fail, write, write_json
 from gputile.cli.progress import counted
@@ -76,10 +78,11 @@ def replay(
         names = _workloads(trace, workload, timed=scenario is ReplayScenario.DEPARTURES)
         work = [(name, each, number) for name in names for each in _policies(policy) for number in seed or SEEDS]
         tasks = [Task(trace, *each, load) for each in work]
-        if scenario is ReplayScenario.DEPARTURES:
-            _departures(tasks, jobs, output)
-        else:
-            _arrivals(tasks, jobs, output, plot)
+        with tidy(_kill_workers):
+            if scenario is ReplayScenario.DEPARTURES:
+                _departures(tasks, jobs, output)
+            else:
+                _arrivals(tasks, jobs, output, plot)
     except (TraceError, PlotError) as error:
         fail(str(error))
 
@@ -140,6 +143,11 @@ def _run(work: "Callable[[Task], Outcome]", tasks: "list[Task]", jobs: int | Non
     from gputile.tools.replay.study import side_by_side
 
     return counted(side_by_side(work, tasks, jobs or os.cpu_count() or 1), "Replaying", len(tasks))
+
+
+def _kill_workers() -> None:
+    for worker in multiprocessing.active_children():
+        worker.kill()
 
 
 def _print(results: "list[Result]") -> None:

@@ -1,14 +1,19 @@
 """``gputile selftest``: proof on this machine that isolation holds, and what its driver has that is not known."""
 
+import math
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gputile.cli.app import CONTEXT
+from gputile.cli.interrupts import kill_children, tidy
 from gputile.cli.options import Printed
 from gputile.cli.output import Output, fail, write, write_json
+from gputile.cli.progress import Progress
 from gputile.tools.views.table import table
 
 if TYPE_CHECKING:
@@ -16,7 +21,10 @@ if TYPE_CHECKING:
     from gputile.node.isolation.time_check import TimeRow
 
 MISSED = 1
+LIMIT_MIB = 2048
+LONGEST_S = 3600
 SIMULATED_MIB, SIMULATED_LIMIT_MIB = 4096, 512
+SIMULATED_MOST_MIB = SIMULATED_MIB // 4  # of two allocations, one of half of it, each asks for twice the larger
 SIMULATED_BYTES_PER_US = 64_000  # of the simulated GPU's memory: a fill of the time probe takes a millisecond
 
 selftest = typer.Typer(
@@ -33,10 +41,19 @@ def isolation(
         bool, typer.Option("--fake-driver", help="On a simulated GPU: no driver and no GPU are needed.")
     ] = False,
     limit_mib: Annotated[
-        int, typer.Option("--limit-mib", min=64, metavar="MIB", help="The limit to hold, on a real GPU.")
-    ] = 2048,
+        int | None,
+        typer.Option(
+            "--limit-mib",
+            min=64,
+            metavar="MIB",
+            help=f"The limit to hold; default: {LIMIT_MIB}, on a simulated GPU {SIMULATED_LIMIT_MIB}.",
+        ),
+    ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0, help="How long a measurement of shares of time takes; 0: none.")
+        float,
+        typer.Option(
+            "--seconds", min=0, max=LONGEST_S, help="How long a measurement of shares of time takes; 0: none."
+        ),
     ] = 4.0,
     output: Printed = Output.TABLE,
 ) -> None:
@@ -46,8 +63,18 @@ def isolation(
     """
     from gputile.node.isolation.library import LibraryMissing
 
+    if math.isnan(seconds):
+        fail(f"--seconds {seconds}: not a number")
+    if fake_driver and limit_mib is not None and limit_mib > SIMULATED_MOST_MIB:
+        fail(
+            f"--limit-mib {limit_mib}: the simulated GPU has {SIMULATED_MIB} MiB, for limits up to {SIMULATED_MOST_MIB}"
+        )
     try:
-        memory, times = _simulated(seconds) if fake_driver else _real(limit_mib, seconds)
+        with _temporary_root(), tidy(kill_children), Progress("Taking memory and time of a GPU"):
+            if fake_driver:
+                memory, times = _simulated(limit_mib or SIMULATED_LIMIT_MIB, seconds)
+            else:
+                memory, times = _real(limit_mib or LIMIT_MIB, seconds)
     except LibraryMissing as error:
         fail(str(error))
     if output is Output.JSON:
@@ -83,7 +110,19 @@ def symbols(
         raise typer.Exit(MISSED)
 
 
-def _simulated(seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
+@contextmanager
+def _temporary_root() -> Iterator[None]:
+    """Make all temporary directories in one, which goes at the end: an interrupt may come while one is put away."""
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="gputile-") as root:
+        tempfile.tempdir = root
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
+def _simulated(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
     from gputile.node.isolation.memory_check import memory_rows
     from gputile.node.isolation.simulated_gpus import SimulatedGpus, driver_directory
     from gputile.node.isolation.time_check import time_rows
@@ -92,7 +131,7 @@ def _simulated(seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
         sizes, rate = [SIMULATED_MIB], SIMULATED_BYTES_PER_US
         gpus = SimulatedGpus(Path(directory), driver_directory(), sizes, context_mib=64, copy_bytes_per_us=rate)
         uuid, environment = gpus.uuids[0], gpus.environment()
-        memory = list(memory_rows(uuid, SIMULATED_LIMIT_MIB, environment, slack_mib=128))
+        memory = list(memory_rows(uuid, limit_mib, environment, slack_mib=128))
         return memory, list(time_rows(uuid, environment, seconds)) if seconds else []
 
 
@@ -122,10 +161,10 @@ def _print(rows: "list[MemoryRow]") -> None:
 
 
 def _print_times(rows: "list[TimeRow]") -> None:
-    lines: list[tuple[str, ...]] = [("TIME", "WANTED", "GOT", "RATIO WANTED", "RATIO GOT", "")]
+    lines: list[tuple[str, ...]] = [("TIME", "BOUND", "GOT", "RATIO WANTED", "RATIO GOT", "")]
     for row in rows:
         ratios = (f"{row.wanted_ratio:.2f}", f"{row.ratio:.2f}") if row.wanted_ratio else ("", "")
         verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
-        lines.append((row.what, f"{row.wanted:.1%}", f"{row.got:.1%}", *ratios, verdict))
+        lines.append((row.what, row.bound or "by ratio", f"{row.got:.1%}", *ratios, verdict))
     if rows:
         write("\n" + table(lines))

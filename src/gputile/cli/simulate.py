@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
+from gputile.cli.options import REQUEST_TIMEOUT, Reach, RequestTimeout
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note, write, write_json
 from gputile.cli.progress import Progress, counted
 from gputile.tools.simulator.validation import Validation
@@ -113,6 +114,7 @@ def simulate(
     context: Annotated[
         str | None, typer.Option("--context", help="For --from-cluster: the kubeconfig's context.")
     ] = None,
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
 ) -> None:
     """Decide node and GPUs for each pod of some manifests, with the very code that schedules live.
 
@@ -129,7 +131,7 @@ def simulate(
     if from_cluster:
         from gputile.cli.live import read_cluster
 
-        live = read_cluster(kubeconfig, context, given, installed_in, groups=True)
+        live = read_cluster(Reach(kubeconfig, context, request_timeout), given, installed_in, groups=True)
         given = live.given
     scenario = _read(cluster or (), files or (), live, given)
     before = _configuration(scenario, live, given)

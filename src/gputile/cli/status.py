@@ -1,12 +1,11 @@
 """``gputile status``: whether the installation is deployed (U11)."""
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gputile.cli.options import Context, Kubeconfig, Printed
+from gputile.cli.options import REQUEST_TIMEOUT, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import NOT_PLACED, Output, fail, write, write_json
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ def status(
     ] = 0,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
+    request_timeout: RequestTimeout = REQUEST_TIMEOUT,
 ) -> None:
     """Say whether gputile is Deployed, or still Deploying, or what failed; and what each GPU node is set to.
 
@@ -34,7 +34,7 @@ def status(
 
     deadline = time.monotonic() + wait
     while True:
-        installation = _read(kubeconfig, context, namespace, release)
+        installation = _read(Reach(kubeconfig, context, request_timeout), namespace, release)
         if installation.phase is RolloutPhase.DEPLOYED or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_EVERY_S)
@@ -46,7 +46,7 @@ def status(
         raise typer.Exit(NOT_DEPLOYED)
 
 
-def _read(kubeconfig: Path | None, context: str | None, namespace: str, release: str) -> "Installation":
+def _read(reach: Reach, namespace: str, release: str) -> "Installation":
     """Return the state of the installation; leave the program where the cluster cannot be read."""
     import asyncio
 
@@ -54,9 +54,8 @@ def _read(kubeconfig: Path | None, context: str | None, namespace: str, release:
     from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod
     from gputile.cli.configuration import installed_configuration
     from gputile.cli.live import INSTALLED, UNREACHABLE
-    from gputile.kube.connection import Connection
+    from gputile.cli.patience import reads
     from gputile.kube.errors import ConfigError, KubeError
-    from gputile.kube.kubeconfig import load_access
     from gputile.kube.listing import list_all
     from gputile.tools.views.status import assess
 
@@ -64,7 +63,7 @@ def _read(kubeconfig: Path | None, context: str | None, namespace: str, release:
     ours = {"labelSelector": selector}
 
     async def read() -> "Installation":
-        async with Connection(load_access(kubeconfig, context)) as connection:
+        async with reads(reach) as connection:
             apps, core = f"/apis/apps/v1/namespaces/{namespace}", f"/api/v1/namespaces/{namespace}"
             deployments = await list_all(connection, f"{apps}/deployments", Deployment, ours)
             daemon_sets = await list_all(connection, f"{apps}/daemonsets", DaemonSet, ours)

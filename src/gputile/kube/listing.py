@@ -1,14 +1,23 @@
 """A complete, consistent list of one kind of object."""
 
-from gputile.kube.connection import Connection, Query
+from typing import Protocol
+
+from gputile.kube.connection import Query
 from gputile.kube.decoding import ObjectDecoder, Replaced, T, UnreadableObject
 from gputile.kube.errors import Gone
 
 PAGE_SIZE = 500
 
 
+class Reading(Protocol):
+    """What lists are read from: a Connection, or one that waits less long."""
+
+    async def get(self, path: str, query: Query = ..., *, within: float | None = None) -> bytes:
+        """Return the object or list at ``path``."""
+
+
 async def list_pages(
-    connection: Connection,
+    connection: Reading,
     path: str,
     decoder: ObjectDecoder[T],
     query: Query,
@@ -44,7 +53,7 @@ async def list_pages(
         asked = {**asked, "continue": page.metadata.continue_}
 
 
-async def list_all(connection: Connection, path: str, kind: type[T], query: Query | None = None) -> list[T]:
+async def list_all(connection: Reading, path: str, kind: type[T], query: Query | None = None) -> list[T]:
     """Return all objects at ``path`` that can be read, those of a selection by ``query``.
 
     Raises:

@@ -88,7 +88,7 @@ def start_program(
     variables = {**os.environ, **environment, "GPUTILE_DIRECTORY": str(place), "LD_PRELOAD": str(library_path())}
     command = [sys.executable, "-m", "gputile.node.isolation.probe", way, str(asked_mib)]
     pipe = subprocess.PIPE
-    probe = subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+    probe = subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0)
     stack.enter_context(probe)
     stack.callback(probe.kill)
     if probe.stdout is not None:

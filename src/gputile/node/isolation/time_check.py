@@ -30,7 +30,8 @@ _WITHIN_S: Final = 120
 class TimeRow:
     """The part of a GPU's time that a container was to get, and got; 1.0 is what a process gets without the library.
 
-    ``ratio`` is what it got by what the row before it got, 0 where it was alone. ``failed`` says what went wrong.
+    ``ratio`` is what it got by what the row before it got, 0 where it was alone. ``failed`` says what went wrong, and
+    ``bound`` what its part must keep to: nothing where only the ratio counts, since changing turns takes time too.
     """
 
     what: str
@@ -40,6 +41,7 @@ class TimeRow:
     ratio: float
     holds: bool
     failed: str = ""
+    bound: str = ""
 
 
 class ProbeError(RuntimeError):
@@ -87,12 +89,15 @@ def _judge(
     rows = []
     for i, (name, claim) in enumerate(zip(names, claims, strict=True)):
         wanted_ratio, ratio = (wanted[i] / wanted[0], got[i] / got[0]) if i else (0.0, 0.0)
+        bound = ""
         holds = i == 0 or abs(ratio / wanted_ratio - 1) < CLOSE
         if claim.ceiling < WHOLE:
+            bound = f"at most {wanted[i]:.1%}"
             holds = holds and got[i] <= wanted[i] * (1 + CLOSE)
         elif len(claims) == 1:
+            bound = f"at least {LEAST_ALONE:.1%}"
             holds = got[i] >= LEAST_ALONE
-        rows.append(TimeRow(name, wanted[i], round(got[i], 3), wanted_ratio, round(ratio, 3), holds))
+        rows.append(TimeRow(name, wanted[i], round(got[i], 3), wanted_ratio, round(ratio, 3), holds, bound=bound))
     return rows
 
 
@@ -105,7 +110,9 @@ def _arbitrated(
         (place / LIMITS).write_bytes(encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
         (place / USAGE).write_bytes(bytes(USAGE_BYTES))
     allocations = (Allocation(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
-    arbiter = subprocess.Popen([sys.executable, "-m", "gputile.node.arbiter"], stdin=subprocess.PIPE)
+    # In a group of its own, as the probes are: an interrupt from the terminal reaches who started them, and ends them.
+    command = [sys.executable, "-m", "gputile.node.arbiter"]
+    arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
     try:
         assert arbiter.stdin is not None  # noqa: S101 - it is a pipe
         arbiter.stdin.write(encode_assignment(Assignment(tuple(allocations))))
@@ -130,7 +137,9 @@ def _fills(environment: Mapping[str, str], places: Sequence[Path | None], second
             if place is not None:
                 variables |= {"GPUTILE_DIRECTORY": str(place), "LD_PRELOAD": str(library_path())}
             pipe = subprocess.PIPE
-            probe = subprocess.Popen(command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe)
+            probe = subprocess.Popen(
+                command, env=variables, text=True, stdin=pipe, stdout=pipe, stderr=pipe, process_group=0
+            )
             probes.append(stack.enter_context(probe))
             stack.callback(probe.kill)
         for probe in probes:

@@ -1,5 +1,6 @@
 """Runs many replays side by side, one a process."""
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -68,7 +69,8 @@ def measure_departures(task: Task) -> Stay:
 def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) -> Iterator[Outcome]:
     """Do the tasks in up to ``jobs`` processes; yield the outcomes in the order of the tasks.
 
-    ``work`` must be a function of a module. Processes are spawned, so that they inherit no threads.
+    ``work`` must be a function of a module. Processes are spawned, so that they inherit no threads. An interrupt from
+    the terminal does not reach them: who started them ends them.
     """
     if jobs <= 1 or len(tasks) <= 1:
         yield from map(work, tasks)
@@ -76,4 +78,9 @@ def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) 
     with ExitStack() as stack:
         pool = stack.enter_context(ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn")))
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-        yield from pool.map(work, tasks)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which those that are started inherit
+        try:
+            outcomes = pool.map(work, tasks)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        yield from outcomes

@@ -1,0 +1,73 @@
+"""Reading an API server for somebody who waits: bounded, and not in silence."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from gputile.cli.options import Reach
+from gputile.cli.output import fail
+from gputile.cli.progress import Progress
+from gputile.kube.connection import Connection, Query
+from gputile.kube.errors import AnswerLost
+from gputile.kube.kubeconfig import load_access
+
+_UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
+_FOR_EVER_S: Final = 1e9
+_SAY_AFTER_S: Final = 1.0
+_NO_QUERY: Final[Query] = {}
+
+
+class PatientReads:
+    """Gets of a connection that end, with all their attempts, within so many seconds."""
+
+    def __init__(self, connection: Connection, server: str, seconds: float) -> None:
+        self._connection = connection
+        self._server = server
+        self._seconds = seconds
+
+    async def get(self, path: str, query: Query = _NO_QUERY, *, within: float | None = None) -> bytes:
+        """Return the object or list at ``path``; ``within`` counts where it is shorter.
+
+        Raises:
+            KubeError: it cannot be had in that time.
+        """
+        seconds = min(self._seconds, within or self._seconds) if self._seconds < _FOR_EVER_S else _FOR_EVER_S
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._connection.get(path, query, within=2 * seconds)  # so that ours is the end
+        except TimeoutError:
+            raise AnswerLost(
+                f"{self._server} did not answer GET {path} within {seconds:g} s; --request-timeout gives it more time"
+            ) from None
+
+
+@asynccontextmanager
+async def reads(reach: Reach) -> AsyncIterator[PatientReads]:
+    """Open a connection to the API server for reading; a terminal says after a second whom it waits for.
+
+    Raises:
+        KubeError: there is no usable kubeconfig, or no credential.
+    """
+    seconds = duration_s(reach.request_timeout)
+    access = load_access(reach.kubeconfig, reach.context)
+    await access.credentials.current()  # a plugin may ask for a login: that is no request
+    async with Connection(access) as connection:
+        with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S):
+            yield PatientReads(connection, access.server, seconds)
+
+
+def duration_s(text: str) -> float:
+    """Return the seconds of a time as kubectl takes it: 10s, 1m30s, 500ms, or seconds; 0 is without a limit.
+
+    Leaves the program where it is none.
+    """
+    if text.isascii() and text.isdigit():
+        seconds = float(text)
+    elif text and not _PART.sub("", text):
+        seconds = sum(float(amount) * _UNITS[unit] for amount, unit in _PART.findall(text))
+    else:
+        fail(f"--request-timeout {text}: say a time as 10s, 1m30s or 500ms; 0 waits for ever")
+    return min(seconds or _FOR_EVER_S, _FOR_EVER_S)

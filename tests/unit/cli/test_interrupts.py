@@ -1,0 +1,120 @@
+"""An interrupt ends each command, whenever it comes: without a word, and without leaving a process behind."""
+
+import os
+import random
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.programs import arguments
+from tests.unit.cli.test_patience import silent
+from tests.unit.tools.replay.traces import TIMED, write_trace
+
+__all__ = ["silent"]
+ENDED = (-signal.SIGINT, 128 + signal.SIGINT)  # by the signal itself, or after putting things away: 130 to a shell
+CLUSTER = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: n, mode: share, gpus: {memory: 15GiB}}]\n"
+
+
+def caught(pid: int, number: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    mask = next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1]
+    return bool(int(mask, 16) >> (number - 1) & 1)
+
+
+def session(pid: int) -> list[int]:
+    """Return the processes of the session that ``pid`` began, zombies aside."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def interrupted(words: list[str], after: float, *, group: bool, number: int = signal.SIGINT) -> tuple[int, str]:
+    """Run a command, send it a signal after so many seconds, and return its status and what it said on stderr."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        arguments("main", *words), stdout=subprocess.DEVNULL, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            process.wait(after)
+        except subprocess.TimeoutExpired:
+            if not words or words[0] not in ("selftest", "replay"):
+                while process.poll() is None and caught(process.pid, number):
+                    pass  # Python itself is still starting, and has its own way
+            (os.killpg if group else os.kill)(process.pid, number)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        status = process.wait()
+    while session(process.pid):  # workers see that their parent has gone; a test that waits for ever fails
+        pass
+    return status, said
+
+
+@pytest.mark.parametrize("words", ["simulate", "inspect", "explain", "status", "version", "nodepool", "help"])
+def test_at_any_moment(silent: str, tmp_path: Path, words: str) -> None:
+    (tmp_path / "c").write_text(CLUSTER)
+    live = ["--kubeconfig", silent]
+    commands = {
+        "simulate": ["simulate", "--cluster", str(tmp_path / "c")],
+        "inspect": ["inspect", *live],
+        "explain": ["explain", "p", *live],
+        "status": ["status", *live],
+        "version": ["version"],
+        "nodepool": ["nodepool", "--help"],
+        "help": ["--help"],
+    }
+    chance = random.Random(words)
+    for _ in range(4):
+        status, said = interrupted(commands[words], chance.uniform(0.02, 0.8), group=True)
+        assert "Traceback" not in said
+        assert status in (0, *ENDED)
+        assert said == "" or status == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("group", [True, False])
+def test_workers_of_a_replay_end_with_it(tmp_path: Path, number: int, group: bool) -> None:
+    pods = "".join(f"p{i},1000,1,1,600,{i},{i + 9}\n" for i in range(3000))
+    trace = write_trace(tmp_path)
+    (trace / "openb_pod_list_tiny.csv").write_text(TIMED.format(pods))
+    words = ["replay", "--trace", str(trace), "--scenario", "departures", "--jobs", "2"]
+    for after in (1.0, 2.5):
+        status, said = interrupted(words, after, group=group, number=number)
+        assert "Traceback" not in said
+        assert "leaked" not in said
+        assert status in (0, -number, 128 + number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("group", [True, False])
+def test_probes_of_a_selftest_end_with_it(number: int, group: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as directory:  # sockets in it have names of at most 107 bytes
+        monkeypatch.setenv("TMPDIR", directory)
+        _interrupt_selftest(number, group, Path(directory))
+
+
+def _interrupt_selftest(number: int, group: bool, temporary: Path) -> None:
+    for after in (1.5, 4.0):
+        words = ["selftest", "isolation", "--fake-driver", "--seconds", "600"]
+        status, said = interrupted(words, after, group=group, number=number)
+        assert (status in (-number, 128 + number), said) == (True, "")
+        assert status == -number or list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words", [["--seconds", "1e308"], ["--seconds", "nan"], ["--seconds", "inf"], ["--limit-mib", "4096"]]
+)
+def test_what_a_selftest_cannot_do_is_an_error(words: list[str]) -> None:
+    done = subprocess.run(
+        arguments("main", "selftest", "isolation", "--fake-driver", *words), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert words[0] in done.stderr
