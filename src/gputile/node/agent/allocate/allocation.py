@@ -48,6 +48,11 @@ def unclear(state: AllocationState, listing: Listing | None, resource: str, size
     return worth_asking(_candidates(state, listing, resource, size))
 
 
+def unnamed(state: AllocationState, resource: str, size: int) -> bool:
+    """Return whether only the kubelet's list can tell who is asking."""
+    return not _candidates(state, None, resource, size)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceAllocator:
     """Decides a call of the kubelet on the node's ``state`` and what the kubelet lists, None where it does not say.
@@ -195,7 +200,7 @@ def answered(
 
 def _candidates(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[ContainerCandidate]:
     if listing is None:
-        return unlisted_candidates(state.pods, state.holdings, resource, size)
+        return unlisted_candidates(state.pods, state.holdings, resource, size, state.last_uid)
     return candidates(listing, state.pods, state.holdings, resource, size, state.last_uid)
 
 

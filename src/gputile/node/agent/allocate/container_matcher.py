@@ -83,8 +83,13 @@ def unlisted_candidates(
     holdings: DeviceTable,
     resource: str,
     size: int,
+    last_uid: str = "",
 ) -> list[ContainerCandidate]:
-    """Return who is asking where the kubelet does not answer ``List``, if only one pod lacks just that; else none."""
+    """Return who is asking where the kubelet does not answer ``List``; nobody where that is not certain.
+
+    It is the one pod that lacks just that, or the pod of ``last_uid`` whose container has been given its other
+    resource: the kubelet asks for all resources of a container one after the other.
+    """
     found = []
     for key, pod in pods.items():
         if pod.alive and pod.pod.metadata.deletion_timestamp is None and pod.pod.status.phase in ("", "Pending"):
@@ -93,7 +98,15 @@ def unlisted_candidates(
             if candidate is not None and candidate.sure:
                 found.append((pod.pod.metadata.creation_timestamp or "", key, candidate))
     ordered = [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:2])]
-    return ordered if len(ordered) == 1 else []
+    begun = [c for c in ordered if c.pod and c.pod.uid == last_uid and _has_another(c, holdings, resource)]
+    return begun or (ordered if len(ordered) == 1 else [])
+
+
+def _has_another(candidate: ContainerCandidate, holdings: DeviceTable, resource: str) -> bool:
+    held = holdings.get(candidate.pod.uid) if candidate.pod else None
+    return held is not None and any(
+        part.container == candidate.container and part.resource != resource for part in held.parts
+    )
 
 
 def worth_asking(found: list[ContainerCandidate]) -> list[str]:

@@ -1,8 +1,10 @@
 """Reads what a decision needs: the kubelet's list, and from the API server the pods that may be asking.
 
 A call holds up every pod of the node and has no deadline in the kubelet, so what is fetched has one here. The
-kubelet's list is waited for less than half a second. The API server is waited for longer, but only where it gives no
-answer about a pod that nothing is known of: what such a pod is given without knowing it, the kubelet keeps for good.
+kubelet's list is waited for less than half a second; for three where it alone can tell whose the call is, since on a
+busy node it takes a while, and not again where it did not come the last time. The API server is waited for longer, but
+only where it gives no answer about a pod that nothing is known of: what such a pod is given without knowing it, the
+kubelet keeps for good.
 """
 
 import asyncio
@@ -10,7 +12,7 @@ import logging
 import time
 
 from gputile.kube.errors import KubeError
-from gputile.node.agent.allocate.allocation import unclear
+from gputile.node.agent.allocate.allocation import unclear, unnamed
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.pod_cache import answered_pod
 from gputile.node.agent.api_server import NodeApi
@@ -20,7 +22,7 @@ from gputile.node.agent.reconcile.listing_sync import settle
 
 log = logging.getLogger(__name__)
 
-FETCH_WITHIN_S = 0.45
+FETCH_WITHIN_S, NEEDED_WITHIN_S = 0.45, 3.0
 READ_WITHIN_S, PATIENCE_S, READ_AGAIN_S = 2.0, 10.0, 0.2
 MOST_LOOKUPS = 8
 
@@ -34,17 +36,20 @@ class Lookup:
         self._kubelet = kubelet
         self._cluster = cluster
         self._node = node
+        self._answers = True
 
-    async def list(self) -> Listing | None:
-        """Return what the kubelet lists; None where it does not say so in time."""
-        listing = await self._kubelet.list(FETCH_WITHIN_S)
+    async def list(self, within: float = FETCH_WITHIN_S) -> Listing | None:
+        """Return what the kubelet lists; None where it does not say so within so many seconds."""
+        listing = await self._kubelet.list(within)
+        self._answers = listing is not None
         if listing is not None:
             self.latest = listing
         return listing
 
     async def look(self, resource: str, size: int) -> Listing | None:
         """Return what the kubelet lists, after reading those pods from the API server that may be the one."""
-        listing = await self.list()
+        needed = self._answers and unnamed(self._state, resource, size)
+        listing = await self.list(NEEDED_WITHIN_S if needed else FETCH_WITHIN_S)
         self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
         if listing is not None:
             settle(self._state, listing, time.time_ns())

@@ -121,11 +121,11 @@ class PreferredAllocation:
     def _shared_options(self) -> Iterator[tuple[int, ...]]:
         """Yield the GPUs that the pod is on, the booked ones of the container and the pod, then what fits now.
 
-        GPUs with enough IDs for the whole pod come first.
+        GPUs with enough IDs and room for the whole pod come first.
         """
         for least in dict.fromkeys((self._ids_of_the_pod(), 0)):
             for indices in self._shared_options_with(least):
-                if all(self._has(i, least) for i in indices):
+                if all(self._has(i, least) and (not least or self._has_room(i)) for i in indices):
                     yield indices
 
     def _shared_options_with(self, least: int) -> Iterator[tuple[int, ...]]:
@@ -145,6 +145,17 @@ class PreferredAllocation:
 
     def _has(self, index: int, ids: int) -> bool:
         return len(self._asked.available.get(index, ())) >= ids
+
+    def _has_room(self, index: int) -> bool:
+        """Return whether a GPU has memory and compute left for the whole pod.
+
+        The kubelet asks for the two one after the other. Where the first has settled the GPU, the second has no choice.
+        """
+        pod = self._asked.pod
+        if pod is None or pod.request is None:
+            return True
+        mib, percent = self._state.rules().left(index, pod.uid)
+        return mib >= pod.request.shape.mib and percent >= pod.request.shape.percent
 
     def _shapes(self) -> Iterator[Shape]:
         """Yield what is looked for: room for the whole pod, then for this container alone."""

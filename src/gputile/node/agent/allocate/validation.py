@@ -106,6 +106,12 @@ class AllocationRules:
             return f"{who}, and {error}: delete one of the two pods, so that it is admitted anew"
         return ""
 
+    def left(self, index: int, uid: str) -> tuple[int, int]:
+        """Return the MiB and the percent of compute that pods other than ``uid`` leave of a GPU."""
+        gpu = self.node_config.gpu(index)
+        percent = sum(other.percent(index) for other in self.holdings.on(index, uid))
+        return (gpu.mib if gpu is not None else 0) - self.holdings.mib(index, uid), CORE_PERCENT - percent
+
     def stranger_on(self, pod_devices: PodDevices, index: int) -> PodDevices | None:
         """Return a pod on the GPU that the pod must not share it with; unknown pods are judged once they are known."""
         if not (self.node_config.mode is Mode.SHARE or self.node_config.replicated) or not pod_devices.identified:
@@ -128,12 +134,11 @@ class AllocationRules:
             gpu = self.node_config.gpu(index)
             if gpu is None:
                 continue
-            others, own = self.holdings.mib(index, pod_devices.uid), pod_devices.mib(index)
-            if others + own > gpu.mib:
-                raise Occupied(f"GPU {index} has {gpu.mib - others} of {gpu.mib} MiB left, the pod would hold {own}")
-            beside = sum(other.percent(index) for other in self.holdings.on(index, pod_devices.uid))
-            if (percent := beside + pod_devices.percent(index)) > CORE_PERCENT:
-                raise Occupied(f"GPU {index} would have {percent} of {CORE_PERCENT} percent of its compute taken")
+            (mib, percent), own = self.left(index, pod_devices.uid), pod_devices.mib(index)
+            if own > mib:
+                raise Occupied(f"GPU {index} has {mib} of {gpu.mib} MiB left, the pod would hold {own}")
+            if (taken := CORE_PERCENT - percent + pod_devices.percent(index)) > CORE_PERCENT:
+                raise Occupied(f"GPU {index} would have {taken} of {CORE_PERCENT} percent of its compute taken")
 
     def _check_company(self, pod_devices: PodDevices, slots: Slots) -> None:
         for index in slots:

@@ -141,3 +141,14 @@ def test_the_second_resource_of_the_container_that_is_being_admitted_is_asked_fo
     pod = known("a", container(mem=2, core=5), init=(container("init", mem=2, core=5),))
     shown = listing(listed("a", main={GPU_MEMORY: ["g0-00000", "g0-00001"]}))
     assert candidates(shown, book(pod), DeviceTable(), GPU_CORE, 5)[0].container == "main"
+
+
+def test_without_a_list_the_other_resource_of_a_container_is_asked_for_next() -> None:
+    """Many pods ask for as much; the kubelet takes up none of them before it is done with a container."""
+    pods = [known(name, container(mem=2, core=10)) for name in ("a", "b", "c")]
+    main = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001"))
+    held = DeviceTable([holding(pods[1], main)])
+    (found,) = unlisted_candidates(book(*pods), held, GPU_CORE, 10, last_uid="uid-b")
+    assert (found.key, found.container, found.sure) == ("default/b", "main", True)
+    assert unlisted_candidates(book(*pods), held, GPU_CORE, 10, last_uid="uid-a") == []
+    assert unlisted_candidates(book(*pods), held, GPU_MEMORY, 2, last_uid="uid-b") == []
