@@ -158,7 +158,7 @@ class Agent:
 
     def sick(self) -> str:
         """Return why the process should be started again, "" if it should not."""
-        quiet = time.monotonic() - self._beat
+        quiet = time.monotonic() - max(self._beat, self._handover.looked)
         return f"nothing has been compared for {quiet:.0f} s" if quiet > QUIET_FOR_S else ""
 
     def unready(self) -> str:

@@ -6,7 +6,8 @@ disconnects whatever plugin has the resource by then (``runClient`` in pkg/kubel
 the successor closes the node first, by an annotation that the extender goes by; waits until what was decided before
 has been bound and admitted; takes over; and opens the node when the kubelet listens to it.
 
-The annotation says until when it holds, so that one whose writer has gone is removed by whichever agent is there.
+The annotation says until when it holds, so that one whose writer has gone is removed by whichever agent is there. It is
+put off while the kubelet gets on with the pods that it has: on a slow node that may take minutes.
 """
 
 import asyncio
@@ -28,8 +29,9 @@ log = logging.getLogger(__name__)
 
 CLOSED_AT_MOST_S = 60.0
 SEEN_WITHIN_S = 5.0
-ADMITTED_WITHIN_S = 40.0
+OPEN_WITHIN_S = 30.0  # from the last pod's admission until the kubelet listens to the successor
 STUCK_AFTER_S = 12.0  # longer than one call of the kubelet waits for the API server
+SILENT_FOR_S = 40.0  # a kubelet that is too busy to answer
 LIST_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.1
 LISTENING_WITHIN_S = 20.0
@@ -37,9 +39,9 @@ TAKEN_IN_AFTER_S = 0.5  # from the kubelet's ListAndWatch until it counts what t
 
 
 class HandOver:
-    """One agent's part. ``closed_for`` is in seconds.
+    """One agent's part. ``closed_for`` is in seconds; ``now`` is Unix time, ``clock`` is monotonic.
 
-    ``under_way`` says that this agent keeps the node closed.
+    ``under_way`` says that this agent keeps the node closed. ``looked`` is when it last looked at the kubelet's list.
     """
 
     def __init__(
@@ -49,13 +51,16 @@ class HandOver:
         state: AllocationState,
         closed_for: float,
         now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.under_way = False
+        self.looked = 0.0
         self._cluster = cluster
         self._kubelet = kubelet
         self._state = state
         self._closed_for = closed_for
         self._now = now
+        self._clock = clock
         self._text = ""
 
     async def close(self) -> None:
@@ -65,9 +70,8 @@ class HandOver:
         """
         if not self._kubelet.state.others or self._state.node is None:
             return
-        self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
         try:
-            await self._cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}})
+            await self._keep_closed()
             self.under_way = True
             await self._until(self._seen, SEEN_WITHIN_S)
             await asyncio.sleep(self._closed_for)
@@ -97,21 +101,43 @@ class HandOver:
         except ValueError:
             return 0.0
 
+    async def _keep_closed(self) -> None:
+        self._text = f"{self._now() + CLOSED_AT_MOST_S:.0f}"
+        await self._cluster.patch_node({"metadata": {"annotations": {HANDOVER_ANNOTATION: self._text}}})
+
     async def _admitted(self, pods: Sequence[KnownPod]) -> None:
-        """Wait until the kubelet has admitted ``pods``; it may have a queue of them, and one that it never admits."""
-        loop = asyncio.get_running_loop()
-        last, progress, begin = len(pods) + 1, loop.time(), loop.time()
+        """Wait until the kubelet has admitted ``pods``; it may have a queue of them, and one that it never admits.
+
+        The wait lasts as long as they become fewer. No other pod comes meanwhile, so it has an end.
+        """
+        last, fewer, progress = len(pods) + 1, self._clock(), self._clock()
         while True:
             listing = await self._kubelet.list(LIST_WITHIN_S)
-            waiting = unadmitted(pods, listing)
+            now = self.looked = self._clock()
+            waiting = unadmitted(map(self._as_it_is, pods), listing)
             if not waiting:
                 return
-            if listing is None or len(waiting) < last:  # a kubelet that does not answer is no sign of a stuck pod
-                last, progress = min(last, len(waiting)), loop.time()
-            if loop.time() - progress > STUCK_AFTER_S or loop.time() - begin > ADMITTED_WITHIN_S:
+            if listing is None:  # no sign of a stuck pod
+                progress = now
+            elif len(waiting) < last:
+                last, fewer, progress = len(waiting), now, now
+            if now - progress > STUCK_AFTER_S or now - fewer > SILENT_FOR_S:
                 log.warning("not waiting any longer for the kubelet to admit %s", ", ".join(waiting[:5]))
                 return
+            if float(self._text) - self._now() < OPEN_WITHIN_S:
+                try:
+                    await self._keep_closed()
+                except KubeError as error:
+                    log.warning("the node may open before its agents are exchanged: %s", error)
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _as_it_is(self, pod: KnownPod) -> KnownPod | None:
+        """Return what the watch says of a pod by now; None where it is gone."""
+        pods = self._state.pods
+        present = pods.get(pod.key)
+        if pod.uid in pods.gone:
+            return None
+        return present if present is not None and present.uid == pod.uid else pod
 
     def _seen(self) -> bool:
         node = self._state.node
@@ -123,14 +149,14 @@ class HandOver:
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-def unadmitted(pods: Iterable[KnownPod], listing: Listing | None) -> list[str]:
+def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list[str]:
     """Return the keys of those ``pods`` that the kubelet has still to give devices, by what it lists.
 
     The devices of an init container are not listed: one of a pod that has begun has had its turn.
     """
     waiting = []
     for pod in pods:
-        if not pod.alive or pod.request is None or pod.pod.metadata.deletion_timestamp is not None:
+        if pod is None or not pod.alive or pod.request is None or pod.pod.metadata.deletion_timestamp is not None:
             continue
         if pod.pod.status.phase not in ("", "Pending"):
             continue

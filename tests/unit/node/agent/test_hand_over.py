@@ -1,0 +1,106 @@
+"""How long a successor waits for the kubelet's queue of pods before it takes over."""
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Node
+from gputile.api.well_known import GPU_MEMORY, HANDOVER_ANNOTATION, Mode
+from gputile.core.devices.inventory import Gpu, Inventory
+from gputile.kube.decoding import Applied, WatchEvent
+from gputile.node.agent.advertise.node_config import EffectiveMode, NodeConfig
+from gputile.node.agent.allocate.allocation_state import AllocationState
+from gputile.node.agent.allocate.device_table import DeviceTable
+from gputile.node.agent.allocate.pod_cache import remove_pod
+from gputile.node.agent.gateway_link import KubeletLink
+from gputile.node.agent.hand_over import HandOver
+from gputile.node.agent.reconcile.listing import ListedPod, Listing
+from gputile.node.gateway.messages import State
+from tests.corebuilders import container
+from tests.fakes.agentcluster import NODE, FakeCluster, simple_pod
+
+PODS = 20
+GIVEN = {"main": {GPU_MEMORY: frozenset({"g0-00000"})}}
+
+
+class QueueingKubelet:
+    """A node's kubelet that has pods to admit, and an agent that is to take the node over.
+
+    With each look at its list ``seconds`` pass, and it has admitted as many pods as ``admitted`` returns for the number
+    of the look; it does not answer where that is None. ``time`` stands for all clocks. ``left`` is for how many seconds
+    the node was closed at each look.
+    """
+
+    state = State(others=True)
+
+    def __init__(self, seconds: float, admitted: Callable[[int], int | None]) -> None:
+        self.time = 1_000_000.0
+        self.left: list[float] = []
+        self.cluster = FakeCluster()
+        self._seconds, self._admitted = seconds, admitted
+        self._pods = [self.cluster.create(simple_pod(f"p{i}", container(mem=1)), node=NODE) for i in range(PODS)]
+        config = NodeConfig(
+            Inventory((Gpu(0, "GPU-0", 81920),), mode="share", unit_mib=1024), EffectiveMode(Mode.SHARE, 1024)
+        )
+        self.agent = AllocationState(Configuration(), config, DeviceTable(), node=self.cluster.node)
+        self.cluster.on_node = self._on_node
+        link = cast(KubeletLink, self)
+        self.hand_over = HandOver(self.cluster, link, self.agent, 0.0, self.clock, self.clock)
+
+    def clock(self) -> float:
+        return self.time
+
+    async def list(self, within: float) -> Listing | None:
+        self.time += self._seconds
+        self.left.append(float(self.cluster.node.metadata.annotations[HANDOVER_ANNOTATION]) - self.time)
+        admitted = self._admitted(len(self.left))
+        pods = self._pods[: admitted or 0]
+        return None if admitted is None else {p.key: ListedPod("default", p.metadata.name, GIVEN) for p in pods}
+
+    def delete(self, number: int) -> None:
+        """The watch says that a pod is gone."""
+        remove_pod(self.agent.pods, self._pods[number])
+
+    def _on_node(self, event: WatchEvent[Node]) -> None:
+        if isinstance(event, Applied):
+            self.agent.node = event.object
+
+
+@pytest.fixture(autouse=True)
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputile.node.agent.hand_over.LOOK_EVERY_S", 0.0)
+
+
+@pytest.mark.anyio
+@pytest.mark.requirement("G1")
+async def test_a_slow_kubelet_is_waited_for_as_long_as_its_queue_gets_shorter() -> None:
+    """A minute would be too short for a node of two cores that has 200 pods to admit: the rest would fail for good."""
+    kubelet = QueueingKubelet(10.0, lambda look: look)
+    await kubelet.hand_over.close()
+    assert len(kubelet.left) == PODS
+    assert min(kubelet.left) > 0.0
+    assert kubelet.left[-1] > 10.0  # there is time to take over
+
+
+@pytest.mark.anyio
+async def test_a_pod_that_is_never_admitted_is_not_waited_for() -> None:
+    kubelet = QueueingKubelet(5.0, lambda look: min(look, PODS - 1))
+    await kubelet.hand_over.close()
+    assert PODS < len(kubelet.left) < PODS + 5
+
+
+@pytest.mark.anyio
+async def test_a_kubelet_that_does_not_answer_is_not_waited_for_without_end() -> None:
+    kubelet = QueueingKubelet(5.0, lambda look: look if look < 5 else None)
+    await kubelet.hand_over.close()
+    assert 5 < len(kubelet.left) < PODS
+
+
+@pytest.mark.anyio
+async def test_a_pod_that_is_deleted_meanwhile_is_not_waited_for() -> None:
+    kubelet = QueueingKubelet(5.0, lambda look: min(look, PODS - 1))
+    kubelet.delete(PODS - 1)
+    await kubelet.hand_over.close()
+    assert len(kubelet.left) == PODS - 1
