@@ -7,6 +7,7 @@ import pytest
 
 from gputile.api.well_known import GPU_MEMORY
 from gputile.node.gateway import registration
+from gputile.node.gateway.plugin import Plugin
 from gputile.node.gateway.registration import KUBELET_SOCKET, Registrar
 from tests.fakes.kubelet import Kubelet
 
@@ -57,3 +58,20 @@ async def test_a_kubelet_that_never_answers_holds_nothing_up_and_its_successor_i
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+
+
+def sockets(directory: Path) -> list[Path]:
+    return list(directory.glob("*.sock"))
+
+
+@pytest.mark.anyio
+async def test_a_plugin_that_is_cancelled_while_it_starts_can_be_stopped(short: Path) -> None:
+    """gRPC would complain of a server that does not know that it has started, and leave its socket."""
+    plugin = Plugin(GPU_MEMORY, short, b"", nobody)
+    starting = asyncio.create_task(plugin.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert starting.cancelled()
+    await plugin.stop()
+    assert sockets(short) == []

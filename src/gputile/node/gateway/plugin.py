@@ -7,7 +7,7 @@ kubelet says and hears goes through as bytes; the agent reads and writes it.
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 
@@ -73,7 +73,7 @@ class Plugin:
         }
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         self._server.add_insecure_port(f"unix:{self._socket}")
-        await self._server.start()
+        await _whole(self._server.start())
 
     async def stop(self) -> None:
         """Stop serving: the kubelet is told at once, and what it is asking gets its answer."""
@@ -81,12 +81,8 @@ class Plugin:
         if server is not None:
             self._stopping = True
             self._tell()
-            stopping = asyncio.ensure_future(server.stop(grace=LAST_ANSWERS_WITHIN_S))
             try:
-                await asyncio.shield(stopping)
-            except asyncio.CancelledError:
-                await stopping  # a server that is left half stopped keeps its socket
-                raise
+                await _whole(server.stop(grace=LAST_ANSWERS_WITHIN_S))
             finally:
                 self._stopping = False
 
@@ -123,3 +119,13 @@ class Plugin:
             return await self._carry(method, self.resource, request)
         except RefusedError as error:
             await context.abort(error.code, str(error))
+
+
+async def _whole(work: Coroutine[None, None, None]) -> None:
+    """Finish what a cancellation must not leave half done: such a server keeps its socket, and cannot be stopped."""
+    doing = asyncio.ensure_future(work)
+    try:
+        await asyncio.shield(doing)
+    except asyncio.CancelledError:
+        await doing
+        raise
