@@ -10,6 +10,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Container, Node, NodeCondition, ObjectMeta, ObjectReference, Pod
 from gputile.core.devices.request import parse_request
+from gputile.core.kube_predicates.pod_requests import pod_requests
 from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import FitRefusal
@@ -21,7 +22,10 @@ NODE = "n"
 
 
 class FakeCluster:
-    """``lag`` seconds pass before the agent hears of a change; the kubelet hears at once. ``down``: nothing answers."""
+    """``lag`` seconds pass before the agent hears of a change; the kubelet hears at once. ``down``: nothing answers.
+
+    ``offered`` is what the node's status says that pods may take, by resource: kube-scheduler goes by that too.
+    """
 
     def __init__(self, configuration: Configuration | None = None, labels: Mapping[str, str] | None = None) -> None:
         self.configuration = configuration or Configuration()
@@ -33,6 +37,7 @@ class FakeCluster:
         self.reads = 0
         self.patches = 0
         self.waiting: deque[Pod] = deque()
+        self.offered: dict[str, int] = {}
         self.ledger = Ledger(self.configuration)
         self.engine = PlacementEngine(self.ledger)
         self.on_pods: Callable[[WatchEvent[Pod]], None] = lambda event: None
@@ -41,6 +46,7 @@ class FakeCluster:
         self.on_gone: Callable[[str], None] = lambda uid: None
         self._version = 1
         self._uids = 0
+        self._devices: dict[str, dict[str, int]] = {}  # what each pod asks for of device plugins
         self._news: deque[tuple[float, Callable[[], None]]] = deque()
         self._delivering: asyncio.Task[None] | None = None
 
@@ -54,6 +60,8 @@ class FakeCluster:
             pod.metadata, uid=f"uid-{self._uids}", creation_timestamp=f"2026-01-01T00:00:00.{self._uids:06d}Z"
         )
         pod = msgspec.structs.replace(pod, metadata=meta)
+        asked = pod_requests(pod.spec)
+        self._devices[meta.uid] = {name: amount for name, amount in asked.items() if "/" in name}
         if node or static:
             pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=NODE))
             self.store(pod)
@@ -90,9 +98,29 @@ class FakeCluster:
 
     # -- kube-scheduler with gputile's extender
 
+    def report(self, resource: str, amount: int) -> None:
+        """The kubelet says how much of a resource it has. It says so late of devices that it has lost, and not here."""
+        if self.offered.get(resource) != amount:
+            self.offered[resource] = amount
+            self.schedule()
+
+    def asked(self) -> dict[str, int]:
+        """What the pods ask for that are bound to the node, by resource."""
+        total: dict[str, int] = {}
+        for pod in self.pods.values():
+            if pod.spec.node_name and not pod.finished:
+                for resource, amount in self._devices[pod.metadata.uid].items():
+                    total[resource] = total.get(resource, 0) + amount
+        return total
+
     def schedule(self) -> None:
+        asked = self.asked() if self.waiting else {}
         for _ in range(len(self.waiting)):
             pod = self.waiting.popleft()
+            devices = self._devices[pod.metadata.uid]
+            if any(asked.get(name, 0) + amount > self.offered.get(name, 0) for name, amount in devices.items()):
+                self.waiting.append(pod)
+                continue
             request = parse_request(pod, self.configuration.unit_mib, self.configuration.trust_group)
             annotations: dict[str, str] = {}
             if request is not None:
@@ -104,6 +132,7 @@ class FakeCluster:
             meta = msgspec.structs.replace(pod.metadata, annotations={**pod.metadata.annotations, **annotations})
             bound = Pod(metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=NODE), status=pod.status)
             bound = self.store(bound)
+            asked |= {name: asked.get(name, 0) + amount for name, amount in devices.items()}
             self.on_bound(bound)
 
     # -- the kubelet

@@ -45,7 +45,10 @@ class Endpoint:
 
 @dataclass
 class DeviceManager:
-    """``honour`` False: preferences are asked for and not followed. ``choice`` is the order of everything unordered."""
+    """``honour`` False: preferences are asked for and not followed. ``choice`` is the order of everything unordered.
+
+    ``report`` is told of each resource's healthy devices, as the node's status is.
+    """
 
     directory: Path
     choice: random.Random
@@ -59,6 +62,7 @@ class DeviceManager:
     pending: str = ""
     sources_ready: bool = True
     running: Callable[[str, str], bool] = lambda uid, container: False
+    report: Callable[[str, int], None] = lambda resource, amount: None
     seconds: dict[str, list[float]] = field(default_factory=dict)
     _reusable: dict[str, dict[str, set[str]]] = field(default_factory=dict)
 
@@ -195,6 +199,7 @@ class DeviceManager:
     def update(self, resource: str, devices: pb.ListAndWatchResponse) -> None:
         self.healthy[resource] = {d.ID for d in devices.devices if d.health == "Healthy"}
         self.unhealthy[resource] = {d.ID for d in devices.devices if d.health != "Healthy"}
+        self.report(resource, len(self.healthy[resource]))
 
     def disconnected(self, resource: str) -> None:
         """The stream ended: everything of this resource is unhealthy until the plugin registers again."""

@@ -112,6 +112,7 @@ class Scene:
             self.host_paths.device_plugins, self.host_paths.pod_resources, self._status, self._seed, self.faults
         )
         self.kubelet.manager.sources_ready = False
+        self.kubelet.manager.report = self.cluster.report
         await self.kubelet.start(former)
         if after:
             await self.until(lambda: bool(self.kubelet.manager.healthy.get(after)))

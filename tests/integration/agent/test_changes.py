@@ -164,6 +164,7 @@ async def test_the_unit_changes_under_running_pods(short: Path, first: str, seco
         await here.until(in_step, what=f"{free_ids()}")
         for i in range(20):
             here.cluster.create(simple_pod(f"new{i}", container(mem=max(1, 700 // after.unit_mib))))
+        await here.until(lambda: len(here.cluster.waiting) < 20, what="the scheduler goes by the former unit")
         await here.until(lambda: here.kubelet.idle)
         await here.until_running(26 - len(here.cluster.waiting))
         assert here.failed == {}
@@ -172,6 +173,7 @@ async def test_the_unit_changes_under_running_pods(short: Path, first: str, seco
         assert held == {i: allocation(here, f"default/old{i}") for i in range(6)}
         for i in range(6):
             here.cluster.delete(f"default/old{i}")
+        assert here.cluster.asked()[GPU_MEMORY] <= here.kubelet.manager.allocatable()[GPU_MEMORY]
         await here.until(lambda: in_step() or bool(here.cluster.waiting), what=f"{free_ids()}")
         await here.until_running(20 - len(here.cluster.waiting))
         await here.until(in_step, what=f"{free_ids()}")

@@ -57,6 +57,7 @@ class ArbiterProcess:
     def until_served(self, paths: Sequence[Path]) -> None:
         end = time.monotonic() + WITHIN_S
         while not all(path.is_socket() and _listened_on(path) for path in paths):
+            assert self._process.poll() is None, f"the arbiter has ended with status {self._process.returncode}"
             assert time.monotonic() < end, "the arbiter does not listen"
             time.sleep(0.005)
 

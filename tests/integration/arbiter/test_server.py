@@ -216,3 +216,9 @@ def test_whatever_bytes_come_others_get_their_turns(arbiter: ArbiterProcess, chu
     assert peer.hear().kind is MessageKind.TURN
     bad.close()
     peer.socket.close()
+
+
+def test_an_arbiter_that_has_ended_is_not_waited_for(arbiter: ArbiterProcess, tmp_path: Path) -> None:
+    arbiter.kill()
+    with pytest.raises(AssertionError, match="has ended with status -9"):
+        arbiter.until_served([tmp_path / "time.sock"])
