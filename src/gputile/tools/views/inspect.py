@@ -29,7 +29,8 @@ def unit_name(unit_mib: int) -> str:
 def summary(nodes: Sequence[NodeSummary], unit_mib: int) -> str:
     """Return the table of all nodes, of the whole GPUs in other modes, and of what is wrong.
 
-    A GPU that is out of order is marked with an asterisk.
+    A GPU that is out of order is named at the end, and marked with an asterisk in the tables that are gputile's own:
+    other programs read the cells of the first one, which is the documents'.
     """
     shared = [node for node in nodes if node.shared]
     lines = _summary_lines(shared, unit_mib)
@@ -81,9 +82,7 @@ def _summary_lines(nodes: Sequence[NodeSummary], unit_mib: int) -> list[str]:
     indices = sorted({gpu.index for node in nodes for gpu in node.gpus})
     unplaced = any(node.unplaced_mib for node in nodes)
     headings = [f"GPU{i}(Allocated/Total)" for i in indices]
-    gpus = [
-        {gpu.index: _cell(gpu.used_mib, gpu.total_mib, unit_mib) + _mark(gpu) for gpu in node.gpus} for node in nodes
-    ]
+    gpus = [{gpu.index: _cell(gpu.used_mib, gpu.total_mib, unit_mib) for gpu in node.gpus} for node in nodes]
     columns = [[node_gpus.get(i, "") for node_gpus in gpus] for i in indices]
     if unplaced:
         headings.append("PENDING(Allocated)")
