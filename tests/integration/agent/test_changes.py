@@ -145,6 +145,9 @@ async def test_the_unit_changes_under_running_pods(short: Path, first: str, seco
         await here.until(lambda: here.agent.allocation_state.node_config.effective_mode.unit_mib == after.unit_mib)
         await here.until(lambda: here.kubelet.manager.allocatable()[GPU_MEMORY] != total)
 
+        def running() -> int:
+            return sum(pod.status.phase == "Running" for pod in here.cluster.pods.values())
+
         def free_ids() -> dict[int, int]:
             manager = here.kubelet.manager
             ids = manager.healthy[GPU_MEMORY] - manager.allocated.get(GPU_MEMORY, set())
@@ -166,7 +169,7 @@ async def test_the_unit_changes_under_running_pods(short: Path, first: str, seco
             here.cluster.create(simple_pod(f"new{i}", container(mem=max(1, 700 // after.unit_mib))))
         await here.until(lambda: len(here.cluster.waiting) < 20, what="the scheduler goes by the former unit")
         await here.until(lambda: here.kubelet.idle)
-        await here.until_running(26 - len(here.cluster.waiting))
+        await here.until(lambda: running() == 26 - len(here.cluster.waiting))
         assert here.failed == {}
         await here.until(lambda: here.disagreements() == [])
         assert here.overbooked() == []
@@ -174,8 +177,7 @@ async def test_the_unit_changes_under_running_pods(short: Path, first: str, seco
         for i in range(6):
             here.cluster.delete(f"default/old{i}")
         assert here.cluster.asked()[GPU_MEMORY] <= here.kubelet.manager.allocatable()[GPU_MEMORY]
-        await here.until(lambda: in_step() or bool(here.cluster.waiting), what=f"{free_ids()}")
-        await here.until_running(20 - len(here.cluster.waiting))
+        await here.until_running(20)
         await here.until(in_step, what=f"{free_ids()}")
         assert here.failed == {}
 
