@@ -94,11 +94,12 @@ def test_a_search_keeps_no_list_of_all_nodes_for_each_pod() -> None:
 
 def test_the_collector_walks_no_pod_of_the_cluster() -> None:
     full = pod(
-        "{nodeName: n1, tolerations: [{key: k, operator: Exists}], initContainers: [{name: i}], "
+        "{tolerations: [{key: k, operator: Exists}], initContainers: [{name: i}], "
         "containers: [{name: c, resources: {limits: {aliyun.com/gpu-mem: 1}}}], "
         "topologySpreadConstraints: [{topologyKey: zone, labelSelector: {matchLabels: {app: x}}}]}",
         labels={"app": "x"},
     )
+    full = msgspec.structs.replace(full, spec=msgspec.structs.replace(full.spec, node_name="n1"))
     text = msgspec.json.encode(full)
     view = ClusterState(Configuration(admission=Admission(gangs=True)))
     at_once(view.node_event(Replaced(nodes(4))))

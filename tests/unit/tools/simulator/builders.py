@@ -41,11 +41,17 @@ def node(name: str = "n", labels: dict[str, str] | None = None, **described: Any
 
 
 def pod(spec: str = "{}", name: str = "p", labels: dict[str, str] | None = None, namespace: str = "default") -> Pod:
-    """Return a pod of one container; ``spec`` is YAML of the spec's other fields."""
+    """Return a pod of one container; ``spec`` is YAML of the spec's other fields.
+
+    What the API server requires and no test is about may be left out.
+    """
     from gputile.tools.simulator.manifests import Manifest, Origin
 
-    body = {
-        "metadata": {"name": name, "labels": labels or {}, "namespace": namespace},
-        "spec": {"containers": [{"name": "c", "image": "i"}]} | yaml.safe_load(spec),
-    }
+    fields = {"containers": [{"name": "c"}]} | yaml.safe_load(spec)
+    for container in (*fields["containers"], *fields.get("initContainers", ())):
+        container.setdefault("image", "i")
+    for constraint in fields.get("topologySpreadConstraints", ()):
+        for key, value in (("maxSkew", 1), ("whenUnsatisfiable", "DoNotSchedule")):
+            constraint.setdefault(key, value)
+    body = {"metadata": {"name": name, "labels": labels or {}, "namespace": namespace}, "spec": fields}
     return expand([Manifest(Origin("test", 1, 0, "Pod", name), "v1", "Pod", body)], []).pods[0]
