@@ -169,9 +169,8 @@ class Ledger:
         self._book(booking)
 
     def set_aside(self, uid: str) -> Booking | None:
-        """Look at the cluster as if a pod had no reservation; return it, None where it has none."""
-        reservation = self._reservations.get(uid)
-        self._reservations.put(uid, None)
+        """Look at the cluster as if a pod had no reservation; return it, ended or not, None where it has none."""
+        reservation = self._reservations.take(uid)
         self._release_reservation(uid)
         return reservation
 

@@ -115,6 +115,19 @@ def test_a_held_gpu_is_not_given_to_others() -> None:
     assert ledger.booking("a") is None, "what has ended does not begin again"
 
 
+def test_a_place_that_has_ended_is_brought_back_as_one_that_has() -> None:
+    """A clock was ahead while a search looked at the cluster without it, and is set right after."""
+    ledger = ledger_with(holding(member("a"), 0))
+    kept = ledger.booking("a")
+    ledger.apply(TimePassed(LATER))
+    reservation = ledger.set_aside("a")
+    assert reservation is not None
+    ledger.bring_back(reservation)
+    assert ledger.booking("a") is None
+    ledger.apply(TimePassed(LATER - 1))
+    assert ledger.booking("a") == kept
+
+
 @pytest.mark.parametrize("loser", ["a", "b"])
 def test_a_plan_that_lost_a_gpu_to_somebody_else_starts_nobody(loser: str) -> None:
     """The controller planned on an older view: the extender had given the GPU away meanwhile."""
