@@ -25,6 +25,7 @@ from gputile.controlplane.controller.controller import Controller, ControllerSet
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.slices import sliced
+from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.allocation import encode_allocation
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced
@@ -65,7 +66,7 @@ class Bench:
         self.view = ClusterState(Configuration(admission=Admission(gangs=True)))
         self._plans = 0
         planner = GangPlanner(self.view, self._new_plan)
-        self.keeper = GangReconciler(self.view, planner, _Server(), lambda: True, lambda: NOW)
+        self.keeper = GangReconciler(self.view, planner, _Server(), lambda: True, lambda: NOW, UpdateQueue())
 
     def _new_plan(self) -> str:
         self._plans += 1

@@ -126,6 +126,12 @@ class Told:
         else:
             self.see(event.object)
 
+    def hear_list(self, pods: dict[str, Pod]) -> None:
+        for uid in self.pods.keys() - pods.keys():
+            del self.pods[uid]
+        for each in pods.values():
+            self.see(each)
+
     def see(self, one: Pod) -> None:
         before = self.pods.get(one.metadata.uid)
         if before is None or version_of(before) <= version_of(one):

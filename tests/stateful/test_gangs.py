@@ -10,7 +10,10 @@ What must hold, judged by the objects and by who has been told of them, not by t
 * once things have settled, no gang and no single pod waits that would fit.
 """
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from unittest.mock import patch
 
 import msgspec
 import pytest
@@ -22,9 +25,11 @@ from gputile.api.config.v1alpha1 import Admission, Configuration
 from gputile.api.config.v1alpha1 import Gangs as Settings
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
+from gputile.controlplane.controller import slices
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
 from gputile.core.ledger.events import (
@@ -39,7 +44,7 @@ from gputile.core.ledger.events import (
     TimePassed,
 )
 from gputile.core.ledger.ledger import Ledger
-from gputile.core.placement.steps import at_once
+from gputile.core.placement.steps import Steps, at_once
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_reservation import claim, place_of, place_problem
 from gputile.core.scheduling.placement_engine import PlacementEngine
@@ -74,6 +79,11 @@ LONGEST_SECONDS = HOLD_SECONDS * 5 // 4  # a place that ends later was written w
 START_NS = 1_000_000_000 * SECOND
 FATES = ("done", "done", "done", "unreachable", "answer lost", "never arrived", "late", "cut off", "deposed", "crash")
 SOME_FATES: st.SearchStrategy[list[str]] = st.just([]) | st.lists(st.sampled_from(FATES), max_size=6)
+# What comes while a round is planned and written, and after how many slices more of it.
+MEANWHILE = ("Bindings", "Bindings", "events", "list", "deposed")
+NEWS: st.SearchStrategy[list[tuple[int, str]]] = st.just([]) | st.lists(
+    st.tuples(st.integers(0, 40), st.sampled_from(MEANWHILE)), min_size=1, max_size=3
+)
 TROUBLE = st.sampled_from(
     ["none", "gpu", "gpu", "time", "controller", "extender", "list", "others", "others", "late", "lands", "clock"]
 )
@@ -87,6 +97,67 @@ CLOCKS = st.sampled_from([0, 0, YEAR, -YEAR, HOLD_SECONDS, -HOLD_SECONDS, 20])
 
 def _some(uids: Sequence[str]) -> st.SearchStrategy[Sequence[str]]:
     return st.integers(0, len(uids)).map(lambda count: uids[:count])
+
+
+class Meanwhile:
+    """What comes to a controller in the course of its rounds, by the queue through which all updates come.
+
+    What it hears counts as known to it once they are over (``heard``): the plans of a round, and the gates that it
+    removes, are those of its beginning.
+    """
+
+    def __init__(self, machine: "Gangs", news: Sequence[tuple[int, str]]) -> None:
+        self.updates = UpdateQueue()
+        self.heard: list[Callable[[], None]] = []
+        self._machine = machine
+        self._told = machine.server.told
+        self._news = list(news)
+        self._slice_seconds = 0.0 if news else slices.SLICE_SECONDS
+
+    async def round(self, keeper: GangReconciler) -> None:
+        taking = asyncio.create_task(self.updates.run())
+        try:
+            with patch.object(slices, "SLICE_SECONDS", self._slice_seconds):
+                result = await keeper.run_round()
+                await self.updates.drained()
+        finally:
+            taking.cancel()
+        assert not result.contradictions, result.contradictions
+
+    def active(self) -> bool:
+        """Return whether the controller may go on, which it asks after each slice and before each write."""
+        while self._news and self._news[0][0] == 0:
+            self._comes(self._news.pop(0)[1])
+        if self._news:
+            self._news[0] = (self._news[0][0] - 1, self._news[0][1])
+        return self._machine.active
+
+    def _comes(self, what: str) -> None:
+        machine = self._machine
+        if what == "deposed":
+            machine.active = False
+        elif what == "Bindings":
+            machine.the_extender_hears(10_000)
+            for uid in sorted(machine.server.pods):
+                if waits(machine.server.pods[uid]) and not gated(machine.server.pods[uid]):
+                    machine.schedule(uid)
+        if what != "deposed":
+            self.updates.put(self._list() if what == "list" else self._events())
+
+    def _events(self) -> Steps[None]:
+        machine = self._machine
+        for event in machine.server.log[machine.view_at :]:
+            yield from machine.view.pod_event(event)
+            machine.view_at += 1
+            self.heard.append(partial(self._told.hear, event))
+            yield
+
+    def _list(self) -> Steps[None]:
+        machine = self._machine
+        pods = dict(machine.server.pods)
+        machine.view_at = len(machine.server.log)
+        yield from machine.view.pod_event(Replaced(list(pods.values())))
+        self.heard.append(partial(self._told.hear_list, pods))
 
 
 class Gangs(RuleBasedStateMachine):
@@ -116,8 +187,7 @@ class Gangs(RuleBasedStateMachine):
         self.view.tick(self.controller_ns)
         at_once(self.view.node_event(Replaced(list(self.server.nodes.values()))))
         self.the_controller_lists()
-        planner = GangPlanner(self.view, self.new_plan)
-        self.keeper = GangReconciler(self.view, planner, self.server, lambda: self.active, lambda: self.controller_ns)
+        self.planner = GangPlanner(self.view, self.new_plan)
 
     @property
     def controller_ns(self) -> int:
@@ -263,7 +333,7 @@ class Gangs(RuleBasedStateMachine):
             if each == "controller":
                 self.the_controller_hears(data.draw(SOON_OR_ALL))
             elif each == "acts":
-                self.the_controller_acts(data.draw(SOME_FATES), 1)
+                self.the_controller_acts(data.draw(SOME_FATES), 1, data.draw(NEWS))
             elif each == "extender":
                 self.the_extender_hears(data.draw(SOON_OR_ALL))
             else:
@@ -275,10 +345,10 @@ class Gangs(RuleBasedStateMachine):
         self.the_controller_hears(10_000)
         if heard:
             self.the_extender_hears(10_000)
-        self.the_controller_acts(data.draw(SOME_FATES), 1)
+        self.the_controller_acts(data.draw(SOME_FATES), 1, data.draw(NEWS))
         self.trouble_comes(data, trouble[0])
         self.the_extender_hears(data.draw(SOON_OR_ALL))
-        self.the_controller_acts(data.draw(SOME_FATES), 1)
+        self.the_controller_acts(data.draw(SOME_FATES), 1, data.draw(NEWS))
         self.trouble_comes(data, trouble[1])
         self.the_extender_hears(data.draw(SOON_OR_ALL))
         self.the_scheduler_tries(data)
@@ -287,9 +357,17 @@ class Gangs(RuleBasedStateMachine):
 
     # -- who acts
 
-    def the_controller_acts(self, fates: list[str], rounds: int) -> None:
-        """It may lose its Lease between two writes, or die: nothing it was about to write is written then."""
+    def the_controller_acts(self, fates: list[str], rounds: int, news: Sequence[tuple[int, str]] = ()) -> None:
+        """It may lose its Lease between two writes, or die: nothing it was about to write is written then.
+
+        With ``news`` others get their turn after each step of a round; what the controller hears then it does not know
+        yet when it plans.
+        """
         left, ended = iter(fates), ""
+        meanwhile = Meanwhile(self, news)
+        keeper = GangReconciler(
+            self.view, self.planner, self.server, meanwhile.active, lambda: self.controller_ns, meanwhile.updates
+        )
 
         def fate() -> str:
             nonlocal ended
@@ -300,18 +378,21 @@ class Gangs(RuleBasedStateMachine):
             return "unreachable" if drawn == "cut off" else drawn
 
         self.server.fate = fate
-        before, failures = dict(self.server.told.pods), self.keeper.failures
+        before = dict(self.server.told.pods)
         try:
             for _ in range(rounds):
-                awaited(self.keeper.run_round())
+                awaited(meanwhile.round(keeper))
                 self.server.a_round_is_over()
         except Crash:
             self.restart_controller()
+            return
         finally:
-            self.server.fate, self.active = lambda: "done", True
-        if not fates and self.keeper.failures == failures:
+            deposed, self.server.fate, self.active = not self.active, lambda: "done", True
+        if not fates and not keeper.failures and not deposed:
             self.what_is_kept_is_there_to_be_kept()
             self.plans_are_of_enough_pods(before)
+        for heard in meanwhile.heard:
+            heard()
 
     def the_controller_hears(self, count: int) -> None:
         for event in self.server.log[self.view_at : self.view_at + count]:
@@ -624,6 +705,21 @@ def test_a_controller_that_dies_between_the_gates_of_a_plan() -> None:
         for uid in sorted(machine.server.pods):
             if not gated(machine.server.pods[uid]):
                 machine.schedule(uid)
+        machine.everything_settles()
+        assert len(bound_of(machine)) == 3
+
+
+@pytest.mark.parametrize("what", ["Bindings", "list", "deposed"])
+def test_news_that_come_while_places_are_looked_for_anew(what: str) -> None:
+    """The places end soon, and are taken while the controller plans others."""
+    for step in range(60):
+        machine = Gangs()
+        machine.a_gang_comes(3, 4, 0, 0)
+        machine.the_controller_hears(10_000)
+        machine.the_controller_acts([], 2)
+        machine.the_controller_hears(10_000)
+        machine.time_passes(HOLD_SECONDS * 4 // 5)
+        machine.the_controller_acts([], 1, [(step, "Bindings"), (0, what)])
         machine.everything_settles()
         assert len(bound_of(machine)) == 3
 

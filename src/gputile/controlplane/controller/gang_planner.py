@@ -20,6 +20,7 @@ from gputile.controlplane.controller.starvation import StarvationTimeout
 from gputile.core.devices.gang_membership import GangName, gated
 from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import Reservation, reservation_of
+from gputile.core.ledger.ledger import LedgerError
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import GangPlan, plan_gang
@@ -56,6 +57,7 @@ class Round:
     """What a round decided. ``reservations`` are written first; ``gates`` are of pods that were reserved before it.
 
     ``unfinished`` tells that gangs are left for which there was no time; the next round goes on with them.
+    ``contradictions`` tell of gangs that were left out because what is known of their pods contradicts itself.
     """
 
     reservations: list[list[ReservationPatch]] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Round:
     waiting: int = 0
     planned: int = 0
     unfinished: bool = False
+    contradictions: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +137,13 @@ class GangPlanner:
             yield
             yield from self._extend(gang, result)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
-            if gang.unreserved and not (yield from self._advance(gang, head, result)):
+            try:
+                advanced = not gang.unreserved or (yield from self._advance(gang, head, result))
+            except LedgerError as error:  # that of one gang must not keep all others waiting
+                result.contradictions.append(f"gang {gang.name}: {error}")
+                result.waiting += 1
+                continue
+            if not advanced:
                 result.waiting += 1
                 if head is None and not result.unfinished and self._is_starved(gang):
                     head = gang

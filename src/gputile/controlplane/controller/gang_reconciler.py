@@ -57,7 +57,10 @@ class PodWriter(Protocol):
 
 
 class GangReconciler:
-    """Runs rounds while this replica is ``active``, after every change of the cluster state."""
+    """Runs rounds while this replica is ``active``, after every change of the cluster state.
+
+    What the watches tell comes by ``updates``, and waits there while a round is planned.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,7 @@ class GangReconciler:
         writer: PodWriter,
         active: Callable[[], bool],
         unix_ns: Callable[[], int],
-        updates: UpdateQueue | None = None,
+        updates: UpdateQueue,
     ) -> None:
         self.planned = 0
         self.failures = 0
@@ -75,8 +78,9 @@ class GangReconciler:
         self._writer = writer
         self._active = active
         self._waiting = 0
+        self._contradictions: list[str] = []
         self._unix_ns = unix_ns
-        self._updates = updates or UpdateQueue()
+        self._updates = updates
         self._changed = asyncio.Event()
         self._slots = asyncio.Semaphore(WRITES_AT_ONCE)
 
@@ -113,6 +117,9 @@ class GangReconciler:
         self._waiting, self.planned = result.waiting, self.planned + result.planned
         if result.unfinished:
             self.changed()
+        if result.contradictions and result.contradictions != self._contradictions:
+            log.error("gangs are left to the next round: %s", "; ".join(result.contradictions))
+        self._contradictions = result.contradictions
         for event in result.events:
             await sliced(self._record(event))
         await asyncio.gather(_each(self._write_gang, result.reservations), _each(self._ungate, result.gates))

@@ -15,17 +15,19 @@ SLICE_SECONDS = 0.005
 async def sliced(steps: Steps[T], may_go_on: Callable[[], bool] = lambda: True) -> T | None:
     """Return what ``steps`` come to, with other work of the loop in between; None where it may not go on any more.
 
-    They are closed in any case. A slice ends with the first step that passes ``SLICE_SECONDS``.
+    They are closed in any case. A slice ends with the first step that passes ``SLICE_SECONDS``; it has one at least.
     """
     try:
         while True:
             ends = time.monotonic() + SLICE_SECONDS
-            while time.monotonic() < ends:
+            while True:
                 try:
                     next(steps)
                 except StopIteration as end:
                     result: T = end.value
                     return result
+                if time.monotonic() >= ends:
+                    break
             await asyncio.sleep(0)
             if not may_go_on():
                 return None

@@ -24,9 +24,6 @@ class UpdateQueue:
         self._empty = asyncio.Event()
         self._empty.set()
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
     def put(self, update: Steps[None]) -> None:
         """Have an update applied soon."""
         self._waiting.append(update)

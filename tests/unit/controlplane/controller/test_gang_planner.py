@@ -12,6 +12,7 @@ from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, 
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner, Round
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
+from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.placement.steps import at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced
 from tests.corebuilders import gpu_node, pod
@@ -223,7 +224,8 @@ async def test_a_replica_that_does_not_act_any_more_counts_no_gangs() -> None:
     """What it counted last is not so for ever, and the one that acts counts too: a sum over replicas must be right."""
     bench, acting = Bench(gpus=1), True
     bench.gang("g", 2)
-    keeper = GangReconciler(bench.view, bench.planner, SilentWriter(), lambda: acting, lambda: NOW * SECOND)  # type: ignore[arg-type]
+    writer: Any = SilentWriter()
+    keeper = GangReconciler(bench.view, bench.planner, writer, lambda: acting, lambda: NOW * SECOND, UpdateQueue())
     await keeper.run_round()
     assert keeper.waiting == 1
     acting = False
