@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.soak.system.deaths import died_of
 from tests.soak.system.findings import Findings
 from tests.soak.system.judge import Gang, Rules, over_allocations
 from tests.soak.system.lives import Lives
@@ -148,6 +149,22 @@ def test_a_pending_pod_says_why() -> None:
     assert reason_pending(waiting) == ""
     waiting["spec"]["schedulingGates"] = [{"name": "gputile.io/gang"}]
     assert "gputile.io/gang" in reason_pending(waiting)
+
+
+def test_an_error_that_ends_a_program_is_told_from_one_that_it_survives() -> None:
+    line = '{"ts":1.5,"level":"info","msg":"gang g: 2 pods have their places"}\n'
+    plain = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nValueError: no such thing\n'
+    group = (
+        "  + Exception Group Traceback (most recent call last):\n  | ExceptionGroup: unhandled errors\n"
+        "  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n"
+        '    |   File "a.py", line 1, in run\n    | LedgerError: pod a/b already holds GPUs\n'
+        "    +------------------------------------\n"
+    )
+    assert died_of(line + plain) == "ValueError: no such thing"
+    assert died_of(line + group) == "LedgerError: pod a/b already holds GPUs"
+    assert died_of(line) == ""
+    assert died_of(plain + line) == ""
+    assert died_of(f"{plain}2026-11-22 07:45:50,386 ERROR agent: cannot listen\n") == ""
 
 
 def test_a_process_that_grows_is_told_of() -> None:

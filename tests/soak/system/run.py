@@ -16,6 +16,7 @@ import httpx2 as httpx
 from tests.localcluster.client import ApiError, text_at
 from tests.soak.system.agreement import NodeJudge
 from tests.soak.system.cluster import CONTROLLERS, EXTENDERS, OURS, System, whole_system
+from tests.soak.system.deaths import died_of
 from tests.soak.system.faults import Done, Faults, start
 from tests.soak.system.findings import Findings
 from tests.soak.system.judge import over_allocations
@@ -34,6 +35,7 @@ DRAINED_WITHIN_S = 300.0  # how long the rest may take once nothing is done to t
 EMPTY_WITHIN_S = 120.0
 LOOK_EVERY_S = 1.0
 LINES = {"listing again": "lists after 410", "Traceback (most recent call last)": "tracebacks in the log"}
+NEVER_SAID = ("gangs are left to the next round",)  # by a controller that knows two things of one pod
 
 
 @dataclass
@@ -178,11 +180,16 @@ class Run:
             self.findings.lasted("out of agreement on the real node", now - since, f"{name}: {text}")
 
     def _supervise(self, system: System) -> None:
-        """Start again what has ended by itself, as a kubelet would."""
+        """Start again what has ended by itself, as a kubelet would.
+
+        What is ours may end where it cannot go on, and say so; it may not die of an error that nobody thought of.
+        """
         for name in system.names():
             process = system.process(name)
             if name not in system.down and not process.alive and name not in system.down:
                 self.findings.count(f"ended by itself: {name} with exit code {process.exit_code}")
+                if name in OURS and (error := died_of(process.log.read_text(errors="replace"))):
+                    self.findings.violated("no component dies of an error", f"{name}: {error}")
                 start(process)
 
     def _tell(self) -> None:
@@ -253,6 +260,9 @@ class Run:
         for line, what in LINES.items():
             if found := text.count(line):
                 self.findings.count(f"{what}: {log.stem}", found)
+        for line in text.splitlines():
+            if any(each in line for each in NEVER_SAID):
+                self.findings.violated("what is known of a pod is one thing", f"{log.stem}: {line}", key=log.stem)
 
 
 def _state(life: Life) -> str:
