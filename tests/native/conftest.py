@@ -1,3 +1,5 @@
+"""Containers under the library, for the native tests."""
+
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Requests to the API server: what is sent again, what may have been executed, and what an error says."""
+
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

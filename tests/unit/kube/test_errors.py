@@ -1,3 +1,5 @@
+"""An API server's refusal names the permission that is missing, and keeps what a proxy says."""
+
 import pytest
 
 from gputile.kube.errors import api_error

@@ -1,3 +1,5 @@
+"""Events are recorded, counted up and bounded, and never hold up who records them."""
+
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -1,3 +1,5 @@
+"""Kubeconfigs are read as kubectl reads them; what cannot be used is refused with its name."""
+
 import base64
 import contextlib
 import json

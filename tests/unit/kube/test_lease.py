@@ -1,3 +1,5 @@
+"""A Lease has one holder, whatever answers are lost and whoever is silent."""
+
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

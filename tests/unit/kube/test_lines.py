@@ -1,3 +1,5 @@
+"""A watch's bytes become lines, however they are cut into chunks."""
+
 import time
 
 from hypothesis import given

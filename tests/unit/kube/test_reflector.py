@@ -1,3 +1,5 @@
+"""Lists and watches: pages, expired versions, connections that break, objects that cannot be read."""
+
 import asyncio
 import logging
 from collections.abc import AsyncIterator

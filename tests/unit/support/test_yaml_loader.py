@@ -1,3 +1,5 @@
+"""YAML as people write it is read; what is ambiguous, dangerous or too large is refused with its place."""
+
 import contextlib
 
 import pytest

@@ -1,3 +1,5 @@
+"""What a node of each mode advertises, and the labels that tell its GPUs."""
+
 import pytest
 
 from gputile.api.well_known import Mode

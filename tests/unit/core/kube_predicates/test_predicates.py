@@ -1,3 +1,5 @@
+"""The predicates refuse what kube-scheduler's own filters refuse, in its words."""
+
 from typing import Any
 
 import pytest

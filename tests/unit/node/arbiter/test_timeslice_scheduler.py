@@ -1,3 +1,5 @@
+"""Who gets one GPU's turns: shares, ceilings, debts, priorities, and that nobody starves."""
+
 import pytest
 
 from gputile.node.arbiter.shares import WHOLE, Share

@@ -1,3 +1,5 @@
+"""Described clusters become the nodes that an agent and a kubelet would report."""
+
 from pathlib import Path
 
 import msgspec

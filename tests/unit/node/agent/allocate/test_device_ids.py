@@ -1,3 +1,5 @@
+"""A device ID names its GPU and a slot on it, and nothing else is one."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
