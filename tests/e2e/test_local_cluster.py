@@ -51,10 +51,10 @@ class LocalCluster:
 
 @pytest.fixture(scope="module")
 def local(control_plane_programs: dict[str, Path]) -> Iterator[LocalCluster]:
-    """The local cluster, as README starts it."""
+    """The local cluster, as README starts it, by a shell that ignores SIGINT in background jobs."""
     assert control_plane_programs
     process = subprocess.Popen(
-        ["make", "--no-print-directory", "cluster"],
+        ["bash", "-c", "trap '' INT; exec make --no-print-directory cluster"],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -74,8 +74,12 @@ def local(control_plane_programs: dict[str, Path]) -> Iterator[LocalCluster]:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGINT)
-        process.wait(PATIENCE_S)
-        process.stdout.close()
+        try:
+            process.wait(PATIENCE_S)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.stdout.close()
 
 
 def test_readme_names_commands_that_are_there() -> None:

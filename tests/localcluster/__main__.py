@@ -41,7 +41,8 @@ Ctrl-C ends it and removes everything.
 
 def main() -> int:
     """Start everything, say how to use it, and wait."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell lets what it starts in background ignore SIGINT
+        signal.signal(number, _interrupt)
     try:
         print("starting a control plane ...", file=sys.stderr, flush=True)
         with ControlPlane() as plane, ExitStack() as stack:
