@@ -18,10 +18,11 @@ ENDED = (-signal.SIGINT, 128 + signal.SIGINT)  # by the signal itself, or after 
 CLUSTER = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: n, mode: share, gpus: {memory: 15GiB}}]\n"
 
 
-def caught(pid: int, number: int) -> bool:
+def has(pid: int, mask: str, number: int) -> bool:
+    """Return whether a signal is in a mask of a process: ``SigCgt`` (handled) or ``SigIgn`` (ignored)."""
     status = Path(f"/proc/{pid}/status").read_text()
-    mask = next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1]
-    return bool(int(mask, 16) >> (number - 1) & 1)
+    bits = next(line for line in status.splitlines() if line.startswith(mask)).split()[1]
+    return bool(int(bits, 16) >> (number - 1) & 1)
 
 
 def session(pid: int) -> list[int]:
@@ -46,8 +47,10 @@ def interrupted(words: list[str], after: float, *, group: bool, number: int = si
         try:
             process.wait(after)
         except subprocess.TimeoutExpired:
+            while process.poll() is None and has(process.pid, "SigIgn", number):
+                pass  # as a shell's background jobs begin
             if not words or words[0] not in ("selftest", "replay"):
-                while process.poll() is None and caught(process.pid, number):
+                while process.poll() is None and has(process.pid, "SigCgt", number):
                     pass  # Python itself is still starting, and has its own way
             (os.killpg if group else os.kill)(process.pid, number)
         assert process.stderr is not None

@@ -80,7 +80,9 @@ def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) 
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which those that are started inherit
         try:
-            outcomes = pool.map(work, tasks)
+            # Not ``map``, which cancels from this thread what the pool's own thread is marking as broken.
+            outcomes = [pool.submit(work, task) for task in tasks]
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        yield from outcomes
+        for outcome in outcomes:
+            yield outcome.result()
