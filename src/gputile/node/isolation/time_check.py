@@ -149,7 +149,7 @@ def _fills(environment: Mapping[str, str], places: Sequence[Path | None], second
             if probe.stdin is not None and probe.poll() is None:
                 probe.stdin.write("\n")
                 probe.stdin.flush()
-        said = [probe.communicate(timeout=_WITHIN_S) for probe in probes]
+        said = [probe.communicate(timeout=seconds + _WITHIN_S) for probe in probes]
     for probe, (out, err) in zip(probes, said, strict=True):
         if probe.returncode or not out:
             raise ProbeError(err.strip() or f"a probe ended with {probe.returncode}")
