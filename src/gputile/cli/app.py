@@ -15,7 +15,7 @@ CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A command that is not imported yet: the function or group of the module that is it, and its help in one line."""
+    """A command before its module is imported: which function or group it is there, and its help in one line."""
 
     module: str
     name: str

@@ -21,7 +21,7 @@ _NO_QUERY: Final[Query] = {}
 
 
 class PatientReads:
-    """Gets of a connection that end, with all their attempts, within so many seconds."""
+    """GET requests of a connection, each bounded in seconds; the bound includes all attempts."""
 
     def __init__(self, connection: Connection, server: str, seconds: float) -> None:
         self._connection = connection
@@ -37,7 +37,7 @@ class PatientReads:
         seconds = min(self._seconds, within or self._seconds) if self._seconds < _FOR_EVER_S else _FOR_EVER_S
         try:
             async with asyncio.timeout(seconds):
-                return await self._connection.get(path, query, within=2 * seconds)  # so that ours is the end
+                return await self._connection.get(path, query, within=2 * seconds)  # the time-out above comes first
         except TimeoutError:
             raise AnswerLost(
                 f"{self._server} did not answer GET {path} within {seconds:g} s; --request-timeout gives it more time"
@@ -53,7 +53,7 @@ async def reads(reach: Reach) -> AsyncIterator[PatientReads]:
     """
     seconds = duration_s(reach.request_timeout)
     access = load_access(reach.kubeconfig, reach.context)
-    await access.credentials.current()  # a plugin may ask for a login: that is no request
+    await access.credentials.current()  # not bounded: a login plugin may ask the user
     async with Connection(access) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S):
             yield PatientReads(connection, access.server, seconds)

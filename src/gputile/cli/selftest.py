@@ -112,7 +112,7 @@ def symbols(
 
 @contextmanager
 def _temporary_root() -> Iterator[None]:
-    """Make all temporary directories in one, which goes at the end: an interrupt may come while one is put away."""
+    """Make all temporary directories in one, and remove it at the end, even if an interrupt stopped a removal."""
     before = tempfile.tempdir
     with tempfile.TemporaryDirectory(prefix="gputile-") as root:
         tempfile.tempdir = root

@@ -110,7 +110,7 @@ def _arbitrated(
         (place / LIMITS).write_bytes(encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
         (place / USAGE).write_bytes(bytes(USAGE_BYTES))
     allocations = (Allocation(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
-    # In a group of its own, as the probes are: an interrupt from the terminal reaches who started them, and ends them.
+    # In a process group of its own, as the probes are: Ctrl-C reaches only this process, which then ends them.
     command = [sys.executable, "-m", "gputile.node.arbiter"]
     arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
     try:

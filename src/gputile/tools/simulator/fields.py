@@ -43,7 +43,7 @@ def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
 
 
 def unknown_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
-    """Return those of ``broken_fields`` that are about names of fields."""
+    """Return the mistakes of ``broken_fields`` that concern unknown field names."""
     return [broken for broken in broken_fields(type_name, value, path) if broken[1].startswith("unknown field")]
 
 
