@@ -51,7 +51,7 @@ imports: $(STAMP) ## import-linter: imports run one way
 	@$(BIN)/lint-imports
 
 unit: $(STAMP) ## the tests of single parts
-	@$(BIN)/python -m pytest -q tests/unit --hypothesis-profile=$(EXAMPLES)
+	@$(BIN)/python -m pytest -q tests/unit -n 2 --dist loadfile --hypothesis-profile=$(EXAMPLES)
 
 e2e: $(STAMP) ## the tests on a real control plane
 	@$(BIN)/python -m pytest tests/e2e
