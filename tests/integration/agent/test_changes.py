@@ -231,7 +231,7 @@ async def test_a_stranger_that_is_bound_by_hand_waits_and_is_not_failed(short: P
         here.cluster.create(simple_pod("first", container(asks={WHOLE_GPU: 1})))
         await here.until_running(1)
         here.cluster.create(simple_pod("stranger", container(asks={WHOLE_GPU: 1}), namespace="other"), node=NODE)
-        await here.until(lambda: len(here.agent.allocation_state.holdings) == 2)
+        await here.until(lambda: len(here.agent.allocation_state.device_table) == 2)
         await asyncio.sleep(1.0)
         assert here.pod("other/stranger").status.phase in ("", "Pending")
         assert here.failed == {}

@@ -62,4 +62,4 @@ async def test_at_rest_nothing_is_gone_through_again(short: Path, rounds: list[i
         here.kubelet.finish(pod.metadata.uid)
         await here.until(lambda: len(rounds) > at_rest)
         here.cluster.delete("default/a")
-        await here.until(lambda: len(here.agent.allocation_state.holdings) == 1)
+        await here.until(lambda: len(here.agent.allocation_state.device_table) == 1)

@@ -162,7 +162,7 @@ async def test_a_lost_checkpoint_is_read_from_the_kubelet(short: Path, damage: s
         here.cluster.create(simple_pod("a", container(mem=4), init=init))
         here.cluster.create(simple_pod("b", container(mem=4)))
         await here.until_running(2)
-        before = {h.uid: h.slots for h in here.agent.allocation_state.holdings}
+        before = {h.uid: h.slots for h in here.agent.allocation_state.device_table}
         await here.stop_agent()
         file = here.host_paths.state / "checkpoint.json"
         if damage == "gone":
@@ -170,7 +170,7 @@ async def test_a_lost_checkpoint_is_read_from_the_kubelet(short: Path, damage: s
         else:
             file.write_bytes(file.read_bytes()[:-40])
         await here.start_agent()
-        await here.until(lambda: {h.uid: h.slots for h in here.agent.allocation_state.holdings} == before)
+        await here.until(lambda: {h.uid: h.slots for h in here.agent.allocation_state.device_table} == before)
         await here.until_offered(GPU_MEMORY, 60)
         assert here.disagreements() == []
 
@@ -195,7 +195,7 @@ async def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_nex
         here.cluster.create(simple_pod("a", container(mem=2), init=(side,)))
         uid = here.pod("default/a").metadata.uid
         await here.until(lambda: uid in here.kubelet.pods and "side" in here.kubelet.pods[uid].containers)
-        before = here.agent.allocation_state.holdings.get(uid)
+        before = here.agent.allocation_state.device_table.get(uid)
         (allocation,) = (
             path for path in (here.host_paths.state / "allocations").iterdir() if path.name.endswith("side")
         )
@@ -219,11 +219,11 @@ async def test_a_kubelet_that_has_forgotten_a_running_container_asks_for_the_nex
         }
         assert mounted == {"side": f"{uid}-side", "main": f"{uid}-main"}
         assert usage.read_bytes() == b"in use"
-        now = here.agent.allocation_state.holdings.get(uid)
+        now = here.agent.allocation_state.device_table.get(uid)
         assert before is not None
         assert now is not None
         if agents == "remembers":
-            assert now.part("side", GPU_MEMORY) == before.part("side", GPU_MEMORY)
+            assert now.container_devices("side", GPU_MEMORY) == before.container_devices("side", GPU_MEMORY)
         if lasts < 1:
             await here.until(lambda: "GpuForgotten" in {reason for _, reason, _ in here.cluster.events})
             assert "the GPU of side, " in next(text for _, reason, text in here.cluster.events if "Forg" in reason)
@@ -319,12 +319,12 @@ async def test_before_a_pod_is_refused_for_good_the_kubelet_is_asked_again(
         await here.until_running(1)
         await here.until(lambda: not here.disagreements())
         here.cluster.lag = 60.0  # the agent hears nothing from now on
-        (stale,) = here.agent.allocation_state.holdings
+        (stale,) = here.agent.allocation_state.device_table
         prefer = here.agent.handler.preferred
 
         async def prefer_and_forget(*asked: Any) -> tuple[str, ...]:
             ids = await prefer(*asked)
-            here.agent.allocation_state.holdings.put(stale)
+            here.agent.allocation_state.device_table.put(stale)
             return ids
 
         monkeypatch.setattr(here.agent.handler, "preferred", prefer_and_forget)
@@ -356,8 +356,8 @@ async def test_an_upgrade_with_two_agents_at_once_hands_over(short: Path, one_at
             assert former is not here.agent
             await here.until_offered(GPU_MEMORY, 640)
         assert here.overbooked() == []
-        await here.until(lambda: len(here.agent.allocation_state.holdings) == 60)
-        assert all(len(holding.parts) == 2 for holding in here.agent.allocation_state.holdings)
+        await here.until(lambda: len(here.agent.allocation_state.device_table) == 60)
+        assert all(len(holding.devices) == 2 for holding in here.agent.allocation_state.device_table)
 
 
 @pytest.mark.anyio
@@ -435,7 +435,7 @@ async def test_a_checkpoint_that_cannot_be_written_is_written_later(short: Path)
         in_the_way.mkdir()  # where the next one would be written first
         here.kubelet.finish(uid)
         here.cluster.delete("default/a")
-        await here.until(lambda: not len(here.agent.allocation_state.holdings))
+        await here.until(lambda: not len(here.agent.allocation_state.device_table))
         await asyncio.sleep(0.5)
         assert uid in checkpoint.read_text()
         in_the_way.rmdir()

@@ -105,8 +105,8 @@ class Agent:
         node_config = starting_node_config(
             self._host.monitor.seen, self._records.effective_mode, configuration.unit_mib
         )
-        holdings = DeviceTable(self._records.saved.holdings, self._store.started())
-        return AllocationState(configuration, node_config, holdings)
+        device_table = DeviceTable(self._records.saved.pods, self._store.started())
+        return AllocationState(configuration, node_config, device_table)
 
     @property
     def node(self) -> Node | None:
@@ -201,7 +201,7 @@ class Agent:
         await self._handover.close()
         await self.kubelet.take_charge()
         self.metrics.starts.set(self.kubelet.state.starts)
-        self._records.read_again(self.allocation_state.holdings)
+        self._records.read_again(self.allocation_state.device_table)
         self._records.recover(self.allocation_state)
         self.advertised.take_over()
         await self.mode.renew()

@@ -162,8 +162,8 @@ def unadmitted(pods: Iterable[KnownPod | None], listing: Listing | None) -> list
             continue
         resource = pod.request.shape.kind.value
         listed = listing.get(pod.key) if listing is not None else None
-        asking = [part for part in pod.request.containers if pod.demand(part, resource)]
-        lasting = [part for part in asking if part.phase is not Phase.INIT]
-        if listed is None or any(not listed.ids(part.name, resource) for part in lasting):
+        asking = [container for container in pod.request.containers if pod.demand(container, resource)]
+        lasting = [container for container in asking if container.phase is not Phase.INIT]
+        if listed is None or any(not listed.ids(container.name, resource) for container in lasting):
             waiting.append(pod.key)
     return waiting

@@ -111,14 +111,14 @@ class AdvertisedState:
         """Take note that pods got devices."""
         # With one unit the list of IDs stays as it is, whoever holds them.
         unit, mixed = self.allocation_state.node_config.effective_mode.unit_mib, self._mixed
-        self._mixed = any(pod_devices.unit_mib != unit for pod_devices in self.allocation_state.holdings)
+        self._mixed = any(pod_devices.unit_mib != unit for pod_devices in self.allocation_state.device_table)
         if mixed or self._mixed:
             self.announce()
 
     def announce(self) -> None:
         """Tell the kubelet of devices that have changed."""
-        node_config, holdings = self.allocation_state.node_config, self.allocation_state.holdings
-        self._kubelet.offer({resource: devices(node_config, holdings, resource) for resource in self._resources})
+        node_config, device_table = self.allocation_state.node_config, self.allocation_state.device_table
+        self._kubelet.offer({resource: devices(node_config, device_table, resource) for resource in self._resources})
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -137,7 +137,7 @@ class AdvertisedState:
 
     def _planned(self, seen: Observation, labels: Mapping[str, str], *, free: bool) -> ModePlan:
         allocation_state = self.allocation_state
-        holders = {pod_devices.key for pod_devices in allocation_state.holdings}
+        holders = {pod_devices.key for pod_devices in allocation_state.device_table}
         gpu_pods = {pod.key for pod in allocation_state.pods.values() if pod.alive and (pod.request or pod.allocation)}
         gpus = inventory_of(seen.machine, seen.health).gpus
         return plan(
@@ -151,7 +151,7 @@ class AdvertisedState:
         single = {(gpu.uuid,) for gpu in node_config.inventory.gpus if gpu.healthy}
         several = {
             tuple(pod_devices.gpus[index] for index in sorted(pod_devices.gpus))
-            for pod_devices in self.allocation_state.holdings
+            for pod_devices in self.allocation_state.device_table
             if len(pod_devices.gpus) > 1
         }
         self._mps.want(single | several)

@@ -18,7 +18,7 @@ from gputile.node.agent.allocate.device_table import DeviceTable
 Device = tuple[str, bool]
 
 
-def devices(node_config: NodeConfig, holdings: DeviceTable, resource: str) -> tuple[Device, ...]:
+def devices(node_config: NodeConfig, device_table: DeviceTable, resource: str) -> tuple[Device, ...]:
     """Return the IDs of ``resource`` in their order, each with whether it may be given away."""
     if not node_config.offers(resource):
         return ()
@@ -27,23 +27,23 @@ def devices(node_config: NodeConfig, holdings: DeviceTable, resource: str) -> tu
     return tuple(
         (encode(gpu.index, slot), healthy)
         for gpu in node_config.inventory.gpus
-        for healthy in [gpu.healthy and not displaced(gpu, holdings)]
-        for slot in _slots(node_config, holdings, resource, gpu)
+        for healthy in [gpu.healthy and not displaced(gpu, device_table)]
+        for slot in _slots(node_config, device_table, resource, gpu)
     )
 
 
-def displaced(gpu: Gpu, holdings: DeviceTable) -> bool:
+def displaced(gpu: Gpu, device_table: DeviceTable) -> bool:
     """Return whether pods hold IDs of this index that stood for another GPU: after a reboot, when one has gone.
 
     The GPU is offered again when those pods are gone.
     """
-    return any(pod_devices.gpus.get(gpu.index, gpu.uuid) != gpu.uuid for pod_devices in holdings.on(gpu.index))
+    return any(pod_devices.gpus.get(gpu.index, gpu.uuid) != gpu.uuid for pod_devices in device_table.on(gpu.index))
 
 
-def _slots(node_config: NodeConfig, holdings: DeviceTable, resource: str, gpu: Gpu) -> Iterator[int]:
+def _slots(node_config: NodeConfig, device_table: DeviceTable, resource: str, gpu: Gpu) -> Iterator[int]:
     if resource == GPU_MEMORY:
-        held = holdings.slots(resource, gpu.index)
-        free = free_units(gpu.mib, node_config.effective_mode.unit_mib, holdings.mib(gpu.index))
+        held = device_table.slots(resource, gpu.index)
+        free = free_units(gpu.mib, node_config.effective_mode.unit_mib, device_table.mib(gpu.index))
         yield from sorted(held.union(free_slots(held, free)))
     elif resource == GPU_CORE:
         yield from range(CORE_PERCENT)

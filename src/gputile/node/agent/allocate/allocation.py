@@ -36,7 +36,7 @@ from gputile.node.agent.allocate.pod_devices import (
     stand_in,
     static_uid,
     unknown_uid,
-    with_part,
+    with_devices,
 )
 from gputile.node.agent.allocate.preferred_allocation import DeviceQuestion, PreferredAllocation
 from gputile.node.agent.allocate.validation import AllocationConflict, Occupied
@@ -77,8 +77,8 @@ class DeviceAllocator:
 
         def servable(ids: tuple[str, ...]) -> bool:
             try:
-                held, part, gpus = self._given(candidate, blank, resource, ids)
-                state.rules().check(held, part, gpus)
+                held, devices, gpus = self._given(candidate, blank, resource, ids)
+                state.rules().check(held, devices, gpus)
             except AllocationConflict:
                 return False
             return True
@@ -106,23 +106,23 @@ class DeviceAllocator:
             candidate = self._asking(resource, ids)
         pod_devices = self._pod_devices(candidate, min(ids, default=""))
         if candidate is not None and (pod := candidate.pod) is not None:
-            for former in state.holdings.holders(resource, ids):
+            for former in state.device_table.holders(resource, ids):
                 if stand_in(former.uid) and former.key == pod_devices.key:
                     pod_devices = state.absorb(former, pod, pod_devices)
-                    state.holdings.put(pod_devices)
+                    state.device_table.put(pod_devices)
         state.release(ids, resource, self.listing, pod_devices.uid)
-        before = {i for p in pod_devices.parts if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
+        before = {i for p in pod_devices.devices if p.resource == resource and p.phase is Phase.INIT for i in p.ids}
         if not _is_init(candidate):
             pod_devices = _without_moved(state, pod_devices, resource, ids)
-        pod_devices, part, gpus = self._given(candidate, pod_devices, resource, ids)
+        pod_devices, devices, gpus = self._given(candidate, pod_devices, resource, ids)
         try:
-            state.rules().check(pod_devices, part, gpus, reused=before.issuperset(ids))
+            state.rules().check(pod_devices, devices, gpus, reused=before.issuperset(ids))
         except Occupied:
             if not may_wait:
                 raise
-        state.holdings.put(pod_devices)
+        state.device_table.put(pod_devices)
         state.last_uid = pod_devices.uid
-        return _grant(state, candidate, pod_devices, part), pod_devices
+        return _grant(state, candidate, pod_devices, devices), pod_devices
 
     def _asking(self, resource: str, ids: tuple[str, ...]) -> ContainerCandidate | None:
         """Return who asks for just these IDs; those of an init container can only be for its own pod."""
@@ -130,16 +130,18 @@ class DeviceAllocator:
         found = [c for c in _candidates(state, self.listing, resource, size) if c.known]
         owners = {
             pod_devices.uid
-            for pod_devices in state.holdings.holders(resource, ids)
-            for p in pod_devices.parts
+            for pod_devices in state.device_table.holders(resource, ids)
+            for p in pod_devices.devices
             if p.phase is Phase.INIT and p.resource == resource and not set(ids).isdisjoint(p.ids)
         }
-        own = [c for c in found if c.pod is not None and c.pod.uid in owners and not runs_on(c, state.holdings)]
+        own = [c for c in found if c.pod is not None and c.pod.uid in owners and not runs_on(c, state.device_table)]
         if self.listing is None and not own:
             # Several pods may be asking for so many; only that of the init container gets its very IDs.
             pods = {key: pod for key, pod in state.pods.items() if pod.uid in owners}
             own = [
-                c for c in unlisted_candidates(pods, state.holdings, resource, size) if not runs_on(c, state.holdings)
+                c
+                for c in unlisted_candidates(pods, state.device_table, resource, size)
+                if not runs_on(c, state.device_table)
             ]
         return next(iter((*own, *found)), None)
 
@@ -153,7 +155,7 @@ class DeviceAllocator:
         namespace, _, name = key.partition("/")
         meta = ObjectMeta(namespace=namespace, name=name)
         group = pod.trust_group if pod else state.configuration.trust_group(Pod(metadata=meta))
-        return state.holdings.get(uid) or pod_devices_for(uid, pod, key, state.node_config, group, self.now_ns)
+        return state.device_table.get(uid) or pod_devices_for(uid, pod, key, state.node_config, group, self.now_ns)
 
     def _given(
         self, candidate: ContainerCandidate | None, pod_devices: PodDevices, resource: str, ids: tuple[str, ...]
@@ -163,45 +165,47 @@ class DeviceAllocator:
         Raises:
             AllocationConflict: one is no device ID.
         """
-        container, pod, asked = (candidate.container, candidate.pod, candidate.part) if candidate else ("", None, None)
-        directory = self.state.holdings.directory_for(pod_devices.uid, container)
-        part = ContainerDevices(container, asked.phase if asked else Phase.APP, resource, ids, directory)
+        container, pod, asked = (
+            (candidate.container, candidate.pod, candidate.request) if candidate else ("", None, None)
+        )
+        directory = self.state.device_table.directory_for(pod_devices.uid, container)
+        devices = ContainerDevices(container, asked.phase if asked else Phase.APP, resource, ids, directory)
         try:
-            pod_devices = with_part(pod_devices, part, self.state.node_config)
+            pod_devices = with_devices(pod_devices, devices, self.state.node_config)
         except DeviceIdError as error:
             raise AllocationConflict(str(error)) from error
-        return pod_devices, part, pod.request.shape.gpus if pod and pod.request else 1
+        return pod_devices, devices, pod.request.shape.gpus if pod and pod.request else 1
 
 
 def _grant(
-    state: AllocationState, candidate: ContainerCandidate | None, pod_devices: PodDevices, part: ContainerDevices
+    state: AllocationState, candidate: ContainerCandidate | None, pod_devices: PodDevices, devices: ContainerDevices
 ) -> Grant:
     """Return what the container is given with its devices."""
-    pod, asked = (candidate.pod, candidate.part) if candidate else (None, None)
-    indices = state.gpus(pod_devices, part.container, pod)
-    shares = shares_of(state.node_config, pod_devices, part.container, asked, indices)
-    uuids = state.node_config.uuids(part.resource, part.ids, indices)
+    pod, asked = (candidate.pod, candidate.request) if candidate else (None, None)
+    indices = state.gpus(pod_devices, devices.container, pod)
+    shares = shares_of(state.node_config, pod_devices, devices.container, asked, indices)
+    uuids = state.node_config.uuids(devices.resource, devices.ids, indices)
     mib = pod_mib(pod_devices, pod, indices[0]) if indices else 0
     threads = pod.mps_threads if pod else 0
     granted = environment(state.node_config, uuids, shares, pod_devices.unit_mib, mib, threads)
-    return Grant(granted, part.directory, uuids)
+    return Grant(granted, devices.directory, uuids)
 
 
 def answered(
     state: AllocationState, uid: str, resource: str, directory: str, mounts: tuple[tuple[str, str], ...]
 ) -> None:
     """Remember what the container with this allocation directory was told to mount, for ``resource``."""
-    pod_devices = state.holdings.get(uid)
-    for part in pod_devices.parts if pod_devices is not None else ():
-        if pod_devices is not None and (part.resource, part.directory) == (resource, directory):
-            pod_devices = pod_devices.replaced(msgspec.structs.replace(part, mounts=mounts))
-            state.holdings.put(pod_devices)
+    pod_devices = state.device_table.get(uid)
+    for devices in pod_devices.devices if pod_devices is not None else ():
+        if pod_devices is not None and (devices.resource, devices.directory) == (resource, directory):
+            pod_devices = pod_devices.replaced(msgspec.structs.replace(devices, mounts=mounts))
+            state.device_table.put(pod_devices)
 
 
 def _candidates(state: AllocationState, listing: Listing | None, resource: str, size: int) -> list[ContainerCandidate]:
     if listing is None:
-        return unlisted_candidates(state.pods, state.holdings, resource, size, state.last_uid)
-    return candidates(listing, state.pods, state.holdings, resource, size, state.last_uid)
+        return unlisted_candidates(state.pods, state.device_table, resource, size, state.last_uid)
+    return candidates(listing, state.pods, state.device_table, resource, size, state.last_uid)
 
 
 def _without_moved(state: AllocationState, pod_devices: PodDevices, resource: str, ids: tuple[str, ...]) -> PodDevices:
@@ -210,10 +214,10 @@ def _without_moved(state: AllocationState, pod_devices: PodDevices, resource: st
     Their allocation directories stay as long as the pod. Init containers hand theirs on.
     """
 
-    def moved(part: ContainerDevices) -> bool:
-        return part.phase is not Phase.INIT and part.resource == resource and not set(ids).isdisjoint(part.ids)
+    def moved(devices: ContainerDevices) -> bool:
+        return devices.phase is not Phase.INIT and devices.resource == resource and not set(ids).isdisjoint(devices.ids)
 
-    return state.holdings.kept_after(pod_devices, DeviceEvent.MOVED, moved)
+    return state.device_table.kept_after(pod_devices, DeviceEvent.MOVED, moved)
 
 
 def _in_use(
@@ -227,13 +231,13 @@ def _in_use(
     apart = not _is_init(candidate)
     return {
         device_id
-        for pod_devices in state.holdings.holders(resource, ids)
-        for part in pod_devices.parts
-        if part.resource == resource
-        and (pod_devices.uid != uid or (apart and part.container != own and state.holdings.is_fixed(part)))
-        for device_id in part.ids
+        for pod_devices in state.device_table.holders(resource, ids)
+        for devices in pod_devices.devices
+        if devices.resource == resource
+        and (pod_devices.uid != uid or (apart and devices.container != own and state.device_table.is_fixed(devices)))
+        for device_id in devices.ids
     }
 
 
 def _is_init(candidate: ContainerCandidate | None) -> bool:
-    return candidate is not None and candidate.part is not None and candidate.part.phase is Phase.INIT
+    return candidate is not None and candidate.request is not None and candidate.request.phase is Phase.INIT

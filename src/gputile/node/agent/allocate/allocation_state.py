@@ -19,7 +19,7 @@ from gputile.node.agent.allocate.device_stage import DeviceEvent
 from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_cache import PodCache
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name, gpus_of, with_part
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices, directory_name, gpus_of, with_devices
 from gputile.node.agent.allocate.validation import AllocationRules
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 
@@ -54,7 +54,7 @@ class AllocationState:
 
     configuration: Configuration
     node_config: NodeConfig
-    holdings: DeviceTable
+    device_table: DeviceTable
     pods: PodCache = field(default_factory=PodCache)
     labels: Mapping[str, str] = field(default_factory=dict)
     node: Node | None = None
@@ -88,30 +88,30 @@ class AllocationState:
             pod_devices, container, pod.shared_gpus if pod is not None and self.node_config.mode.shared else 0
         )
 
-    def rules(self, holdings: DeviceTable | None = None) -> AllocationRules:
-        """Return the rules by which pods get devices beside those of ``holdings``, by default of all pods."""
-        beside = self.holdings if holdings is None else holdings
+    def rules(self, device_table: DeviceTable | None = None) -> AllocationRules:
+        """Return the rules by which pods get devices beside those of ``device_table``, by default of all pods."""
+        beside = self.device_table if device_table is None else device_table
         return AllocationRules(self.node_config, beside, self.configuration.max_pods_per_gpu, self.still_to_come)
 
     def absorb(self, former: PodDevices, pod: KnownPod, own: PodDevices) -> PodDevices:
         """Return ``own``, a pod's devices, with those that it was answered under another UID, which is forgotten."""
-        for part in former.parts:
-            if own.part(part.container, part.resource) is None:
-                asked = pod.part(part.container)
-                known = msgspec.structs.replace(part, phase=asked.phase) if asked else part
-                own = with_part(own, known, self.node_config)
-        self.holdings.drop(former.uid)
+        for devices in former.devices:
+            if own.container_devices(devices.container, devices.resource) is None:
+                asked = pod.container_request(devices.container)
+                known = msgspec.structs.replace(devices, phase=asked.phase) if asked else devices
+                own = with_devices(own, known, self.node_config)
+        self.device_table.drop(former.uid)
         return own
 
     def directories(self) -> set[str]:
         """Return the names of the allocation directories that containers may have, whatever the kubelet still knows."""
         own = {
-            directory_name(pod.uid, part.name)
+            directory_name(pod.uid, container.name)
             for pod in self.pods.values()
             if pod.alive and pod.request is not None
-            for part in pod.request.containers
+            for container in pod.request.containers
         }
-        return own | self.holdings.directories()
+        return own | self.device_table.directories()
 
     def release(self, ids: Iterable[str], resource: str, listing: Listing | None, uid: str) -> None:
         """Forget the old owners of IDs that the kubelet offers or gives: it does so with free ones only.
@@ -125,17 +125,17 @@ class AllocationState:
         checkpoint, and where it refuses a pod that another one had started and dies before it has told the API server.
         """
         free = set(ids)
-        for pod_devices in self.holdings.holders(resource, free):
+        for pod_devices in self.device_table.holders(resource, free):
             if pod_devices.uid == uid:
                 continue
             pod = self.pod_of(pod_devices)
             alive = pod is not None and pod.alive
             shown = listing.get(pod_devices.key) if listing is not None else None
             if not alive or (listing is not None and self.has_left(pod_devices.key, listing)):
-                self.holdings.apply(pod_devices, DeviceEvent.POD_GONE)
+                self.device_table.apply(pod_devices, DeviceEvent.POD_GONE)
             elif listing is not None and (event := self.loss(pod_devices)) is not None:
                 nothing = ListedPod(pod_devices.namespace, pod_devices.name)
-                self.holdings.apply(pod_devices, event, partial(_offered, shown or nothing, resource, free))
+                self.device_table.apply(pod_devices, event, partial(_offered, shown or nothing, resource, free))
 
     def loss(self, pod_devices: PodDevices) -> DeviceEvent | None:
         """Return what it means that the kubelet does not count devices as the pod's; None if that is no news.
@@ -148,6 +148,6 @@ class AllocationState:
         return DeviceEvent.UNLISTED if pod.pod.status.phase != "Running" else None
 
 
-def _offered(listed: ListedPod, resource: str, free: Set[str], part: ContainerDevices) -> bool:
+def _offered(listed: ListedPod, resource: str, free: Set[str], devices: ContainerDevices) -> bool:
     """Return whether one of the devices is among the ``free`` ones, and the kubelet does not list them."""
-    return part.resource == resource and not free.isdisjoint(part.ids) and not listed.has(resource, part.ids)
+    return devices.resource == resource and not free.isdisjoint(devices.ids) and not listed.has(resource, devices.ids)

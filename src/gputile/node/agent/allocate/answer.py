@@ -95,7 +95,7 @@ def shares_of(
     node_config: NodeConfig,
     pod_devices: PodDevices,
     container: str,
-    part: ContainerRequest | None,
+    request: ContainerRequest | None,
     indices: tuple[int, ...],
 ) -> tuple[GpuShare, ...]:
     """Return a container's share of each of the GPUs it is on.
@@ -110,8 +110,8 @@ def shares_of(
             continue
         if not node_config.mode.shared:
             mib, percent = gpu.mib, 100
-        elif part is not None:
-            mib, percent = part.units * pod_devices.unit_mib // count, part.percent // count
+        elif request is not None:
+            mib, percent = request.units * pod_devices.unit_mib // count, request.percent // count
         else:
             memory, core = (
                 pod_devices.container_slots(container, each).get(index, ()) for each in (GPU_MEMORY, GPU_CORE)

@@ -4,9 +4,9 @@ The kubelet admits one pod at a time, and ``List`` shows that pod with container
 other pod has its devices. So the pod is the one that is bound here, asks for GPUs, and lacks them in the list. The
 container is the next in the order of admission (init containers and sidecars in the order of the spec, then the
 others) that asks for just so many IDs of the resource. An init container is not listed: whether it had its turn is
-known from the holdings alone. A container that has been started is not meant while one that has not could be, of this
-pod or another, even if nothing is known of the other: a kubelet that has forgotten its devices leaves one alone that
-runs (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager).
+known from the device table alone. A container that has been started is not meant while one that has not could be, of
+this pod or another, even if nothing is known of the other: a kubelet that has forgotten its devices leaves one alone
+that runs (``devicesToAllocate`` in pkg/kubelet/cm/devicemanager).
 
 Where more than one pod could be meant, as when a pod was started once without the devices it asked for, the one whose
 admission has begun goes first, then pending pods, then the oldest; what the kubelet does is checked against it
@@ -27,7 +27,7 @@ class ContainerCandidate:
     """A container that the kubelet may be asking for.
 
     ``pod`` is None for a pod of ``key`` that the API server does not know: a static pod that has no mirror yet.
-    ``part`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
+    ``request`` is None for such a pod too, and for one whose request breaks a rule: admission has not seen either.
     ``sure`` says that nothing speaks against it; otherwise it is worth asking the API server first. ``known`` is
     False where the pod known by this name does not ask for this resource: the caller can only be a newer pod of the
     same name.
@@ -36,7 +36,7 @@ class ContainerCandidate:
     key: str
     container: str
     pod: KnownPod | None = None
-    part: ContainerRequest | None = None
+    request: ContainerRequest | None = None
     sure: bool = False
     known: bool = True
 
@@ -44,7 +44,7 @@ class ContainerCandidate:
 def candidates(
     listing: Listing,
     pods: Mapping[str, KnownPod],
-    holdings: DeviceTable,
+    device_table: DeviceTable,
     resource: str,
     size: int,
     last_uid: str = "",
@@ -61,26 +61,26 @@ def candidates(
             if bare:
                 found.append(((2, "", key), ContainerCandidate(key, bare, pod if pod and pod.alive else None)))
             continue
-        candidate = _next_container(listed, pod, holdings, resource, size)
+        candidate = _next_container(listed, pod, device_table, resource, size)
         if candidate is not None:
             meta, pending = pod.pod.metadata, pod.pod.status.phase in ("", "Pending")
-            rank = 3 if runs_on(candidate, holdings) else 0 if candidate.sure and pending else 1
+            rank = 3 if runs_on(candidate, device_table) else 0 if candidate.sure and pending else 1
             found.append(((rank, pod.uid != last_uid, not pending, meta.creation_timestamp or "", key), candidate))
         elif bare and _unlike(listed, pod, resource):
             found.append(((4 if pod.request else 5, "", key), ContainerCandidate(key, bare, known=False)))
     return [candidate for _, candidate in sorted(found, key=lambda pair: pair[0])]
 
 
-def runs_on(candidate: ContainerCandidate, holdings: DeviceTable) -> bool:
+def runs_on(candidate: ContainerCandidate, device_table: DeviceTable) -> bool:
     """Return whether it is a container that was let start and is left alone, as no init container is."""
     uid = candidate.pod.uid if candidate.pod is not None else ""
-    init = candidate.part is not None and candidate.part.phase is Phase.INIT
-    return not init and holdings.stage_of(uid, candidate.container).may_run
+    init = candidate.request is not None and candidate.request.phase is Phase.INIT
+    return not init and device_table.stage_of(uid, candidate.container).may_run
 
 
 def unlisted_candidates(
     pods: Mapping[str, KnownPod],
-    holdings: DeviceTable,
+    device_table: DeviceTable,
     resource: str,
     size: int,
     last_uid: str = "",
@@ -93,19 +93,19 @@ def unlisted_candidates(
     found = []
     for key, pod in pods.items():
         if pod.alive and pod.pod.metadata.deletion_timestamp is None and pod.pod.status.phase in ("", "Pending"):
-            listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, _held_containers(pod, holdings))
-            candidate = _next_container(listed, pod, holdings, resource, size)
+            listed = ListedPod(pod.pod.metadata.namespace, pod.pod.metadata.name, _held_containers(pod, device_table))
+            candidate = _next_container(listed, pod, device_table, resource, size)
             if candidate is not None and candidate.sure:
                 found.append((pod.pod.metadata.creation_timestamp or "", key, candidate))
     ordered = [candidate for *_, candidate in sorted(found, key=lambda entry: entry[:2])]
-    begun = [c for c in ordered if c.pod and c.pod.uid == last_uid and _has_another(c, holdings, resource)]
+    begun = [c for c in ordered if c.pod and c.pod.uid == last_uid and _has_another(c, device_table, resource)]
     return begun or (ordered if len(ordered) == 1 else [])
 
 
-def _has_another(candidate: ContainerCandidate, holdings: DeviceTable, resource: str) -> bool:
-    held = holdings.get(candidate.pod.uid) if candidate.pod else None
+def _has_another(candidate: ContainerCandidate, device_table: DeviceTable, resource: str) -> bool:
+    held = device_table.get(candidate.pod.uid) if candidate.pod else None
     return held is not None and any(
-        part.container == candidate.container and part.resource != resource for part in held.parts
+        devices.container == candidate.container and devices.resource != resource for devices in held.devices
     )
 
 
@@ -118,32 +118,34 @@ def worth_asking(found: list[ContainerCandidate]) -> list[str]:
 
 
 def _next_container(
-    listed: ListedPod, pod: KnownPod, holdings: DeviceTable, resource: str, size: int
+    listed: ListedPod, pod: KnownPod, device_table: DeviceTable, resource: str, size: int
 ) -> ContainerCandidate | None:
     """Return the container of ``pod`` that comes next; one that seems to have had its turn only if nothing else does.
 
     Those before a container that has devices had their turn, whatever is remembered of them. The kubelet asks for an
     init container twice if it was killed between the answer and its own checkpoint.
     """
-    held, again = holdings.get(pod.uid), None
-    parts = pod.request.containers if pod.request else ()
-    reached = max((place for place, part in enumerate(parts) if listed.containers.get(part.name)), default=0)
-    for part in parts[reached:]:
-        demand = pod.demand(part, resource)
-        remembered = held is not None and held.part(part.name, resource) is not None
-        if demand != size or listed.ids(part.name, resource):
+    held, again = device_table.get(pod.uid), None
+    containers = pod.request.containers if pod.request else ()
+    reached = max(
+        (place for place, container in enumerate(containers) if listed.containers.get(container.name)), default=0
+    )
+    for container in containers[reached:]:
+        demand = pod.demand(container, resource)
+        remembered = held is not None and held.container_devices(container.name, resource) is not None
+        if demand != size or listed.ids(container.name, resource):
             continue
-        ran = holdings.stage_of(pod.uid, part.name).may_run
+        ran = device_table.stage_of(pod.uid, container.name).may_run
         if not remembered and not ran:
-            return ContainerCandidate(listed.key, part.name, pod, part, sure=True)
-        if part.phase is not Phase.INIT and not ran:
+            return ContainerCandidate(listed.key, container.name, pod, container, sure=True)
+        if container.phase is not Phase.INIT and not ran:
             # It was answered before, and the kubelet does not have it: it forgot, or this is another pod of that name.
-            return ContainerCandidate(listed.key, part.name, pod, part)
-        again = again or ContainerCandidate(listed.key, part.name, pod, part)
+            return ContainerCandidate(listed.key, container.name, pod, container)
+        again = again or ContainerCandidate(listed.key, container.name, pod, container)
     lacking = any(
-        pod.demand(part, resource) and not listed.ids(part.name, resource)
-        for part in parts
-        if part.phase is not Phase.INIT
+        pod.demand(container, resource) and not listed.ids(container.name, resource)
+        for container in containers
+        if container.phase is not Phase.INIT
     )
     return again if lacking or not listed.containers else None
 
@@ -162,15 +164,17 @@ def _unlike(listed: ListedPod, pod: KnownPod, resource: str) -> bool:
         return bool(bare)
     names = {container.name for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)}
     return any(
-        name not in names or ((part := pod.part(name)) is not None and pod.demand(part, resource) > 0) for name in bare
+        name not in names
+        or ((container := pod.container_request(name)) is not None and pod.demand(container, resource) > 0)
+        for name in bare
     )
 
 
-def _held_containers(pod: KnownPod, holdings: DeviceTable) -> dict[str, dict[str, frozenset[str]]]:
-    held = holdings.get(pod.uid)
+def _held_containers(pod: KnownPod, device_table: DeviceTable) -> dict[str, dict[str, frozenset[str]]]:
+    held = device_table.get(pod.uid)
     containers: dict[str, dict[str, frozenset[str]]] = {
         container.name: {} for container in (*pod.pod.spec.init_containers, *pod.pod.spec.containers)
     }
-    for part in held.parts if held else ():
-        containers[part.container][part.resource] = frozenset(part.ids)
+    for devices in held.devices if held else ():
+        containers[devices.container][devices.resource] = frozenset(devices.ids)
     return containers

@@ -71,7 +71,7 @@ class ContainerPreparation:
         await self._until_left(start.limits, state)
         usage = self._isolation.prepare(Mode(start.limits.mode), start.directory, start.mounts)
         self._store.write_limits(start.directory, start.limits, usage)
-        state.holdings.let_start(start.directory)
+        state.device_table.let_start(start.directory)
         self._arbiter.starting(start.directory)
 
     async def _until_served(self, limits: Limits) -> None:

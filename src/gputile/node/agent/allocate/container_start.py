@@ -44,19 +44,19 @@ def prestart(
         sync_with_listing(state, listing, now_ns)
     wanted = frozenset(ids)
     found = [
-        (pod_devices, part)
-        for pod_devices in state.holdings.holders(resource, ids)
-        for part in pod_devices.parts
-        if part.resource == resource and frozenset(part.ids) == wanted
+        (pod_devices, devices)
+        for pod_devices in state.device_table.holders(resource, ids)
+        for devices in pod_devices.devices
+        if devices.resource == resource and frozenset(devices.ids) == wanted
     ]
     if not found:
         raise NotYet(f"no container is known yet that has these IDs of {resource}")
-    for pod_devices, part in found:
-        if problem := state.rules().given_twice(pod_devices, part):
+    for pod_devices, devices in found:
+        if problem := state.rules().given_twice(pod_devices, devices):
             raise NotYet(problem)
     if len({pod_devices.uid for pod_devices, _ in found}) > 1:  # one that was let start before has all it needs
-        found = [pair for pair in found if not state.holdings.stage(pair[1]).may_run] or found
-    return [_start(state, pod_devices, part) for pod_devices, part in found]
+        found = [pair for pair in found if not state.device_table.stage(pair[1]).may_run] or found
+    return [_start(state, pod_devices, devices) for pod_devices, devices in found]
 
 
 def limits_of_started(state: AllocationState) -> list[Start]:
@@ -65,71 +65,78 @@ def limits_of_started(state: AllocationState) -> list[Start]:
     An agent of an earlier release let containers start before it knew their pods, with limits to be corrected.
     """
     found = []
-    for pod_devices in state.holdings:
+    for pod_devices in state.device_table:
         pod = state.pod_of(pod_devices)
-        for part in pod_devices.parts if pod is not None and pod.alive else ():
-            if state.holdings.stage(part).may_run:
+        for devices in pod_devices.devices if pod is not None and pod.alive else ():
+            if state.device_table.stage(devices).may_run:
                 with contextlib.suppress(NotYet):
-                    found.append(_start(state, pod_devices, part))
+                    found.append(_start(state, pod_devices, devices))
     return found
 
 
-def _start(state: AllocationState, pod_devices: PodDevices, part: ContainerDevices) -> Start:
-    _wait_for_others(state, pod_devices, part)
-    mounts = dict(part.mounts) if part.mounts is not None else None
-    return Start(part.directory, _limits(state, pod_devices, part), mounts)
+def _start(state: AllocationState, pod_devices: PodDevices, devices: ContainerDevices) -> Start:
+    _wait_for_others(state, pod_devices, devices)
+    mounts = dict(devices.mounts) if devices.mounts is not None else None
+    return Start(devices.directory, _limits(state, pod_devices, devices), mounts)
 
 
 def _rules_before(state: AllocationState, pod_devices: PodDevices) -> AllocationRules:
     """Return the rules beside those who have GPUs rather than the pod of ``pod_devices``; others wait for it."""
-    first = DeviceTable(o for o in state.holdings if o.uid != pod_devices.uid and _precedes(state, o, pod_devices))
+    first = DeviceTable(o for o in state.device_table if o.uid != pod_devices.uid and _precedes(state, o, pod_devices))
     return state.rules(first)
 
 
-def _wait_for_others(state: AllocationState, pod_devices: PodDevices, part: ContainerDevices) -> None:
+def _wait_for_others(state: AllocationState, pod_devices: PodDevices, devices: ContainerDevices) -> None:
     """Keep a container from its first start while those forbid it who were on its GPUs before.
 
     Raises:
         NotYet: says who or what is in the way.
     """
-    if state.holdings.stage(part).may_run:
+    if state.device_table.stage(devices).may_run:
         return
     try:
-        state.rules().check_others(pod_devices, part.resource)
+        state.rules().check_others(pod_devices, devices.resource)
     except Occupied:  # mostly all pods have room; only where they do not it counts who came first
         try:
-            _rules_before(state, pod_devices).check_others(pod_devices, part.resource)
+            _rules_before(state, pod_devices).check_others(pod_devices, devices.resource)
         except Occupied as error:
             raise NotYet(str(error)) from error
 
 
 def _precedes(state: AllocationState, one: PodDevices, other: PodDevices) -> bool:
     """Return whether ``one`` has the GPUs rather than ``other``: it has been started, or came first."""
-    ran, mine = (any(state.holdings.stage(part).may_run for part in pod_devices.parts) for pod_devices in (one, other))
+    ran, mine = (
+        any(state.device_table.stage(devices).may_run for devices in pod_devices.devices)
+        for pod_devices in (one, other)
+    )
     return ran if ran != mine else (one.since_ns, one.uid) < (other.since_ns, other.uid)
 
 
-def _limits(state: AllocationState, pod_devices: PodDevices, part: ContainerDevices) -> Limits:
+def _limits(state: AllocationState, pod_devices: PodDevices, devices: ContainerDevices) -> Limits:
     if not pod_devices.identified:
         raise NotYet("the kubelet does not say yet whose these device IDs are")
     if stand_in(pod_devices.uid) and state.node_config.mode.shared:
         # Its IDs may count in another unit than the one in force, and its annotation may say other GPUs.
         raise NotYet(f"the API server has not said yet what pod {pod_devices.key} asks for")
     own = state.pod_of(pod_devices)
-    indices = state.gpus(pod_devices, part.container, own)
+    indices = state.gpus(pod_devices, devices.container, own)
     for index in indices:
         stranger = state.rules().stranger_on(pod_devices, index)
         stranger = stranger and _rules_before(state, pod_devices).stranger_on(pod_devices, index)
         if stranger is not None:
             raise NotYet(f"GPU {index} is used by pod {stranger.key} of another trust group, without isolation")
     shares = shares_of(
-        state.node_config, pod_devices, part.container, own.part(part.container) if own else None, indices
+        state.node_config,
+        pod_devices,
+        devices.container,
+        own.container_request(devices.container) if own else None,
+        indices,
     )
     return Limits(
         namespace=pod_devices.namespace,
         pod=pod_devices.name,
         uid=pod_devices.uid,
-        container=part.container,
+        container=devices.container,
         mode=state.node_config.mode.value,
         unit_mib=pod_devices.unit_mib,
         gpus=shares,

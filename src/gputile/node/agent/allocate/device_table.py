@@ -16,11 +16,11 @@ class DeviceTable:
     start since the machine did.
     """
 
-    def __init__(self, holdings: Iterable[PodDevices] = (), started: Iterable[str] = ()) -> None:
+    def __init__(self, pods: Iterable[PodDevices] = (), started: Iterable[str] = ()) -> None:
         self.started = frozenset(started)
         self._by_uid: dict[str, PodDevices] = {}
         self._holders: dict[tuple[str, str], set[str]] = {}  # UIDs by resource and device ID
-        for pod_devices in holdings:
+        for pod_devices in pods:
             self.put(pod_devices)
 
     def __iter__(self) -> Iterator[PodDevices]:
@@ -34,12 +34,12 @@ class DeviceTable:
         return self._by_uid.get(uid)
 
     def put(self, pod_devices: PodDevices) -> None:
-        """Add a holding, or replace the one of this UID."""
+        """Add a pod's devices, or replace those of this UID."""
         self._unlist(self._by_uid.get(pod_devices.uid))
         self._by_uid[pod_devices.uid] = pod_devices
-        for part in pod_devices.parts:
-            for device_id in part.ids:
-                self._holders.setdefault((part.resource, device_id), set()).add(pod_devices.uid)
+        for devices in pod_devices.devices:
+            for device_id in devices.ids:
+                self._holders.setdefault((devices.resource, device_id), set()).add(pod_devices.uid)
 
     def drop(self, uid: str) -> None:
         """Forget what a pod held."""
@@ -52,13 +52,13 @@ class DeviceTable:
     def stage_of(self, uid: str, container: str) -> DeviceStage:
         """Return the stage of a container of a pod, whether the table has devices of it or not."""
         found = self.get(uid)
-        mounted = {each.directory for each in found.parts if each.container == container} if found else set()
+        mounted = {each.directory for each in found.devices if each.container == container} if found else set()
         usual = {directory_name(uid, container)} - self.directories()
         return stage_of(kept=bool(mounted), started=not self.started.isdisjoint(mounted or usual))
 
     def directories(self) -> set[str]:
         """Return the allocation directories of all devices."""
-        return {devices.directory for pod_devices in self._by_uid.values() for devices in pod_devices.parts}
+        return {devices.directory for pod_devices in self._by_uid.values() for devices in pod_devices.devices}
 
     def directory_for(self, uid: str, container: str) -> str:
         """Return the allocation directory of a container: one for all of its resources, and no other container's.
@@ -68,7 +68,7 @@ class DeviceTable:
         owners = [
             (pod_devices.uid == uid and devices.container == container, devices.directory)
             for pod_devices in self._by_uid.values()
-            for devices in pod_devices.parts
+            for devices in pod_devices.devices
         ]
         name = next((directory for own, directory in owners if own and directory), directory_name(uid, container))
         taken = {directory for own, directory in owners if not own}
@@ -90,10 +90,10 @@ class DeviceTable:
         """Return what the pod keeps when ``event`` happens to those of its devices that it concerns."""
         kept = tuple(
             devices
-            for devices in pod_devices.parts
+            for devices in pod_devices.devices
             if not concerned(devices) or after(self.stage(devices), event).has_devices
         )
-        return pod_devices if len(kept) == len(pod_devices.parts) else pod_devices.only(kept)
+        return pod_devices if len(kept) == len(pod_devices.devices) else pod_devices.only(kept)
 
     def apply(
         self,
@@ -106,13 +106,13 @@ class DeviceTable:
 
     def keep(self, pod_devices: PodDevices) -> None:
         """Put what is left of a pod's devices; forget the pod where that is nothing."""
-        if pod_devices.parts:
+        if pod_devices.devices:
             self.put(pod_devices)
         else:
             self.drop(pod_devices.uid)
 
     def on(self, index: int, without: str = "") -> Iterator[PodDevices]:
-        """Yield the holdings on a GPU, without that of the pod ``without``."""
+        """Yield the devices of the pods on a GPU, without those of the pod ``without``."""
         return (h for h in self._by_uid.values() if index in h.indices and h.uid != without)
 
     def slots(self, resource: str, index: int) -> set[int]:
@@ -124,17 +124,17 @@ class DeviceTable:
         return sum(pod_devices.mib(index) for pod_devices in self.on(index, without))
 
     def holders(self, resource: str, ids: Iterable[str]) -> list[PodDevices]:
-        """Return the holdings that have one of ``ids``."""
+        """Return the devices of the pods that have one of ``ids``."""
         uids: set[str] = set().union(*(self._holders.get((resource, device_id), ()) for device_id in ids))
         if len(uids) > 1:
             return [pod_devices for pod_devices in self if pod_devices.uid in uids]
         return [self._by_uid[uid] for uid in uids]
 
     def _unlist(self, pod_devices: PodDevices | None) -> None:
-        """Take a holding that was put out of the list of holders."""
-        for part in pod_devices.parts if pod_devices is not None else ():
-            for device_id in part.ids:
-                uids = self._holders.get((part.resource, device_id), set())
+        """Take a pod's devices that were put out of the list of holders."""
+        for devices in pod_devices.devices if pod_devices is not None else ():
+            for device_id in devices.ids:
+                uids = self._holders.get((devices.resource, device_id), set())
                 uids.discard(pod_devices.uid if pod_devices is not None else "")
                 if not uids:
-                    self._holders.pop((part.resource, device_id), None)
+                    self._holders.pop((devices.resource, device_id), None)

@@ -48,16 +48,16 @@ def node_info(inventory: Inventory, mode: Mode, labels: Mapping[str, str], confi
 class FreeCapacity:
     """The GPUs of the node and who is on them, at one moment."""
 
-    def __init__(self, node: NodeInfo, holdings: DeviceTable, pods: Iterable[KnownPod], without: str = "") -> None:
+    def __init__(self, node: NodeInfo, device_table: DeviceTable, pods: Iterable[KnownPod], without: str = "") -> None:
         self._node = node
         self._groups: dict[str, int] = {}
         self._taken = {gpu.index: _Taken() for gpu in node.inventory.gpus}
         known = {pod.uid: pod for pod in pods if pod.alive}
-        for pod_devices in holdings:
+        for pod_devices in device_table:
             if pod_devices.uid != without:
                 self._hold(pod_devices, known.get(pod_devices.uid))
         for uid, pod in known.items():
-            if uid != without and holdings.get(uid) is None and pod.allocation is not None:
+            if uid != without and device_table.get(uid) is None and pod.allocation is not None:
                 for share in pod.allocation.gpus:
                     self._add(share.index, share.mib, share.percent, pod.trust_group)
 
@@ -94,7 +94,7 @@ class FreeCapacity:
         return GpuState(gpu, self._node.gpu_total(position), taken.mib, taken.percent, taken.pods, group)
 
     def _hold(self, pod_devices: PodDevices, pod: KnownPod | None) -> None:
-        """Count a holding, and what else of its booking is still to come on the same GPUs."""
+        """Count a pod's devices, and what else of its booking is still to come on the same GPUs."""
         booked = {share.index: share for share in pod.allocation.gpus} if pod and pod.allocation else {}
         if not pod_devices.indices <= booked.keys():
             booked = {}

@@ -54,19 +54,19 @@ class KnownPod:
         except (KeyError, ValueError):
             return 0
 
-    def demand(self, part: ContainerRequest, resource: str) -> int:
+    def demand(self, container: ContainerRequest, resource: str) -> int:
         """Return how many IDs of ``resource`` a container asks for."""
         if self.request is None:
             return 0
         kind = self.request.shape.kind
         if kind is RequestKind.SHARED:
-            return part.units if resource == GPU_MEMORY else part.percent if resource == GPU_CORE else 0
-        return part.gpus if resource == kind.value else 0
+            return container.units if resource == GPU_MEMORY else container.percent if resource == GPU_CORE else 0
+        return container.gpus if resource == kind.value else 0
 
-    def part(self, container: str) -> ContainerRequest | None:
+    def container_request(self, name: str) -> ContainerRequest | None:
         """Return what a container asks for, None where it asks for no GPU."""
-        parts = self.request.containers if self.request else ()
-        return next((part for part in parts if part.name == container), None)
+        containers = self.request.containers if self.request else ()
+        return next((container for container in containers if container.name == name), None)
 
     def booked(self, container: str) -> tuple[GpuShare, ...]:
         """Return a container's booked part of each GPU; empty where nothing is booked."""

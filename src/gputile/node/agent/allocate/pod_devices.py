@@ -1,7 +1,7 @@
 """Which device IDs went to which pod: what ``Allocate`` answered, as far as the kubelet still stands by it.
 
 The kubelet names no pod in its calls, and PodResources shows no init containers, so what was answered is remembered
-here and in a checkpoint. A holding is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
+here and in a checkpoint. What a pod has is worth ``unit_mib`` for each ID of memory, the unit of its own pod, for ever.
 """
 
 import hashlib
@@ -67,7 +67,7 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     mode: str
     trust_group: str
     since_ns: int
-    parts: tuple[ContainerDevices, ...] = ()
+    devices: tuple[ContainerDevices, ...] = msgspec.field(name="parts", default=())
     gpus: dict[int, str] = msgspec.field(name="cards", default_factory=dict)
     identified: bool = True
 
@@ -80,8 +80,8 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     def slots(self) -> dict[str, dict[int, frozenset[int]]]:
         """The slots of each GPU by resource, those of all containers together: what the kubelet keeps for the pod."""
         ids: dict[str, set[str]] = {}
-        for part in self.parts:
-            ids.setdefault(part.resource, set()).update(part.ids)
+        for devices in self.devices:
+            ids.setdefault(devices.resource, set()).update(devices.ids)
         return {resource: by_gpu(held) for resource, held in ids.items()}
 
     @cached_property
@@ -93,8 +93,8 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
     def container_indices(self) -> dict[str, frozenset[int]]:
         """The indices of the GPUs that each container has IDs of, those of all resources together."""
         found: dict[str, frozenset[int]] = {}
-        for part in self.parts:
-            found[part.container] = found.get(part.container, frozenset()) | by_gpu(part.ids).keys()
+        for devices in self.devices:
+            found[devices.container] = found.get(devices.container, frozenset()) | by_gpu(devices.ids).keys()
         return found
 
     def mib(self, index: int) -> int:
@@ -107,25 +107,25 @@ class PodDevices(msgspec.Struct, frozen=True, dict=True):
 
     def container_slots(self, container: str, resource: str) -> Mapping[int, frozenset[int]]:
         """Return the slots of each GPU that a container has of a resource."""
-        part = self.part(container, resource)
-        return by_gpu(part.ids) if part else EMPTY
+        devices = self.container_devices(container, resource)
+        return by_gpu(devices.ids) if devices else EMPTY
 
-    def part(self, container: str, resource: str) -> ContainerDevices | None:
+    def container_devices(self, container: str, resource: str) -> ContainerDevices | None:
         """Return what a container got of a resource."""
-        return next((p for p in self.parts if p.container == container and p.resource == resource), None)
+        return next((p for p in self.devices if p.container == container and p.resource == resource), None)
 
-    def replaced(self, part: ContainerDevices) -> "PodDevices":
-        """Return the holding with ``part`` in the place of what the container had of the resource."""
-        others = tuple(p for p in self.parts if (p.container, p.resource) != (part.container, part.resource))
-        return self.only((*others, part))
+    def replaced(self, devices: ContainerDevices) -> "PodDevices":
+        """Return the pod with ``devices`` in the place of what the container had of the resource."""
+        others = tuple(p for p in self.devices if (p.container, p.resource) != (devices.container, devices.resource))
+        return self.only((*others, devices))
 
-    def only(self, parts: tuple[ContainerDevices, ...]) -> "PodDevices":
+    def only(self, devices: tuple[ContainerDevices, ...]) -> "PodDevices":
         """Return the pod with just these devices."""
-        return msgspec.structs.replace(self, parts=parts)
+        return msgspec.structs.replace(self, devices=devices)
 
     def without(self, resource: str, ids: Collection[str]) -> "PodDevices":
         """Return the pod without the containers' devices of a resource of which one is among ``ids``."""
-        return self.only(tuple(p for p in self.parts if p.resource != resource or set(p.ids).isdisjoint(ids)))
+        return self.only(tuple(p for p in self.devices if p.resource != resource or set(p.ids).isdisjoint(ids)))
 
 
 def directory_name(uid: str, container: str) -> str:
@@ -138,16 +138,16 @@ def directory_name(uid: str, container: str) -> str:
 def pod_devices_for(
     uid: str, pod: KnownPod | None, key: str, node_config: NodeConfig, trust_group: str, now_ns: int
 ) -> PodDevices:
-    """Return an empty holding for a pod, or for the stand-in ``uid`` where ``pod`` is None."""
+    """Return a pod without devices yet, or for the stand-in ``uid`` where ``pod`` is None."""
     namespace, _, name = key.partition("/")
     unit = pod.request.unit_mib if pod and pod.request else node_config.effective_mode.unit_mib
     mode, identified = node_config.mode.value, bool(key)
     return PodDevices(uid, namespace, name, unit, mode, trust_group, now_ns, identified=identified)
 
 
-def with_part(pod_devices: PodDevices, part: ContainerDevices, node_config: NodeConfig) -> PodDevices:
-    """Return ``pod_devices`` with ``part``, and the UUIDs of the GPUs that it is on."""
-    pod_devices = pod_devices.replaced(part)
+def with_devices(pod_devices: PodDevices, devices: ContainerDevices, node_config: NodeConfig) -> PodDevices:
+    """Return ``pod_devices`` with ``devices``, and the UUIDs of the GPUs that it is on."""
+    pod_devices = pod_devices.replaced(devices)
     gpus = {gpu.index: gpu.uuid for gpu in node_config.inventory.gpus if gpu.index in pod_devices.indices}
     return msgspec.structs.replace(pod_devices, gpus=gpus | pod_devices.gpus)
 

@@ -61,7 +61,7 @@ class PreferredAllocation:
         self._state = state
         self._asked = asked
         gpus = state.node_config.inventory.gpus
-        self._usable = [c.index for c in gpus if c.healthy and not displaced(c, state.holdings)]
+        self._usable = [c.index for c in gpus if c.healthy and not displaced(c, state.device_table)]
 
     def choose(self, servable: Servable) -> tuple[str, ...]:
         """Return the IDs for the container that asks.
@@ -166,9 +166,9 @@ class PreferredAllocation:
         memory, unit = asked.resource == GPU_MEMORY, asked.pod_devices.unit_mib
         mib = asked.size * unit // gpus if memory else 0
         percent = 0 if memory else asked.size // gpus
-        part = asked.candidate.part if asked.candidate else None
-        if part is not None:
-            mib, percent = part.units * unit // gpus, part.percent // gpus
+        request = asked.candidate.request if asked.candidate else None
+        if request is not None:
+            mib, percent = request.units * unit // gpus, request.percent // gpus
         # A core_mem node serves requests of both; where only one is known, as of a static pod, the least of the other.
         if self._state.node_config.mode is Mode.CORE_MEM:
             percent = max(1, percent)
@@ -177,4 +177,4 @@ class PreferredAllocation:
     def _free_capacity(self, without: str) -> FreeCapacity:
         state = self._state
         node = node_info(state.node_config.inventory, state.node_config.mode, state.labels, state.configuration)
-        return FreeCapacity(node, state.holdings, state.pods.values(), without)
+        return FreeCapacity(node, state.device_table, state.pods.values(), without)

@@ -1,6 +1,6 @@
 """The agent's checkpoint: what must survive its death, as a versioned text with a checksum.
 
-A text that is cut off, altered or of an unknown version is refused as a whole: a holding that is made up would be worse
+A text that is cut off, altered or of an unknown version is refused as a whole: devices that are made up would be worse
 than one that is read again from the kubelet.
 """
 
@@ -22,7 +22,7 @@ class CheckpointError(ValueError):
 class Checkpoint(msgspec.Struct, frozen=True):
     """``mode`` "" means that nothing was in force yet. ``registered`` are the resources that the agent has served."""
 
-    holdings: tuple[PodDevices, ...] = ()
+    pods: tuple[PodDevices, ...] = msgspec.field(name="holdings", default=())
     mode: str = ""
     unit_mib: int = 0
     sharing: Sharing = Sharing.NONE

@@ -22,7 +22,7 @@ from gputile.node.agent.allocate.pod_devices import (
     PodDevices,
     directory_name,
     pod_devices_for,
-    with_part,
+    with_devices,
 )
 from gputile.node.gateway.protocols import deviceplugin_v1beta1_pb2 as pb
 
@@ -47,7 +47,7 @@ class _File(msgspec.Struct, rename="pascal"):
 
 
 def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now_ns: int) -> list[PodDevices]:
-    """Return the holdings of ``pods`` (by UID) that the kubelet's checkpoint tells; none where it cannot be read."""
+    """Return the devices of ``pods`` (by UID) that the kubelet's checkpoint tells; none where it cannot be read."""
     try:
         entries = msgspec.json.decode(text, type=_File).data.pod_device_entries or []
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -59,14 +59,14 @@ def recover(text: bytes, pods: dict[str, KnownPod], node_config: NodeConfig, now
         if pod is None or not pod.alive or not ours:
             continue
         ids = tuple(sorted(device_id for group in (entry.device_ids or {}).values() for device_id in group))
-        asked = pod.part(entry.container_name)
+        asked = pod.container_request(entry.container_name)
         phase = asked.phase if asked else Phase.APP
         mounts = _mounts(entry.alloc_resp)
         mounted = dict(mounts or ()).get(CONTAINER_DIRECTORY, "")
         directory = PurePosixPath(mounted).name or directory_name(pod.uid, entry.container_name)
         pod_devices = found.get(pod.uid) or pod_devices_for(pod.uid, pod, pod.key, node_config, pod.trust_group, now_ns)
         try:
-            found[pod.uid] = with_part(
+            found[pod.uid] = with_devices(
                 pod_devices,
                 ContainerDevices(entry.container_name, phase, entry.resource_name, ids, directory, mounts),
                 node_config,

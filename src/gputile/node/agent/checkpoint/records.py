@@ -12,7 +12,7 @@ from gputile.core.devices.inventory import InventoryError, decode_inventory
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.device_table import DeviceTable
-from gputile.node.agent.allocate.pod_devices import ContainerDevices, with_part
+from gputile.node.agent.allocate.pod_devices import ContainerDevices, with_devices
 from gputile.node.agent.checkpoint.codec import Checkpoint
 from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, recover
 from gputile.node.agent.checkpoint.node_files import NodeFiles
@@ -42,7 +42,7 @@ class Records:
         now = effective_mode or EffectiveMode(Mode.EXCLUSIVE, 0)
         self.store.save(
             Checkpoint(
-                holdings=tuple(allocation_state.holdings),
+                pods=tuple(allocation_state.device_table),
                 mode=now.mode.value if effective_mode else "",
                 unit_mib=now.unit_mib,
                 sharing=now.sharing,
@@ -51,17 +51,17 @@ class Records:
             )
         )
 
-    def read_again(self, holdings: DeviceTable) -> None:
+    def read_again(self, device_table: DeviceTable) -> None:
         """Take in what the agent before this one has written until it let go of the node."""
-        holdings.started = self.store.started()
+        device_table.started = self.store.started()
         loaded = self.store.load()
         if loaded is None:
             return
         self.saved, self.lost = loaded, False
-        for pod_devices in holdings:
-            holdings.drop(pod_devices.uid)
-        for pod_devices in loaded.holdings:
-            holdings.put(pod_devices)
+        for pod_devices in device_table:
+            device_table.drop(pod_devices.uid)
+        for pod_devices in loaded.pods:
+            device_table.put(pod_devices)
 
     def recover(self, allocation_state: AllocationState) -> None:
         """Read from the kubelet's checkpoint what was lost with the agent's own, or answered by the agent before.
@@ -69,11 +69,11 @@ class Records:
         It also tells whose the devices are that were given to nobody knew whom, init containers included, and what a
         container will mount: the directory and files of the answer it got, even if that was meant for another.
         """
-        holdings, node_config = allocation_state.holdings, allocation_state.node_config
+        device_table, node_config = allocation_state.device_table, allocation_state.node_config
         try:
             stat = self._kubelets.stat()
             pods = tuple((pod.uid, pod.alive, pod.request, pod.trust_group) for pod in allocation_state.pods.values())
-            seen = (stat.st_ino, stat.st_mtime_ns, node_config, tuple(holdings), pods)
+            seen = (stat.st_ino, stat.st_mtime_ns, node_config, tuple(device_table), pods)
             if seen == self._recovered:  # the kubelet puts a new file in the place of the old one
                 return
             text = self._kubelets.read_bytes()
@@ -82,24 +82,24 @@ class Records:
         self._recovered = seen
         known_pods = {pod.uid: pod for pod in allocation_state.pods.values()}
         for pod_devices in recover(text, known_pods, node_config, time.time_ns()):
-            known = holdings.get(pod_devices.uid) or pod_devices.only(())
-            for part in pod_devices.parts:
-                before = known.part(part.container, part.resource)
+            known = device_table.get(pod_devices.uid) or pod_devices.only(())
+            for devices in pod_devices.devices:
+                before = known.container_devices(devices.container, devices.resource)
                 if before is None:
-                    known = with_part(known, part, node_config)
-                elif set(before.ids) == set(part.ids) and part.mounts is not None:
+                    known = with_devices(known, devices, node_config)
+                elif set(before.ids) == set(devices.ids) and devices.mounts is not None:
                     # The kubelet goes by the answer that it kept, not by the one that was given last.
-                    kept = msgspec.structs.replace(before, directory=part.directory, mounts=part.mounts)
-                    known = with_part(known, kept, node_config)
-                _drop_stand_ins(holdings, part)
-            holdings.put(known)
+                    kept = msgspec.structs.replace(before, directory=devices.directory, mounts=devices.mounts)
+                    known = with_devices(known, kept, node_config)
+                _drop_stand_ins(device_table, devices)
+            device_table.put(known)
 
 
-def _drop_stand_ins(holdings: DeviceTable, part: ContainerDevices) -> None:
-    for former in holdings.holders(part.resource, part.ids):
+def _drop_stand_ins(device_table: DeviceTable, devices: ContainerDevices) -> None:
+    for former in device_table.holders(devices.resource, devices.ids):
         if former.identified:
             continue
-        holdings.keep(former.without(part.resource, part.ids))
+        device_table.keep(former.without(devices.resource, devices.ids))
 
 
 def published_before(node: Node, unit_mib: int) -> EffectiveMode | None:

@@ -1,4 +1,4 @@
-"""What each container on the node gets of its GPUs' time: from holdings, pods, labels and configuration."""
+"""What each container on the node gets of its GPUs' time: from the device table, pods, labels and configuration."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
     shares: dict[str, dict[str, Share]] = {}
     if node_config.mode in ISOLATED:
         near = _gpus(allocation_state, beside)
-        for pod_devices in allocation_state.holdings:
+        for pod_devices in allocation_state.device_table:
             if beside and near.isdisjoint(pod_devices.indices):
                 continue
             for name, claims in _claims(allocation_state, pod_devices):
@@ -89,18 +89,22 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
 def gpu_times(allocation_state: AllocationState, used: Mapping[tuple[str, str], int]) -> Iterator[TimeUsed]:
     """Yield what the containers there are have used, from nanoseconds by allocation directory and UUID."""
     owners = {
-        part.directory: (pod_devices, part) for pod_devices in allocation_state.holdings for part in pod_devices.parts
+        devices.directory: (pod_devices, devices)
+        for pod_devices in allocation_state.device_table
+        for devices in pod_devices.devices
     }
     for (path, uuid), spent in sorted(used.items()):
         found = owners.get(path.rpartition("/")[2])
         if found is not None:
-            pod_devices, part = found
-            yield TimeUsed(pod_devices.namespace, pod_devices.name, part.container, uuid, spent / 1e9)
+            pod_devices, devices = found
+            yield TimeUsed(pod_devices.namespace, pod_devices.name, devices.container, uuid, spent / 1e9)
 
 
 def _gpus(allocation_state: AllocationState, directory: str) -> frozenset[int]:
     """Return the indices of the GPUs of an allocation."""
-    found = (h.indices for h in allocation_state.holdings if any(part.directory == directory for part in h.parts))
+    found = (
+        h.indices for h in allocation_state.device_table if any(devices.directory == directory for devices in h.devices)
+    )
     return next(found, frozenset())
 
 
@@ -109,12 +113,12 @@ def _claims(allocation_state: AllocationState, pod_devices: PodDevices) -> Itera
     node_config, known = allocation_state.node_config, allocation_state.pods.get(pod_devices.key)
     pod = known if known is not None and known.uid == pod_devices.uid else None
     for directory, container in {
-        part.directory: part.container for part in pod_devices.parts if part.directory
+        devices.directory: devices.container for devices in pod_devices.devices if devices.directory
     }.items():
         indices = gpus_of(pod_devices, container, pod.shared_gpus if pod is not None else 0)
         claims = {}
         for share in shares_of(
-            node_config, pod_devices, container, pod.part(container) if pod is not None else None, indices
+            node_config, pod_devices, container, pod.container_request(container) if pod is not None else None, indices
         ):
             gpu = node_config.gpu(share.index)
             memory = 100 * share.mib // gpu.mib if gpu is not None and gpu.mib else 0

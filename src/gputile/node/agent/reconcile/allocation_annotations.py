@@ -32,31 +32,31 @@ _WRITTEN = (
 def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
     """Return what the ledger should say of ``pod``; None where its GPUs are not those of the inventory."""
     request = pod.request
-    if request is None or any(part.resource.startswith(MIG_PREFIX) for part in pod_devices.parts):
+    if request is None or any(devices.resource.startswith(MIG_PREFIX) for devices in pod_devices.devices):
         return None
-    where = {part.name: _indices(pod, pod_devices, part) for part in request.containers}
+    where = {container.name: _indices(pod, pod_devices, container) for container in request.containers}
     used = sorted({index for indices in where.values() for index in indices})
     gpus = {index: gpu for index in used if (gpu := node_config.gpu(index)) is not None}
     if not gpus or len(gpus) != len(used):
         return None
     shared, unit = request.shape.kind is RequestKind.SHARED, pod_devices.unit_mib
     containers: dict[str, tuple[GpuShare, ...]] = {}
-    for part in request.containers:
-        count = max(1, len(where[part.name]))
-        containers[part.name] = tuple(
-            GpuShare(gpus[i].uuid, i, part.units * unit // count, part.percent // count)
+    for container in request.containers:
+        count = max(1, len(where[container.name]))
+        containers[container.name] = tuple(
+            GpuShare(gpus[i].uuid, i, container.units * unit // count, container.percent // count)
             if shared
             else GpuShare(gpus[i].uuid, i, gpus[i].mib, 100)
-            for i in where[part.name]
+            for i in where[container.name]
         )
     shares = []
     for index, gpu in gpus.items():
         if not shared:
             shares.append(GpuShare(gpu.uuid, index, gpu.mib, 100))
             continue
-        there = tuple(part for part in request.containers if index in where[part.name])
-        mib = effective(there, lambda part: part.units * unit // max(1, len(where[part.name])))
-        percent = effective(there, lambda part: part.percent // max(1, len(where[part.name])))
+        there = tuple(container for container in request.containers if index in where[container.name])
+        mib = effective(there, lambda container: container.units * unit // max(1, len(where[container.name])))
+        percent = effective(there, lambda container: container.percent // max(1, len(where[container.name])))
         shares.append(GpuShare(gpu.uuid, index, mib, percent))
     return Allocation(
         gpus=tuple(shares),
@@ -81,11 +81,11 @@ def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) ->
     return {**dict.fromkeys(_WRITTEN), **written}
 
 
-def _indices(pod: KnownPod, pod_devices: PodDevices, part: ContainerRequest) -> tuple[int, ...]:
+def _indices(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> tuple[int, ...]:
     """Return the GPUs that a container is on. An init container whose IDs are forgotten was where it was booked."""
-    if any(p.container == part.name for p in pod_devices.parts):
-        return gpus_of(pod_devices, part.name, pod.shared_gpus)
-    booked = tuple(share.index for share in pod.booked(part.name))
+    if any(devices.container == container.name for devices in pod_devices.devices):
+        return gpus_of(pod_devices, container.name, pod.shared_gpus)
+    booked = tuple(share.index for share in pod.booked(container.name))
     if booked and pod_devices.indices.issuperset(booked):
         return booked
-    return tuple(sorted(pod_devices.indices))[: part.gpus or pod.shared_gpus]
+    return tuple(sorted(pod_devices.indices))[: container.gpus or pod.shared_gpus]

@@ -30,7 +30,7 @@ class CorrectionWriter:
     async def carry_out(self, found: Iterable[Correction]) -> bool:
         """Carry out all corrections; return whether one met a pod that has changed since, and will succeed soon."""
         again = any(await asyncio.gather(*(self._one(correction) for correction in found)))
-        self._metrics.holdings.set(len(self._allocation_state.holdings))
+        self._metrics.pods_with_devices.set(len(self._allocation_state.device_table))
         return again
 
     async def _one(self, correction: Correction) -> bool:
@@ -43,7 +43,7 @@ class CorrectionWriter:
     async def _do(self, correction: Correction) -> None:
         match correction:
             case Release(uid):
-                self._allocation_state.holdings.drop(uid)
+                self._allocation_state.device_table.drop(uid)
             case Complain(pod, reason, message):
                 self._cluster.record(_reference(pod), reason, message, "Warning")
             case Confirm(pod, annotations):

@@ -70,7 +70,7 @@ class DriftCheck:
         if listing is None:
             return False
         self._state.heard(listing, self._kubelet.state.epoch, settled=self._kubelet.settled)
-        self._state.holdings.started = self._store.started()
+        self._state.device_table.started = self._store.started()
         compared = (listing, synced, self._state.settled, *self._known())
         if compared == self._right:
             return False
@@ -78,20 +78,20 @@ class DriftCheck:
         self._correct_limits()
         if synced:
             self._store.keep_only(self._state.directories())
-            self._state.holdings.started = self._store.started()
+            self._state.device_table.started = self._store.started()
         # Who is not identified is looked for until it has been long enough.
-        identified = all(pod_devices.identified for pod_devices in self._state.holdings)
+        identified = all(pod_devices.identified for pod_devices in self._state.device_table)
         self._right = compared if not found and identified else None
         return conflict
 
     async def _compare(self, listing: Listing, *, synced: bool) -> tuple[list[Correction], bool]:
         """Carry out what differs; return it, and whether a pod has changed since."""
-        state, before, now_ns = self._state, tuple(self._state.holdings), time.time_ns()
+        state, before, now_ns = self._state, tuple(self._state.device_table), time.time_ns()
         if synced:
             sync_with_listing(state, listing, now_ns)
         found = reconcile(state, listing, now_ns, synced=synced)
         conflict = await self._writer.carry_out(self._lasting(found))
-        held = tuple(state.holdings)
+        held = tuple(state.device_table)
         if not before == held == self._saved:
             self._saved = None  # what fails now is done the next time
             self._share_time()
@@ -124,7 +124,7 @@ class DriftCheck:
     def _known(self) -> tuple[object, ...]:
         state = self._state
         pods = tuple(unversioned(known.pod) for known in state.pods.values())
-        return state.node_config, state.configuration, tuple(state.holdings), pods
+        return state.node_config, state.configuration, tuple(state.device_table), pods
 
     def _share_time(self) -> None:
         """Bring the shares of time up to date."""

@@ -1,6 +1,6 @@
 """Puts every device ID under the pod that the kubelet says has it: what was assumed at ``Allocate`` is made certain.
 
-A holding may have been answered under a stand-in (nobody could be asked at the time, or a static pod that the API
+Devices may have been answered under a stand-in (nobody could be asked at the time, or a static pod that the API
 server did not know yet) or, rarely, under the name's former owner: a pod that was deleted by force and created again
 while the watch lagged behind. Only the label changes; the IDs, and the directory that the container was given, stay.
 """
@@ -20,7 +20,7 @@ from gputile.node.agent.allocate.pod_devices import (
     PodDevices,
     directory_name,
     pod_devices_for,
-    with_part,
+    with_devices,
 )
 from gputile.node.agent.reconcile.listing import ListedPod, Listing
 
@@ -32,9 +32,9 @@ def sync_with_listing(state: AllocationState, listing: Listing, now_ns: int) -> 
         if pod is None or not pod.alive:
             continue
         for container, resource, ids in listed.parts():
-            held = state.holdings.get(pod.uid)
-            part = held.part(container, resource) if held else None
-            if (part is None or frozenset(part.ids) != ids) and _ours(resource, ids):
+            held = state.device_table.get(pod.uid)
+            devices = held.container_devices(container, resource) if held else None
+            if (devices is None or frozenset(devices.ids) != ids) and _ours(resource, ids):
                 _take_over(state, listing, _ListedDevices(pod, container, resource, ids), now_ns)
 
 
@@ -46,13 +46,13 @@ def settle(state: AllocationState, listing: Listing, now_ns: int) -> None:
     matter: that the kubelet had written down, and has forgotten.
     """
     sync_with_listing(state, listing, now_ns)
-    for pod_devices in state.holdings:
+    for pod_devices in state.device_table:
         listed = listing.get(pod_devices.key)
         if listed is None or not pod_devices.identified:
             continue
         event = state.loss(pod_devices)
         if event is not None:
-            state.holdings.apply(pod_devices, event, partial(_bare, listed))
+            state.device_table.apply(pod_devices, event, partial(_bare, listed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,19 @@ class _ListedDevices:
 
     def devices(self, directory: str, mounts: tuple[tuple[str, str], ...] | None) -> ContainerDevices:
         """Return them as devices of the container, with the directory that it mounts."""
-        request = self.pod.part(self.container)
+        request = self.pod.container_request(self.container)
         phase = request.phase if request else Phase.APP
         return ContainerDevices(self.container, phase, self.resource, tuple(sorted(self.ids)), directory, mounts)
 
 
 def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices, now_ns: int) -> None:
     """Take the devices from whoever was thought to have them, and give them to the container that is listed."""
-    pod, holdings = listed.pod, state.holdings
-    own = holdings.get(pod.uid) or pod_devices_for(pod.uid, pod, pod.key, state.node_config, pod.trust_group, now_ns)
+    pod, device_table = listed.pod, state.device_table
+    own = device_table.get(pod.uid) or pod_devices_for(
+        pod.uid, pod, pod.key, state.node_config, pod.trust_group, now_ns
+    )
     directory, mounts = directory_name(pod.uid, listed.container), None
-    holders = holdings.holders(listed.resource, listed.ids)
+    holders = device_table.holders(listed.resource, listed.ids)
     own_answer = any(former.key == pod.key or not former.identified for former in holders)
     for former in holders:
         other = listing.get(former.key)
@@ -92,38 +94,38 @@ def _take_over(state: AllocationState, listing: Listing, listed: _ListedDevices,
         if former.key == pod.key:  # the same pod under a stand-in, or mistaken for the former one of its name
             own = state.absorb(former, pod, own)
         else:
-            holdings.keep(former.without(listed.resource, listed.ids))
-    holdings.put(with_part(own, listed.devices(directory, mounts), state.node_config))
+            device_table.keep(former.without(listed.resource, listed.ids))
+    device_table.put(with_devices(own, listed.devices(directory, mounts), state.node_config))
 
 
 def _runs_with(state: AllocationState, former: PodDevices, listed: _ListedDevices) -> bool:
     """Return whether a container of another pod was let start with one of the devices."""
     return any(
-        part.resource == listed.resource
-        and not listed.ids.isdisjoint(part.ids)
-        and state.holdings.stage(part) is DeviceStage.STARTED
-        for part in former.parts
+        devices.resource == listed.resource
+        and not listed.ids.isdisjoint(devices.ids)
+        and state.device_table.stage(devices) is DeviceStage.STARTED
+        for devices in former.devices
     )
 
 
 def _answered_as(former: PodDevices, listed: _ListedDevices) -> ContainerDevices | None:
     """Return the devices of ``former`` under which the listed ones were answered; init containers hand theirs on."""
     found = (
-        part
-        for part in reversed(former.parts)
-        if part.resource == listed.resource
-        and frozenset(part.ids) == listed.ids
-        and (former.uid != listed.pod.uid or part.phase is not Phase.INIT)
+        devices
+        for devices in reversed(former.devices)
+        if devices.resource == listed.resource
+        and frozenset(devices.ids) == listed.ids
+        and (former.uid != listed.pod.uid or devices.phase is not Phase.INIT)
     )
     return next(found, None)
 
 
-def _bare(listed: ListedPod, part: ContainerDevices) -> bool:
+def _bare(listed: ListedPod, devices: ContainerDevices) -> bool:
     """Return whether the kubelet lists the container, and lists none of these devices, its own or another's."""
     return (
-        part.container in listed.containers
-        and not listed.ids(part.container, part.resource)
-        and not listed.has(part.resource, part.ids)
+        devices.container in listed.containers
+        and not listed.ids(devices.container, devices.resource)
+        and not listed.has(devices.resource, devices.ids)
     )
 
 

@@ -1,7 +1,7 @@
 """Compares what pods hold with what the ledger says of them, for ever. The kubelet wins.
 
 Nothing is done here: the result is a list of corrections, and one that could not be carried out turns up again the next
-time. A pod is judged once all its containers have their devices, an init container's being known from the holdings.
+time. A pod is judged once all its containers have their devices, an init container's being known from the device table.
 """
 
 from collections.abc import Iterable, Mapping
@@ -69,7 +69,7 @@ def reconcile(state: AllocationState, listing: Listing, now_ns: int, *, synced: 
     if synced:
         found += [
             Release(pod_devices.uid)
-            for pod_devices in state.holdings
+            for pod_devices in state.device_table
             if (state.settled or not stand_in(pod_devices.uid))
             and (pod_devices.identified or now_ns - pod_devices.since_ns > UNKNOWN_FOR_NS)
             and _gone(pod_devices, known.get(pod_devices.uid), listing)
@@ -81,21 +81,21 @@ def reconcile(state: AllocationState, listing: Listing, now_ns: int, *, synced: 
 
 
 def _gone(pod_devices: PodDevices, pod: KnownPod | None, listing: Listing) -> bool:
-    """Return whether a holding has ended: the kubelet must have let go of it, and the API server not know better."""
+    """Return whether a pod's devices are free: the kubelet lists them no more, and the API server has no such pod."""
     if pod is not None and pod.alive:
         return False
     listed = listing.get(pod_devices.key)
     if listed is None:
         return True
     shown = {(resource, device_id) for _, resource, ids in listed.parts() for device_id in ids}
-    if any((part.resource, device_id) in shown for part in pod_devices.parts for device_id in part.ids):
+    if any((devices.resource, device_id) in shown for devices in pod_devices.devices for device_id in devices.ids):
         return False
     # The name is listed without these IDs: another pod has it now, or it is about to get its first devices.
     return pod is not None or (pod_devices.identified and bool(shown))
 
 
 def _judge(state: AllocationState, pod: KnownPod, listing: Listing, now_ns: int) -> list[Correction]:
-    found, pod_devices = _forgotten(pod, listing, state.holdings), state.holdings.get(pod.uid)
+    found, pod_devices = _forgotten(pod, listing, state.device_table), state.device_table.get(pod.uid)
     if pod_devices is not None and _complete(pod, pod_devices):
         return _corrected(pod, pod_devices, state.node_config, now_ns) + found
     return found or _missing(pod, listing)
@@ -121,17 +121,17 @@ def _corrected(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, 
 
 
 def _complete(pod: KnownPod, pod_devices: PodDevices) -> bool:
-    parts = pod.request.containers if pod.request else ()
-    resources = {part.resource for part in pod_devices.parts}
+    containers = pod.request.containers if pod.request else ()
+    resources = {devices.resource for devices in pod_devices.devices}
     return all(
-        pod_devices.part(part.name, resource) is not None
-        for part in parts
+        pod_devices.container_devices(container.name, resource) is not None
+        for container in containers
         for resource in resources
-        if part.phase is not Phase.INIT and pod.demand(part, resource)
+        if container.phase is not Phase.INIT and pod.demand(container, resource)
     )
 
 
-def _forgotten(pod: KnownPod, listing: Listing, holdings: DeviceTable) -> list[Correction]:
+def _forgotten(pod: KnownPod, listing: Listing, device_table: DeviceTable) -> list[Correction]:
     """Complain of containers that run on with devices that the kubelet has forgotten.
 
     It has after the loss of its checkpoint, and where one kubelet refuses a pod whose first containers run and dies
@@ -141,11 +141,11 @@ def _forgotten(pod: KnownPod, listing: Listing, holdings: DeviceTable) -> list[C
     if pod.pod.status.phase != "Running" or listed is None or pod.request is None:
         return []
     names = [
-        part.name
-        for part in pod.request.containers
-        if part.phase is not Phase.INIT
-        and any(pod.demand(part, each) and not listed.ids(part.name, each) for each in MODE_RESOURCES)
-        and holdings.stage_of(pod.uid, part.name).may_run
+        container.name
+        for container in pod.request.containers
+        if container.phase is not Phase.INIT
+        and any(pod.demand(container, each) and not listed.ids(container.name, each) for each in MODE_RESOURCES)
+        and device_table.stage_of(pod.uid, container.name).may_run
     ]
     if not names:
         return []

@@ -78,4 +78,6 @@ class AgentMetrics:
         )
         self.gpu_times = GpuTimes()
         self.registry.register(self.gpu_times)
-        self.holdings = Gauge("gputile_agent_pods", "Pods of this node that hold device IDs", registry=self.registry)
+        self.pods_with_devices = Gauge(
+            "gputile_agent_pods", "Pods of this node that hold device IDs", registry=self.registry
+        )

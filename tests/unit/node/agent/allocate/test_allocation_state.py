@@ -59,7 +59,7 @@ class Node(RuleBasedStateMachine):
         taken = {i for containers in self.given.values() for ids in containers.values() for i in ids}
         return {
             i
-            for i, well in devices(self.allocation_state.node_config, self.allocation_state.holdings, GPU_MEMORY)
+            for i, well in devices(self.allocation_state.node_config, self.allocation_state.device_table, GPU_MEMORY)
             if well
         } - taken
 
@@ -82,9 +82,9 @@ class Node(RuleBasedStateMachine):
         self.pods[pod.key] = pod
         self.allocation_state.pods[pod.key] = known_pod(pod, Configuration())
         self.worth[pod.key] = unit
-        for part, size in zip(containers, sizes, strict=True):
+        for each, size in zip(containers, sizes, strict=True):
             ids = self.choose(data, size, follow)
-            if ids is None or not self.allocate(pod, part.name, ids):
+            if ids is None or not self.allocate(pod, each.name, ids):
                 self.forget(pod.key)
                 return
 
@@ -129,8 +129,8 @@ class Node(RuleBasedStateMachine):
         found = reconcile(admission, self.listing(), 1, synced=True)
         for correction in found:
             if isinstance(correction, Release):
-                admission.holdings.drop(correction.uid)
-        assert {holding.key for holding in admission.holdings} == set(self.given)
+                admission.device_table.drop(correction.uid)
+        assert {holding.key for holding in admission.device_table} == set(self.given)
 
     @rule(unit=UNITS)
     def the_unit_changes(self, unit: int) -> None:
@@ -175,8 +175,10 @@ class Node(RuleBasedStateMachine):
         unit = self.allocation_state.node_config.effective_mode.unit_mib
         for gpu in self.gpus:
             free = sum(i.startswith(f"g{gpu.index}-") for i in self.free())
-            held = self.allocation_state.holdings.mib(gpu.index)
-            stale = sum(len(p.ids) for h in self.allocation_state.holdings if h.key not in self.given for p in h.parts)
+            held = self.allocation_state.device_table.mib(gpu.index)
+            stale = sum(
+                len(p.ids) for h in self.allocation_state.device_table if h.key not in self.given for p in h.devices
+            )
             assert held + (free - stale) * unit <= gpu.mib
 
 

@@ -37,8 +37,8 @@ def listing(*pods: ListedPod) -> dict[str, ListedPod]:
     return {pod.key: pod for pod in pods}
 
 
-def holding(pod: KnownPod, *parts: ContainerDevices) -> PodDevices:
-    return PodDevices(pod.uid, "default", pod.pod.metadata.name, 1024, "share", "default", 0, parts)
+def holding(pod: KnownPod, *devices: ContainerDevices) -> PodDevices:
+    return PodDevices(pod.uid, "default", pod.pod.metadata.name, 1024, "share", "default", 0, devices)
 
 
 IDS = {GPU_MEMORY: ["g0-00000", "g0-00001"]}

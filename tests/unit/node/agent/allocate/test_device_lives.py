@@ -75,7 +75,9 @@ class DeviceLives(RuleBasedStateMachine):
 
     def free(self) -> set[str]:
         """Return the IDs that the kubelet counts as nobody's."""
-        offered = {i for i, healthy in devices(self.state.node_config, self.state.holdings, self.resource) if healthy}
+        offered = {
+            i for i, healthy in devices(self.state.node_config, self.state.device_table, self.resource) if healthy
+        }
         return offered.difference(*(ids for held in self.written.values() for ids in held.values()))
 
     def asked_for(self, key: str) -> tuple[ContainerRequest, ...]:
@@ -88,7 +90,7 @@ class DeviceLives(RuleBasedStateMachine):
         for asked in self.asked_for(key):
             size = self.state.pods[key].demand(asked, self.resource)
             held = written.get(asked.name)
-            if held is None and not self.state.holdings.stage_of(self.pods[key].metadata.uid, asked.name).may_run:
+            if held is None and not self.state.device_table.stage_of(self.pods[key].metadata.uid, asked.name).may_run:
                 held = self.give(data, size, reusable)
                 self.move(key, asked, held or frozenset())
                 if held is None:
@@ -110,7 +112,9 @@ class DeviceLives(RuleBasedStateMachine):
         must = sorted(reusable)[:size]
         # IDs of an init container that the kubelet has forgotten may be asked for by their own pod again, or by
         # another one: the call does not tell. The kubelet is taken to give them only where they are preferred.
-        handed_on = {i for held in self.state.holdings for p in held.parts if p.phase is Phase.INIT for i in p.ids}
+        handed_on = {
+            i for held in self.state.device_table for p in held.devices if p.phase is Phase.INIT for i in p.ids
+        }
         available = sorted(self.free().union(must))
         chosen = tuple(must)
         if len(must) < size:
@@ -160,7 +164,7 @@ class DeviceLives(RuleBasedStateMachine):
             except NotYet:
                 return
             for each in starts:
-                self.state.holdings.let_start(each.directory)
+                self.state.device_table.let_start(each.directory)
             if asked.phase is not Phase.INIT:
                 self.running[key, asked.name] = ids
             if data.draw(st.booleans(), label="no more for now"):
@@ -198,33 +202,33 @@ class DeviceLives(RuleBasedStateMachine):
         found = reconcile(state, listing, 3, synced=True)
         for each in found:
             if isinstance(each, Release):
-                state.holdings.drop(each.uid)
-        assert {holding.key for holding in state.holdings} <= self.pods.keys()
-        state.holdings.started &= state.directories()
+                state.device_table.drop(each.uid)
+        assert {holding.key for holding in state.device_table} <= self.pods.keys()
+        state.device_table.started &= state.directories()
 
     @rule()
     def the_agent_starts_anew(self) -> None:
         """From its checkpoint, and from what the files in the allocations' directories say."""
-        old = self.state.holdings
-        read = decode_checkpoint(encode_checkpoint(Checkpoint(holdings=tuple(old))))
-        new = DeviceTable(read.holdings, old.started)
+        old = self.state.device_table
+        read = decode_checkpoint(encode_checkpoint(Checkpoint(pods=tuple(old))))
+        new = DeviceTable(read.pods, old.started)
         assert tuple(new) == tuple(old)
         state = AllocationState(Configuration(), self.config, new)
         state.pods.update(self.state.pods)
         before, self.state = self.stages(), state
         assert self.stages() == before
-        assert state.directories() >= {each.directory for held in old for each in held.parts}
+        assert state.directories() >= {each.directory for held in old for each in held.devices}
 
     @rule()
     def the_machine_starts_anew(self) -> None:
-        self.state.holdings.started = frozenset()
+        self.state.device_table.started = frozenset()
         self.running.clear()
 
     # -- what is always so
 
     def stages(self) -> Stages:
         return {
-            (pod.metadata.uid, asked.name): self.state.holdings.stage_of(pod.metadata.uid, asked.name)
+            (pod.metadata.uid, asked.name): self.state.device_table.stage_of(pod.metadata.uid, asked.name)
             for key, pod in self.pods.items()
             for asked in self.asked_for(key)
         }
@@ -247,11 +251,11 @@ class DeviceLives(RuleBasedStateMachine):
     @invariant()
     def what_runs_keeps_its_devices_while_its_pod_is_there(self) -> None:
         for (key, name), ids in getattr(self, "running", {}).items():
-            held = self.state.holdings.get(self.pods[key].metadata.uid)
-            found = held.part(name, self.resource) if held is not None else None
+            held = self.state.device_table.get(self.pods[key].metadata.uid)
+            found = held.container_devices(name, self.resource) if held is not None else None
             assert found is not None
             assert frozenset(found.ids) == ids
-            assert self.state.holdings.stage(found) is DeviceStage.STARTED
+            assert self.state.device_table.stage(found) is DeviceStage.STARTED
 
     @invariant()
     def no_gpu_has_more_than_it_can_hold(self) -> None:

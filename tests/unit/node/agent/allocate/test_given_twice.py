@@ -73,7 +73,7 @@ def test_what_the_kubelet_lists_is_given_to_no_other(
     DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
     after = listed(resource, a=ids, b=())
     settle(here, after, 2)
-    offered = [device_id for device_id, _ in devices(here.node_config, here.holdings, resource)]
+    offered = [device_id for device_id, _ in devices(here.node_config, here.device_table, resource)]
     assert set(ids) <= set(offered)
     for _ in range(2):
         chosen = DeviceAllocator(here, after if asked else None, 3.0).preferred(resource, offered, (), size)
@@ -83,7 +83,7 @@ def test_what_the_kubelet_lists_is_given_to_no_other(
         with pytest.raises(AllocationConflict, match="held by pod default/a already"):
             DeviceAllocator(here, listing, 100.0, 3).allocate(resource, ids)
     DeviceAllocator(here, after, 3.0, 3).allocate(resource, chosen)
-    assert {part.ids for holding in here.holdings for part in holding.parts} == {ids, chosen}
+    assert {devices.ids for holding in here.device_table for devices in holding.devices} == {ids, chosen}
 
 
 @pytest.mark.requirement("B1")
@@ -94,11 +94,11 @@ def test_two_pods_that_have_been_given_the_same(mode: Mode, resource: str, size:
     both = listed(resource, a=ids, b=ids)
     for _ in range(2):  # and it stays so
         sync_with_listing(here, both, 1)
-        assert {holding.uid for holding in here.holdings} == {"uid-a", "uid-b"}
+        assert {holding.uid for holding in here.device_table} == {"uid-a", "uid-b"}
     if resource == GPU_MEMORY:
         starts = prestart(here, resource, ids, both, 2)
         assert [start.directory for start in starts] == ["uid-a-main", "uid-b-main"]
-        assert here.holdings.mib(0) == 2 * size * 1024
+        assert here.device_table.mib(0) == 2 * size * 1024
         with pytest.raises(AllocationConflict, match="MiB left"):
             DeviceAllocator(here, listed(resource, c=()), 0.0, 2).allocate(
                 resource, tuple(encode(0, slot) for slot in range(2, 8))
@@ -122,9 +122,9 @@ def test_what_a_pod_has_that_the_kubelet_does_not_show_yet_is_waited_for(
     here = node(mode, first, second)
     DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
     settle(here, listed(resource, a=ids), 1)
-    (first_holding,) = here.holdings
+    (first_holding,) = here.device_table
     if says:
-        here.holdings.let_start(first_holding.parts[0].directory)
+        here.device_table.let_start(first_holding.devices[0].directory)
     shown = listed(resource, b=()) if says else None
     here.heard(shown, 2.0, settled=False)
     if not says:
@@ -144,7 +144,7 @@ def test_what_a_pod_has_that_the_kubelet_does_not_show_yet_is_waited_for(
     after = listed(resource, b=ids)
     for found in reconcile(here, after, 3, synced=True):
         if isinstance(found, Release):
-            here.holdings.drop(found.uid)
+            here.device_table.drop(found.uid)
     assert [start.directory for start in prestart(here, resource, ids, after, 4)] == [grant.directory]
 
 
@@ -159,17 +159,17 @@ def test_who_waits_for_what_a_container_runs_with_does_not_take_it_over(
     grant, _ = DeviceAllocator(here, listed(resource, a=()), 0.0, 1).allocate(resource, ids)
     settle(here, listed(resource, a=ids), 1)
     started = grant.directory
-    here.holdings.let_start(started)
+    here.device_table.let_start(started)
     here.heard(listed(resource, b=()), 2.0, settled=False)
     grant, waiting = DeviceAllocator(here, listed(resource, b=()), 100.0, 2).allocate(resource, ids, may_wait=True)
     here.pods[second.key] = second
     for both in (listed(resource, b=ids), listed(resource, a=(), b=ids)):
         settle(here, both, 3)
-        assert {holding.uid: holding.parts[0].directory for holding in here.holdings} == {
+        assert {holding.uid: holding.devices[0].directory for holding in here.device_table} == {
             "uid-a": started,
             "uid-b": grant.directory,
         }
-    assert here.holdings.get(waiting.uid) is None
+    assert here.device_table.get(waiting.uid) is None
     if resource != GPU_MEMORY:
         with pytest.raises(NotYet, match="delete one of the two pods"):
             prestart(here, resource, ids, both, 4)
@@ -180,7 +180,7 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
     """What it counts with, and its limits, are not made anew under it; no more than the GPU has is promised."""
     ids = tuple(encode(0, slot) for slot in range(2))
     here = node(Mode.CGPU, known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))
-    here = AllocationState(Configuration(), here.node_config, DeviceTable(here.holdings, ["uid-a-main"]))
+    here = AllocationState(Configuration(), here.node_config, DeviceTable(here.device_table, ["uid-a-main"]))
     here.pods.update({name.key: name for name in (known("a", GPU_MEMORY, 2), known("b", GPU_MEMORY, 2))})
     both = listed(GPU_MEMORY, a=ids, b=ids)
     assert [start.directory for start in prestart(here, GPU_MEMORY, ids, both, 1)] == ["uid-b-main"]
@@ -194,17 +194,20 @@ def test_of_two_that_have_been_given_the_same_the_running_one_is_left_alone() ->
 def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its_own_amount(tmp_path: Path) -> None:
     """The API server does not say what the pod is, and says later that its unit is another one."""
     here = node(Mode.CGPU)
-    parts = {"one": tuple(encode(0, slot) for slot in range(2)), "two": tuple(encode(0, slot) for slot in range(2, 8))}
+    devices = {
+        "one": tuple(encode(0, slot) for slot in range(2)),
+        "two": tuple(encode(0, slot) for slot in range(2, 8)),
+    }
     held: dict[str, tuple[str, ...]] = {}
     listing: Listing = {}
-    for name, ids in parts.items():
-        shown = {each: {GPU_MEMORY: frozenset(held[each])} if each in held else {} for each in parts}
+    for name, ids in devices.items():
+        shown = {each: {GPU_MEMORY: frozenset(held[each])} if each in held else {} for each in devices}
         listing = {"default/a": ListedPod("default", "a", shown)}
         settle(here, listing, 1)
         grant, _ = DeviceAllocator(here, listing, 0.0, 1).allocate(GPU_MEMORY, ids)
         assert grant.environment["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(len(ids))
         held[name] = ids
-    for ids in parts.values():
+    for ids in devices.values():
         with pytest.raises(NotYet, match="has not said yet what pod default/a asks for"):
             prestart(here, GPU_MEMORY, ids, listing, 2)
     claim = NodeLock(tmp_path / "owner", "me")
@@ -213,15 +216,15 @@ def test_a_pod_that_nobody_knows_starts_when_it_is_known_each_container_with_its
     pod = simple_pod("a", container("one", mem=2), container("two", mem=6), annotations={MEMORY_UNIT_ANNOTATION: "512"})
     meta = msgspec.structs.replace(pod.metadata, uid="uid-a")
     found = known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
-    shown = {name: {GPU_MEMORY: frozenset(ids)} for name, ids in parts.items()}
+    shown = {name: {GPU_MEMORY: frozenset(ids)} for name, ids in devices.items()}
     listing = {"default/a": ListedPod("default", "a", shown)}
     here.pods[found.key] = found
-    starts = [start for ids in parts.values() for start in prestart(here, GPU_MEMORY, ids, listing, 3)]
+    starts = [start for ids in devices.values() for start in prestart(here, GPU_MEMORY, ids, listing, 3)]
     assert [[share.mib for share in start.limits.gpus] for start in starts] == [[1024], [3072]]
     for start in starts:  # as an agent wrote them that did not wait
         wrong = tuple(msgspec.structs.replace(share, mib=share.mib * 2) for share in start.limits.gpus)
         store.write_limits(start.directory, msgspec.structs.replace(start.limits, gpus=wrong))
-    later = AllocationState(Configuration(), here.node_config, DeviceTable(here.holdings, store.started()))
+    later = AllocationState(Configuration(), here.node_config, DeviceTable(here.device_table, store.started()))
     later.pods[found.key] = found
     corrected = [
         start.directory for start in limits_of_started(later) if store.correct_limits(start.directory, start.limits)

@@ -10,19 +10,19 @@ from gputile.node.agent.allocate.device_table import DeviceTable
 from gputile.node.agent.allocate.pod_devices import ContainerDevices, PodDevices
 
 resources = st.sampled_from((GPU_MEMORY, GPU_CORE))
-devices = st.lists(st.builds(encode, st.integers(0, 1), st.integers(0, 3)), max_size=4, unique=True)
-parts = st.builds(
-    ContainerDevices, st.sampled_from("ab"), st.just(Phase.APP), resources, devices.map(tuple), st.just("")
+device_ids = st.lists(st.builds(encode, st.integers(0, 1), st.integers(0, 3)), max_size=4, unique=True)
+devices = st.builds(
+    ContainerDevices, st.sampled_from("ab"), st.just(Phase.APP), resources, device_ids.map(tuple), st.just("")
 )
 uids = st.sampled_from("xyz")
-holdings = st.builds(lambda uid, held: holding_of(uid, *held), uids, st.lists(parts, max_size=3))
+pods = st.builds(lambda uid, held: holding_of(uid, *held), uids, st.lists(devices, max_size=3))
 
 
 def holding_of(uid: str, *held: ContainerDevices) -> PodDevices:
-    return PodDevices(uid, "n", uid, unit_mib=1024, mode="share", trust_group="n", since_ns=0, parts=held)
+    return PodDevices(uid, "n", uid, unit_mib=1024, mode="share", trust_group="n", since_ns=0, devices=held)
 
 
-@given(st.lists(st.one_of(holdings, uids), max_size=12), resources, devices)
+@given(st.lists(st.one_of(pods, uids), max_size=12), resources, device_ids)
 def test_holders_are_those_that_have_one_of_the_ids(
     deeds: list[PodDevices | str], resource: str, wanted: list[str]
 ) -> None:
@@ -32,15 +32,15 @@ def test_holders_are_those_that_have_one_of_the_ids(
             held.put(deed)
         else:
             held.drop(deed)
-    found = [h for h in held if any(p.resource == resource and not set(wanted).isdisjoint(p.ids) for p in h.parts)]
+    found = [h for h in held if any(p.resource == resource and not set(wanted).isdisjoint(p.ids) for p in h.devices)]
     assert held.holders(resource, wanted) == found
     again = DeviceTable(held)
     assert again.holders(resource, wanted) == found
 
 
 def test_a_holding_that_is_replaced_holds_what_it_holds_now() -> None:
-    held, part = DeviceTable(), ContainerDevices("a", Phase.APP, GPU_MEMORY, ("g0-00001",), "")
-    held.put(holding_of("x", part))
+    held, devices = DeviceTable(), ContainerDevices("a", Phase.APP, GPU_MEMORY, ("g0-00001",), "")
+    held.put(holding_of("x", devices))
     assert [h.uid for h in held.holders(GPU_MEMORY, ["g0-00001"])] == ["x"]
     held.put(holding_of("x"))
     assert held.holders(GPU_MEMORY, ["g0-00001"]) == []

@@ -22,7 +22,7 @@ from tests.unit.node.agent.allocate.test_container_matcher import known
 
 PART = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00001",), "d")
 CHECKPOINT = Checkpoint(
-    holdings=(
+    pods=(
         PodDevices(
             "u",
             "ns",
@@ -84,7 +84,7 @@ def test_the_kubelets_checkpoint_names_containers_that_nothing_else_does() -> No
     ]
     text = json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 3}).encode()
     found = recover(text, {pod.uid: pod}, setup, 0)
-    assert [h.parts for h in found] == [
+    assert [h.devices for h in found] == [
         (ContainerDevices("init", Phase.INIT, GPU_MEMORY, ("g0-00001", "g0-00003"), f"{pod.uid}-init"),)
     ]
     assert recover(text[:-9], {pod.uid: pod}, setup, 0) == []
@@ -101,7 +101,9 @@ def test_the_directory_is_that_of_the_answer_which_the_kubelet_keeps() -> None:
     entry = {"PodUID": pod.uid, "ContainerName": "main", "ResourceName": GPU_MEMORY, "DeviceIDs": {"-1": ["g0-00001"]}}
     for kept, directory in ((answer, "elsewhere"), ("/w==", f"{pod.uid}-main"), ("", f"{pod.uid}-main")):
         text = json.dumps({"Data": {"PodDeviceEntries": [{**entry, "AllocResp": kept}]}}).encode()
-        assert [part.directory for h in recover(text, {pod.uid: pod}, setup, 0) for part in h.parts] == [directory]
+        assert [devices.directory for h in recover(text, {pod.uid: pod}, setup, 0) for devices in h.devices] == [
+            directory
+        ]
 
 
 # Written by an agent that did not remember what it had containers mount.
@@ -118,8 +120,8 @@ OF_THE_AGENTS_BEFORE = (
 def test_what_an_older_agent_wrote_is_read() -> None:
     """After an upgrade running pods hold what they held; what they mount is read from the kubelet's checkpoint."""
     read = decode_checkpoint(OF_THE_AGENTS_BEFORE.encode())
-    part = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001"), "u1-main", None)
-    assert read.holdings == (PodDevices("u1", "ns", "a", 1024, "cgpu", "ns", 5, parts=(part,), gpus={0: "GPU-0"}),)
+    devices = ContainerDevices("main", Phase.APP, GPU_MEMORY, ("g0-00000", "g0-00001"), "u1-main", None)
+    assert read.pods == (PodDevices("u1", "ns", "a", 1024, "cgpu", "ns", 5, devices=(devices,), gpus={0: "GPU-0"}),)
     assert (read.mode, read.unit_mib, read.registered) == ("cgpu", 1024, (GPU_MEMORY,))
 
 

@@ -36,12 +36,12 @@ GPU = Gpu(0, "GPU-a", 10240)
 
 def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None = None) -> AllocationState:
     """A node with one GPU, and pods a (4 GiB, 30 %, weight 3, priority 7) and b (2 GiB, 60 %)."""
-    holdings = DeviceTable()
+    device_table = DeviceTable()
     configuration = Configuration(gpu_time=time or GpuTime(max_weight=10))
     admission = AllocationState(
         configuration,
         NodeConfig(Inventory((GPU,), mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024)),
-        holdings,
+        device_table,
     )
     admission.labels = labels or {}
     for name, mib, percent, annotations in (("a", 4, 30, {TIME_WEIGHT_ANNOTATION: "3"}), ("b", 2, 60, {})):
@@ -50,8 +50,8 @@ def node(mode: Mode, labels: dict[str, str] | None = None, time: GpuTime | None 
         pod.metadata.uid, pod.spec.priority = name, 7 if name == "a" else None
         admission.pods[pod.key] = known_pod(pod, configuration)
         resource = GPU_CORE if mode is Mode.CORE_MEM else GPU_MEMORY
-        parts = (ContainerDevices("main", Phase.APP, resource, ("g0-00000",), f"{name}-main"),)
-        holdings.put(PodDevices(name, "default", name, 1024, mode.value, "default", 0, parts, {0: "GPU-a"}))
+        devices = (ContainerDevices("main", Phase.APP, resource, ("g0-00000",), f"{name}-main"),)
+        device_table.put(PodDevices(name, "default", name, 1024, mode.value, "default", 0, devices, {0: "GPU-a"}))
     return admission
 
 
@@ -108,14 +108,14 @@ def test_a_label_that_is_not_valid_counts_for_nothing_and_says_so() -> None:
 
 
 def test_a_configuration_that_is_not_valid() -> None:
-    for text, part in (
+    for text, devices in (
         ({"policy": "best"}, "average (0), preemptive (1), weighted (2), fixed (3), weak (4), native (5)"),
         ({"quantumMs": 1}, "gpuTime.quantumMs is 1: valid are 5 to 500"),
         ({"longestWaitMs": 5}, "gpuTime.longestWaitMs"),
     ):
         with pytest.raises(ConfigurationError, match="gpuTime") as error:
             load_configuration({"gpuTime": text})
-        assert part in str(error.value)
+        assert devices in str(error.value)
 
 
 def test_policies_by_name_and_by_acks_number() -> None:
@@ -151,9 +151,9 @@ def test_a_starting_container_is_told_the_same_by_its_gpus_alone() -> None:
         pod = simple_pod(name, container(mem=len(ids)))
         pod.metadata.uid = name
         admission.pods[pod.key] = known_pod(pod, admission.configuration)
-        parts = (ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main"),)
+        devices = (ContainerDevices("main", Phase.APP, GPU_MEMORY, ids, f"{name}-main"),)
         gpus = {0: "GPU-a", 1: "GPU-b"}
-        admission.holdings.put(PodDevices(name, "default", name, 1024, "cgpu", "default", 0, parts, gpus))
+        admission.device_table.put(PodDevices(name, "default", name, 1024, "cgpu", "default", 0, devices, gpus))
     everything = time_shares(admission, "/d").files
     for name, content in everything.items():
         assert time_shares(admission, "/d", name).files[name] == content

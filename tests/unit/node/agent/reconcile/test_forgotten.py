@@ -47,9 +47,9 @@ def booked(pod: Pod, gpu: int) -> KnownPod:
     return known_pod(msgspec.structs.replace(pod, metadata=meta), Configuration())
 
 
-def admission(mode: Mode, pods: list[KnownPod], holdings: list[PodDevices], *started: str) -> AllocationState:
+def admission(mode: Mode, pods: list[KnownPod], held: list[PodDevices], *started: str) -> AllocationState:
     setup = NodeConfig(Inventory(GPUS, mode=mode.value, unit_mib=1024), EffectiveMode(mode, 1024))
-    found = AllocationState(Configuration(), setup, DeviceTable(holdings, started))
+    found = AllocationState(Configuration(), setup, DeviceTable(held, started))
     found.pods.update({pod.key: pod for pod in pods})
     return found
 
@@ -59,12 +59,14 @@ def two_of_one_size() -> KnownPod:
     return booked(simple_pod("a", container(mem=2), init=(side,)), 0)
 
 
-def holding(pod: KnownPod, *parts: ContainerDevices, mode: Mode = Mode.CGPU) -> PodDevices:
+def holding(pod: KnownPod, *devices: ContainerDevices, mode: Mode = Mode.CGPU) -> PodDevices:
     name = pod.pod.metadata.name
-    return PodDevices(pod.uid, "default", name, 1024, mode.value, "default", 1, parts, {0: "GPU-0"})
+    return PodDevices(pod.uid, "default", name, 1024, mode.value, "default", 1, devices, {0: "GPU-0"})
 
 
-def part(name: str, ids: tuple[str, ...], phase: Phase = Phase.APP, resource: str = GPU_MEMORY) -> ContainerDevices:
+def devices_of(
+    name: str, ids: tuple[str, ...], phase: Phase = Phase.APP, resource: str = GPU_MEMORY
+) -> ContainerDevices:
     return ContainerDevices(name, phase, resource, ids, f"uid-a-{name}")
 
 
@@ -78,7 +80,7 @@ def free(gpus: tuple[int, ...] = (0,)) -> list[str]:
 
 def test_the_next_container_is_not_given_the_ids_of_one_that_runs() -> None:
     pod = two_of_one_size()
-    node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
+    node = admission(Mode.CGPU, [pod], [holding(pod, devices_of("side", SIDE, Phase.SIDECAR))], "uid-a-side")
     listing = bare("side", "main")
     settle(node, listing, 2)
     ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
@@ -86,13 +88,13 @@ def test_the_next_container_is_not_given_the_ids_of_one_that_runs() -> None:
     assert not set(ids) & set(SIDE)
     grant, held = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
     assert grant.directory == "uid-a-main"
-    assert {p.container: p.ids for p in held.parts} == {"side": SIDE, "main": ids}
+    assert {p.container: p.ids for p in held.devices} == {"side": SIDE, "main": ids}
 
 
 def test_one_that_the_kubelet_gives_to_the_next_container_is_the_next_ones() -> None:
     """What is written before a start is then that of the container that starts, and of no other."""
     pod = two_of_one_size()
-    node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
+    node = admission(Mode.CGPU, [pod], [holding(pod, devices_of("side", SIDE, Phase.SIDECAR))], "uid-a-side")
     listing = bare("side", "main")
     DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, SIDE)
     assert [start.directory for start in prestart(node, GPU_MEMORY, SIDE, listing, 2)] == ["uid-a-main"]
@@ -101,41 +103,43 @@ def test_one_that_the_kubelet_gives_to_the_next_container_is_the_next_ones() -> 
 
 def test_what_was_answered_and_not_let_start_is_given_again() -> None:
     pod = two_of_one_size()
-    node = admission(Mode.CGPU, [pod], [holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))])
+    node = admission(
+        Mode.CGPU, [pod], [holding(pod, devices_of("side", SIDE, Phase.SIDECAR), devices_of("main", MAIN))]
+    )
     listing = bare("side", "main")
     settle(node, listing, 2)
-    assert len(node.holdings) == 0
+    assert len(node.device_table) == 0
     grant, _ = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
     assert grant.directory == "uid-a-side"
 
 
 def test_another_pod_does_not_get_the_ids_of_a_container_that_runs() -> None:
     pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
-    held = holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))
+    held = holding(pod, devices_of("side", SIDE, Phase.SIDECAR), devices_of("main", MAIN))
     node = admission(Mode.CGPU, [pod, other], [held], "uid-a-side")
     listing = {**bare("side", "main"), "default/b": ListedPod("default", "b", {"main": {}})}
     ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
     assert not set(ids) & set(SIDE)
-    left = node.holdings.get(pod.uid)
+    left = node.device_table.get(pod.uid)
     assert left is not None
-    assert [p.container for p in left.parts] == ["side"]
+    assert [p.container for p in left.devices] == ["side"]
 
 
 def test_ids_that_are_held_are_refused_to_another_pod_and_not_laid_to_their_holder() -> None:
     """The kubelet may choose without asking for a preference."""
     pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
-    held = holding(pod, part("side", SIDE, Phase.SIDECAR), part("main", MAIN))
+    held = holding(pod, devices_of("side", SIDE, Phase.SIDECAR), devices_of("main", MAIN))
     node = admission(Mode.CGPU, [pod, other], [held], "uid-a-side", "uid-a-main")
     listing = {**bare("side", "main"), "default/b": ListedPod("default", "b", {"main": {}})}
     with pytest.raises(AllocationConflict, match="held by pod default/a already"):
         DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, MAIN)
-    assert node.holdings.get(pod.uid) == held
+    assert node.device_table.get(pod.uid) == held
 
 
 def test_a_container_that_is_started_again_gets_its_own_gpu_again() -> None:
     """After a reboot, say: nothing runs, and the kubelet asks for all of them anew."""
     pod = booked(simple_pod("a", container(asks={WHOLE_GPU: 1})), 1)
-    own = part("main", (encode(1, 0),), resource=WHOLE_GPU)
+    own = devices_of("main", (encode(1, 0),), resource=WHOLE_GPU)
     held = msgspec.structs.replace(holding(pod, own, mode=Mode.EXCLUSIVE), gpus={1: "GPU-1"})
     node = admission(Mode.EXCLUSIVE, [pod], [held], "uid-a-main")
     ids = DeviceAllocator(node, bare("main"), 0.0).preferred(WHOLE_GPU, [encode(0, 0), encode(1, 0)], (), 1)
@@ -168,18 +172,18 @@ def test_an_init_container_may_have_what_the_container_after_it_runs_with() -> N
     """It is over, does not run again and is asked for all the same: a GPU has no room for both."""
     pod = booked(simple_pod("a", container(mem=8), init=(container("init", mem=8),)), 0)
     every = tuple(free())
-    node = admission(Mode.CGPU, [pod], [holding(pod, part("main", every))], "uid-a-main")
+    node = admission(Mode.CGPU, [pod], [holding(pod, devices_of("main", every))], "uid-a-main")
     listing = bare("main")
     ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free((0, 1)), (), 8)
     assert ids == every
     _, held = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, ids)
-    assert {p.container: p.directory for p in held.parts} == {"init": "uid-a-init", "main": "uid-a-main"}
+    assert {p.container: p.directory for p in held.devices} == {"init": "uid-a-init", "main": "uid-a-main"}
 
 
 def test_no_two_containers_have_one_directory() -> None:
     """Whichever was taken for the other, and however the kubelet's list corrects it afterwards."""
     pod = two_of_one_size()
-    held = holding(pod, part("side", SIDE, Phase.SIDECAR))
+    held = holding(pod, devices_of("side", SIDE, Phase.SIDECAR))
     node = admission(Mode.CGPU, [pod], [held], "uid-a-side")
     first, _ = DeviceAllocator(node, bare("side", "main"), 0.0, 2).allocate(GPU_MEMORY, MAIN)
     listing = {"default/a": ListedPod("default", "a", {"side": {GPU_MEMORY: frozenset(MAIN)}, "main": {}})}
@@ -204,8 +208,8 @@ def test_a_pod_that_nobody_knows_has_a_directory_for_each_container() -> None:
         directories.append(grant.directory)
         ids[name] = frozenset(given)
     assert len(set(directories)) == 2
-    (held,) = node.holdings
-    assert sorted(p.ids for p in held.parts) == [MAIN, OTHER]
+    (held,) = node.device_table
+    assert sorted(p.ids for p in held.devices) == [MAIN, OTHER]
 
 
 def test_what_was_let_start_before_the_machine_did_does_not_run(tmp_path: Path) -> None:
@@ -226,16 +230,16 @@ def test_what_was_let_start_before_the_machine_did_does_not_run(tmp_path: Path) 
 def test_a_kubelet_that_has_just_started_gives_no_other_what_runs_in_pods_that_it_has_not_come_to() -> None:
     """It lists its pods one after the other, and what it has forgotten counts as free until then (M4)."""
     pod, other = two_of_one_size(), booked(simple_pod("b", container(mem=2)), 0)
-    node = admission(Mode.CGPU, [pod, other], [holding(pod, part("side", SIDE, Phase.SIDECAR))], "uid-a-side")
+    node = admission(Mode.CGPU, [pod, other], [holding(pod, devices_of("side", SIDE, Phase.SIDECAR))], "uid-a-side")
     listing = {"default/b": ListedPod("default", "b", {"main": {}})}
     node.heard(listing, 1.0, settled=False)
     ids = DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
     assert not set(ids) & set(SIDE)
-    assert node.holdings.get(pod.uid) is not None
+    assert node.device_table.get(pod.uid) is not None
     node.heard({**bare("side", "main"), **listing}, 1.0, settled=False)
     node.heard(listing, 1.0, settled=False)
     DeviceAllocator(node, listing, 0.0).preferred(GPU_MEMORY, free(), (), 2)
-    assert node.holdings.get(pod.uid) is None
+    assert node.device_table.get(pod.uid) is None
 
 
 def test_a_running_container_is_not_taken_for_one_that_asks_for_what_its_init_container_had() -> None:
@@ -243,25 +247,25 @@ def test_a_running_container_is_not_taken_for_one_that_asks_for_what_its_init_co
     init, main = ("g0-00000",), ("g0-00000", "g0-00001")
     pod = booked(simple_pod("a", container(mem=2), init=(container("init", mem=1),)), 0)
     other = booked(simple_pod("b", container(mem=2)), 0)
-    held = holding(pod, part("init", init, Phase.INIT), part("main", main))
+    held = holding(pod, devices_of("init", init, Phase.INIT), devices_of("main", main))
     node = admission(Mode.CGPU, [pod, other], [held], "uid-a-init", "uid-a-main")
     listing = {**bare("main"), "default/b": ListedPod("default", "b", {"main": {}})}
     with pytest.raises(AllocationConflict, match="held by pod default/a already"):
         DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, main)
-    assert node.holdings.get(pod.uid) == held
+    assert node.device_table.get(pod.uid) == held
 
 
 def test_a_container_that_runs_is_the_last_that_may_be_asked_for() -> None:
     """A kubelet that has forgotten everything asks for a pod that the API server has not told of yet."""
     pod = booked(simple_pod("a", container(mem=2)), 0)
-    held = holding(pod, part("main", MAIN))
+    held = holding(pod, devices_of("main", MAIN))
     node = admission(Mode.CGPU, [pod], [held], "uid-a-main")
     listing = {**bare("main"), "default/z": ListedPod("default", "z", {"main": {}})}
     assert unclear(node, listing, GPU_MEMORY, 2)[0] == "default/z"
     grant, devices = DeviceAllocator(node, listing, 0.0, 2).allocate(GPU_MEMORY, OTHER)
     assert devices.key == "default/z"
     assert grant.directory != "uid-a-main"
-    assert node.holdings.get(pod.uid) == held
+    assert node.device_table.get(pod.uid) == held
 
 
 def test_no_two_pods_have_one_directory() -> None:

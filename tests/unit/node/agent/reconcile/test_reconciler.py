@@ -42,12 +42,12 @@ def bound(pod: Pod, *gpus: int, phase: str = "Running") -> KnownPod:
     return known_pod(msgspec.structs.replace(pod, metadata=meta, status=PodStatus(phase=phase)), Configuration())
 
 
-def part(name: str, *ids: str, resource: str = GPU_MEMORY, phase: Phase = Phase.APP) -> ContainerDevices:
+def devices_of(name: str, *ids: str, resource: str = GPU_MEMORY, phase: Phase = Phase.APP) -> ContainerDevices:
     return ContainerDevices(name, phase, resource, ids, f"dir-{name}")
 
 
-def held(pod: KnownPod, *parts: ContainerDevices, uid: str = "") -> PodDevices:
-    return PodDevices(uid or pod.uid, "default", pod.pod.metadata.name, 1024, "share", "default", 0, parts)
+def held(pod: KnownPod, *devices: ContainerDevices, uid: str = "") -> PodDevices:
+    return PodDevices(uid or pod.uid, "default", pod.pod.metadata.name, 1024, "share", "default", 0, devices)
 
 
 def shown(*pods: tuple[str, dict[str, tuple[str, ...]]], resource: str = GPU_MEMORY) -> Listing:
@@ -60,37 +60,39 @@ def shown(*pods: tuple[str, dict[str, tuple[str, ...]]], resource: str = GPU_MEM
 
 def compare(
     pods: list[KnownPod],
-    holdings: list[PodDevices],
+    held: list[PodDevices],
     listing: Listing,
     setup: NodeConfig = SHARE,
     *,
     synced: bool = True,
     settled: bool = True,
 ) -> list[Correction]:
-    state = state_of(pods, DeviceTable(holdings), setup)
+    state = state_of(pods, DeviceTable(held), setup)
     state.settled = settled
     return reconcile(state, listing, 9, synced=synced)
 
 
-def state_of(pods: list[KnownPod], holdings: DeviceTable, setup: NodeConfig = SHARE) -> AllocationState:
-    state = AllocationState(Configuration(), setup, holdings)
+def state_of(pods: list[KnownPod], device_table: DeviceTable, setup: NodeConfig = SHARE) -> AllocationState:
+    state = AllocationState(Configuration(), setup, device_table)
     state.pods.update({pod.key: pod for pod in pods})
     return state
 
 
 def test_what_agrees_is_confirmed_once() -> None:
     pod = bound(simple_pod("a", container(mem=1)), 2)
-    found = compare([pod], [held(pod, part("main", "g2-00000"))], shown(("a", {"main": ("g2-00000",)})))
+    found = compare([pod], [held(pod, devices_of("main", "g2-00000"))], shown(("a", {"main": ("g2-00000",)})))
     assert [type(c) for c in found] == [Confirm]
     annotations = {**pod.pod.metadata.annotations, GPUSHARE_ASSIGNED: "true"}
     meta = msgspec.structs.replace(pod.pod.metadata, annotations=annotations)
     confirmed = known_pod(msgspec.structs.replace(pod.pod, metadata=meta), Configuration())
-    assert compare([confirmed], [held(pod, part("main", "g2-00000"))], shown(("a", {"main": ("g2-00000",)}))) == []
+    assert (
+        compare([confirmed], [held(pod, devices_of("main", "g2-00000"))], shown(("a", {"main": ("g2-00000",)}))) == []
+    )
 
 
 def test_the_kubelets_gpu_is_written_down() -> None:
     pod = bound(simple_pod("a", container(mem=1)), 2)
-    (found,) = compare([pod], [held(pod, part("main", "g1-00000"))], shown(("a", {"main": ("g1-00000",)})))
+    (found,) = compare([pod], [held(pod, devices_of("main", "g1-00000"))], shown(("a", {"main": ("g1-00000",)})))
     assert isinstance(found, Correct)
     assert (found.booked, found.found) == ("GPU 2", "GPU 1")
     truth = decode_allocation(found.annotations[ALLOCATION] or "")
@@ -101,7 +103,7 @@ def test_the_kubelets_gpu_is_written_down() -> None:
 
 def test_containers_on_different_gpus_add_up_on_each() -> None:
     pod = bound(simple_pod("a", container("x", mem=2), container("y", mem=3)), 0)
-    holding = held(pod, part("x", "g0-00000", "g0-00001"), part("y", "g3-00000", "g3-00001", "g3-00002"))
+    holding = held(pod, devices_of("x", "g0-00000", "g0-00001"), devices_of("y", "g3-00000", "g3-00001", "g3-00002"))
     listing = shown(("a", {"x": ("g0-00000", "g0-00001"), "y": ("g3-00000", "g3-00001", "g3-00002")}))
     (found,) = compare([pod], [holding], listing)
     assert isinstance(found, Correct)
@@ -112,7 +114,7 @@ def test_containers_on_different_gpus_add_up_on_each() -> None:
 
 def test_whole_gpus_are_those_that_the_kubelet_gave() -> None:
     pod = bound(simple_pod("a", container(asks={WHOLE_GPU: 2})), 0, 1)
-    holding = held(pod, part("main", "g1-00000", "g3-00000", resource=WHOLE_GPU))
+    holding = held(pod, devices_of("main", "g1-00000", "g3-00000", resource=WHOLE_GPU))
     (found,) = compare([pod], [holding], shown(("a", {"main": ("g1-00000", "g3-00000")}), resource=WHOLE_GPU), WHOLE)
     assert isinstance(found, Correct)
     assert [s.uuid for s in decode_allocation(found.annotations[ALLOCATION] or "").gpus] == ["GPU-1", "GPU-3"]
@@ -120,7 +122,7 @@ def test_whole_gpus_are_those_that_the_kubelet_gave() -> None:
 
 def test_a_pod_in_the_middle_of_its_admission_is_left_alone() -> None:
     pod = bound(simple_pod("a", container("x", mem=1), container("y", mem=1)), 2, phase="Pending")
-    assert compare([pod], [held(pod, part("x", "g1-00000"))], shown(("a", {"x": ("g1-00000",), "y": ()}))) == []
+    assert compare([pod], [held(pod, devices_of("x", "g1-00000"))], shown(("a", {"x": ("g1-00000",), "y": ()}))) == []
 
 
 def test_a_container_that_took_over_an_init_containers_ids_is_on_the_pods_gpus() -> None:
@@ -128,14 +130,14 @@ def test_a_container_that_took_over_an_init_containers_ids_is_on_the_pods_gpus()
     init = (container("init", mem=4),)
     pod = bound(simple_pod("a", container(mem=2), init=init, labels=labels), 0, 1)
     ids = ("g0-00000", "g0-00001", "g1-00000", "g1-00001")
-    holding = held(pod, part("init", *ids, phase=Phase.INIT), part("main", "g0-00000", "g0-00001"))
+    holding = held(pod, devices_of("init", *ids, phase=Phase.INIT), devices_of("main", "g0-00000", "g0-00001"))
     found = compare([pod], [holding], shown(("a", {"main": ("g0-00000", "g0-00001")})))
     assert [type(c) for c in found] in ([], [Confirm])
 
 
 def test_what_is_gone_is_released_when_the_kubelet_has_let_go() -> None:
     pod = bound(simple_pod("a", container(mem=1)), 2)
-    holding = held(pod, part("main", "g2-00000"))
+    holding = held(pod, devices_of("main", "g2-00000"))
     still = shown(("a", {"main": ("g2-00000",)}))
     assert compare([], [holding], still) == []
     assert compare([], [holding], {}, synced=False) == []
@@ -147,7 +149,7 @@ def test_what_is_gone_is_released_when_the_kubelet_has_let_go() -> None:
 
 def test_a_static_pod_is_not_gone_because_the_kubelet_has_just_started() -> None:
     pod = bound(simple_pod("a", container(mem=1)))
-    holding = held(pod, part("main", "g2-00000"), uid=static_uid("default/a"))
+    holding = held(pod, devices_of("main", "g2-00000"), uid=static_uid("default/a"))
     assert compare([], [holding], {}, settled=False) == []
     assert compare([], [holding], {}) == [Release(holding.uid)]
 
@@ -163,20 +165,24 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
     """Whether or not it is still known which ones they are; not of an init container, which the kubelet never lists."""
     pod = bound(simple_pod("a", container("one", mem=1), container("two", mem=1), init=(container("init", mem=1),)), 2)
     listing = shown(("a", {"one": (), "two": ("g2-00001",)}))
-    init, one, two = part("init", "g2-00001", phase=Phase.INIT), part("one", "g2-00000"), part("two", "g2-00001")
+    init, one, two = (
+        devices_of("init", "g2-00001", phase=Phase.INIT),
+        devices_of("one", "g2-00000"),
+        devices_of("two", "g2-00001"),
+    )
 
-    def told(known: KnownPod, parts: tuple[ContainerDevices, ...], *started: str) -> list[tuple[str, str]]:
-        mounted = {each.container: each.directory for each in parts}
+    def told(known: KnownPod, devices: tuple[ContainerDevices, ...], *started: str) -> list[tuple[str, str]]:
+        mounted = {each.container: each.directory for each in devices}
         ran = [mounted.get(name, f"{known.uid}-{name}") for name in started]
-        table = DeviceTable([held(known, *parts)] if parts else [], ran)
+        table = DeviceTable([held(known, *devices)] if devices else [], ran)
         found = reconcile(state_of([known], table), listing, 9, synced=True)
         return [(each.reason, each.message) for each in found if isinstance(each, Complain)]
 
-    for parts in ((init, one, two), (init, two)):
-        ((reason, message),) = told(pod, parts, "init", "one", "two")
+    for devices in ((init, one, two), (init, two)):
+        ((reason, message),) = told(pod, devices, "init", "one", "two")
         assert reason == "GpuForgotten"
         assert "the GPU of one," in message
-        assert told(pod, parts, "init", "two") == []
+        assert told(pod, devices, "init", "two") == []
     listing = shown(("a", {"one": (), "two": ()}))
     assert [reason for reason, _ in told(pod, (), "one")] == ["GpuForgotten"]
     assert [reason for reason, _ in told(pod, ())] == ["GpuMissing"]
@@ -185,18 +191,20 @@ def test_devices_that_the_kubelet_has_forgotten_are_complained_of() -> None:
 
 def test_ids_under_a_stand_in_are_adopted_by_the_pod_that_has_them() -> None:
     pod = bound(simple_pod("a", container(mem=1), init=(container("init", mem=1),)), 2)
-    init = part("init", "g1-00000", phase=Phase.INIT)
-    holdings = DeviceTable([held(pod, init, part("main", "g1-00000"), uid=static_uid("default/a"))])
-    sync_with_listing(state_of([pod], holdings), shown(("a", {"main": ("g1-00000",)})), 9)
-    (holding,) = holdings
+    init = devices_of("init", "g1-00000", phase=Phase.INIT)
+    device_table = DeviceTable([held(pod, init, devices_of("main", "g1-00000"), uid=static_uid("default/a"))])
+    sync_with_listing(state_of([pod], device_table), shown(("a", {"main": ("g1-00000",)})), 9)
+    (holding,) = device_table
     assert holding.uid == pod.uid
-    assert {(p.container, p.directory) for p in holding.parts} == {("init", "dir-init"), ("main", "dir-main")}
+    assert {(p.container, p.directory) for p in holding.devices} == {("init", "dir-init"), ("main", "dir-main")}
     assert holding.gpus == {1: "GPU-1"}
 
 
 def test_ids_that_another_pod_was_thought_to_have_change_hands() -> None:
     one, other = bound(simple_pod("one", container(mem=1)), 0), bound(simple_pod("other", container(mem=1)), 1)
-    holdings = DeviceTable([held(one, part("main", "g1-00000"))])
+    device_table = DeviceTable([held(one, devices_of("main", "g1-00000"))])
     listing = shown(("one", {"main": ()}), ("other", {"main": ("g1-00000",)}))
-    sync_with_listing(state_of([one, other], holdings), listing, 9)
-    assert [(h.uid, h.parts[0].ids, h.parts[0].directory) for h in holdings] == [(other.uid, ("g1-00000",), "dir-main")]
+    sync_with_listing(state_of([one, other], device_table), listing, 9)
+    assert [(h.uid, h.devices[0].ids, h.devices[0].directory) for h in device_table] == [
+        (other.uid, ("g1-00000",), "dir-main")
+    ]

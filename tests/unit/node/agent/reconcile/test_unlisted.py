@@ -48,7 +48,7 @@ def test_ids_of_an_init_container_tell_whose_next_container_it_is() -> None:
     state.pods[second.key] = known_pod(second, Configuration())
     _, devices = DeviceAllocator(state, None, 20.0, 2).allocate(GPU_MEMORY, IDS[:1])
     assert devices.uid == first.metadata.uid
-    assert [(part.container, part.ids) for part in devices.parts] == [("init", IDS), ("main", IDS[:1])]
+    assert [(each.container, each.ids) for each in devices.devices] == [("init", IDS), ("main", IDS[:1])]
 
 
 def test_what_was_answered_before_the_pod_was_known_is_the_pods() -> None:
@@ -59,5 +59,5 @@ def test_what_was_answered_before_the_pod_was_known_is_the_pods() -> None:
     state.pods[pod.key] = known_pod(pod, Configuration())
     _, devices = DeviceAllocator(state, None, 20.0, 2).allocate(GPU_MEMORY, IDS[:1])
     assert devices.uid == pod.metadata.uid
-    assert state.holdings.get(unknown.uid) is None
-    assert {part.container for part in devices.parts} == {"init", "main"}
+    assert state.device_table.get(unknown.uid) is None
+    assert {each.container for each in devices.devices} == {"init", "main"}
