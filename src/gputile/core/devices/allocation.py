@@ -83,10 +83,11 @@ def allocate(request: Request, chosen: tuple[Chosen, ...], mode: str, now_ns: in
         shape, count = request.shape, len(chosen)
         gpus = tuple(GpuShare(c.gpu.uuid, c.gpu.index, shape.mib, shape.percent) for c in chosen)
         containers = {
-            part.name: tuple(
-                GpuShare(c.uuid, c.index, part.units * request.unit_mib // count, part.percent // count) for c in gpus
+            container.name: tuple(
+                GpuShare(c.uuid, c.index, container.units * request.unit_mib // count, container.percent // count)
+                for c in gpus
             )
-            for part in request.containers
+            for container in request.containers
         }
         return Allocation(gpus, containers, request.unit_mib, mode=mode, assumed_ns=now_ns)
     gpus = tuple(GpuShare(c.gpu.uuid, c.gpu.index, c.gpu.mib, 100) for c in chosen)
@@ -102,10 +103,10 @@ def _deal(request: Request, gpus: tuple[GpuShare, ...]) -> dict[str, tuple[GpuSh
     """
     dealt: dict[str, tuple[GpuShare, ...]] = {}
     taken = 0
-    for part in request.containers:
-        dealt[part.name] = gpus[taken : taken + part.gpus]
-        if part.phase is not Phase.INIT:
-            taken += part.gpus
+    for container in request.containers:
+        dealt[container.name] = gpus[taken : taken + container.gpus]
+        if container.phase is not Phase.INIT:
+            taken += container.gpus
     return dealt
 
 

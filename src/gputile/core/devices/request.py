@@ -51,7 +51,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """One container's part: ``units`` and ``percent`` over all GPUs of the pod (shared), or ``gpus`` (whole)."""
+    """What one container asks for: ``units`` and ``percent`` over all GPUs of the pod (shared), or ``gpus`` (whole)."""
 
     name: str
     phase: Phase
@@ -108,53 +108,53 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
     Raises:
         RequestError: the request breaks a rule.
     """
-    containers = tuple(_container_requests(pod))
-    kinds = {kind for _, kind in containers}
+    asked = tuple(_container_requests(pod))
+    kinds = {kind for _, kind in asked}
     if not kinds:
         return None
     if len(kinds) > 1:
-        asked = " and ".join(sorted(kind.value for kind in kinds))
-        raise RequestError(f"the pod asks for {asked}; a pod takes one kind of GPU resource: remove the other")
-    kind, parts = kinds.pop(), tuple(part for part, _ in containers)
+        names = " and ".join(sorted(kind.value for kind in kinds))
+        raise RequestError(f"the pod asks for {names}; a pod takes one kind of GPU resource: remove the other")
+    kind, containers = kinds.pop(), tuple(container for container, _ in asked)
     if kind is not RequestKind.SHARED:
-        gpus = effective(parts, lambda part: part.gpus)
+        gpus = effective(containers, lambda container: container.gpus)
         if gpus > MOST_GPUS:
             raise RequestError(f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})")
         # A whole GPU may be one of several pods' in turns; a set by topology never is.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        return Request(Shape(kind, gpus, trust_group=group), unit_mib, parts, cpu_request(pod.spec))
+        return Request(Shape(kind, gpus, trust_group=group), unit_mib, containers, cpu_request(pod.spec))
     gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
-    for part in parts:
-        _check_spread(part, gpus)
-    mib = effective(parts, lambda part: part.units) * unit // gpus
+    for container in containers:
+        _check_spread(container, gpus)
+    mib = effective(containers, lambda container: container.units) * unit // gpus
     if mib > MOST_MIB:
         raise RequestError(
             f"{GPU_MEMORY} counts units of {unit} MiB: {mib // unit} of them on one GPU are more than any GPU has"
         )
-    percent = effective(parts, lambda part: part.percent) // gpus
+    percent = effective(containers, lambda container: container.percent) // gpus
     if percent > MOST_PERCENT:
         raise RequestError(
             f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has {MOST_PERCENT}: ask less, or "
             f"more GPUs by the label {GPU_COUNT_LABEL}"
         )
-    return Request(Shape(kind, gpus, mib, percent, trust_group(pod), unit), unit, parts, cpu_request(pod.spec))
+    return Request(Shape(kind, gpus, mib, percent, trust_group(pod), unit), unit, containers, cpu_request(pod.spec))
 
 
-def effective(parts: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:
+def effective(containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:
     """Return what the pod needs at its peak (KEP-753, "Resources calculation for scheduling and pod admission").
 
     Sidecars keep what they take, an init container runs beside the sidecars started before it, and the app
     containers run beside all sidecars.
     """
     peak = sidecars = apps = 0
-    for part in parts:
-        if part.phase is Phase.APP:
-            apps += amount(part)
-        elif part.phase is Phase.SIDECAR:
-            sidecars += amount(part)
+    for container in containers:
+        if container.phase is Phase.APP:
+            apps += amount(container)
+        elif container.phase is Phase.SIDECAR:
+            sidecars += amount(container)
             peak = max(peak, sidecars)
         else:
-            peak = max(peak, sidecars + amount(part))
+            peak = max(peak, sidecars + amount(container))
     return max(peak, sidecars + apps)
 
 
@@ -232,12 +232,12 @@ def _stamped_unit(pod: Pod, default: int) -> int:
     return int(text)
 
 
-def _check_spread(part: ContainerRequest, gpus: int) -> None:
-    for name, amount in ((GPU_MEMORY, part.units), (GPU_CORE, part.percent)):
+def _check_spread(container: ContainerRequest, gpus: int) -> None:
+    for name, amount in ((GPU_MEMORY, container.units), (GPU_CORE, container.percent)):
         if amount % gpus:
             low = amount - amount % gpus
             remedy = f"{low} or {low + gpus}" if low else f"{gpus}"
             raise RequestError(
-                f"container {part.name}: {name} is {amount}, which {gpus} GPUs ({GPU_COUNT_LABEL}) do not divide "
+                f"container {container.name}: {name} is {amount}, which {gpus} GPUs ({GPU_COUNT_LABEL}) do not divide "
                 f"evenly: ask {remedy}"
             )
