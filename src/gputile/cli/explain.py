@@ -9,7 +9,7 @@ import typer
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_json
-from gputile.tools.views.table import table
+from gputile.cli.terminal import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,7 +213,7 @@ def _write_nodes(reports: "Sequence[NodeReport]") -> None:
     for report in reports:
         rows.append((report.name, "", "", "", "", "; ".join(filter(None, (report.in_tree, report.gpu))) or "it fits"))
         rows += [_gpu_row(gpu, report.unit_mib or 1) for gpu in report.gpus]
-    write(table(rows))
+    write_table(rows)
 
 
 def _gpu_row(gpu: "GpuReport", unit_mib: int) -> tuple[str, ...]:

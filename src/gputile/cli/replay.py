@@ -13,9 +13,9 @@ import typer
 
 from gputile.cli.interrupts import tidy
 from gputile.cli.options import Printed
-from gputile.cli.output import Output, fail, write, write_json
+from gputile.cli.output import Output, fail, write_json
 from gputile.cli.progress import counted
-from gputile.tools.views.table import table
+from gputile.cli.terminal import write_table
 
 if TYPE_CHECKING:
     from gputile.tools.replay.departures import Stay
@@ -158,7 +158,7 @@ def _print(results: "list[Result]") -> None:
         points = [_percent(mean(result.allocated[point] for result in mine)) for point in ("95", "100", "130")]
         failed = f"{mean(result.failed_pods for result in mine):.0f}"
         rows.append((name, policy, str(len(mine)), *points, failed, f"{mean(r.seconds for r in mine):.1f}"))
-    write(table(rows))
+    write_table(rows)
 
 
 def _percent(value: float) -> str:
@@ -179,4 +179,4 @@ def _print_stays(stays: "list[Stay]") -> None:
         failed = f"{mean(stay.failed_pods for stay in mine):.0f}"
         seconds = f"{mean(stay.seconds for stay in mine):.1f}"
         rows.append((name, policy, str(len(mine)), f"{hours:.0f}", part, *waits, failed, seconds))
-    write(table(rows))
+    write_table(rows)

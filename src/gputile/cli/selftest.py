@@ -14,7 +14,7 @@ from gputile.cli.interrupts import kill_children, tidy
 from gputile.cli.options import Printed
 from gputile.cli.output import Output, fail, write, write_json
 from gputile.cli.progress import Progress
-from gputile.tools.views.table import table
+from gputile.cli.terminal import write_table
 
 if TYPE_CHECKING:
     from gputile.node.isolation.memory_check import MemoryRow
@@ -157,7 +157,7 @@ def _print(rows: "list[MemoryRow]") -> None:
     for row in rows:
         verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
         lines.append((row.way, *map(str, (row.processes, row.limit_mib, row.asked_mib, row.got_mib)), verdict))
-    write(table(lines))
+    write_table(lines)
 
 
 def _print_times(rows: "list[TimeRow]") -> None:
@@ -167,4 +167,5 @@ def _print_times(rows: "list[TimeRow]") -> None:
         verdict = "holds" if row.holds else f"MISSED {row.failed}".strip()
         lines.append((row.what, row.bound or "by ratio", f"{row.got:.1%}", *ratios, verdict))
     if rows:
-        write("\n" + table(lines))
+        write("\n")
+        write_table(lines)

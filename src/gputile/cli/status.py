@@ -7,6 +7,7 @@ import typer
 
 from gputile.cli.options import REQUEST_TIMEOUT, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import NOT_PLACED, Output, fail, write, write_json
+from gputile.cli.terminal import columns
 
 if TYPE_CHECKING:
     from gputile.tools.views.status import Installation
@@ -41,7 +42,7 @@ def status(
     if output is Output.JSON:
         write_json(installation)
     else:
-        write(table(installation))
+        write(table(installation, columns()))
     if installation.phase is not RolloutPhase.DEPLOYED:
         raise typer.Exit(NOT_DEPLOYED)
 

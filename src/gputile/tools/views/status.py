@@ -78,17 +78,17 @@ def assess(
     )
 
 
-def table(installation: Installation) -> str:
-    """Return the installation as people read it."""
+def table(installation: Installation, width: int | None = None) -> str:
+    """Return the installation as people read it, in tables of at most ``width`` columns."""
     bad = [component.name for component in installation.components if component.state is not RolloutState.READY]
     lines = [f"gputile: {installation.phase}{': ' if bad else ''}{', '.join(bad)}"]
     if installation.components:
         rows: list[tuple[str, ...]] = [("COMPONENT", "READY", "STATE", "REASON")]
         rows += [(c.name, f"{c.ready}/{c.wanted}", c.state.value, c.reason) for c in installation.components]
-        lines += ["", *aligned(rows)]
+        lines += ["", *aligned(rows, width)]
     if installation.nodes:
         heading = ("NODE", "AGENT", "MODE", "UNIT", "GPUS", "PROBLEMS")
-        lines += ["", *aligned([heading, *map(_node_row, installation.nodes)])]
+        lines += ["", *aligned([heading, *map(_node_row, installation.nodes)], width)]
         other = [n for n in installation.nodes if n.agent_there and n.unit_mib not in (0, installation.unit_mib)]
         if installation.unit_mib and other:
             rest = "1 node is" if len(other) == 1 else f"{len(other)} nodes are"

@@ -2,15 +2,51 @@
 
 from collections.abc import Sequence
 
+from gputile.tools.views.terminal_text import columns_of, inert, padded, wrapped
+
 _GAP = 2
+_NARROWEST = 8  # columns of text: a column of a table gets no narrower
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a line for each row; every column is as wide as its widest cell, with two spaces between columns."""
-    widths = [max(map(len, column)) + _GAP for column in zip(*rows, strict=True)]
-    return ["".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+    """Return the lines of a table: every column is as wide as its widest cell, with two spaces between columns.
+
+    Where that is more than ``width`` columns of a terminal, the text of the widest cells goes on in further lines
+    below itself. Without ``width`` each row is one line.
+    """
+    cells = [[inert(cell) for cell in row] for row in rows]
+    widths = [max(map(columns_of, column)) for column in zip(*cells, strict=True)]
+    if width is not None:
+        words = [
+            max(columns_of(word) for cell in column for word in cell.split(" ")) for column in zip(*cells, strict=True)
+        ]
+        for narrowest in (words, [_NARROWEST] * len(widths)):  # words are cut only where nothing else helps
+            widths = _fitted(widths, narrowest, width - _GAP * (len(widths) - 1))
+    return [line for row in cells for line in _lines(row, widths)]
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return the rows as the text of a table, each line with its end."""
-    return "".join(f"{line}\n" for line in aligned(rows))
+def table(rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """Return the rows as the text of a table, each line with its end; see ``aligned``."""
+    return "".join(f"{line}\n" for line in aligned(rows, width))
+
+
+def _fitted(widths: Sequence[int], narrowest: Sequence[int], most: int) -> list[int]:
+    """Return the widths with the widest made narrower until together they are at most ``most``, if they can be."""
+    found = list(widths)
+    while sum(found) > most:
+        wider = [column for column, width in enumerate(found) if width > narrowest[column]]
+        if not wider:
+            break
+        found[max(wider, key=lambda column: found[column])] -= 1
+    return found
+
+
+def _lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    parts = [wrapped(cell, size) for cell, size in zip(row, widths, strict=True)]
+    height = max(map(len, parts), default=0)
+    return [
+        (" " * _GAP)
+        .join(padded(part[line] if line < len(part) else "", size) for part, size in zip(parts, widths, strict=True))
+        .rstrip()
+        for line in range(height)
+    ]
