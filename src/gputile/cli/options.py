@@ -15,6 +15,7 @@ Config = Annotated[
     typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; default: the cluster's own."),
 ]
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
+Plain = Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")]
 RequestTimeout = Annotated[
     str,
     typer.Option(

@@ -12,6 +12,7 @@ import typer
 NOT_WRITTEN = 1
 BAD_INPUT = 2  # the exit code of typer's own usage errors
 NOT_PLACED = 3
+_UNFOLDED = 1_000_000  # columns: a sentence stays one line of YAML
 
 
 class Output(StrEnum):
@@ -40,7 +41,7 @@ def write(text: str) -> None:
     try:
         if stdout is None:  # so Python says that the descriptor was closed before it began
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        stdout.write(text)
+        stdout.write(_writable(text, stdout.encoding))
         stdout.flush()
     except BrokenPipeError:
         raise  # a reader that has seen enough is no error: typer ends without a word
@@ -51,8 +52,24 @@ def write(text: str) -> None:
         fail(f"cannot write to standard output: {error.strerror or error}", NOT_WRITTEN)
 
 
+def _writable(text: str, encoding: str | None) -> str:
+    """Return ``text`` with the codes of characters that an encoding has not."""
+    if encoding is None or text.isascii():
+        return text
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def write_json(value: Any) -> None:
     """Print a result as JSON that people can read too."""
     import msgspec
 
     write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def write_yaml(value: Any) -> None:
+    """Print a result as YAML, with the keys that its JSON has."""
+    import msgspec
+    import yaml
+
+    plain = msgspec.json.decode(msgspec.json.encode(value))
+    write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=_UNFOLDED))

@@ -4,16 +4,16 @@ import dataclasses
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
-from gputile.cli.options import REQUEST_TIMEOUT, Reach, RequestTimeout
-from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note, write, write_json
+from gputile.cli.decisions import Format, Result, write_result
+from gputile.cli.options import REQUEST_TIMEOUT, Plain, Reach, RequestTimeout
+from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note
 from gputile.cli.progress import Progress, counted
 from gputile.tools.simulator.validation import Validation
-from gputile.tools.views.table import table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gputile.cli.live import Live
     from gputile.tools.simulator.intake import Intake
     from gputile.tools.simulator.scenario import Scenario
-    from gputile.tools.simulator.simulation import Outcome, Simulation
+    from gputile.tools.simulator.simulation import Simulation
     from gputile.tools.simulator.whatif import Fit
 
 _NAMES_SHOWN = 5
@@ -37,12 +37,12 @@ class Switch(StrEnum):
     OFF = "off"
 
 
-class Format(StrEnum):
-    """What to print."""
+class Policy(StrEnum):
+    """The placement policies of the configuration."""
 
-    TABLE = "table"
-    INSPECT = "inspect"
-    JSON = "json"
+    BINPACK = "binpack"
+    SPREAD = "spread"
+    PACKING = "packing"
 
 
 def simulate(
@@ -98,7 +98,17 @@ def simulate(
     ignore_unknown: Annotated[
         bool, typer.Option("--ignore-unknown", help="Leave objects of unknown kinds out, with a note.")
     ] = False,
-    output: Annotated[Format, typer.Option("--output", "-o", help="What to print.")] = Format.TABLE,
+    compare: Annotated[
+        Policy | None,
+        typer.Option("--compare", help="Decide with this placement policy too, and say what differs."),
+    ] = None,
+    output: Annotated[
+        Format,
+        typer.Option(
+            "--output", "-o", help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu."
+        ),
+    ] = Format.TABLE,
+    plain: Plain = False,
     config: Annotated[
         Path | None,
         typer.Option(
@@ -118,12 +128,13 @@ def simulate(
 ) -> None:
     """Decide node and GPUs for each pod of some manifests, with the very code that schedules live.
 
-    Prints each decision with its reason, then the table of kubectl inspect cgpu. Nothing is sent to any cluster.
+    Draws each GPU with what is on it, and prints for each workload where its pods go, and for pods without a place why
+    not and what would help. Nothing is sent to any cluster.
 
     Exit code: 0 when every pod was placed, 3 when one was not (with --fit: when not even one copy fits), 2 for input
     that cannot be used, or that a cluster with gputile refuses, 1 when the cluster does not answer.
     """
-    from gputile.tools.simulator.simulation import Simulation
+    import msgspec
 
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
@@ -139,12 +150,24 @@ def simulate(
     intake = _intake(configuration, admission, validate, kinds or (), ignore_unknown)
     more = _make_pods(scenario, intake, fit or (), live, files or ())
     _imagine(scenario, configuration, without_node or (), without_nodes, changed=unit is not None)
-    simulation = Simulation(configuration)
-    outcomes = _run(simulation, scenario)
-    count = _count(simulation, more) if fit else None
-    _print(output, simulation, outcomes, count)
-    if any(outcome.node is None for outcome in outcomes) or (count is not None and not count.copies):
+    result = _simulated(configuration, scenario, more)
+    other = None
+    if compare is not None:
+        other = _simulated(msgspec.structs.replace(configuration, placement=compare.value), scenario, more)
+    write_result(output, result, other, plain=plain)
+    for text in scenario.notes:
+        note(text)
+    if result.placed < len(result.outcomes) or (result.count is not None and not result.count.copies):
         raise typer.Exit(NOT_PLACED)
+
+
+def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> Result:
+    """Return what becomes of the scenario, and how many copies of ``more`` pods fit besides, where there are any."""
+    from gputile.tools.simulator.simulation import Simulation
+
+    simulation = Simulation(configuration)
+    outcomes = list(counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending)))
+    return Result(simulation, scenario, outcomes, _count(simulation, more) if more else None)
 
 
 def _read(cluster: "Sequence[str]", files: "Sequence[str]", live: "Live | None", given: "Given | None") -> "Scenario":
@@ -201,8 +224,6 @@ def _make_pods(
             recognise(scenario, live.pods, expansion.owned)
     except (ManifestError, ImmutableObject) as error:
         fail(str(error), BAD_INPUT)
-    for text in scenario.notes:
-        note(text)
     return more
 
 
@@ -256,71 +277,3 @@ def _count(simulation: "Simulation", pods: "Sequence[Pod]") -> "Fit":
 
     with Progress("Fitting copies:") as progress:
         return fit_more(simulation, pods, time.time_ns, progress.at)
-
-
-def _run(simulation: "Simulation", scenario: "Scenario") -> "list[Outcome]":
-    return list(counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending)))
-
-
-def _print(output: Format, simulation: "Simulation", outcomes: "list[Outcome]", count: "Fit | None") -> None:
-    from gputile.tools.views import inspect
-    from gputile.tools.views.node_summaries import node_summaries
-
-    nodes = node_summaries(simulation.ledger)
-    unit = inspect.unit_of(nodes, simulation.configuration.unit_mib)
-    if output is Format.JSON:
-        answer: dict[str, Any] = {"decisions": [_decision(outcome) for outcome in outcomes], "nodes": nodes}
-        if count is not None:
-            answer["fit"] = {
-                "copies": count.copies,
-                "pods": count.pods,
-                "nodes": dict(sorted(count.nodes.items())),
-                "stopped_by": count.stopped_by or None,
-            }
-        write_json(answer)
-        return
-    if output is Format.TABLE:
-        if outcomes or count is None:
-            _print_decisions(outcomes)
-            write("\n")
-        if count is not None:
-            _print_count(count)
-            write("\n")
-    write(inspect.summary(nodes, unit))
-
-
-def _decision(outcome: "Outcome") -> dict[str, Any]:
-    allocation = outcome.allocation
-    unit_mib, whole = (allocation.unit_mib, allocation.whole) if allocation else (1, False)
-    gpus: list[dict[str, Any]] = []
-    for share in () if allocation is None else allocation.gpus:
-        units = share.mib // unit_mib
-        gpus.append({"index": share.index, "uuid": share.uuid, "mib": share.mib, "units": units})
-        if share.percent and not whole:
-            gpus[-1]["percent"] = share.percent
-    meta = outcome.pod.metadata
-    return {
-        "namespace": meta.namespace,
-        "pod": meta.name,
-        "node": outcome.node,
-        "gpus": gpus,
-        "reason": outcome.reason,
-    }
-
-
-def _print_count(count: "Fit") -> None:
-    each = "the pod fits" if count.pods == 1 else f"the {count.pods} pods fit"
-    write(f"{each} {count.copies} more time{'' if count.copies == 1 else 's'}\n")
-    if count.nodes:
-        write(table([("NODE", "PODS"), *((name, str(pods)) for name, pods in sorted(count.nodes.items()))]))
-    write(f"then no more: {count.stopped_by}\n" if count.stopped_by else "and the count ended there\n")
-
-
-def _print_decisions(outcomes: "list[Outcome]") -> None:
-    rows = [("NAMESPACE", "POD", "NODE", "GPU", "REASON")]
-    for outcome in outcomes:
-        shares = outcome.allocation.gpus if outcome.allocation else ()
-        gpus = ",".join(str(share.index) for share in shares) or "-"
-        meta = outcome.pod.metadata
-        rows.append((meta.namespace, meta.name, outcome.node or "<none>", gpus, outcome.reason))
-    write(table(rows))

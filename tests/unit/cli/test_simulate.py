@@ -151,7 +151,8 @@ def test_the_unit_of_the_configuration_and_of_the_description(
         write(tmp_path, "g.yaml", configured),
         write(tmp_path, "p.yaml", POD % 16),
     ]
-    result = run.invoke(app, [*command, files[2], "--cluster", files[0], "--config", files[1]])
+    form = ["-o", "wide"] if command[0] == "simulate" else []
+    result = run.invoke(app, [*command, files[2], "--cluster", files[0], "--config", files[1], *form])
     assert result.exit_code == code, result.output
     assert (said if code or command[0] == "simulate" else "16 units of 128 MiB") in result.output
 

@@ -48,7 +48,7 @@ def recognise(scenario: Scenario, live: Iterable[Pod], owned: Mapping[Owner, Map
     there = {pod.key for pod in live}
     scenario.bound = [pod for pod in scenario.bound if pod.key not in there]  # printed from this cluster before
     for pod in scenario.pending:
-        objects.setdefault(_owner(pod), _Found()).asked.append(pod)
+        objects.setdefault(owner_of(pod), _Found()).asked.append(pod)
     for pod in live:
         owner = None if pod.finished or pod.metadata.deletion_timestamp else _known(pod, objects, owned)
         if owner is not None:
@@ -115,7 +115,7 @@ def _refuse_change(owner: Owner, pod: Pod, asked: Sequence[Pod]) -> None:
         )
 
 
-def _owner(pod: Pod) -> Owner:
+def owner_of(pod: Pod) -> Owner:
     """Return the object that a pod of the manifests comes from; a Pod is its own."""
     for owner in pod.metadata.owner_references:
         if owner.controller:
@@ -136,7 +136,7 @@ def _known(pod: Pod, objects: Mapping[Owner, _Found], owned: Mapping[Owner, Mapp
 
 def _owners(pod: Pod) -> Iterable[Owner]:
     """Yield the objects that a pod may come from: its controller, and what has made that one."""
-    kind, namespace, name = _owner(pod)
+    kind, namespace, name = owner_of(pod)
     yield kind, namespace, name
     if kind == "ReplicaSet":
         for label in _HASHES:

@@ -211,7 +211,7 @@ def test_unknown_kinds_by_the_command(tmp_path: Path) -> None:
     ignored = run.invoke(app, ["simulate", *files, "--ignore-unknown"])
     assert (ignored.exit_code, 'ignored: no matches for kind "Training"' in ignored.stderr) == (0, True)
     more = write(tmp_path, MORE, "kinds.yaml")
-    assert "w-0-1-x" in run.invoke(app, ["simulate", *files, "--kinds", more]).stdout
+    assert "w-0-1-x" in run.invoke(app, ["simulate", *files, "--kinds", more, "-o", "wide"]).stdout
     wrong = run.invoke(app, ["simulate", *files, "--kinds", write(tmp_path, "kind: 1", "wrong.yaml")])
     assert (wrong.exit_code, "kind: must be there, as a string" in wrong.stderr) == (2, True)
     old = write(tmp_path, json.dumps(of_kind("extensions/v1beta1", "Deployment", {})), "w.yaml")

@@ -1,0 +1,263 @@
+"""What ``gputile simulate`` prints: the picture of the GPUs, the workloads, what does not fit, and a comparison."""
+
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from gputile.cli.drawing import bars, draw
+from gputile.cli.output import write, write_json, write_yaml
+from gputile.cli.terminal import write_table, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputile.api.core import Pod
+    from gputile.tools.simulator.remedies import Remedy
+    from gputile.tools.simulator.scenario import Scenario
+    from gputile.tools.simulator.simulation import Outcome, Simulation
+    from gputile.tools.simulator.whatif import Fit
+    from gputile.tools.views.gpu_bars import NodeBars
+    from gputile.tools.views.node_summaries import NodeSummary
+
+_NAMES_SHOWN = 3
+_HELPED = 5  # for how many pods what would help is looked for
+
+
+class Format(StrEnum):
+    """What to print."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    INSPECT = "inspect"
+    JSON = "json"
+    YAML = "yaml"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A simulation that is over, with ``count`` copies of more pods where they were asked for."""
+
+    simulation: "Simulation"
+    scenario: "Scenario"
+    outcomes: "list[Outcome]"
+    count: "Fit | None" = None
+
+    @property
+    def placement(self) -> str:
+        """The placement policy that it was decided by."""
+        return self.simulation.configuration.placement
+
+    @property
+    def placed(self) -> int:
+        """How many of the pods have a place."""
+        return sum(outcome.node is not None for outcome in self.outcomes)
+
+    @property
+    def nodes(self) -> "list[NodeSummary]":
+        """The nodes with what is on their GPUs."""
+        from gputile.tools.views.node_summaries import node_summaries
+
+        return node_summaries(self.simulation.ledger)
+
+
+def write_result(output: Format, result: Result, other: Result | None, *, plain: bool) -> None:
+    """Print a result, and how ``other``, by another placement policy, differs; ``plain`` asks for ASCII."""
+    from gputile.tools.views import inspect
+
+    if output in (Format.JSON, Format.YAML):
+        answer = _answer(result) | ({"compared": _compared(other)} if other is not None else {})
+        (write_json if output is Format.JSON else write_yaml)(answer)
+        return
+    nodes = result.nodes
+    unit = inspect.unit_of(nodes, result.simulation.configuration.unit_mib)
+    if output is Format.TABLE:
+        _Report(result, nodes, unit, plain).write(other)
+        return
+    if output is Format.WIDE:
+        if result.outcomes or result.count is None:
+            _write_pods(result.outcomes)
+            write("\n")
+        if result.count is not None:
+            _write_count(result.count)
+            write("\n")
+    write(inspect.summary(nodes, unit))
+    if other is not None and output is Format.WIDE:
+        write("\n")
+        _write_comparison(result, other)
+
+
+class _Report:
+    """The short form: everything once, pods by workload."""
+
+    def __init__(self, result: Result, nodes: "Sequence[NodeSummary]", unit_mib: int, plain: bool) -> None:
+        from gputile.tools.simulator.workload_outcomes import workload_outcomes
+
+        self._result = result
+        self._nodes = nodes
+        self._unit_mib = unit_mib
+        self._plain = plain
+        self._workloads = workload_outcomes(result.outcomes)
+
+    def write(self, other: Result | None) -> None:
+        """Print all of it; ``other`` is what another placement policy makes of the same."""
+        from gputile.tools.views.gpu_bars import groups_of
+
+        drawn = self._bars(self._result, self._nodes)
+        others = self._bars(other, other.nodes) if other is not None else []
+        before = {each.name: each for each in drawn}
+        moved = [each for each in others if each != before.get(each.name)]
+        groups = groups_of([*drawn, *others])
+        write_text(self._sentence())
+        write("\n")
+        draw(drawn, self._unit_mib, groups, plain=self._plain)
+        if self._workloads:
+            write("\n")
+            self._write_workloads()
+        self._write_refused()
+        if self._result.count is not None:
+            write("\n")
+            _write_count(self._result.count)
+        if other is not None:
+            write("\n")
+            _write_comparison(self._result, other)
+        if moved:
+            write("\nWhere it differs:\n")
+            draw(moved, self._unit_mib, groups, plain=self._plain)
+
+    def _bars(self, result: Result, nodes: "Sequence[NodeSummary]") -> "list[NodeBars]":
+        scenario = result.scenario
+        pods = [*scenario.bound, *scenario.waiting, *(outcome.pod for outcome in result.outcomes)]
+        return bars(nodes, self._unit_mib, pods)
+
+    def _sentence(self) -> str:
+        use, total = _use(self._nodes)
+        gpus = f"{use} of {total} GPU{'' if total == 1 else 's'} {'is' if use == 1 else 'are'} in use"
+        pods = len(self._result.outcomes)
+        placed = f"{self._result.placed} of {pods} pod{'' if pods == 1 else 's'} have a place; " if pods else ""
+        return f"{placed}{gpus}."
+
+    def _write_workloads(self) -> None:
+        from gputile.tools.simulator.workload_outcomes import workload_name
+
+        rows = [("NAMESPACE", "WORKLOAD", "PLACED", "EACH POD GETS", "NODES")]
+        for workload in self._workloads:
+            nodes = [
+                name if count == workload.placed else f"{name} ({count})" for name, count in workload.nodes.items()
+            ]
+            rows.append(
+                (
+                    workload.owner[1],
+                    workload_name(workload.owner),
+                    f"{workload.placed}/{workload.pods}",
+                    " or ".join(workload.gets) or "-",
+                    ", ".join(nodes) or "-",
+                )
+            )
+        write_table(rows)
+
+    def _write_refused(self) -> None:
+        """Name the pods without a place, why, and for the first of them what would help."""
+        found = [(reason, pods) for workload in self._workloads for reason, pods in workload.refused.items()]
+        helped = self._what_helps([pods[0] for _, pods in found[:_HELPED]])
+        for reason, pods in found:
+            names = ", ".join(pod.key for pod in pods[:_NAMES_SHOWN])
+            more = f" and {len(pods) - _NAMES_SHOWN} more" if len(pods) > _NAMES_SHOWN else ""
+            write("\n")
+            write_text(f"No place for {names}{more}: {reason}")
+            write_remedies(helped.get(pods[0].metadata.uid, ()))
+
+    def _what_helps(self, pods: "Sequence[Pod]") -> "dict[str, list[Remedy]]":
+        from gputile.tools.simulator.unplaced import what_helps
+
+        result = self._result
+        configuration = result.simulation.configuration
+        return what_helps(pods, result.scenario, result.outcomes, configuration, time.time_ns()) if pods else {}
+
+
+def write_remedies(changes: "Sequence[Remedy]") -> None:
+    """Print what would help a pod that has no place."""
+    if changes:
+        write("It would fit if\n")
+    for remedy in changes:
+        where = f" (then on {', '.join(remedy.nodes)})" if remedy.nodes else ""
+        write_text(f"{remedy.change}{where}", bullet="- ")
+
+
+def _write_comparison(result: Result, other: Result) -> None:
+    """Print what two placement policies make of the same pods."""
+    rows = [("PLACEMENT", "PODS PLACED", "GPUS IN USE", *(["COPIES"] if result.count else []))]
+    for each in (result, other):
+        use, total = _use(each.nodes)
+        copies = [str(each.count.copies)] if each.count else []
+        rows.append((each.placement, f"{each.placed}/{len(each.outcomes)}", f"{use}/{total}", *copies))
+    write_table(rows)
+    pods, saved = other.placed - result.placed, _use(result.nodes)[0] - _use(other.nodes)[0]
+    told = []
+    if pods:
+        told.append(f"{abs(pods)} pod{'' if abs(pods) == 1 else 's'} {'more' if pods > 0 else 'fewer'} placed")
+    if saved:
+        told.append(f"{abs(saved)} GPU{'' if abs(saved) == 1 else 's'} {'fewer' if saved > 0 else 'more'} in use")
+    write(f"With {other.placement}: {', and '.join(told) or 'as many pods on as many GPUs'}.\n")
+
+
+def _use(nodes: "Sequence[NodeSummary]") -> tuple[int, int]:
+    """Return how many GPUs have pods, and how many there are."""
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    return sum(gpu.pods > 0 for gpu in gpus), len(gpus)
+
+
+def _answer(result: Result) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "decisions": [_decision(outcome) for outcome in result.outcomes],
+        "nodes": result.nodes,
+    }
+    if (count := result.count) is not None:
+        answer["fit"] = {
+            "copies": count.copies,
+            "pods": count.pods,
+            "nodes": dict(sorted(count.nodes.items())),
+            "stopped_by": count.stopped_by or None,
+        }
+    return answer
+
+
+def _compared(other: Result) -> dict[str, Any]:
+    return {"placement": other.placement} | _answer(other)
+
+
+def _decision(outcome: "Outcome") -> dict[str, Any]:
+    allocation = outcome.allocation
+    unit_mib, whole = (allocation.unit_mib, allocation.whole) if allocation else (1, False)
+    gpus: list[dict[str, Any]] = []
+    for share in () if allocation is None else allocation.gpus:
+        units = share.mib // unit_mib
+        gpus.append({"index": share.index, "uuid": share.uuid, "mib": share.mib, "units": units})
+        if share.percent and not whole:
+            gpus[-1]["percent"] = share.percent
+    meta = outcome.pod.metadata
+    return {
+        "namespace": meta.namespace,
+        "pod": meta.name,
+        "node": outcome.node,
+        "gpus": gpus,
+        "reason": outcome.reason,
+    }
+
+
+def _write_count(count: "Fit") -> None:
+    each = "the pod fits" if count.pods == 1 else f"the {count.pods} pods fit"
+    write(f"{each} {count.copies} more time{'' if count.copies == 1 else 's'}\n")
+    if count.nodes:
+        write_table([("NODE", "PODS"), *((name, str(pods)) for name, pods in sorted(count.nodes.items()))])
+    write_text(f"then no more: {count.stopped_by}" if count.stopped_by else "and the count ended there")
+
+
+def _write_pods(outcomes: "Sequence[Outcome]") -> None:
+    rows = [("NAMESPACE", "POD", "NODE", "GPU", "REASON")]
+    for outcome in outcomes:
+        shares = outcome.allocation.gpus if outcome.allocation else ()
+        gpus = ",".join(str(share.index) for share in shares) or "-"
+        meta = outcome.pod.metadata
+        rows.append((meta.namespace, meta.name, outcome.node or "<none>", gpus, outcome.reason))
+    write_table(rows)

@@ -1,0 +1,54 @@
+"""What would help pods that a simulation found no place for, as ``gputile explain`` would say afterwards (B4)."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Pod
+from gputile.api.well_known import ALLOCATION_ANNOTATION
+from gputile.core.devices.allocation import encode_allocation
+from gputile.core.devices.gang_membership import gang_of
+from gputile.core.devices.request import RequestError
+from gputile.tools.simulator.explanation import Subject, waiting_for
+from gputile.tools.simulator.remedies import Remedy, remedies
+from gputile.tools.simulator.scenario import Scenario
+from gputile.tools.simulator.simulation import Outcome
+
+
+def what_helps(
+    pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[Outcome], configuration: Configuration, now_ns: int
+) -> dict[str, list[Remedy]]:
+    """Return by UID what would make a place for each of ``pods``, once all others are where ``outcomes`` put them.
+
+    A pod that is not here is one that no change of the cluster helps, or one of a gang, or one behind a gate.
+    ``now_ns`` is Unix time in nanoseconds.
+    """
+    there = [
+        *scenario.bound,
+        *scenario.waiting,
+        *(_bound(each, each.node) for each in outcomes if each.node is not None),
+    ]
+    found: dict[str, list[Remedy]] = {}
+    subject: Subject | None = None
+    for pod in pods:
+        if waiting_for(pod) or (configuration.admission.gangs and gang_of(pod) is not None):
+            continue
+        try:
+            subject = subject.instead(pod) if subject else Subject(pod, scenario.nodes, there, configuration, now_ns)
+        except RequestError:
+            continue
+        found[pod.metadata.uid] = remedies(subject, subject.reports())
+    return found
+
+
+def _bound(outcome: Outcome, node: str) -> Pod:
+    """Return a pod as it is when its Binding to ``node`` has been executed."""
+    pod, annotations = outcome.pod, outcome.pod.metadata.annotations
+    if outcome.allocation is not None:
+        annotations = annotations | {ALLOCATION_ANNOTATION: encode_allocation(outcome.allocation)}
+    return msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(pod.metadata, annotations=annotations),
+        spec=msgspec.structs.replace(pod.spec, node_name=node),
+    )

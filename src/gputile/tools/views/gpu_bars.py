@@ -1,0 +1,269 @@
+"""GPUs as bars on a terminal: each is as full as what is allocated of it, in pieces by namespace or by workload."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
+from typing import Final
+
+from gputile.tools.views.inspect import unit_name
+from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
+from gputile.tools.views.terminal_text import columns_of, inert, padded, wrapped
+
+OTHERS: Final = "others"  # what has no letter of its own
+_LETTERS: Final = ascii_uppercase + ascii_lowercase
+_OTHERS_LETTER: Final = "*"
+_GAP: Final = 2
+_NARROWEST, _WIDEST = 8, 24  # columns of a bar
+
+GroupOf = Callable[[PodSummary], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of a line. ``group`` is the number of the piece's group, None outside of pieces."""
+
+    text: str
+    group: int | None = None
+    faint: bool = False
+
+
+Line = tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """What is drawn on: so many columns, with or without colours, and with blocks or only ASCII."""
+
+    columns: int
+    coloured: bool = False
+    ascii_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One GPU: what of ``total`` each group has, in units of memory, or in pods where pods have the GPU in turns."""
+
+    index: int
+    pieces: dict[str, int]
+    used: int
+    total: int
+    healthy: bool = True
+
+    @property
+    def amounts(self) -> str:
+        """What is used of the total."""
+        return f"{self.used}/{self.total}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBars:
+    """A node's GPUs, and sentences on what no bar shows."""
+
+    name: str
+    bars: list[Bar]
+    remarks: list[str]
+
+
+class Groups:
+    """The letters and colours of groups: one for each, the last for all others where there are too many.
+
+    ``known`` are the groups with what they have; those with most get letters, in the order of their names.
+    """
+
+    def __init__(self, known: Counter[str]) -> None:
+        largest = sorted(known, key=lambda name: (-known[name], name))[: len(_LETTERS)]
+        self.names = sorted(largest)
+        self._numbers = {name: number for number, name in enumerate(self.names)}
+
+    def number(self, name: str) -> int:
+        """Return the number of a group's letter and colour."""
+        return self._numbers.get(name, len(self.names))
+
+    def letter(self, number: int) -> str:
+        """Return the letter of the group with this number."""
+        return _LETTERS[number] if number < len(self.names) else _OTHERS_LETTER
+
+
+def groups_of(nodes: Collection[NodeBars]) -> Groups:
+    """Return the groups of all pieces."""
+    known: Counter[str] = Counter()
+    for node in nodes:
+        for bar in node.bars:
+            known.update(bar.pieces)
+    return Groups(known)
+
+
+def node_bars(nodes: Sequence[NodeSummary], unit_mib: int, group_of: GroupOf) -> list[NodeBars]:
+    """Return the nodes with a bar for each GPU, its pieces by ``group_of`` the pods, in units of ``unit_mib`` MiB."""
+    return [NodeBars(node.name, _bars(node, unit_mib, group_of), _remarks(node, unit_mib)) for node in nodes]
+
+
+def draw(nodes: Sequence[NodeBars], unit_mib: int, groups: Groups, paper: Paper) -> list[Line]:
+    """Return the lines of the drawing, none of them wider than the paper where that has 40 columns or more."""
+    if not any(node.bars for node in nodes):
+        return [(Span("No node has GPUs."),), *_without_bars(nodes, paper)]
+    names = [columns_of(inert(node.name)) for node in nodes]
+    beside = max((width for width in names if width <= paper.columns // 4), default=_GAP)
+    beside = max(beside, len("NODE"))
+    grid = _grid(nodes, paper.columns - beside - _GAP, paper)
+    lines: list[Line] = [(Span(padded("NODE", beside + _GAP) + f"GPU MEMORY ({unit_name(unit_mib)}, used/total)"),)]
+    for node in nodes:
+        rows = [node.bars[at : at + grid.in_row] for at in range(0, len(node.bars), grid.in_row)]
+        drawn = [_row(row, grid, groups, paper) for row in rows]
+        lines += _beside(inert(node.name), drawn, beside, paper)
+        lines += [
+            (Span(" " * (beside + _GAP) + text),)
+            for remark in node.remarks
+            for text in wrapped(inert(remark), paper.columns - beside - _GAP)
+        ]
+    shown = {span.group for line in lines for span in line if span.group is not None}
+    ill = any(not bar.healthy for node in nodes for bar in node.bars)
+    return [*lines, (), *_legend(groups, paper, shown, ill=ill)]
+
+
+def _bars(node: NodeSummary, unit_mib: int, group_of: GroupOf) -> list[Bar]:
+    bars = []
+    for gpu in node.gpus:
+        pieces: Counter[str] = Counter()
+        for pod in node.pods:
+            if mib := pod.mib.get(gpu.index):
+                pieces[group_of(pod)] += 1 if node.replicas else _units(mib, gpu, unit_mib)
+        used = gpu.pods if node.replicas else _units(gpu.used_mib, gpu, unit_mib)
+        bars.append(Bar(gpu.index, dict(pieces), used, node.replicas or gpu.total_mib // unit_mib, gpu.healthy))
+    return bars
+
+
+def _units(mib: int, gpu: GpuSummary, unit_mib: int) -> int:
+    """Return the units that an amount takes: part of one is a whole one, and all of a GPU is all that it counts."""
+    return gpu.total_mib // unit_mib if mib == gpu.total_mib else -(-mib // unit_mib)
+
+
+def _remarks(node: NodeSummary, unit_mib: int) -> list[str]:
+    found = list(node.troubles)
+    if node.replicas:
+        found.append("time-sliced: counted in pods")
+    if unplaced := node.unplaced_mib:
+        found.append(f"besides, {-(-unplaced // unit_mib)} of pods whose GPUs are not known")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """How bars stand in rows: so many in each, and the columns of index, bar and amounts."""
+
+    in_row: int
+    index: int
+    bar: int
+    amounts: int
+
+
+def _grid(nodes: Sequence[NodeBars], columns: int, paper: Paper) -> _Grid:
+    """Return the grid in which rows are as full as they can be, and equally so."""
+    bars = [bar for node in nodes for bar in node.bars]
+    index = max(len(str(bar.index)) for bar in bars)
+    amounts = max(len(bar.amounts) for bar in bars)
+    beside_bar = index + amounts + 2 + (2 if paper.ascii_only else 0)
+    most = max(len(node.bars) for node in nodes)
+    fitting = max(1, (columns + _GAP) // (beside_bar + _NARROWEST + _GAP))
+    in_row = math.ceil(most / math.ceil(most / fitting))
+    bar = (columns + _GAP) // in_row - _GAP - beside_bar
+    return _Grid(in_row, index, max(2, min(bar, _WIDEST)), amounts)
+
+
+def _row(bars: Sequence[Bar], grid: _Grid, groups: Groups, paper: Paper) -> Line:
+    spans: list[Span] = []
+    for number, bar in enumerate(bars):
+        if number:
+            spans.append(Span(" " * _GAP))
+        spans.append(Span(f"{bar.index:>{grid.index}} "))
+        spans += _bar(bar, grid.bar, groups, paper)
+        last = number == len(bars) - 1
+        spans.append(Span(f" {bar.amounts}" if last else f" {bar.amounts:<{grid.amounts}}"))
+    return tuple(spans)
+
+
+def _bar(bar: Bar, width: int, groups: Groups, paper: Paper) -> list[Span]:
+    numbered: Counter[int] = Counter()
+    for name, amount in bar.pieces.items():
+        numbered[groups.number(name)] += amount
+    pieces = _merged(numbered, width - 1, groups)
+    free = max(0, bar.total - sum(pieces.values()))
+    *cells, empty = _cells([*pieces.values(), free], width)
+    spans = [Span(_filled(groups.letter(g), size, paper), g) for g, size in zip(pieces, cells, strict=True)]
+    if empty:
+        spans.append(Span((_free(paper) if bar.healthy else _out_of_order(paper)) * empty, faint=True))
+    return [Span("["), *spans, Span("]")] if paper.ascii_only else spans
+
+
+def _free(paper: Paper) -> str:
+    return "." if paper.ascii_only else "░"
+
+
+def _out_of_order(paper: Paper) -> str:
+    return "x" if paper.ascii_only else "╳"
+
+
+def _merged(pieces: Counter[int], most: int, groups: Groups) -> dict[int, int]:
+    """Return the pieces by the number of their group; where there are more than ``most``, the smallest as others."""
+    kept = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
+    found = {number: kept[number] for number in sorted(kept)}
+    if rest := sum(pieces.values()) - sum(kept.values()):
+        others = len(groups.names)
+        found[others] = found.get(others, 0) + rest
+    return found
+
+
+def _filled(letter: str, size: int, paper: Paper) -> str:
+    """Return a piece: its letter, so that it is told from the next one without colours too, and what fills it."""
+    return letter + (letter if paper.ascii_only else " " if paper.coloured else "█") * (size - 1)
+
+
+def _cells(parts: Sequence[int], width: int) -> list[int]:
+    """Return how many of ``width`` cells each part gets: by its size, but one at least where it is not nothing."""
+    total = sum(parts)
+    if not total:
+        return [0] * (len(parts) - 1) + [width]
+    exact = [width * part / total for part in parts]
+    cells = [max(1, int(each)) if part else 0 for part, each in zip(parts, exact, strict=True)]
+    while sum(cells) > width:
+        cells[max(range(len(cells)), key=lambda at: cells[at])] -= 1
+    while sum(cells) < width:
+        cells[max(range(len(cells)), key=lambda at: exact[at] - cells[at])] += 1
+    return cells
+
+
+def _beside(name: str, drawn: Sequence[Line], beside: int, paper: Paper) -> list[Line]:
+    """Return the rows of bars with the node's name before the first of them, or above where it is too long for that."""
+    indent = Span(" " * (beside + _GAP))
+    if columns_of(name) > beside:
+        return [*((Span(text),) for text in wrapped(name, paper.columns)), *((indent, *line) for line in drawn)]
+    first = Span(padded(name, beside + _GAP))
+    return [((indent if number else first), *line) for number, line in enumerate(drawn or [()])]
+
+
+def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
+    told = [f"{node.name}: {remark}" for node in nodes for remark in node.remarks]
+    return [(Span(text),) for each in told for text in wrapped(inert(each), paper.columns)]
+
+
+def _legend(groups: Groups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
+    """Return the lines that say which letter is which of the groups ``shown``, and what is free or out of order."""
+    named = [*map(inert, groups.names), OTHERS]
+    entries = [(Span(groups.letter(number), number), named[number]) for number in sorted(shown)]
+    entries.append((Span(_free(paper), faint=True), "free"))
+    if ill:
+        entries.append((Span(_out_of_order(paper), faint=True), "out of order"))
+    lines: list[Line] = []
+    taken = 0
+    for letter, name in entries:
+        first, *more = wrapped(name, paper.columns - 2)
+        size = 2 + columns_of(first)
+        if lines and not more and taken + _GAP + size <= paper.columns:
+            lines[-1] = (*lines[-1], Span(" " * _GAP), letter, Span(f" {first}"))
+            taken += _GAP + size
+        else:
+            lines += [(letter, Span(f" {first}")), *((Span(f"  {text}"),) for text in more)]
+            taken = paper.columns if more else size
+    return lines

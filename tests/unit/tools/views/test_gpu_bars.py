@@ -1,0 +1,172 @@
+"""GPUs drawn as bars: every GPU, at every width, with pieces that add up."""
+
+import re
+import string
+from itertools import pairwise
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputile.tools.views.gpu_bars import Bar, Line, NodeBars, Paper, draw, groups_of, node_bars
+from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSummary
+from gputile.tools.views.terminal_text import columns_of
+
+pytestmark = pytest.mark.requirement("V2", "V3")
+
+WIDTHS = [60, 80, 138, 200]
+UNIT = 1024
+
+
+def gpu(index: int, used: int, total: int = 15, pods: int = 1) -> GpuSummary:
+    return GpuSummary(index, f"GPU-{index}", "T4", total * UNIT, used * UNIT, 0, pods, healthy=True)
+
+
+def pod(name: str, namespace: str = "ns", whole: bool = False, **units: int) -> PodSummary:
+    """Return a pod with units by GPU: ``g0=3``."""
+    mib = {int(key[1:]): amount * UNIT for key, amount in units.items()}
+    return PodSummary(namespace, name, mib, whole, sum(mib.values()))
+
+
+def node(name: str, gpus: list[GpuSummary], *pods: PodSummary, mode: str = "share") -> NodeSummary:
+    return NodeSummary(name, "192.0.2.1", mode, mode == "share", UNIT, gpus, list(pods))
+
+
+def drawn(nodes: list[NodeSummary], paper: Paper) -> list[str]:
+    bars = node_bars(nodes, UNIT, lambda pod: pod.namespace)
+    return texts(draw(bars, UNIT, groups_of(bars), paper))
+
+
+def texts(lines: list[Line]) -> list[str]:
+    return ["".join(span.text for span in line) for line in lines]
+
+
+SHARED = node("n", [gpu(0, 9), gpu(1, 0)], pod("p", "chat", g0=3), pod("q", "search", g0=6))
+
+
+def test_a_bar_is_as_full_as_the_gpu() -> None:
+    assert drawn([SHARED], Paper(42)) == [
+        "NODE  GPU MEMORY (GiB, used/total)",
+        "n     0 A█B███░░░░ 9/15  1 ░░░░░░░░░░ 0/15",
+        "",
+        "A chat  B search  ░ free",
+    ]
+
+
+def test_ascii() -> None:
+    assert drawn([SHARED], Paper(46, ascii_only=True))[1:] == [
+        "n     0 [AABBBB....] 9/15  1 [..........] 0/15",
+        "",
+        "A chat  B search  . free",
+    ]
+
+
+def test_with_colours_pieces_have_their_letter_too() -> None:
+    bars = node_bars([SHARED], UNIT, lambda pod: pod.namespace)
+    lines = draw(bars, UNIT, groups_of(bars), Paper(42, coloured=True))
+    assert texts(lines)[1] == "n     0 A B   ░░░░ 9/15  1 ░░░░░░░░░░ 0/15"
+    assert [span.group for span in lines[1] if span.group is not None] == [0, 1]
+
+
+def test_whole_gpus_time_sliced_gpus_and_mig_instances() -> None:
+    """A GPU of 32510 MiB counts 31 units: all of it is 31, not 32; MIG instances are GPUs of their own sizes."""
+    v100 = GpuSummary(0, "GPU-0", "V100", 32510, 32510, 100, 1, healthy=True)
+    whole = node("whole", [v100], PodSummary("ns", "p", {0: 32510}, whole=True, asked_mib=0), mode="default")
+    sliced = node("sliced", [gpu(0, 15, pods=3)], *(pod(f"p{i}", whole=True, g0=15) for i in range(3)), mode="default")
+    mig = node("mig", [gpu(0, 5, 5), gpu(1, 0, 10)], pod("p", whole=True, g0=5), mode="default")
+    lines = drawn([whole, msgspec.structs.replace(sliced, replicas=4), mig], Paper(80))
+    assert [re.findall(r"\d+/\d+", line) for line in lines[1:4]] == [["31/31"], ["3/4"], []]
+    assert "time-sliced: counted in pods" in lines[3]
+    assert re.findall(r"\d+/\d+", lines[4]) == ["5/5", "0/10"]
+
+
+def test_what_no_bar_shows_is_said() -> None:
+    sick = msgspec.structs.replace(gpu(1, 0), healthy=False)
+    lost = PodSummary("ns", "lost", {}, whole=False, asked_mib=3 * UNIT, problem="bound by hand")
+    lines = drawn([node("n", [gpu(0, 0), sick], lost)], Paper(60))
+    assert "1 ╳╳╳" in lines[1]
+    assert [line.strip() for line in lines[2:4]] == [
+        "GPU 1 is out of order",
+        "besides, 3 of pods whose GPUs are not known",
+    ]
+    assert lines[-1] == "░ free  ╳ out of order"
+
+
+def test_no_gpu_at_all() -> None:
+    broken = NodeSummary("b", "192.0.2.1", "share", True, UNIT, [], [], "its annotation cannot be read")
+    assert drawn([], Paper(60)) == ["No node has GPUs."]
+    assert drawn([broken], Paper(60)) == ["No node has GPUs.", "b: its annotation cannot be read"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_64_gpus_are_all_drawn(width: int) -> None:
+    lines = drawn([node("n", [gpu(index, 0) for index in range(64)])], Paper(width))
+    assert re.findall(r"(\d+) ░+ 0/15", "\n".join(lines)) == [str(index) for index in range(64)]
+    assert max(map(columns_of, lines)) <= width
+
+
+@pytest.mark.parametrize("ascii_only", [False, True])
+def test_names_give_no_orders_and_long_ones_stand_above(ascii_only: bool) -> None:
+    names = ["\x1b[2J\x1b[31mevil", "[red]markup[/red]", "名前空間" * 12, "a" * 253]
+    nodes = [node(name, [gpu(0, 3)], pod("p", name, g0=3)) for name in names]
+    lines = drawn(nodes, Paper(60, ascii_only=ascii_only))
+    assert max(map(columns_of, lines)) <= 60
+    text = "\n".join(lines)
+    assert "\x1b" not in text
+    assert text.count("[red]markup[/red]") == 2
+    assert text.count("3/15") == 4
+
+
+def test_more_groups_than_letters_or_cells() -> None:
+    """The smallest are drawn together; nothing that is used looks free."""
+    pods = [pod(f"p{number:02}", f"ns{number:02}", g0=1) for number in range(60)]
+    lines = drawn([node("n", [gpu(0, 60, 60)], *pods)], Paper(60))
+    bar = lines[1].split()[2]
+    assert "░" not in bar
+    assert "*" in bar
+    assert any("* others" in line for line in lines)
+
+
+@st.composite
+def clusters(draw_: st.DrawFn) -> list[NodeBars]:
+    names = st.text(alphabet=string.ascii_letters + "名.-\x1b[]", min_size=1, max_size=70)
+    groups = draw_(st.lists(names, min_size=1, max_size=70))
+    nodes = []
+    for name in draw_(st.lists(names, max_size=4)):
+        bars = []
+        for index in range(draw_(st.integers(0, 9))):
+            pieces = draw_(st.dictionaries(st.sampled_from(groups), st.integers(1, 700), max_size=20))
+            used = sum(pieces.values())
+            bars.append(Bar(index, pieces, used, used + draw_(st.integers(0, 700)), draw_(st.booleans())))
+        nodes.append(NodeBars(name, bars, draw_(st.lists(names, max_size=1))))
+    return nodes
+
+
+@given(
+    clusters(),
+    st.builds(Paper, st.one_of(st.sampled_from(WIDTHS), st.integers(60, 200)), st.booleans(), st.booleans()),
+)
+def test_every_gpu_is_drawn_and_fits_the_terminal(nodes: list[NodeBars], paper: Paper) -> None:
+    groups = groups_of(nodes)
+    lines = draw(nodes, UNIT, groups, paper)
+    assert max(map(columns_of, texts(lines))) <= paper.columns
+    amounts = [span.text.strip() for line in lines for span in line if re.fullmatch(r" \d+/\d+ *", span.text)]
+    assert amounts == [bar.amounts for node in nodes for bar in node.bars]
+    assert all("\x1b" not in text for text in texts(lines))
+
+
+@given(st.dictionaries(st.integers(0, 30).map(str), st.integers(1, 50), max_size=20), st.integers(0, 200))
+def test_pieces_add_up(pieces: dict[str, int], free: int) -> None:
+    """Each piece has a cell at least, and so has what is free; a larger piece has no fewer cells than a smaller one."""
+    used = sum(pieces.values())
+    nodes = [NodeBars("n", [Bar(0, pieces, used, used + free)], [])]
+    groups = groups_of(nodes)
+    (_, line, *_) = draw(nodes, UNIT, groups, Paper(80))
+    drawn_groups = {span.group: len(span.text) for span in line if span.group is not None}
+    rest = sum(len(span.text) for span in line if span.faint)
+    assert sum(drawn_groups.values()) + rest == 24
+    assert (rest > 0) == (free > 0 or not pieces)
+    assert set(drawn_groups) == {groups.number(name) for name in pieces}
+    sizes = sorted((pieces[name], drawn_groups[groups.number(name)]) for name in pieces)
+    assert all(small[1] <= large[1] for small, large in pairwise(sizes) if small[0] < large[0])
