@@ -15,6 +15,7 @@ from msgspec.inspect import (
     StrType,
     StructType,
     Type,
+    UnionType,
     VarTupleType,
     type_info,
 )
@@ -65,6 +66,10 @@ def _type(kind: Type) -> str:
             return "integer"
         case StrType():
             return "text"
+        case UnionType(types=types):
+            return " or ".join(map(_type, types))
+        case Metadata(type=inner):
+            return _type(inner)
     raise TypeError(f"no word for {kind}")
 
 

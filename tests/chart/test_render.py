@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gputile.api.config.v1alpha1 import Configuration, load_configuration
+from gputile.api.gpu_time import GpuTimePolicy, parse_policy
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU
 from tests.chart.helmcli import CHART, IMAGE, NAMESPACE, HelmFailed, helm, of_kind, pod_specs, render, settings
 
@@ -30,6 +31,15 @@ FULL = {
 def configuration(objects: list[dict[str, Any]]) -> Configuration:
     text = of_kind(objects, "ConfigMap")["gputile"]["data"]["configuration.yaml"]
     return load_configuration(yaml.safe_load(text))
+
+
+@pytest.mark.requirement("G4")
+@pytest.mark.parametrize("policy", ["policy=2", "policy=weighted"])
+@pytest.mark.parametrize("flag", ["--set", "--set-string"])
+def test_a_policy_of_gpu_time_is_set_by_name_or_number(flag: str, policy: str) -> None:
+    """helm makes a number of 2, and text of it with ``--set-string``; values.yaml promises both."""
+    objects = render({}, flag, f"gpuTime.{policy}")
+    assert parse_policy(configuration(objects).gpu_time.policy) is GpuTimePolicy.WEIGHTED
 
 
 def scheduler_configuration(objects: list[dict[str, Any]]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ Alibaba Cloud, "Configure the computing power scheduling policy of cGPU".
 from enum import StrEnum
 from typing import Final
 
+from gputile.api.wording import nearest
+
 MOST_WEIGHT: Final = 1000
 
 
@@ -35,18 +37,19 @@ class GpuTimePolicyError(ValueError):
     """There is no such policy; the text names those there are."""
 
 
-def parse_policy(text: str) -> GpuTimePolicy:
-    """Return the policy that ``text`` names, by name or by ACK's number.
+def parse_policy(named: str | int) -> GpuTimePolicy:
+    """Return the policy that is ``named`` by its name, or by ACK's number, as text or not.
 
     Raises:
         GpuTimePolicyError: there is none.
     """
+    text = str(named)
     if text in POLICIES:
         return GpuTimePolicy(text)
     if len(text) == 1 and text in "012345":
         return POLICIES[int(text)]
     valid = ", ".join(f"{policy} ({number})" for number, policy in enumerate(POLICIES))
-    raise GpuTimePolicyError(f"{text!r} is no policy of GPU time; valid are {valid}")
+    raise GpuTimePolicyError(f"{text!r} is no policy of GPU time; valid are {valid}{nearest(text, POLICIES)}")
 
 
 def parse_weight(text: str, most: int = MOST_WEIGHT) -> int:

@@ -5,7 +5,7 @@ NVIDIA: the NVIDIA device plugin and container toolkit. gputile: this project.
 """
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal, get_args
 
 # Resources (what containers ask for and nodes advertise)
 GPU_MEMORY: Final = "aliyun.com/gpu-mem"  # ACK; in memory units
@@ -100,5 +100,6 @@ class Mode(StrEnum):
 
 
 MODES: Final = tuple(mode.value for mode in Mode)
-PLACEMENTS: Final = ("binpack", "spread", "packing")
+Placement = Literal["binpack", "spread", "packing"]
+PLACEMENTS: Final = get_args(Placement)
 """What ``ack.node.gpu.placement`` and the configuration's ``placement`` select (M9)."""

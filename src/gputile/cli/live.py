@@ -15,7 +15,6 @@ from gputile.kube.decoding import ObjectDecoder
 from gputile.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from gputile.kube.listing import Reading, list_all, list_pages
 from gputile.tools.simulator.gangs import Groups
-from gputile.tools.simulator.manifests import misfit
 
 UNREACHABLE = 1
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
@@ -85,7 +84,7 @@ async def _groups(connection: Reading) -> tuple[Groups, str]:
     for group in listed.objects:
         groups.add(group)
     for each in listed.unreadable:
-        groups.unreadable[each.namespace, each.name] = ": ".join(filter(None, misfit(each.why)))
+        groups.unreadable[each.namespace, each.name] = each.why
     return groups, ""
 
 

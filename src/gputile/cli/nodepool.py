@@ -73,7 +73,7 @@ def nodepool(
     try:
         pool = load_nodepool(_merged(_read(file), options, group))
     except DescriptionError as error:
-        fail(f"node pool: {error}")
+        fail(f"{file or 'node pool'}: {error}")
     never = _never(pool, pods or [])
     write(script(plan_for(pool)))
     for text in never:

@@ -130,11 +130,12 @@ def _workloads(trace: Path, names: list[str] | None, *, timed: bool) -> list[str
 
 
 def _policies(names: list[str] | None) -> list[str]:
+    from gputile.api.wording import unsupported
     from gputile.tools.replay.catalog import POLICIES
 
     unknown = next((name for name in names or () if name not in POLICIES), None)
     if unknown is not None:
-        fail(f"--policy {unknown}: there are {', '.join(POLICIES)}")
+        fail(f"--policy: {unsupported(unknown, POLICIES)}")
     return names or list(POLICIES)
 
 

@@ -11,10 +11,12 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from gputile.api.core import ListMeta, ObjectMeta, Status
+from gputile.api.misfit import MisfitError, decode
 from gputile.kube.errors import BadAnswer, status_error
 
 # Of msgspec; text that is no UTF-8 and nesting without end have errors of Python's own.
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
+_STATUS: Final = msgspec.json.Decoder(Status)
 
 
 class KubeObject(Protocol):
@@ -123,8 +125,8 @@ class ObjectDecoder(Generic[T]):
 
     def _page_by_item(self, body: bytes) -> Page[T]:
         try:
-            raw = self._raw_list.decode(body)
-        except UNREADABLE as error:
+            raw = decode(body, self._raw_list)
+        except MisfitError as error:
             start = body[:60].decode(errors="replace")
             raise BadAnswer(
                 f"the answer is no list of an API server ({error}; it begins {start!r}): is the server one?"
@@ -133,8 +135,8 @@ class ObjectDecoder(Generic[T]):
         unreadable: list[UnreadableObject] = []
         for item in raw.items or ():
             try:
-                objects.append(self._object.decode(item))
-            except UNREADABLE as error:
+                objects.append(decode(item, self._object))
+            except MisfitError as error:
                 unreadable.append(_unreadable(_identity(item), error))
         return Page(raw.metadata, objects, unreadable)
 
@@ -158,13 +160,13 @@ class ObjectDecoder(Generic[T]):
 
     def _line_by_parts(self, line: bytes, request: str) -> WatchLine[T]:
         try:
-            event = self._raw_event.decode(line)
+            event = decode(line, self._raw_event)
             if event.type == "ERROR":
-                said = msgspec.json.decode(event.object, type=Status)
+                said = decode(event.object, _STATUS)
                 if said.code == 410:
                     raise status_error("WATCH", request, said.code, said)
                 raise BadAnswer(f"the watch of {request} failed: {said.code} {said.reason} {said.message}")
-        except UNREADABLE as error:
+        except MisfitError as error:
             raise BadAnswer(f"the API server's watch of {request} cannot be read: {error}") from error
         identity = _identity(event.object)
         version = identity.resource_version
@@ -176,8 +178,8 @@ class ObjectDecoder(Generic[T]):
             )
         if event.type in ("ADDED", "MODIFIED"):
             try:
-                self._object.decode(event.object)
-            except UNREADABLE as error:
+                decode(event.object, self._object)
+            except MisfitError as error:
                 return WatchLine(version, _unreadable(identity, error))
         raise BadAnswer(f"the API server's watch of {request} has an event of type {event.type!r}")
 

@@ -5,10 +5,11 @@ import os
 import ssl
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
+from gputile.api.misfit import MisfitError, decode
 from gputile.kube.credentials import Credential, bearer
 from gputile.kube.errors import ConfigError
 
@@ -47,6 +48,9 @@ class _CredentialStatus(msgspec.Struct, rename="camel", kw_only=True):
 class _ExecCredential(msgspec.Struct, rename="camel", kw_only=True):
     api_version: str
     status: _CredentialStatus
+
+
+_CREDENTIAL: Final = msgspec.json.Decoder(_ExecCredential)
 
 
 class ExecCredentials:
@@ -137,8 +141,8 @@ class ExecCredentials:
 
     def _parse(self, output: bytes) -> _CredentialStatus:
         try:
-            answer = msgspec.json.decode(output, type=_ExecCredential)
-        except msgspec.MsgspecError as error:
+            answer = decode(output, _CREDENTIAL)
+        except MisfitError as error:
             raise ConfigError(f"exec plugin {self._config.command} answered with no ExecCredential: {error}") from error
         if answer.api_version != self._config.api_version:
             both = f"{answer.api_version} instead of {self._config.api_version}"

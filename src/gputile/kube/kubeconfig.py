@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import msgspec
-
+from gputile.api.misfit import MisfitError, convert
 from gputile.kube.client_config import ClientConfigCluster, ClientConfigContext, ClientConfigUser
 from gputile.kube.credentials import Credentials, FixedCredentials, TokenFileCredentials, basic, bearer
 from gputile.kube.errors import ConfigError
@@ -59,7 +58,7 @@ def load_access(
             return _access(_merge(files), context)
         if context is None and "KUBERNETES_SERVICE_HOST" in environ:
             return _in_cluster(Path(service_account), environ)
-    except (msgspec.MsgspecError, OSError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot use {_named(files)}: {error}") from error
     except KeyError as error:
         raise ConfigError(f"cannot use {_named(files)}: {error} is missing") from error
@@ -166,14 +165,21 @@ def _entry(document: dict[str, Any], section: str, name: str, kind: type[T]) -> 
     kept = section[:-1]
     for each in document[section]:
         if each["name"] == name:
-            return msgspec.convert(each[kept], kind)
+            return _converted(each[kept] or {}, kind, f"{kept} {name!r}")
     raise ValueError(f"it has no {kept} {name!r}")
+
+
+def _converted(written: Any, kind: type[T], what: str) -> T:
+    try:
+        return convert(written, kind)
+    except MisfitError as error:
+        raise ValueError(f"{what}: {error}") from error
 
 
 def _credentials(cluster: ClientConfigCluster, user: ClientConfigUser) -> Credentials:
     tls = ClusterTls(cluster)
     if user.exec:
-        plugin = msgspec.convert(user.exec, ExecConfig)
+        plugin = _converted(user.exec, ExecConfig, "exec of the user")
         return ExecCredentials(plugin, _told_to_plugin(cluster, tls), tls.with_pem)
     if user.auth_provider:
         raise ValueError("auth-provider is no longer part of kubeconfigs; use an exec plugin")

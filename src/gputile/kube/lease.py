@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gputile.api.core import ObjectMeta
+from gputile.api.misfit import MisfitError, decode
 from gputile.kube.connection import Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound
 from gputile.kube.lease_state import LeaseRecord, LeaseState, LeaseStep
@@ -182,8 +183,8 @@ class LeaseHolder:
 
 def _record(answer: bytes) -> LeaseRecord:
     try:
-        lease = _LEASE.decode(answer)
-    except msgspec.MsgspecError as error:
+        lease = decode(answer, _LEASE)
+    except MisfitError as error:
         raise BadAnswer(f"this is no Lease: {error}") from error
     spec = lease.spec
     return LeaseRecord(

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gputile.api.core import Binding, Node, ObjectReference, Pod, encode_binding
+from gputile.api.misfit import MisfitError, decode
 from gputile.kube.connection import JSON_PATCH, STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import BadAnswer, NotFound
 
@@ -90,8 +91,8 @@ def reference_to(subject: Pod | Node) -> ObjectReference:
 
 def _decoded(body: bytes) -> Pod:
     try:
-        return _POD.decode(body)
-    except msgspec.MsgspecError as error:
+        return decode(body, _POD)
+    except MisfitError as error:
         raise BadAnswer(f"the API server's answer is no pod: {error}") from error
 
 

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.api.gpu_time import GpuTimePolicy, parse_policy
 from tests.corebuilders import pod
 
 json_values = st.recursive(
@@ -44,8 +45,11 @@ def test_units_from_64_mib_are_valid_u2(unit: str, mib: int) -> None:
         ({"apiVersion": "gputile.io/v2"}, "apiVersion"),
         ({"trust": {"by": "user"}}, "trust.by"),
         ({"trust": {"groups": {"a": ["x"], "b": ["x"]}}}, "namespace x is in a and in b"),
-        ([], "object"),
-        ("text", "object"),
+        ({"gpuTime": {"policy": 6}}, "gpuTime.policy: '6' is no policy of GPU time; valid are average"),
+        ({"gpuTime": {"policy": True}}, "gpuTime.policy: must be a string or a whole number, is true"),
+        ({"gangs": {"holdSeconds": 0}}, "gangs.holdSeconds: must be 1 to 86400, is 0"),
+        ([], "must be a mapping, is a list"),
+        ("text", 'must be a mapping, is "text"'),
     ],
 )
 def test_what_is_not_valid_names_the_field(data: Any, says: str) -> None:
@@ -74,10 +78,16 @@ def test_trust_groups_are_namespaces_unless_configured_g5(trust: dict[str, Any],
 
 
 @pytest.mark.requirement("G4")
+def test_a_policy_of_gpu_time_is_named_by_its_name_or_by_its_number_as_text_or_not() -> None:
+    policies = [load_configuration({"gpuTime": {"policy": each}}).gpu_time.policy for each in ("weighted", "2", 2)]
+    assert {parse_policy(each) for each in policies} == {GpuTimePolicy.WEIGHTED}
+
+
+@pytest.mark.requirement("G4")
 @pytest.mark.parametrize("time", [{"maxWeight": 0}, {"maxWeight": 1001}, {"namespaceMaxWeight": {"team": 0}}])
 def test_a_limit_of_weights_is_a_weight_g4(time: dict[str, object]) -> None:
     with pytest.raises(
-        ConfigurationError, match=r"gpuTime\.(maxWeight|namespaceMaxWeight\.team) is \d+: valid are 1 to"
+        ConfigurationError, match=r"gpuTime\.(maxWeight|namespaceMaxWeight\.team): must be 1 to 1000, is \d+"
     ):
         load_configuration({"gpuTime": time})
     found = load_configuration({"gpuTime": {"maxWeight": 3, "namespaceMaxWeight": {"team": 7}}}).gpu_time

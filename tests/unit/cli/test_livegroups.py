@@ -107,7 +107,9 @@ def test_a_pod_group_that_cannot_be_read_is_named_and_stops_no_other(
     put_group(server, least)
     found, said = simulated(kubeconfig, "-f", gang)
     assert (placed(found), said) == (0, "")
-    assert found["m0"][1].startswith("gang g: the cluster's PodGroup default/g: spec.minMember: Expected `int`, got `")
+    assert found["m0"][1].startswith(
+        "gang g: the cluster's PodGroup default/g: spec.minMember: must be a whole number, is "
+    )
     found, _ = simulated(kubeconfig, "-f", gang, files=GROUP % 3)
     assert placed(found) == 3
 

@@ -91,7 +91,7 @@ def test_amounts_that_are_no_count_of_units_are_named(tmp_path: Path, amount: st
 @pytest.mark.parametrize(
     ("cluster", "said"),
     [
-        (NODE.replace("share", "magic"), "default, cgpu, core_mem, share, mps, topology"),
+        (NODE.replace("share", "magic"), '"default", "cgpu", "core_mem", "share", "mps", "topology"'),
         ("nodes: [", "c.yaml"),
         ("kind: Service\napiVersion: v1\nmetadata: {name: s}\n", "no file describes a node"),
     ],

@@ -67,7 +67,7 @@ async def test_the_change_made_before_the_first_look_is_not_missed(tmp_path: Pat
     [
         ("gpuMemoryUnit: 2026-13-01", "'2026-13-01' is not a memory size"),
         ("maxPodsPerGpu: !!int x", "not YAML: line 1: 'x' is not a number"),
-        ("a: 2026-02-30", "unknown field `a`"),
+        ("a: 2026-02-30", "a: unknown field; known are apiVersion"),
         ("gpuMemoryUnit: !!timestamp x", "gpuMemoryUnit"),
         ("a: !!python/object:os.system x", "has no meaning"),
         ("gpuMemoryUnit: 64MiB\ngpuMemoryUnit: 128MiB", "the key 'gpuMemoryUnit' is written twice"),

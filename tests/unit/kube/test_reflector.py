@@ -156,7 +156,7 @@ async def test_one_bad_object_does_not_stop_the_rest(caplog: pytest.LogCaptureFi
                 event = world.view.events[0]
                 assert isinstance(event, Replaced)
                 assert event.unreadable[0] == UnreadableObject(
-                    "ns", "bad", "uid-bad", "Expected `array`, got `int` - at `$.spec.containers`"
+                    "ns", "bad", "uid-bad", "spec.containers: must be a list, is the number 7"
                 )
                 await reflector.relist()
                 world.server.put(PODS, unreadable_pod("p0"))

@@ -7,8 +7,9 @@ from msgspec import Meta
 
 from gputile.api.core import Pod
 from gputile.api.gpu_time import MOST_WEIGHT, GpuTimePolicy, GpuTimePolicyError, parse_policy
+from gputile.api.misfit import MisfitError, convert
 from gputile.api.quantity import QuantityError, parse_mib
-from gputile.api.well_known import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB
+from gputile.api.well_known import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB, Placement
 
 API_VERSION = "gputile.io/v1alpha1"
 KIND = "Configuration"
@@ -89,27 +90,33 @@ class Gangs(_Section, frozen=True):
     hold_seconds: Annotated[
         int,
         Meta(
+            ge=1,
+            le=86400,
             description=(
                 "How long the GPUs of a planned gang are kept for it before its pods are planned again; 1 to 86400."
-            )
+            ),
         ),
     ] = 120
     patience_seconds: Annotated[
         int,
         Meta(
+            ge=1,
+            le=86400,
             description=(
                 "How long the first gang in the queue lets others go ahead before GPUs that become free are "
                 "kept for it; 1 to 86400."
-            )
+            ),
         ),
     ] = 600
     keep_seconds: Annotated[
         int,
         Meta(
+            ge=1,
+            le=86400,
             description=(
                 "How long they are kept for it at most; `gangs.patienceSeconds` where nobody knows whether "
                 "it could ever start; 1 to 86400."
-            )
+            ),
         ),
     ] = 3600
 
@@ -124,10 +131,12 @@ class Controller(_Section, frozen=True):
     agent_silent_seconds: Annotated[
         int,
         Meta(
+            ge=1,
+            le=86400,
             description=(
                 "For how long a kubelet may offer nothing of what the node's agent reported before the node "
                 "gets the condition `gputile.io/AgentSilent`; 1 to 86400."
-            )
+            ),
         ),
     ] = 120
 
@@ -136,7 +145,7 @@ class GpuTime(_Section, frozen=True):
     """How time on GPUs is shared (G4, M5). Without leave no pod weighs more than others."""
 
     policy: Annotated[
-        str,
+        str | int,
         Meta(
             description=(
                 "How time on the GPUs of `cgpu` nodes is shared, by the name of a policy or its number in "
@@ -147,18 +156,26 @@ class GpuTime(_Section, frozen=True):
     ] = GpuTimePolicy.WEIGHTED.value
     quantum_ms: Annotated[
         int,
-        Meta(description="How long a turn is, ms; 5 to 500."),
+        Meta(ge=5, le=500, description="How long a turn is, ms; 5 to 500."),
     ] = 30
     longest_wait_ms: Annotated[
         int,
-        Meta(description="After how long a container that waits goes before all others, ms; 100 to 60000."),
+        Meta(
+            ge=100,
+            le=60000,
+            description="After how long a container that waits goes before all others, ms; 100 to 60000.",
+        ),
     ] = 1000
     max_weight: Annotated[
         int,
-        Meta(description="The most that the annotation `gputile.io/gpu-weight` of a pod may say; 1 to 1000."),
+        Meta(
+            ge=1,
+            le=MOST_WEIGHT,
+            description="The most that the annotation `gputile.io/gpu-weight` of a pod may say; 1 to 1000.",
+        ),
     ] = 1
     namespace_max_weight: Annotated[
-        dict[str, int],
+        dict[str, Annotated[int, Meta(ge=1, le=MOST_WEIGHT)]],
         Meta(description="The same for the pods of some namespaces, by namespace."),
     ] = {}
 
@@ -183,7 +200,7 @@ class Configuration(_Section, frozen=True):
         Meta(description="One unit of `aliyun.com/gpu-mem`: 64MiB or more."),
     ] = "1GiB"
     placement: Annotated[
-        Literal["binpack", "spread", "packing"],
+        Placement,
         Meta(
             description=(
                 "Which nodes and GPUs are filled first: `binpack`, the fullest; `spread`, the emptiest; "
@@ -194,7 +211,11 @@ class Configuration(_Section, frozen=True):
     ] = "binpack"
     max_pods_per_gpu: Annotated[
         int,
-        Meta(description="The most pods on a GPU where memory is isolated (`cgpu`, `core_mem`, `mps`); 1 to 1024."),
+        Meta(
+            ge=1,
+            le=1024,
+            description="The most pods on a GPU where memory is isolated (`cgpu`, `core_mem`, `mps`); 1 to 1024.",
+        ),
     ] = 16
     trust: Trust = Trust()
     admission: Admission = Admission()
@@ -221,30 +242,10 @@ class Configuration(_Section, frozen=True):
             raise ConfigurationError(
                 f"gpuMemoryUnit is {self.gpu_memory_unit}: the largest valid unit is {LARGEST_UNIT_MIB}MiB"
             )
-        if not 1 <= self.max_pods_per_gpu <= 1024:
-            raise ConfigurationError(f"maxPodsPerGpu is {self.max_pods_per_gpu}: valid are 1 to 1024")
         try:
             parse_policy(self.gpu_time.policy)
         except GpuTimePolicyError as error:
             raise ConfigurationError(f"gpuTime.policy: {error}") from error
-        weights = {f"gpuTime.namespaceMaxWeight.{name}": n for name, n in self.gpu_time.namespace_max_weight.items()}
-        for field, weight in {"gpuTime.maxWeight": self.gpu_time.max_weight, **weights}.items():
-            if not 1 <= weight <= MOST_WEIGHT:
-                raise ConfigurationError(f"{field} is {weight}: valid are 1 to {MOST_WEIGHT}")
-        for field, ms, least, most in (
-            ("gpuTime.quantumMs", self.gpu_time.quantum_ms, 5, 500),
-            ("gpuTime.longestWaitMs", self.gpu_time.longest_wait_ms, 100, 60000),
-        ):
-            if not least <= ms <= most:
-                raise ConfigurationError(f"{field} is {ms}: valid are {least} to {most}")
-        for field, seconds in (
-            ("gangs.holdSeconds", self.gangs.hold_seconds),
-            ("gangs.patienceSeconds", self.gangs.patience_seconds),
-            ("gangs.keepSeconds", self.gangs.keep_seconds),
-            ("controller.agentSilentSeconds", self.controller.agent_silent_seconds),
-        ):
-            if not 1 <= seconds <= 86400:
-                raise ConfigurationError(f"{field} is {seconds}: valid are 1 to 86400")
         seen: dict[str, str] = {}
         for group, namespaces in self.trust.groups.items():
             for namespace in namespaces:
@@ -283,8 +284,6 @@ def load_configuration(data: Any) -> Configuration:
         ConfigurationError: an unknown field, a wrong type or a value that is not valid.
     """
     try:
-        return msgspec.convert({} if data is None else data, Configuration)
-    except msgspec.ValidationError as error:
-        if isinstance(error.__cause__, ConfigurationError):
-            raise error.__cause__ from None
+        return convert({} if data is None else data, Configuration)
+    except MisfitError as error:
         raise ConfigurationError(str(error)) from error

@@ -14,6 +14,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node
 from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.well_known import AGENT_SILENT, CONDITION_PREFIX, INVENTORY_ANNOTATION, MODE_LABEL, MODES, Mode
+from gputile.api.wording import nearest
 from gputile.core.devices.advertised import resources_for_mode
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory, unknown_mode
 
@@ -54,7 +55,7 @@ def _has_spoken(node: Node) -> bool:
 
 def _no_agent(label: str) -> NodeDiagnosis:
     if label not in MODES:
-        message = f"the label {MODE_LABEL} is {label!r}; valid are {', '.join(MODES)}"
+        message = f"the label {MODE_LABEL} is {label!r}; valid are {', '.join(MODES)}{nearest(label, MODES)}"
         return NodeDiagnosis("InvalidLabel", message, at_once=True)
     return NodeDiagnosis(
         "NoAgent",

@@ -19,6 +19,7 @@ from gputile.api.extender import (
     ExtenderPreemptionArgs,
     FilterResult,
 )
+from gputile.api.misfit import MisfitError, decode
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
@@ -53,18 +54,18 @@ def create_app(
     """
 
     async def filter_(body: bytes) -> Answer:
-        result = handlers.filter(_args.decode(body))
+        result = handlers.filter(decode(body, _args))
         return result, "fits" if result.node_names else "refused"
 
     async def prioritize(body: bytes) -> Answer:
-        return handlers.prioritize(_args.decode(body)), "scored"
+        return handlers.prioritize(decode(body, _args)), "scored"
 
     async def bind(body: bytes) -> Answer:
-        result = await handlers.bind(_binding_args.decode(body))
+        result = await handlers.bind(decode(body, _binding_args))
         return result, "failed" if result.error else "bound"
 
     async def preempt(body: bytes) -> Answer:
-        return await handlers.preempt(_preemption_args.decode(body)), "answered"
+        return await handlers.preempt(decode(body, _preemption_args)), "answered"
 
     # How each verb says that it could not be answered; prioritize and preempt have no field for it.
     errors: dict[str, Callable[[str], Any]] = {
@@ -88,10 +89,8 @@ def create_app(
                 body = await _body(request)
                 await admit()
                 result, outcome = await handler(body)
-            except msgspec.MsgspecError as error:
+            except MisfitError as error:
                 return failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")
-            except (UnicodeError, RecursionError) as error:
-                return failed(f"{verb}: the request cannot be decoded: {error}", 400, "bad_request")
             except BadRequest as error:
                 return failed(f"{verb}: {error}", 400, "bad_request")
             except NotReady as error:

@@ -22,6 +22,7 @@ from gputile.api.admission import (
     encode_allowed,
     encode_refused,
 )
+from gputile.api.misfit import decode
 from gputile.controlplane.webhook.metrics import WebhookMetrics
 from gputile.controlplane.webhook.request_body import BodyReader, BodyRefused
 from gputile.core.admission.json_patch import encode_patch
@@ -63,7 +64,7 @@ def create_app(policy: Callable[[bool], AdmissionPolicy], metrics: WebhookMetric
             except ClientDisconnect:
                 counted("not_read")
                 return PlainTextResponse("", 400)
-            except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError) as error:
+            except ValueError as error:
                 counted("bad_request")
                 return PlainTextResponse(f"this is no AdmissionReview: {str(error)[:200]}", 400)
             try:
@@ -105,9 +106,9 @@ def _request(body: bytes) -> AdmissionRequest:
     """Return what is asked.
 
     Raises:
-        ValueError, msgspec.MsgspecError: it is not a question of the version that is answered here.
+        ValueError: it is not a question of the version that is answered here.
     """
-    review = _REVIEW.decode(body)
+    review = decode(body, _REVIEW)
     if review.api_version != API_VERSION or review.kind != KIND:
         raise ValueError(f"only {API_VERSION} {KIND} is answered")
     if review.request is None:

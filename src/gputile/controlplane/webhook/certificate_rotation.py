@@ -16,6 +16,8 @@ from typing import Any
 
 import msgspec
 
+from gputile.api.misfit import MisfitError
+from gputile.api.misfit import decode as decode_json
 from gputile.controlplane.webhook.certificates import Material, MaterialError, Pair, decode, encode, next_material
 from gputile.kube.connection import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import BadAnswer, Conflict, KubeError, NotFound
@@ -49,6 +51,10 @@ class _Webhook(msgspec.Struct, rename="camel"):
 class _Webhooks(msgspec.Struct):
     metadata: _Meta
     webhooks: list[_Webhook] = []
+
+
+_SECRET = msgspec.json.Decoder(_Secret)
+_WEBHOOKS = msgspec.json.Decoder(_Webhooks)
 
 
 class CertificateRotation:
@@ -128,11 +134,11 @@ class CertificateRotation:
         """Return the Secret's version, "" where there is none, and what can be used of it."""
         try:
             body = await self._connection.get(f"{self._secrets}/{self._secret}")
-            secret = msgspec.json.decode(body, type=_Secret)
+            secret = decode_json(body, _SECRET)
             data = {name: base64.b64decode(value, validate=True) for name, value in secret.data.items()}
         except NotFound:
             return "", None
-        except (msgspec.MsgspecError, binascii.Error) as error:
+        except (MisfitError, binascii.Error) as error:
             raise BadAnswer(f"this is no Secret: {error}") from error
         try:
             return secret.metadata.resource_version, decode(data)
@@ -157,8 +163,8 @@ class CertificateRotation:
         path = f"/apis/admissionregistration.k8s.io/v1/{kind}/{self._configuration}"
         bundle = base64.b64encode(material.bundle).decode()
         try:
-            found = msgspec.json.decode(await self._connection.get(path), type=_Webhooks)
-        except msgspec.MsgspecError as error:
+            found = decode_json(await self._connection.get(path), _WEBHOOKS)
+        except MisfitError as error:
             raise BadAnswer(f"{path} cannot be read: {error}") from error
         stale = [webhook.name for webhook in found.webhooks if webhook.client_config.ca_bundle != bundle]
         if not stale:

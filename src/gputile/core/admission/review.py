@@ -10,6 +10,7 @@ import msgspec
 from gputile.api.admission import AdmissionRequest
 from gputile.api.config.v1alpha1 import GpuTime
 from gputile.api.core import Pod
+from gputile.api.misfit import MisfitError, decode
 from gputile.core.admission.amounts import broken_amounts
 from gputile.core.admission.completion import assign, gate, stamp
 from gputile.core.admission.gang_gate import broken_wait
@@ -175,8 +176,8 @@ def _not_asked(request: AdmissionRequest) -> Verdict:
 
 def _decoded(raw: msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
     try:
-        return decoder.decode(raw)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        return decode(raw, decoder)
+    except MisfitError as error:
         raise UnreadableReview(str(error)) from error
 
 

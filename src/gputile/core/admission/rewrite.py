@@ -12,6 +12,7 @@ import msgspec
 
 from gputile.api.affinity import Affinity, NodeAffinity, NodeSelectorTerm
 from gputile.api.core import Container, Pod
+from gputile.api.misfit import decode
 from gputile.api.well_known import LEGACY_AFFINITY_ANNOTATION, LEGACY_GPU, LEGACY_MODEL_LABEL, WHOLE_GPU
 from gputile.core.admission.gpu_requests import asked_by, asks_for_gpu
 from gputile.core.admission.json_patch import Operation
@@ -22,6 +23,8 @@ _TOLERATION = {"key": WHOLE_GPU, "operator": "Exists", "effect": "NoSchedule"}
 _AFFINITY_PATH = ("spec", "affinity")
 _LONGEST_AFFINITY = 64 * 1024  # characters; more is nobody's rule
 _DEEPEST_AFFINITY = 32
+_AFFINITY = msgspec.json.Decoder(Affinity)
+_ANYTHING = msgspec.json.Decoder(Any)
 
 
 @dataclass(slots=True)
@@ -82,13 +85,10 @@ def _parsed(text: str) -> tuple[Any, Affinity]:
     """Return the affinity as it is written, with the fields that gputile does not read, and as it reads it."""
     if len(text) > _LONGEST_AFFINITY:
         raise ValueError(f"it has {len(text)} characters, more than {_LONGEST_AFFINITY}")
-    try:
-        affinity = msgspec.json.decode(text, type=Affinity)
-        value = msgspec.json.decode(text)
-        if _depth(value) > _DEEPEST_AFFINITY:
-            raise ValueError(f"it is nested deeper than {_DEEPEST_AFFINITY} levels")
-    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
-        raise ValueError(str(error)) from error
+    affinity = decode(text, _AFFINITY)
+    value = decode(text, _ANYTHING)
+    if _depth(value) > _DEEPEST_AFFINITY:
+        raise ValueError(f"it is nested deeper than {_DEEPEST_AFFINITY} levels")
     return value, affinity
 
 

@@ -5,6 +5,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from gputile.api.misfit import decode
+
 # Kubernetes' TotalAnnotationSizeLimitB: no object can carry a longer one.
 MOST_CHARACTERS = 256 * 1024
 
@@ -41,9 +43,9 @@ class VersionedCodec(Generic[Value]):
         try:
             if len(text) > MOST_CHARACTERS:
                 raise self._error(f"it has {len(text)} characters, more than {MOST_CHARACTERS}")
-            version = self._head.decode(text).version
+            version = decode(text, self._head).version
             if version != self._version:
                 raise self._error(f"version {version} is not known; this gputile reads version {self._version}")
-            return self._check(self._body.decode(text))
-        except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+            return self._check(decode(text, self._body))
+        except ValueError as error:
             raise self._error(str(error)) from error

@@ -17,6 +17,7 @@ from gputile.api.well_known import (
     WHOLE_GPU,
     Mode,
 )
+from gputile.api.wording import nearest
 from gputile.core.devices.advertised import model_labels
 from gputile.core.devices.inventory import Inventory, InventoryError, advertised_units, decode_inventory, unknown_mode
 from gputile.core.kube_predicates.pod_requests import cpu_allocatable
@@ -155,7 +156,7 @@ def _mode(meta: ObjectMeta, inventory: Inventory) -> tuple[Mode | None, str]:
         return Mode(in_force), ""
     if inventory.mode:
         return None, f"its annotation {INVENTORY_ANNOTATION} {unknown_mode(inventory.mode)}"
-    return None, f"its label {MODE_LABEL} is {label[:63]!r}; valid are {', '.join(MODES)}"
+    return None, f"its label {MODE_LABEL} is {label[:63]!r}; valid are {', '.join(MODES)}{nearest(label, MODES)}"
 
 
 def _placement(meta: ObjectMeta, configuration: Configuration) -> str:

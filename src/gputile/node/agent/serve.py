@@ -13,6 +13,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.api.misfit import MisfitError, decode
 from gputile.api.well_known import INVENTORY_ANNOTATION
 from gputile.core.devices.inventory import Inventory, InventoryError, decode_inventory
 from gputile.kube.config_file import ConfigFile
@@ -37,6 +38,7 @@ from gputile.support.logs import LogFormat
 
 log = logging.getLogger(__name__)
 
+NODE = msgspec.json.Decoder(Node)
 READ_NODE_WITHIN_S = 2.0
 SETTLE_AFTER_S = 2.0
 GIVE_BACK_EVERY_S = 30.0
@@ -134,11 +136,11 @@ async def _published(connection: Connection, name: str) -> Inventory:
     try:
         async with asyncio.timeout(READ_NODE_WITHIN_S):
             body = await connection.get(f"/api/v1/nodes/{name}")
-        node = msgspec.json.decode(body, type=Node)
+        node = decode(body, NODE)
         return decode_inventory(node.metadata.annotations[INVENTORY_ANNOTATION])
     except KeyError:
         return NO_INVENTORY
-    except (KubeError, TimeoutError, InventoryError, msgspec.MsgspecError) as error:
+    except (KubeError, TimeoutError, InventoryError, MisfitError) as error:
         log.warning("the inventory published before is not known: %s", error)
         return NO_INVENTORY
 

@@ -1,11 +1,11 @@
 """Reads ``kind: NodePool``, what people type to describe a GPU node pool, and names every mistake at once."""
 
-from typing import Any, get_args
+from typing import Any
 
-import msgspec
-
+from gputile.api.misfit import MisfitError, convert
 from gputile.api.quantity import QuantityError, parse_mib
-from gputile.api.well_known import MODES, SMALLEST_UNIT_MIB, Mode
+from gputile.api.well_known import SMALLEST_UNIT_MIB, Mode
+from gputile.api.wording import unsupported
 from gputile.core.devices.inventory import MOST_MIB
 from gputile.tools.nodepool.own_labels import meaning_problems, syntax_problems
 from gputile.tools.nodepool.pool import WAYS, NodePool
@@ -22,42 +22,30 @@ def load_nodepool(data: Any) -> NodePool:
         DescriptionError: it cannot be used.
     """
     try:
-        pool = msgspec.convert(data, NodePool)
-    except msgspec.ValidationError as error:
-        raise DescriptionError(_with_valid_values(str(error))) from error
+        pool = convert(data, NodePool)
+    except MisfitError as error:
+        raise DescriptionError(str(error)) from error
     problems = _problems(pool) or list(meaning_problems(pool))
     if problems:
         raise DescriptionError("; ".join(problems))
     return pool
 
 
-def _with_valid_values(said: str) -> str:
-    """Return what the decoder said, with the values of a field that has a few only."""
-    for field in msgspec.structs.fields(NodePool):
-        kinds = field.type, *get_args(field.type)
-        valid = [value for kind in kinds for value in get_args(kind) if isinstance(value, str)]
-        if valid and said.endswith(f"at `$.{field.encode_name}`"):
-            return f"{said}; valid: {', '.join(valid)}"
-    return said
-
-
 def _problems(pool: NodePool) -> list[str]:
     found = [*_missing(pool), *_sizes(pool), *syntax_problems(pool.labels)]
     ways = WAYS[pool.provider]
     if pool.way not in ways:
-        found.append(f"way is {pool.way!r}: valid for {pool.provider} are {', '.join(ways)}")
-    if pool.mode not in MODES:
-        found.append(f"mode is {pool.mode!r}: valid are {', '.join(MODES)}")
+        found.append(f"way: for {pool.provider}: {unsupported(pool.way, ways)}")
     if pool.min_nodes > pool.max_nodes:
         found.append(f"minNodes is {pool.min_nodes}, more than maxNodes, {pool.max_nodes}")
     if pool.autoscaler == "karpenter" and pool.provider != "eks":
         found.append("autoscaler: karpenter is written for eks only; use cluster-autoscaler")
     if pool.provider == "aks" and not (len(pool.name) <= 12 and pool.name.isalnum()):
         found.append(f"name is {pool.name!r}: AKS takes at most 12 letters and digits")
-    if pool.way == "managed-driver" and pool.mode != Mode.EXCLUSIVE.value:
+    if pool.way == "managed-driver" and pool.mode is not Mode.EXCLUSIVE:
         found.append(
-            f"mode is {pool.mode!r}: with managed-driver GKE's installer comes in the pod of GKE's device plugin, "
-            "which serves whole GPUs only; use way own-driver, or mode default"
+            f"mode is {pool.mode.value!r}: with managed-driver GKE's installer comes in the pod of GKE's device "
+            "plugin, which serves whole GPUs only; use way own-driver, or mode default"
         )
     return found
 

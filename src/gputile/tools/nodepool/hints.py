@@ -27,7 +27,7 @@ def template_labels(pool: NodePool) -> dict[str, str]:
 
 def advertised(pool: NodePool) -> dict[str, int]:
     """Return what a node will advertise, of which there is any."""
-    return {n: c for n, c in resources_for_mode(pool.gpu_mode, pool.devices, pool.unit_mib).items() if c}
+    return {n: c for n, c in resources_for_mode(pool.mode, pool.devices, pool.unit_mib).items() if c}
 
 
 def units_of_a_gpu(pool: NodePool) -> int:
@@ -42,7 +42,7 @@ def taint() -> str:
 
 def sum_note(pool: NodePool) -> str | None:
     """Return what no autoscaler's hint can say: how much one GPU holds."""
-    if not pool.gpu_mode.shared or pool.gpus.count == 1:
+    if not pool.mode.shared or pool.gpus.count == 1:
         return None
     total, each = advertised(pool)[GPU_MEMORY], units_of_a_gpu(pool)
     return (

@@ -55,7 +55,7 @@ class Told(NamedTuple):
 
 def joining(pool: NodePool) -> dict[str, Told]:
     """Return the labels of gputile's that the nodes join with (M11)."""
-    labels = {MODE_LABEL: Told(pool.gpu_mode.value, "mode")}
+    labels = {MODE_LABEL: Told(pool.mode.value, "mode")}
     if pool.placement is not None:
         labels[PLACEMENT_LABEL] = Told(pool.placement, "placement")
     if pool.gpus.model:

@@ -1,11 +1,12 @@
 """A GPU node pool as people describe it: ``kind: NodePool``."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
+from gputile.api.misfit import RULE
 from gputile.api.quantity import parse_mib
-from gputile.api.well_known import Mode
+from gputile.api.well_known import Mode, Placement
 from gputile.core.devices.inventory import MOST_GPUS, Gpu
 
 WAYS = {
@@ -24,6 +25,9 @@ WAYS = {
     },
 }
 """The ways of each provider, by the names that ``way`` takes."""
+
+
+_NAME_RULE: Final = "2 to 40 lower-case letters, digits and '-', with a letter first and no '-' at the end"
 
 
 class _Described(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -49,7 +53,7 @@ class NodePool(_Described, frozen=True, kw_only=True):
     kind: Literal["NodePool"] = "NodePool"
     provider: Literal["eks", "aks", "gke"]
     way: str
-    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$")]
+    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$", extra={RULE: _NAME_RULE})]
     cluster: Annotated[str, msgspec.Meta(min_length=1)]
     location: str = ""
     resource_group: str = ""
@@ -58,16 +62,11 @@ class NodePool(_Described, frozen=True, kw_only=True):
     gpus: Gpus
     min_nodes: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
     max_nodes: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
-    mode: str = Mode.EXCLUSIVE.value
-    placement: Literal["binpack", "spread"] | None = None
+    mode: Mode = Mode.EXCLUSIVE
+    placement: Placement | None = None
     gpu_memory_unit: str = "1GiB"
     autoscaler: Literal["cluster-autoscaler", "karpenter"] = "cluster-autoscaler"
     labels: dict[str, str] = {}
-
-    @property
-    def gpu_mode(self) -> Mode:
-        """The node mode."""
-        return Mode(self.mode)
 
     @property
     def unit_mib(self) -> int:

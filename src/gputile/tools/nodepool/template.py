@@ -14,7 +14,7 @@ _AMPLE = {"cpu": "100000", "memory": "1Pi", "ephemeral-storage": "1Pi", "pods": 
 def empty_node(pool: NodePool) -> Node:
     """Return an empty node of the pool."""
     resources: ResourceList = {**_AMPLE, **{name: str(count) for name, count in advertised(pool).items()}}
-    inventory = Inventory(gpus=pool.devices, mode=pool.mode, unit_mib=pool.unit_mib)
+    inventory = Inventory(gpus=pool.devices, mode=pool.mode.value, unit_mib=pool.unit_mib)
     providers = {key: each.value for key, each in told(pool).items() if each.value is not None}
     name = f"a-new-node-of-{pool.name}"
     return Node(

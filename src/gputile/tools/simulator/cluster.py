@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from gputile.api.core import Node, NodeAddress, NodeSpec, NodeStatus, ObjectMeta, ResourceList, Taint
+from gputile.api.misfit import MisfitError, convert
 from gputile.api.quantity import QuantityError, parse_mib, parse_quantity
 from gputile.api.well_known import (
     DEFAULT_UNIT_MIB,
@@ -16,9 +17,11 @@ from gputile.api.well_known import (
     WHOLE_GPU,
     Mode,
 )
+from gputile.api.wording import unsupported
 from gputile.core.devices.advertised import model_labels, resources_for_mode
 from gputile.core.devices.inventory import (
     MOST_GPUS,
+    MOST_MIB,
     Gpu,
     Inventory,
     InventoryError,
@@ -31,7 +34,6 @@ from gputile.tools.simulator.manifests import Manifest, Origin
 from gputile.tools.simulator.names import check_name
 from gputile.tools.simulator.naming import make_gpu_uuid, make_uid
 
-PLACEMENTS = ("binpack", "spread")
 # GB/s between two GPUs in one direction: the NVLink of an A100, and PCIe 4.0 with 16 lanes.
 LINKS = {"nvlink": 300, "pcie": 32}
 _GPU_TAINT = Taint(key=WHOLE_GPU, effect="NoSchedule")
@@ -107,7 +109,8 @@ class _Describer:
     def nodes(self, described: DescribedNode) -> Iterator[Node]:
         """Yield the entry's nodes."""
         label = described.labels.get(MODE_LABEL)
-        mode = Mode(self._one_of("mode", described.mode or label or Mode.EXCLUSIVE.value, MODES))
+        written = label if label is not None else Mode.EXCLUSIVE.value
+        mode = described.mode or Mode(self._one_of(f'labels["{MODE_LABEL}"]', written, MODES))
         if label not in (None, mode.value):
             raise self._error(f'labels["{MODE_LABEL}"]', f"{label[:40]!r} contradicts mode {mode.value}: remove one")
         names = [described.name]
@@ -127,7 +130,7 @@ class _Describer:
         if described.mode is not None:
             gpu_labels[MODE_LABEL] = mode.value
         if described.placement is not None:
-            gpu_labels[PLACEMENT_LABEL] = self._one_of("placement", described.placement, PLACEMENTS)
+            gpu_labels[PLACEMENT_LABEL] = described.placement
         labels = {"kubernetes.io/hostname": name} | gpu_labels | described.labels
         non_gpu = self._non_gpu(described)
         capacity: ResourceList = dict(non_gpu)
@@ -159,13 +162,14 @@ class _Describer:
                 number = len(gpus)
                 uuid = make_gpu_uuid(name, number)
                 try:
-                    gpu = msgspec.convert(
+                    gpu = convert(
                         {"index": number, "uuid": uuid, "mib": mib, "model": group.model}
                         | ({"healthy": False} if position in sick else {}),
                         Gpu,
                     )
-                except msgspec.ValidationError as error:
-                    raise self._error(f"{path}.memory", f"{group.memory} is not what a GPU has: {error}") from error
+                except MisfitError as error:
+                    rule = f"{group.memory} is not what a GPU has, 1MiB to {MOST_MIB}MiB"
+                    raise self._error(f"{path}.memory", rule) from error
                 gpus.append(gpu)
         inventory = Inventory(tuple(gpus), mode=mode.value, unit_mib=self._unit, bandwidth=self._bandwidth(groups))
         try:
@@ -191,7 +195,7 @@ class _Describer:
     def _group_bandwidth(self, group: GpuGroup) -> list[list[float]]:
         given, count = group.bandwidth, group.count
         if isinstance(given, str):
-            link = LINKS[self._one_of("gpus.bandwidth", given or "pcie", tuple(LINKS))]
+            link = LINKS[given or "pcie"]
             return [[link] * count for _ in range(count)]
         if len(given) != count or any(len(row) != count for row in given):
             raise self._error("gpus.bandwidth", f"a matrix for {count} GPUs has {count} rows of {count} numbers")
@@ -225,7 +229,7 @@ class _Describer:
 
     def _one_of(self, field: str, value: str, valid: Iterable[str]) -> str:
         if value not in valid:
-            raise self._error(field, f"{value[:40]!r} is not known; valid are {', '.join(valid)}")
+            raise self._error(field, unsupported(value, valid))
         return value
 
     def _error(self, field: str, rule: str) -> Exception:

@@ -4,11 +4,12 @@ What is not said is ample or usual: a node has 128 CPUs, 1 TiB of memory and roo
 has the taint ``nvidia.com/gpu:NoSchedule`` (``taints: []`` takes it away).
 """
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
 from gputile.api.core import Quantity, ResourceList
+from gputile.api.well_known import Mode, Placement
 from gputile.core.devices.inventory import MOST_GPUS
 
 API_VERSION = "gputile.io/v1alpha1"
@@ -25,7 +26,7 @@ class GpuGroup(_Described, frozen=True, kw_only=True):
     count: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)] = 1
     memory: str
     model: Annotated[str, msgspec.Meta(max_length=96)] = ""
-    bandwidth: str | list[list[float]] = ""
+    bandwidth: Literal["", "nvlink", "pcie"] | list[list[float]] = ""
     unhealthy: list[int] = []
 
 
@@ -43,8 +44,8 @@ class DescribedNode(_Described, frozen=True, kw_only=True):
     name: str
     count: Annotated[int, msgspec.Meta(ge=1, le=MOST_NODES)] | None = None
     address: str = ""
-    mode: str | None = None
-    placement: str | None = None
+    mode: Mode | None = None
+    placement: Placement | None = None
     gpus: GpuGroup | list[GpuGroup] = []
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}

@@ -1,13 +1,13 @@
 """Fields that no version of a kind has, and values of the wrong type: what ``kubectl --validate=strict`` refuses."""
 
-import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from gputile.api.kubernetes import INT_OR_STRING, QUANTITY, TIMES, kubernetes_kinds
 from gputile.api.quantity import QuantityError, parse_quantity
+from gputile.api.wording import kind_of, nearest, shown
 
 Broken = tuple[str, str]  # a field's path, and the rule that it breaks
 
@@ -45,27 +45,6 @@ def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
 def unknown_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
     """Return the mistakes of ``broken_fields`` that concern unknown field names."""
     return [broken for broken in broken_fields(type_name, value, path) if broken[1].startswith("unknown field")]
-
-
-def nearest(name: str, valid: Iterable[str]) -> str:
-    """Return "; did you mean X?" for the name that is most like ``name``, or "" where none is."""
-    by_lower: dict[str, str] = {}
-    for each in valid:
-        by_lower.setdefault(each.lower(), each)
-    close = difflib.get_close_matches(name[:_LONGEST].lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[close[0]]}?" if close else ""
-
-
-def kind_of(value: Any) -> str:
-    """Return what a value of YAML is, in words."""
-    names = {dict: "a mapping", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
-    return names.get(type(value), "nothing")
-
-
-def shown(text: str) -> str:
-    """Return text of a manifest in quotes: cut, and printable."""
-    cut = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-    return '"' + "".join(character if character.isprintable() else "?" for character in cut) + '"'
 
 
 @functools.cache

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gputile.api.kubernetes import kubernetes_kinds
+from gputile.api.wording import nearest, shown
 from gputile.tools.simulator.admission import Admission
-from gputile.tools.simulator.fields import POD_TEMPLATE, Broken, broken_fields, nearest, shown
+from gputile.tools.simulator.fields import POD_TEMPLATE, Broken, broken_fields
 from gputile.tools.simulator.manifests import Manifest, ManifestError
 from gputile.tools.simulator.object_rules import Json, broken_object, broken_template
 from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds

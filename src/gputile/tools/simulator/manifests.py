@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
 
-import msgspec
-
+from gputile.api.misfit import MisfitError, convert
+from gputile.api.wording import below, kind_of
 from gputile.support.yaml_loader import DEEPEST, DocumentError, load_documents
-from gputile.tools.simulator.fields import kind_of
 from gputile.tools.simulator.object_count import excess, too_many
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -114,15 +113,10 @@ def decode(origin: Origin, path: str, body: Any, type_: type[T]) -> T:
         ManifestError: it does not fit the type.
     """
     try:
-        return msgspec.convert(body, type_)
-    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
-        raise origin.error(*misfit(str(error), path)) from error
-
-
-def misfit(said: str, path: str = "") -> tuple[str, str]:
-    """Return the field, in an object that stands at ``path``, and the rule it breaks, of what a decoder ``said``."""
-    rule, _, where = said.partition(" - at `$")
-    return f"{path}{where.rstrip('`')}".lstrip("."), rule
+        return convert(body, type_)
+    except MisfitError as error:
+        found = [origin.error(below(path, misfit.path), misfit.rule) for misfit in error.misfits]
+        raise ManifestError("\n".join(map(str, found))) from error
 
 
 def _files(path: str, stdin: BinaryIO | None) -> Iterator[tuple[str, bytes]]:

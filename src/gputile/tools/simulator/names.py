@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from gputile.tools.simulator.fields import Broken, shown
+from gputile.api.wording import shown
+from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.manifests import Origin
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)

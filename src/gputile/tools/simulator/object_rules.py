@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from gputile.api.wording import shown
 from gputile.tools.simulator.affinity_rules import broken_selector
-from gputile.tools.simulator.fields import Broken, shown
+from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.names import broken_label_name, broken_subdomain
 from gputile.tools.simulator.pod_rules import broken_metadata, broken_pod_spec

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from gputile.api.misfit import convert
+from gputile.api.wording import kind_of, nearest, shown
 from gputile.support.yaml_loader import load_document
 from gputile.tools.simulator.description import API_VERSION
-from gputile.tools.simulator.fields import kind_of, nearest, shown
 from gputile.tools.simulator.manifests import Manifest, Origin, load_manifests
 from gputile.tools.simulator.object_rules import Json
 
@@ -121,7 +122,7 @@ def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
     data = pkgutil.get_data(__name__, "pod_kinds.yaml")
     found = PodKinds()
     body = load_document(data or b"")
-    tables = [msgspec.convert(body, _Table)]
+    tables = [convert(body, _Table)]
     for manifest in load_manifests(paths).manifests:
         if (manifest.api_version, manifest.kind) != (API_VERSION, KIND):
             raise manifest.origin.error("kind", f"must be {KIND} of {API_VERSION}")

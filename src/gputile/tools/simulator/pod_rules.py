@@ -10,9 +10,10 @@ from fractions import Fraction
 from typing import Any, Final
 
 from gputile.api.quantity import parse_quantity
+from gputile.api.wording import shown
 from gputile.core.kube_predicates.pod_requests import is_pod_level
 from gputile.tools.simulator.affinity_rules import broken_affinity
-from gputile.tools.simulator.fields import Broken, shown
+from gputile.tools.simulator.fields import Broken
 from gputile.tools.simulator.names import (
     broken_annotations,
     broken_label_name,

@@ -8,6 +8,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API, PodGroup
 from gputile.api.well_known import DEFAULT_UNIT_MIB, PLACEMENT_LABEL, PLACEMENTS
+from gputile.api.wording import nearest
 from gputile.core.ledger.node_info import node_info_of
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.cluster import described_nodes, described_unit, written_node
@@ -155,6 +156,7 @@ def _odd_labels(nodes: Iterable[Node]) -> list[str]:
     valid = ", ".join(PLACEMENTS)
     return [
         f"node {name}: the label {PLACEMENT_LABEL} is {value[:40]!r} and counts for nothing; valid are {valid}"
+        f"{nearest(value, PLACEMENTS)}"
         for name, value in found
         if value is not None and value not in PLACEMENTS
     ]

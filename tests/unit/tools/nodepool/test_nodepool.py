@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MODES, TOPOLOGY_GPU, WHOLE_GPU
+from gputile.api.well_known import GPU_CORE, GPU_MEMORY, MODES, PLACEMENTS, TOPOLOGY_GPU, WHOLE_GPU
 from gputile.cli.app import app
 from gputile.cli.nodepool import script
 from gputile.tools.nodepool.description import DescriptionError, load_nodepool
@@ -146,8 +146,14 @@ def test_a_kubelet_takes_every_label() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"way": "own-driver"}, "way is 'own-driver': valid for eks are accelerated-image, gpu-operator"),
-        ({"mode": "shared"}, "mode is 'shared': valid are default, cgpu, core_mem, share, mps, topology"),
+        (
+            {"way": "own-driver"},
+            'way: for eks: Unsupported value: "own-driver": supported values: "accelerated-image", "gpu-operator"',
+        ),
+        (
+            {"mode": "shared"},
+            'mode: Unsupported value: "shared": supported values: "default", "cgpu", "core_mem", "share"',
+        ),
         ({"gpuMemoryUnit": "32MiB"}, "the smallest valid unit is 64MiB"),
         ({"gpuMemoryUnit": "32GiB"}, "gpus.memory is 23028MiB: a GPU holds not one unit of 32GiB"),
         ({"gpus": {"memory": "24 GB"}}, "gpus.memory: '24 GB' is not a memory size"),
@@ -260,9 +266,27 @@ def test_a_pod_that_the_pool_can_never_hold_is_named(tmp_path: Path) -> None:
         assert result.stdout.startswith("#!/bin/sh")
 
 
+@pytest.mark.requirement("M9")
+def test_every_placement_of_the_label_may_be_described() -> None:
+    for each in PLACEMENTS:
+        assert pool("eks", "accelerated-image", placement=each).placement == each
+
+
+def test_a_mistake_names_the_file_of_the_pool(tmp_path: Path) -> None:
+    (tmp_path / "pool.yaml").write_text("provider: eks\nway: gpu-operator\nminNode: 1\n")
+    result = run.invoke(app, ["nodepool", "-f", str(tmp_path / "pool.yaml")])
+    assert result.exit_code == 2
+    assert f"{tmp_path}/pool.yaml: minNode: unknown field; did you mean minNodes?; name: Required" in result.stderr
+
+
 def test_a_field_of_few_values_names_them() -> None:
-    for field, valid in (("provider", "eks, aks, gke"), ("placement", "binpack, spread"), ("kind", "NodePool")):
-        with pytest.raises(DescriptionError, match=rf"{field}`; valid: {valid}$"):
+    for field, valid in (
+        ("provider", "aks, eks, gke"),
+        ("placement", "binpack, packing, spread"),
+        ("kind", "NodePool"),
+    ):
+        quoted = ", ".join(f'"{each}"' for each in valid.split(", "))
+        with pytest.raises(DescriptionError, match=f'^{field}: Unsupported value: "azure": supported values: {quoted}'):
             load_nodepool(described("eks", "accelerated-image") | {field: "azure"})
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gputile.api.well_known import INVENTORY_ANNOTATION
+from gputile.api.well_known import INVENTORY_ANNOTATION, PLACEMENT_LABEL, PLACEMENTS
 from gputile.core.devices.inventory import decode_inventory, encode_inventory
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.scenario import Scenario, load_scenario
@@ -97,6 +97,14 @@ def test_gpu_nodes_are_tainted_and_others_are_not(tmp_path: Path) -> None:
     assert "nvidia.com/gpu" not in plain.status.allocatable
 
 
+@pytest.mark.requirement("M9")
+def test_every_placement_of_the_label_may_be_described(tmp_path: Path) -> None:
+    entries = "\n".join(
+        f"- {{name: {each}, mode: cgpu, placement: {each}, gpus: {{memory: 1GiB}}}}" for each in PLACEMENTS
+    )
+    assert [n.metadata.labels[PLACEMENT_LABEL] for n in load(tmp_path, entries).nodes] == list(PLACEMENTS)
+
+
 def test_mixed_gpus_have_no_label_that_is_true_of_some(tmp_path: Path) -> None:
     gpus = "[{count: 2, model: NVIDIA A10, memory: 23028MiB, bandwidth: nvlink}, {model: NVIDIA L4, memory: 23034MiB}]"
     (node,) = load(tmp_path, f"- {{name: a, mode: topology, gpus: {gpus}}}").nodes
@@ -117,21 +125,27 @@ def test_a_bandwidth_matrix(tmp_path: Path) -> None:
     [
         (
             "{name: a, mode: fast}",
-            r"document 1: Cluster/\(no name\): nodes\[0\].mode: 'fast' is not known; valid are default, ",
+            r'document 1: Cluster/\(no name\): nodes\[0\].mode: Unsupported value: "fast": supported values: ',
         ),
-        ("{name: a, placement: best}", "nodes.0..placement: 'best' is not known; valid are binpack, spread"),
-        ("{name: a, gpu: 1}", r"nodes\[0\]: Object contains unknown field `gpu`"),
-        ("{mode: share}", r"nodes\[0\]: Object missing required field `name`"),
+        (
+            "{name: a, placement: best}",
+            'nodes.0..placement: Unsupported value: "best": supported values: "binpack", "packing", "spread"',
+        ),
+        ("{name: a, gpu: 1}", r"nodes\[0\].gpu: unknown field; did you mean gpus\?"),
+        ("{mode: share}", r"nodes\[0\].name: Required value"),
         ("{name: A}", r'nodes\[0\].name: Invalid value: "A": must be'),
-        ("{name: a, count: 0}", r"nodes\[0\].count: Expected `int` >= 1"),
-        ("{name: a, count: 99999}", "<= 20000"),
-        ("{name: a, gpus: {count: 65, memory: 1GiB}}", "<= 64"),
+        ("{name: a, count: 0}", r"nodes\[0\].count: must be 1 to 20000, is 0"),
+        ("{name: a, count: 99999}", "count: must be 1 to 20000, is 99999"),
+        ("{name: a, gpus: {count: 65, memory: 1GiB}}", "gpus.count: must be 1 to 64, is 65"),
         ("{name: a, gpus: [{count: 64, memory: 1GiB}, {count: 1, memory: 1GiB}]}", "a node has at most 64 GPUs"),
-        ("{name: a, gpus: {memory: 15}}", r"gpus.memory: Expected `str`, got `int`"),
+        ("{name: a, gpus: {memory: 15}}", "gpus.memory: must be a string, is the number 15"),
         ("{name: a, gpus: {memory: 15GB}}", "'15GB' is not a memory size such as 128MiB"),
-        ("{name: a, gpus: {memory: 0GiB}}", r"nodes\[0\].gpus.memory: 0GiB is not what a GPU has"),
+        ("{name: a, gpus: {memory: 0GiB}}", r"nodes\[0\].gpus.memory: 0GiB is not what a GPU has, 1MiB to 16777216MiB"),
         ("{name: a, gpus: {memory: 1GiB, unhealthy: [1]}}", "gpus.unhealthy: the group's GPUs are 0 to 0"),
-        ("{name: a, gpus: {memory: 1GiB, bandwidth: fast}}", "'fast' is not known; valid are nvlink, pcie"),
+        (
+            "{name: a, gpus: {memory: 1GiB, bandwidth: fast}}",
+            'gpus.bandwidth: Unsupported value: "fast": supported values: "nvlink", "pcie"',
+        ),
         (
             "{name: a, gpus: {memory: 1GiB, count: 2, bandwidth: [[0, 1]]}}",
             "a matrix for 2 GPUs has 2 rows of 2 numbers",
@@ -141,7 +155,7 @@ def test_a_bandwidth_matrix(tmp_path: Path) -> None:
         ("{name: a, cpu: lots}", r"nodes\[0\].cpu: 'lots' is not a quantity"),
         ("{name: a, memory: 1.5GiB}", r"nodes\[0\].memory: '1.5GiB' is not a memory size"),
         ("{name: a, cpu: -1}", "-1 is negative"),
-        ("{name: a, pods: -1}", ">= 0"),
+        ("{name: a, pods: -1}", "pods: must be 0 to 100000, is -1"),
         ("{name: a, resources: {x.io/y: z}}", r"nodes\[0\].resources\[\"x.io/y\"\]: 'z' is not a quantity"),
         (
             "{name: a, taints: [{key: k, effect: Never}]}",
@@ -160,7 +174,11 @@ def test_refused(tmp_path: Path, entry: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("unit", "message"),
-    [("32MiB", "smaller than 64MiB, the smallest unit"), ("1.5GiB", "is not a memory size"), ("1", "Expected `str")],
+    [
+        ("32MiB", "smaller than 64MiB, the smallest unit"),
+        ("1.5GiB", "is not a memory size"),
+        ("1", "gpuMemoryUnit: must be a string, is the number 1"),
+    ],
 )
 def test_units_that_are_not_valid(tmp_path: Path, unit: str, message: str) -> None:
     with pytest.raises(ManifestError, match=message):

@@ -192,10 +192,10 @@ def test_people_add_kinds_by_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("template: spec", "templates: spec", "unknown field `templates`"),
+        ("template: spec", "templates: spec", "templates: unknown field; did you mean template"),
         ("kind: PodKinds", "kind: Kinds", "kind: must be PodKinds of gputile.io/v1alpha1"),
         ("spec.stages.*.workers.number", "spec.*.workers.*.number", "has more .* than the template's path"),
-        ("kinds:", "kind_: 5\nkinds:", "unknown field `kind_`"),
+        ("kinds:", "kind_: 5\nkinds:", "kind_: unknown field; did you mean kind"),
     ],
 )
 def test_a_table_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str, said: str) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from gputile.api.config.v1alpha1 import Configuration, Features
 from gputile.api.core import NodeCondition, node_condition
 from gputile.api.well_known import MODE_LABEL, MODES, PLACEMENT_LABEL, PLACEMENTS, REPLICAS_LABEL, SHARING_LABEL, Mode
+from gputile.api.wording import nearest
 from gputile.core.devices.inventory import MOST_REPLICAS, Gpu
 from gputile.node.agent.advertise.node_config import EffectiveMode, Sharing
 from gputile.node.agent.advertise.slots import UnitError, check_unit
@@ -85,10 +86,10 @@ def asked_for(labels: Mapping[str, str]) -> EffectiveMode:
     """
     mode = labels.get(MODE_LABEL, Mode.EXCLUSIVE.value)
     if mode not in MODES:
-        raise LabelError(f"the label {MODE_LABEL} is {mode!r}; valid are {', '.join(MODES)}")
+        raise LabelError(f"the label {MODE_LABEL} is {mode!r}; valid are {', '.join(MODES)}{nearest(mode, MODES)}")
     way = labels.get(SHARING_LABEL, Sharing.NONE.value)
     if way not in tuple(Sharing):
-        raise LabelError(f"the label {SHARING_LABEL} is {way!r}; valid are {', '.join(Sharing)}")
+        raise LabelError(f"the label {SHARING_LABEL} is {way!r}; valid are {', '.join(Sharing)}{nearest(way, Sharing)}")
     sharing, replicas = Sharing(way), 1
     if sharing is not Sharing.NONE and mode != Mode.EXCLUSIVE.value:
         raise LabelError(f"the label {SHARING_LABEL}={way} goes with mode {Mode.EXCLUSIVE.value} only, not with {mode}")
@@ -104,7 +105,8 @@ def placement_condition(labels: Mapping[str, str]) -> NodeCondition:
     """Return whether the node's label names a way of placement; schedulers go by the configuration where not (M9)."""
     placement = labels.get(PLACEMENT_LABEL)
     if placement is not None and placement not in PLACEMENTS:
-        text = f"the label {PLACEMENT_LABEL} is {placement!r} and counts for nothing; valid are {', '.join(PLACEMENTS)}"
+        valid = f"{', '.join(PLACEMENTS)}{nearest(placement, PLACEMENTS)}"
+        text = f"the label {PLACEMENT_LABEL} is {placement!r} and counts for nothing; valid are {valid}"
         return node_condition(PLACEMENT_REFUSED, "True", "InvalidLabel", text)
     text = "the node's label names a way of placement, or there is none"
     return node_condition(PLACEMENT_REFUSED, "False", "Valid", text)

@@ -8,6 +8,7 @@ import hashlib
 
 import msgspec
 
+from gputile.api.misfit import MisfitError, decode
 from gputile.api.well_known import MODES
 from gputile.node.agent.advertise.node_config import Sharing
 from gputile.node.agent.allocate.pod_devices import PodDevices
@@ -36,6 +37,10 @@ class _Envelope(msgspec.Struct, frozen=True):
     content: msgspec.Raw
 
 
+_ENVELOPE = msgspec.json.Decoder(_Envelope)
+_CHECKPOINT = msgspec.json.Decoder(Checkpoint)
+
+
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """Return the file's content."""
     content = msgspec.json.encode(checkpoint)
@@ -49,13 +54,13 @@ def decode_checkpoint(text: bytes) -> Checkpoint:
         CheckpointError: it is damaged, or of a version that is not known.
     """
     try:
-        envelope = msgspec.json.decode(text, type=_Envelope)
+        envelope = decode(text, _ENVELOPE)
         if envelope.version != VERSION:
             raise CheckpointError(f"version {envelope.version} is not known; this gputile reads version {VERSION}")
         if hashlib.sha256(bytes(envelope.content)).hexdigest() != envelope.checksum:
             raise CheckpointError("the checksum does not match")
-        checkpoint = msgspec.json.decode(envelope.content, type=Checkpoint)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        checkpoint = decode(envelope.content, _CHECKPOINT)
+    except MisfitError as error:
         raise CheckpointError(str(error)) from error
     if checkpoint.mode and checkpoint.mode not in MODES:
         raise CheckpointError(f"mode {checkpoint.mode!r} is not known")

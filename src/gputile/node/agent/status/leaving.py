@@ -9,11 +9,11 @@ import sys
 
 import msgspec
 
-from gputile.api.core import Node
+from gputile.api.misfit import MisfitError, decode
 from gputile.kube.connection import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import ConfigError, KubeError, NotFound
 from gputile.kube.kubeconfig import load_access
-from gputile.node.agent.serve import AgentSettings, decode_settings
+from gputile.node.agent.serve import NODE, AgentSettings, decode_settings
 from gputile.node.agent.status.published import farewell_patch
 
 
@@ -26,7 +26,7 @@ async def leave(settings: AgentSettings) -> str:
     path = f"/api/v1/nodes/{settings.node_name}"
     async with Connection(load_access(settings.kubeconfig, settings.context)) as connection:
         try:
-            node = msgspec.json.decode(await connection.get(path), type=Node)
+            node = decode(await connection.get(path), NODE)
         except NotFound:
             return ""
         patch = farewell_patch(node)
@@ -40,7 +40,7 @@ def main() -> None:
     """Remove it; exit with 1 where that is to be tried again."""
     try:
         done = asyncio.run(leave(decode_settings(sys.argv[1])))
-    except (KubeError, ConfigError, msgspec.MsgspecError) as error:
+    except (KubeError, ConfigError, MisfitError) as error:
         sys.exit(f"what an agent said of this node is still there: {error}")
     if done:
         sys.stderr.write(f"{done}\n")

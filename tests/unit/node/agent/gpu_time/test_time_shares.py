@@ -110,7 +110,7 @@ def test_a_label_that_is_not_valid_counts_for_nothing_and_says_so() -> None:
 def test_a_configuration_that_is_not_valid() -> None:
     for text, devices in (
         ({"policy": "best"}, "average (0), preemptive (1), weighted (2), fixed (3), weak (4), native (5)"),
-        ({"quantumMs": 1}, "gpuTime.quantumMs is 1: valid are 5 to 500"),
+        ({"quantumMs": 1}, "gpuTime.quantumMs: must be 5 to 500, is 1"),
         ({"longestWaitMs": 5}, "gpuTime.longestWaitMs"),
     ):
         with pytest.raises(ConfigurationError, match="gpuTime") as error:

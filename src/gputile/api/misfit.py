@@ -1,0 +1,91 @@
+"""Reading values that people wrote, with errors for people: which field, what it is, and what is valid.
+
+msgspec decides whether a value fits a type, and says why not in Python's words. Only where it does not fit,
+``type_check`` compares the value with the type anew and names every mistake.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+MOST_FOUND: Final = 20
+RULE: Final = "rule"
+"""Key of ``msgspec.Meta.extra``: what a pattern demands, in words."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """A field, "" for the value itself, and the rule that it breaks."""
+
+    path: str
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.rule}" if self.path else self.rule
+
+
+class MisfitError(ValueError):
+    """A value does not fit; the text names every field, what it is, and what is valid."""
+
+    def __init__(self, misfits: Sequence[Misfit]) -> None:
+        super().__init__("; ".join(map(str, misfits)))
+        self.misfits = tuple(misfits)
+
+
+def convert(value: Any, kind: type[T]) -> T:
+    """Return ``value``, of a parser of YAML or JSON, as ``kind``.
+
+    Raises:
+        MisfitError: it does not fit.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, RecursionError, OverflowError) as error:
+        raise MisfitError(_misfits(error, value, kind)) from error
+
+
+def decode(text: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") -> T:
+    """Return what is in ``text``, JSON, as the decoder's kind.
+
+    Raises:
+        MisfitError: it is not JSON, or does not fit.
+    """
+    try:
+        return decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise MisfitError(misfits_of_json(error, text, decoder.type)) from error
+
+
+def misfits_of_json(error: Exception, text: bytes | str | msgspec.Raw, kind: Any) -> list[Misfit]:
+    """Return why ``text`` could not be decoded as ``kind``; ``error`` is what msgspec raised."""
+    try:
+        value = msgspec.json.decode(text)
+    except RecursionError:
+        return [Misfit("", "it is nested too deep")]
+    except UnicodeError:
+        return [Misfit("", "it is not UTF-8 text")]
+    except msgspec.MsgspecError as malformed:
+        return [Misfit("", f"it is not JSON: {_lowered(str(malformed).removeprefix('JSON is malformed: '))}")]
+    return _misfits(error, value, kind)
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _misfits(error: Exception, value: Any, kind: Any) -> list[Misfit]:
+    """Return what is wrong; in msgspec's words where the comparison finds nothing, as of a type that checks itself."""
+    if isinstance(error, RecursionError):
+        return [Misfit("", "it is nested too deep")]
+    found: list[Misfit] = []
+    if not isinstance(error.__cause__, ValueError):
+        from gputile.api.type_check import misfits  # costs what nobody needs whose values fit
+
+        found = list(islice(misfits(value, kind), MOST_FOUND))
+    said, _, where = str(error).partition(" - at `$")
+    return found or [Misfit(where.rstrip("`").lstrip("."), str(error.__cause__ or said))]

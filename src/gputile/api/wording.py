@@ -1,0 +1,65 @@
+"""Words about fields and values that people wrote: what a value is, what is valid, which name is meant, and where."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+LONGEST: Final = 60
+"""Characters of a name or value that are shown."""
+
+_MOST_NAMED: Final = 20  # valid values or fields
+_PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return "; did you mean X?" for the name that is most like ``name``, or "" where none is."""
+    import difflib
+
+    by_lower: dict[str, str] = {}
+    for each in valid:
+        by_lower.setdefault(each.lower(), each)
+    close = difflib.get_close_matches(name[:LONGEST].lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[close[0]]}?" if close else ""
+
+
+def unsupported(value: str, valid: Iterable[str]) -> str:
+    """Return the rule that ``value`` breaks where only some are valid."""
+    names = list(valid)
+    return f"Unsupported value: {shown(value)}: {supported(names)}{nearest(value, names)}"
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value of YAML is, in words."""
+    names = {dict: "a mapping", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    return names.get(type(value), "nothing")
+
+
+def shown(text: str) -> str:
+    """Return text of a manifest in quotes: cut, and printable."""
+    cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return '"' + "".join(character if character.isprintable() else "?" for character in cut) + '"'
+
+
+def supported(valid: Sequence[Any]) -> str:
+    """Return which values are valid; an empty one, for a field that is left out, is not named."""
+    words = [shown(each) if isinstance(each, str) else str(each) for each in valid if each != ""]
+    return f"supported values: {', '.join(words[:_MOST_NAMED])}{', ...' if len(words) > _MOST_NAMED else ''}"
+
+
+def known(fields: Iterable[str]) -> str:
+    """Return "; known are ..." for a mapping of a few fields, "" for one of many."""
+    names = list(fields)
+    return f"; known are {', '.join(names)}" if 0 < len(names) <= _MOST_NAMED else ""
+
+
+def below(path: str, inner: str) -> str:
+    """Return the path of what stands at ``inner`` of the value at ``path``."""
+    dot = "." if path and inner and not inner.startswith("[") else ""
+    return f"{path}{dot}{inner}"
+
+
+def at(path: str, key: Any) -> str:
+    """Return the path of a key of the mapping at ``path``, as people write it."""
+    if isinstance(key, str) and _PLAIN_KEY.fullmatch(key) and len(key) <= LONGEST:
+        return f"{path}.{key}" if path else key
+    return f"{path}[{shown(str(key))}]"
