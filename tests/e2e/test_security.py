@@ -210,7 +210,12 @@ def change_the_unit(s: Scene) -> str:
 
 
 def change_the_number_of_gpus(s: Scene) -> str:
-    return _by(s.patch("free", {"metadata": {"labels": {"aliyun.com/gpu-count": "8"}}}), "gpu-count-changed")
+    labels = {"aliyun.com/gpu-count": "8"}
+    for path in ("free", "free/status"):
+        _by(s.patch(path, {"metadata": {"labels": labels}}), "gpu-count-changed")
+    binding = _binding("free")
+    binding["metadata"]["labels"] = labels
+    return _by(refusal(s.api, "POST", f"{PODS}/free/binding", binding), "gpu-count-changed")
 
 
 def start_without_the_gang(s: Scene) -> str:
@@ -221,7 +226,8 @@ def start_without_the_gang(s: Scene) -> str:
     _by(s.patch("member", {"spec": {"schedulingGates": []}}), "gang-gate")
     _by(s.patch("member", {"spec": {"schedulingGates": None}}), "gang-gate")
     for label in labels:
-        _by(s.patch("member", {"metadata": {"labels": {label: None}}}), "gang-gate")
+        for path in ("member", "member/status"):
+            _by(s.patch(path, {"metadata": {"labels": {label: None}}}), "gang-gate")
     _by(s.patch("member", _annotations(**{"gputile.io/hold": "{}"})), "forged-allocation")
     assert s.patch("member", {"metadata": {"labels": {"mine": "1"}}}) == ""
     return REFUSED
@@ -318,8 +324,14 @@ def gpus_by_host_path(s: Scene) -> str:
 
 
 def devices_by_annotation(s: Scene) -> str:
-    body = pod("x", meta={"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}})
-    return _by(s.create(body), "device-annotation")
+    device = {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}
+    _by(s.create(pod("x", meta={"annotations": device})), "device-annotation")
+    for path in ("plain", "plain/status", "free", "free/status"):
+        _by(s.patch(path, _annotations(**device)), "device-annotation")
+    for path in ("pods/free/binding", "bindings"):
+        said = refusal(s.api, "POST", f"/api/v1/namespaces/{TEAM}/{path}", _binding("free", **device))
+        _by(said, "device-annotation")
+    return REFUSED
 
 
 def past_the_scheduler(s: Scene) -> str:

@@ -341,11 +341,17 @@ def test_each_line_holds_without_the_other(
     ]
     api.post(path, pod("there", {MEM: 1}))
     forged = {"metadata": {"annotations": {"gputile.io/allocation": "{}"}}}
-    control_plane.kubectl("delete", "validatingadmissionpolicybinding", "gputile-allocations", "gputile-access")
+    device = {"metadata": {"annotations": {"cdi.k8s.io/gpu": "nvidia.com/gpu=all"}}}
+    bindings = ("gputile-allocations", "gputile-access", "gputile-devices")
+    control_plane.kubectl("delete", "validatingadmissionpolicybinding", *bindings)
     control_plane.wait(lambda: not verdict(api, namespace, pod("e", container=env("GPUTILE_X", "1"))), "no policy")
     said = refusal(api, "PATCH", f"{path}/there", forged, "application/merge-patch+json")
     assert 'admission webhook \\"allocations.gputile.io\\" denied' in said
     assert "[forged-allocation]" in said
+    for there in ("there", "there/status"):
+        said = refusal(api, "PATCH", f"{path}/{there}", device, "application/merge-patch+json")
+        assert 'admission webhook \\"devices.gputile.io\\" denied' in said
+        assert "[device-annotation]" in said
     for body, rule in forms:
         if MEM in json.dumps(body) or rule == "forged-allocation":
             assert f"[{rule}]" in verdict(api, namespace, body)
@@ -353,7 +359,9 @@ def test_each_line_holds_without_the_other(
     control_plane.kubectl("delete", "mutatingwebhookconfiguration,validatingwebhookconfiguration", "gputile")
     control_plane.wait(lambda: not verdict(api, namespace, pod("m", {MEM: "1", CORE: "7"})), "no webhook")
     control_plane.wait(lambda: bool(verdict(api, namespace, pod("e", container=env("GPUTILE_X", "1")))), "the policies")
-    assert "ValidatingAdmissionPolicy" in refusal(api, "PATCH", f"{path}/there", forged, "application/merge-patch+json")
+    for change in (forged, device):
+        said = refusal(api, "PATCH", f"{path}/there", change, "application/merge-patch+json")
+        assert "ValidatingAdmissionPolicy" in said
     for body, rule in forms:
         if rule != "gpu-share":
             assert f"[{rule}]" in verdict(api, namespace, body)

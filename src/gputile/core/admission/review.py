@@ -101,12 +101,9 @@ def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     Raises:
         Unreadable: the object is no pod, or no Binding.
     """
-    user = request.user_info.username
     if request.operation == "CREATE" and request.kind.kind == "Binding":
         binding = _decoded(request.object, _VIEW)
-        refusals = forged_on_binding(binding.metadata.annotations, user, policy.trusted)
-        refusals += broken_shares(binding.metadata.annotations, policy.time.most_weight(request.namespace))
-        return Verdict(refusals=tuple(refusals))
+        return Verdict(refusals=tuple(_broken_binding(binding, request, policy)))
     if not _is_pod(request):
         return _not_asked(request)
     if request.operation == "CREATE" and not request.sub_resource:
@@ -126,6 +123,18 @@ def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Admissio
     refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:
         refusals += islice(broken_access(view, gpu=asks_for_gpu(pod)), MOST_FOUND)
+    return refusals
+
+
+def _broken_binding(binding: PodView, request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
+    """Return every rule that a Binding breaks by the annotations and labels that the API server merges into the pod."""
+    user, meta = request.user_info.username, binding.metadata
+    refusals = forged_on_binding(meta.annotations, user, policy.trusted)
+    if user not in policy.trusted:
+        refusals += count_changed({}, meta.labels)
+    refusals += broken_shares(meta.annotations, policy.time.most_weight(request.namespace))
+    if not policy.unsafe_access:
+        refusals += islice(broken_access(PodView(metadata=meta), gpu=False), MOST_FOUND)
     return refusals
 
 

@@ -9,6 +9,7 @@ import yaml
 
 from gputile.api.config.v1alpha1 import Admission
 from gputile.api.well_known import (
+    CDI_ANNOTATION_PREFIX,
     GANG_GATE,
     GPU_RESOURCES,
     LEGACY_AFFINITY_ANNOTATION,
@@ -41,6 +42,11 @@ def variable(policy: str, name: str) -> set[str]:
 
 def conditions(spec: Any) -> dict[str, set[str]]:
     return {each["name"]: named(each["expression"]) for each in spec["matchConditions"]}
+
+
+def judged_by(rules: list[Any]) -> set[tuple[str, str]]:
+    """Return the resources and operations of the rules of a policy or a webhook."""
+    return {(resource, what) for rule in rules for resource in rule["resources"] for what in rule["operations"]}
 
 
 @pytest.mark.parametrize("webhook", [w for w in WEBHOOKS if w["name"].startswith("gpu-pods")], ids=lambda w: w["name"])
@@ -98,6 +104,21 @@ def test_what_lets_a_pod_of_a_gang_go_is_the_same_everywhere() -> None:
     (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "gangs.gputile.io"]
     assert conditions(webhook)["waits-for-its-gang"] == {GANG_GATE}
     assert conditions(webhook)["lets-it-go"] - {""} == {GANG_GATE, *gang_gate.FIXED}
+    assert judged_by(webhook["rules"]) == {("pods", "UPDATE"), ("pods/status", "UPDATE")}, "both take labels"
+
+
+def test_devices_that_annotations_name_are_judged_whenever_a_pod_takes_annotations() -> None:
+    """At creation by the policy of all ways to a GPU; later by one of their own, and a webhook behind it."""
+    policy = POLICIES["gputile-devices"]
+    (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == "devices.gputile.io"]
+    every = judged_by(POLICIES["gputile-allocations"]["matchConstraints"]["resourceRules"])
+    without = {("pods", "CREATE"), ("pods/ephemeralcontainers", "UPDATE"), ("pods/resize", "UPDATE")}
+    for rules, spec in ((policy["matchConstraints"]["resourceRules"], policy), (webhook["rules"], webhook)):
+        assert judged_by(rules) == every - without, "the API server takes no annotations by the others"
+        assert conditions(spec) == {"adds-a-device": {CDI_ANNOTATION_PREFIX}}
+    assert variable("gputile-access", "devices") - {"metadata.annotations[", "]", ", "} == {CDI_ANNOTATION_PREFIX}
+    selector = next(each for each in load("policies.yaml") if each["spec"].get("policyName") == "gputile-devices")
+    assert selector["spec"]["matchResources"]["namespaceSelector"] == webhook["namespaceSelector"]
 
 
 def test_the_ways_to_a_gpu_are_the_same_everywhere() -> None:
@@ -127,10 +148,7 @@ def test_the_ways_to_a_gpu_are_the_same_everywhere() -> None:
 
 def test_every_subresource_that_takes_annotations_is_judged() -> None:
     rules = POLICIES["gputile-allocations"]["matchConstraints"]["resourceRules"]
-    judged = {
-        (resource, operation) for rule in rules for resource in rule["resources"] for operation in rule["operations"]
-    }
-    assert judged == {
+    assert judged_by(rules) == {
         ("pods", "CREATE"),
         ("pods", "UPDATE"),
         ("pods/status", "UPDATE"),

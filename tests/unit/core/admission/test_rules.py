@@ -315,6 +315,30 @@ def test_only_gputile_binds_with_an_allocation(key: str) -> None:
 
 
 @pytest.mark.requirement("B2")
+def test_a_binding_brings_no_devices_and_no_number_of_gpus() -> None:
+    """The API server merges its labels into the pod too."""
+    target = {"kind": "Node", "name": "n"}
+    labels = {"metadata": {"name": "p", "labels": {"aliyun.com/gpu-count": "2"}}, "target": target}
+    devices = {"metadata": {"name": "p", "annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}, "target": target}
+    for binding, rule in ((labels, "gpu-count-changed"), (devices, "device-annotation")):
+        asked = request(binding, kind="Binding", sub="binding")
+        assert [str(refusal.rule) for refusal in validate(asked, POLICY).refusals] == [rule]
+    assert validate(request(devices, kind="Binding", sub="binding"), UNSAFE).refusals == ()
+    trusted = request(labels, kind="Binding", sub="binding", user="system:serviceaccount:gputile:gputile-extender")
+    assert validate(trusted, POLICY).refusals == ()
+
+
+@pytest.mark.requirement("B2")
+def test_devices_are_not_added_to_a_pod_that_exists() -> None:
+    """Its containers may not have started yet, or start again; what was there before is not judged again."""
+    device = {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}
+    for sub in ("", "status"):
+        assert broken_change(pod(meta=device), pod(), sub=sub) == ["device-annotation"]
+        assert broken_change(pod(meta=device), pod(meta=device), sub=sub) == []
+        assert broken_change(pod(), pod(meta=device), sub=sub) == []
+
+
+@pytest.mark.requirement("B2")
 def test_an_ephemeral_container_gets_no_further_than_the_others() -> None:
     """What is added is judged, what was there is not."""
 
