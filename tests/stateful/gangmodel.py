@@ -39,10 +39,15 @@ def node(name: str, sick: Sequence[int] = ()) -> Node:
     )
 
 
+def stamp(now_ns: int) -> str:
+    """A time as the API server writes it."""
+    return datetime.fromtimestamp(now_ns // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def new_pod(name: str, units: int, labels: dict[str, str], now_ns: int) -> Pod:
     """A pod as the webhook leaves it: one of a gang waits behind its gate."""
     asking = pod(name, mem=units)
-    created = datetime.fromtimestamp(now_ns // SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    created = stamp(now_ns)
     meta = msgspec.structs.replace(asking.metadata, labels=labels, creation_timestamp=created)
     gates = (SchedulingGate(name=GANG_GATE),) if labels else ()
     return msgspec.structs.replace(
@@ -72,6 +77,11 @@ def gang_size(pods: Iterable[Pod]) -> int:
 
 def runs(one: Pod) -> bool:
     return bool(one.spec.node_name) and not one.finished
+
+
+def bound_at(one: Pod) -> str:
+    """Return when a pod was bound, as the API server writes times."""
+    return stamp(decode_allocation(one.metadata.annotations[ALLOCATION_ANNOTATION]).assumed_ns)
 
 
 def waits(one: Pod) -> bool:

@@ -58,6 +58,7 @@ from tests.stateful.gangmodel import (
     Crash,
     Server,
     Told,
+    bound_at,
     gang_name,
     gang_size,
     healthy_gpus,
@@ -570,7 +571,10 @@ class Gangs(RuleBasedStateMachine):
     def what_has_begun_is_whole(self) -> None:
         for plan, uids in self.begun.items():
             pods = [self.server.pods[uid] for uid in uids if uid in self.server.pods]
-            if plan in self.lost or not any(runs(each) for each in pods):
+            # What has ended well counts, as long as no other pod of the plan has ended in another way.
+            all_well = len(pods) == len(uids) and not any(each.status.phase == "Failed" for each in pods)
+            begun = [each for each in pods if runs(each) or (all_well and each.finished)]
+            if plan in self.lost or not begun:
                 continue
             gang = [each for each in self.members() if gang_name(each) == gang_name(pods[0])]
             whole = _running(gang) >= gang_size(gang)
@@ -627,9 +631,14 @@ class Gangs(RuleBasedStateMachine):
 
 
 def _running(pods: Sequence[Pod]) -> int:
-    """Return how many pods of a gang have started: those that have succeeded count while others run."""
+    """Return how many pods of a gang have started.
+
+    Those that have succeeded count while others run, and for those that existed when they were bound.
+    """
     running = sum(runs(each) for each in pods)
-    return running + sum(each.status.phase == "Succeeded" for each in pods) if running else 0
+    created = [each.metadata.creation_timestamp or "" for each in pods if waits(each)]
+    succeeded = [each for each in pods if each.status.phase == "Succeeded"]
+    return running + sum(bool(running) or any(born <= bound_at(each) for born in created) for each in succeeded)
 
 
 def _least(pods: Sequence[Pod]) -> list[int]:
@@ -753,6 +762,41 @@ def test_a_gang_that_has_waited_too_long_is_passed_by_nobody() -> None:
         machine.everything_settles()
         machine.pods_come_alone_and_are_bound_at_once(4, 1)
     assert {"g5-0", "g5-1", "g5-2", "alone4"} == bound_of(machine)
+
+
+@pytest.mark.parametrize("ended", [1, 2])
+def test_pods_of_a_gang_that_end_before_the_others_are_bound(ended: int) -> None:
+    """Short work: whoever has done it is not made again, and the others are still to start."""
+    machine = Gangs()
+    machine.a_gang_comes(4, 2, 0, 0)
+    machine.the_controller_hears(10_000)
+    machine.the_controller_acts([], 2)
+    machine.the_extender_hears(10_000)
+    for uid in sorted(machine.server.pods)[:ended]:
+        assert machine.schedule(uid)
+    for uid in sorted(machine.server.pods)[:ended]:
+        machine.a_pod_ends(uid, "Succeeded")
+    machine.everything_settles()
+    assert len(bound_of(machine)) == 4
+
+
+def test_a_new_run_does_not_start_beside_what_is_left_of_the_one_before() -> None:
+    """Its pods did not exist when those of the earlier run were bound."""
+    machine = Gangs()
+    machine.a_gang_comes(3, 4, 0, 0)
+    machine.everything_settles()
+    for uid in sorted(bound_of(machine)):
+        machine.a_pod_ends(uid, "Succeeded")
+    machine.time_passes(1)
+    like = machine.server.pods["g1-0"]
+    machine.create("again-0", 4, dict(like.metadata.labels))
+    machine.restart_controller()
+    machine.everything_settles()
+    assert waits(machine.server.pods["again-0"])
+    for number in (1, 2):
+        machine.create(f"again-{number}", 4, dict(like.metadata.labels))
+    machine.everything_settles()
+    assert {"again-0", "again-1", "again-2"} < bound_of(machine)
 
 
 def test_an_extender_that_has_heard_of_some_places_starts_nobody() -> None:

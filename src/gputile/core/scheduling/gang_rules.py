@@ -1,10 +1,12 @@
 """The rules of gangs that are the same wherever they are applied: the controller on a cluster, and the simulator."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from gputile.api.core import Pod
-from gputile.api.well_known import GANG_GATE
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_GATE
+from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.gang_membership import GangName, labelled_size
 
 if TYPE_CHECKING:
@@ -33,10 +35,24 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
     """Return the pods of one gang that count as started.
 
     One that is being deleted makes room for its successor and does not count. One that has succeeded counts while
-    others of the gang run: left over from an earlier run of the same name it must not let a new run start in part.
+    others of the gang run, and for pods that existed when it was bound: they were to start together with it. Left over
+    from an earlier run of the same name it must not let a new run start in part.
     """
     bound = [pod for pod in pods if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp]
-    return bound + [pod for pod in pods if bound and pod.status.phase == "Succeeded"]
+    succeeded = [pod for pod in pods if pod.status.phase == "Succeeded"]
+    if bound or not succeeded:
+        return bound + succeeded
+    oldest = min((pod.metadata.creation_timestamp or "" for pod in pods if waits(pod)), default="")
+    return [pod for pod in succeeded if oldest and oldest <= _bound_at(pod)]
+
+
+def _bound_at(pod: Pod) -> str:
+    """Return when a pod got its GPUs, written as Kubernetes writes times; "" where its annotations do not say."""
+    try:
+        assumed_ns = decode_allocation(pod.metadata.annotations.get(ALLOCATION_ANNOTATION, "")).assumed_ns
+        return datetime.fromtimestamp(assumed_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if assumed_ns else ""
+    except (AllocationError, ValueError, OverflowError, OSError):
+        return ""
 
 
 def needed_members(size: int, placed: int) -> int:
