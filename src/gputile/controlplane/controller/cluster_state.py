@@ -17,6 +17,7 @@ from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
 from gputile.core.kube_predicates.predicates import Predicates
+from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (
     NodeApplied,
     NodeDeleted,
@@ -193,7 +194,7 @@ class ClusterState:
         self.ledger.apply(PodApplied(pod))
         after = self.ledger.booking(uid)
         ended = pod.finished and old is not None and not old.finished
-        if ended or (before is not None and (after is None or after.node != before.node)):
+        if ended or frees(before, after):
             self.freed += 1
         self._occupy(pod)
 

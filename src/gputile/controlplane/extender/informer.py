@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gputile.api.core import Node, Pod
 from gputile.controlplane.extender.budgets import Budgets
+from gputile.core.ledger.booking import frees
 from gputile.core.ledger.events import (
     LedgerEvent,
     NodeApplied,
@@ -43,7 +44,7 @@ class Informer:
         before, position = self._ledger.booking(uid), self._ledger.changes.position
         self._ledger.apply(event)
         after = self._ledger.booking(uid)
-        if before is not None and (after is None or after.node != before.node):
+        if before is not None and frees(before, after):
             self._freed(before.node)
         elif after is not None and after.reserved and after != before:
             self._freed(after.node)  # its gang may have been refused for want of this place

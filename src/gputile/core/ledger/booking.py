@@ -89,6 +89,13 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
         return (max(share.mib, total_mib), max(share.percent, 100)) if self.whole else (share.mib, share.percent)
 
 
+def frees(before: Booking | None, after: Booking | None) -> bool:
+    """Return whether GPUs may be free because a pod has now ``after`` instead of ``before``; on the same node too."""
+    if before is None:
+        return False
+    return after is None or (before.node, before.gpus) != (after.node, after.gpus)
+
+
 def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Booking | None:
     """Return the booking that ``pod`` stands for, or None: not bound, finished (U4), or without a GPU.
 

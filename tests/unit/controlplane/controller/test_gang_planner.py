@@ -8,14 +8,21 @@ import pytest
 from gputile.api.config.v1alpha1 import Admission, Configuration
 from gputile.api.core import Node, ObjectMeta, Pod, SchedulingGate
 from gputile.api.pod_groups import PodGroup, PodGroupSpec
-from gputile.api.well_known import GANG_GATE, GANG_NAME_LABEL, GANG_SIZE_LABEL, GPU_MEMORY, POD_GROUP_LABEL
+from gputile.api.well_known import (
+    ALLOCATION_ANNOTATION,
+    GANG_GATE,
+    GANG_NAME_LABEL,
+    GANG_SIZE_LABEL,
+    GPU_MEMORY,
+    POD_GROUP_LABEL,
+)
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_planner import GangPlanner, Round
 from gputile.controlplane.controller.gang_reconciler import GangReconciler
 from gputile.controlplane.controller.update_queue import UpdateQueue
 from gputile.core.placement.steps import at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced
-from tests.corebuilders import gpu_node, pod
+from tests.corebuilders import allocation_text, gpu_node, pod, share
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 
@@ -114,6 +121,24 @@ def test_a_gang_that_does_not_fit_is_passed_and_not_for_ever() -> None:
     assert len(placed(late)) == 4, "what there is is kept for it; the place of the small one ended, untaken"
     assert said(late) == {"small": "GangBehind", "other": "GangBehind"}
     assert not bench.round(602).gates, "but nothing of it starts"
+
+
+def test_a_gang_is_tried_again_when_a_pod_has_other_gpus_of_its_node() -> None:
+    """The agent corrects an allocation, or a reservation is made anew: another GPU becomes free."""
+
+    def bound(uid: str, gpu: int, version: str) -> Pod:
+        text = allocation_text(share(f"GPU-n-{gpu}", 1024))
+        alone = pod(uid, mem=1, node="n", annotations={ALLOCATION_ANNOTATION: text})
+        meta = msgspec.structs.replace(alone.metadata, resource_version=version)
+        return msgspec.structs.replace(alone, metadata=meta)
+
+    bench = Bench(gpus=2)
+    for number in range(2):
+        at_once(bench.view.pod_event(Applied(bound(f"alone-{number}", number, "1"))))
+    bench.gang("g", 1)
+    assert said(bench.round()) == {"g": "GangWaiting"}
+    at_once(bench.view.pod_event(Applied(bound("alone-1", 0, "2"))))
+    assert placed(bench.round()) == ["g-0"]
 
 
 def test_a_gang_that_can_never_fit_closes_nothing() -> None:

@@ -12,7 +12,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.ledger.events import NodesReplaced, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
-from gputile.kube.decoding import Replaced, UnreadableObject
+from gputile.kube.decoding import Applied, Replaced, UnreadableObject
 from tests.corebuilders import allocation_text, share
 from tests.examples import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
@@ -90,3 +90,19 @@ async def test_gpus_that_became_free_by_a_list_wake_whoever_was_refused() -> Non
     assert freed == ["n0"]
     await feed.listed_pods(Replaced([], []))
     assert freed == ["n0"], "nothing has changed"
+
+
+def test_a_pod_that_has_other_gpus_of_its_node_wakes_whoever_was_refused() -> None:
+    """The agent corrects an allocation, or tells one that nobody knew: kube-scheduler takes neither for free GPUs."""
+    freed = list[str]()
+    feed = Informer(ledger_of(gpu_node("n0")), freed.append)
+    unknown = held(0)
+    unknown.metadata.annotations = {}
+    feed.pods(Applied(unknown))
+    assert freed == []
+    feed.pods(Applied(held(0)))
+    assert freed == ["n0"], "while nobody knew, the node took no pods"
+    feed.pods(Applied(held(0)))
+    assert freed == ["n0"], "nothing has changed"
+    feed.pods(Applied(held(0, gpu=1)))
+    assert freed == ["n0", "n0"]
