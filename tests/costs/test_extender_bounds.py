@@ -1,15 +1,17 @@
 """However many pods come and go, what an extender keeps of them stays as it is (it runs for months)."""
 
 import gc
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
 
+from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs
-from gputile.api.well_known import ALLOCATION_ANNOTATION, POD_GROUP_LABEL
+from gputile.api.well_known import ALLOCATION_ANNOTATION, MODEL_LABEL, POD_GROUP_LABEL
 from gputile.controlplane.extender.binder import Binder, Clock
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
@@ -77,3 +79,51 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack"
         assert entries <= LARGEST.get(name, OTHERS), name
     for name, entries in reachable(feed):
         assert entries <= LARGEST.get(name, OTHERS), name
+
+
+MOST_KEPT = 64 << 20  # bytes that a flood of large pods may leave behind in memory
+
+
+def kept_of(pods: Iterator[Pod], placement: Literal["binpack", "packing"]) -> int:
+    """Return the bytes that filter leaves behind of pods which are gone again."""
+    ledger = Ledger(Configuration(placement=placement))
+    ledger.apply(NodeApplied(gpu_node("n", gpus=8, mode="cgpu")))
+    engine = PlacementEngine(ledger, prices_later=True)
+    binder = Binder(engine, ModelCluster(lambda: Fate.OK), Clock(lambda: 0.0, lambda: 1))
+    verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None)
+    tracemalloc.start()
+    try:
+        for pod in pods:
+            verbs.filter(ExtenderArgs(pod=pod, node_names=["n"]))
+        del pod
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+def test_pods_with_long_annotations_leave_little_behind() -> None:
+    """Kubernetes takes 256 KiB of them; of so many pods as filter remembers that would be gigabytes."""
+
+    def pods() -> Iterator[Pod]:
+        for i in range(600):
+            pod = gpu_pod(f"p{i}")
+            pod.metadata.annotations = {"mine": str(i % 10) * 250_000}
+            yield pod
+
+    assert kept_of(pods(), "binpack") < MOST_KEPT
+
+
+def test_pods_that_name_many_models_leave_little_behind() -> None:
+    """What packing learns from is kept long after the pods have gone."""
+
+    def pods() -> Iterator[Pod]:
+        for i in range(600):
+            pod = gpu_pod(f"p{i}")
+            models = tuple(f"model-{i}-{number}" for number in range(3_000))
+            rule = NodeSelectorRequirement(key=MODEL_LABEL, operator="In", values=models)
+            required = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=(rule,)),))
+            pod.spec.affinity = Affinity(node_affinity=NodeAffinity(required=required))
+            yield pod
+
+    assert kept_of(pods(), "packing") < MOST_KEPT

@@ -11,6 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from gputile.api.core import Pod
 from gputile.api.extender import (
     ExtenderArgs,
@@ -33,7 +35,8 @@ from gputile.core.scheduling.preemption import victims
 
 log = logging.getLogger(__name__)
 
-_PODS_REMEMBERED = 8192
+# Of the pods that filter has shown, for bind: so many, and so many bytes of their JSON. What is not remembered is read.
+_PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 
 class BadRequest(Exception):
@@ -73,7 +76,8 @@ class ExtenderHandlers:
         self._notify = notify
         self._refused = refused
         self._unix_ns = unix_ns
-        self._seen: OrderedDict[str, Pod] = OrderedDict()  # by UID: pods that filter has shown, for bind
+        self._seen: OrderedDict[str, tuple[Pod, int]] = OrderedDict()  # by UID: the pod, and how long its JSON is
+        self._seen_bytes = 0
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
         """Return which of the named nodes the pod fits, and why not the others."""
@@ -156,13 +160,16 @@ class ExtenderHandlers:
         return ExtenderPreemptionResult(node_name_to_meta_victims=answer)
 
     def _remember(self, pod: Pod) -> None:
-        self._seen[pod.metadata.uid] = pod
-        self._seen.move_to_end(pod.metadata.uid)
-        if len(self._seen) > _PODS_REMEMBERED:
-            self._seen.popitem(last=False)
+        _, before = self._seen.pop(pod.metadata.uid, (pod, 0))
+        size = len(msgspec.json.encode(pod))
+        self._seen[pod.metadata.uid] = pod, size
+        self._seen_bytes += size - before
+        while len(self._seen) > _PODS_REMEMBERED or self._seen_bytes > _BYTES_REMEMBERED:
+            _, (_, gone) = self._seen.popitem(last=False)
+            self._seen_bytes -= gone
 
     async def _pod(self, args: ExtenderBindingArgs) -> Pod:
-        pod = self._seen.get(args.pod_uid)
+        pod, _ = self._seen.get(args.pod_uid, (None, 0))
         if pod is not None and pod.key == f"{args.pod_namespace}/{args.pod_name}":
             return pod
         return await self._binder.read(args.pod_namespace, args.pod_name, args.pod_uid)

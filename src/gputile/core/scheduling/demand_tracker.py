@@ -18,6 +18,7 @@ FIRST_DUE, GROWTH, MOST_BETWEEN = 25, 1.4, 500
 """Prices are due after 25 pods, then ever more seldom, at last every 500 pods."""
 _SEEN = 65_536
 _AT_ONCE = 500
+_MOST_MODELS = 64  # that a pod names; more are nearly all that there are, and what is learnt is kept for long
 _USUAL_MIB = 40_960
 _USUAL_CPU = 16_000.0  # milli-CPU a GPU, in a cluster without any
 
@@ -112,7 +113,7 @@ def _middle_gpu(arrays: NodeArrays) -> int:
 
 
 def wanted_models(pod: Pod) -> frozenset[str]:
-    """Return the GPU models that a pod's selector and required affinity admit; empty for any."""
+    """Return the GPU models that a pod's selector and required affinity admit; empty for any, and for very many."""
     labels = (MODEL_LABEL, LEGACY_MODEL_LABEL)
     named = [{pod.spec.node_selector[label]} for label in labels if label in pod.spec.node_selector]
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
@@ -121,4 +122,5 @@ def wanted_models(pod: Pod) -> frozenset[str]:
         for rule in terms[0].match_expressions:
             if rule.operator == "In" and rule.key in labels:
                 named.append(set(rule.values))
-    return frozenset(set.intersection(*named)) if named else frozenset()
+    admitted = set.intersection(*named) if named else set()
+    return frozenset(admitted) if len(admitted) <= _MOST_MODELS else frozenset()
