@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputile.api.core import Pod
+    from gputile.tools.simulator.grouping import ToldOutcome
     from gputile.tools.simulator.remedies import Remedy
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Outcome, Simulation
@@ -208,8 +209,10 @@ def _use(nodes: "Sequence[NodeSummary]") -> tuple[int, int]:
 
 
 def _answer(result: Result) -> dict[str, Any]:
+    from gputile.tools.simulator.grouping import together
+
     answer: dict[str, Any] = {
-        "decisions": [_decision(outcome) for outcome in result.outcomes],
+        "decisions": [_decision(told) for told in together(result.outcomes)],
         "nodes": result.nodes,
     }
     if (count := result.count) is not None:
@@ -226,7 +229,8 @@ def _compared(other: Result) -> dict[str, Any]:
     return {"placement": other.placement} | _answer(other)
 
 
-def _decision(outcome: "Outcome") -> dict[str, Any]:
+def _decision(told: "ToldOutcome") -> dict[str, Any]:
+    outcome = told.outcome
     allocation = outcome.allocation
     unit_mib, whole = (allocation.unit_mib, allocation.whole) if allocation else (1, False)
     gpus: list[dict[str, Any]] = []
@@ -236,13 +240,14 @@ def _decision(outcome: "Outcome") -> dict[str, Any]:
         if share.percent and not whole:
             gpus[-1]["percent"] = share.percent
     meta = outcome.pod.metadata
-    return {
+    decision = {
         "namespace": meta.namespace,
         "pod": meta.name,
         "node": outcome.node,
         "gpus": gpus,
         "reason": outcome.reason,
     }
+    return decision | ({"others": told.others} if told.others else {})
 
 
 def _write_count(count: "Fit") -> None:
@@ -254,10 +259,14 @@ def _write_count(count: "Fit") -> None:
 
 
 def _write_pods(outcomes: "Sequence[Outcome]") -> None:
+    from gputile.tools.simulator.grouping import together
+
     rows = [("NAMESPACE", "POD", "NODE", "GPU", "REASON")]
-    for outcome in outcomes:
+    for told in together(outcomes):
+        outcome = told.outcome
         shares = outcome.allocation.gpus if outcome.allocation else ()
         gpus = ",".join(str(share.index) for share in shares) or "-"
         meta = outcome.pod.metadata
-        rows.append((meta.namespace, meta.name, outcome.node or "<none>", gpus, outcome.reason))
+        name = meta.name + (f" and {len(told.others)} more" if told.others else "")
+        rows.append((meta.namespace, name, outcome.node or "<none>", gpus, outcome.reason))
     write_table(rows)

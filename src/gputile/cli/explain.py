@@ -190,9 +190,7 @@ def _write_answer(
     write("\n".join(text) + "\n")
     if reports:
         write("\n")
-        _write_nodes(reports if every else reports[:_NODES_SHOWN])
-        if not every and len(reports) > _NODES_SHOWN:
-            write(f"... and {len(reports) - _NODES_SHOWN} more nodes that come less close; --all shows them\n")
+        _write_nodes(reports, every=every)
     if changes:
         write("\nIt would fit if\n")
         for remedy in changes:
@@ -208,18 +206,42 @@ def _node_json(report: "NodeReport") -> dict[str, Any]:
     return {**found, "fits": report.fits}
 
 
-def _write_nodes(reports: "Sequence[NodeReport]") -> None:
-    rows: list[tuple[str, ...]] = [("NODE", "GPU", "FREE/TOTAL", "COMPUTE FREE", "PODS", "WHY NOT")]
+def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:
+    """Print what the nodes say, and their GPUs; nodes of which the same is said in one row, unless ``every``."""
+    groups: dict[tuple[Any, ...], list[NodeReport]] = {}
     for report in reports:
-        rows.append((report.name, "", "", "", "", "; ".join(filter(None, (report.in_tree, report.gpu))) or "it fits"))
-        rows += [_gpu_row(gpu, report.unit_mib or 1) for gpu in report.gpus]
+        alike = report.in_tree, report.gpu, tuple(_gpu_rows(report)), report.name if every else ""
+        groups.setdefault(alike, []).append(report)
+    shown = list(groups.values())[: None if every else _NODES_SHOWN]
+    rows: list[tuple[str, ...]] = [("NODE", "GPU", "FREE/TOTAL", "COMPUTE FREE", "PODS", "WHY NOT")]
+    for first, *others in shown:
+        name = first.name + (f" and {len(others)} more" if others else "")
+        rows.append((name, "", "", "", "", "; ".join(filter(None, (first.in_tree, first.gpu))) or "it fits"))
+        rows += _gpu_rows(first)
     write_table(rows)
+    if left := len(reports) - sum(map(len, shown)):
+        write(f"... and {left} more nodes that come less close; --all shows them\n")
 
 
-def _gpu_row(gpu: "GpuReport", unit_mib: int) -> tuple[str, ...]:
+def _gpu_rows(report: "NodeReport") -> "list[tuple[str, ...]]":
+    """Return the rows of a node's GPUs; equal ones in one, like 0-3,6."""
+    indices: dict[tuple[str, ...], list[int]] = {}
+    for gpu in report.gpus:
+        indices.setdefault(_gpu_cells(gpu, report.unit_mib or 1), []).append(gpu.index)
+    return [("", _ranges(found), *cells) for cells, found in indices.items()]
+
+
+def _ranges(numbers: "Sequence[int]") -> str:
+    """Return ascending numbers as people write them: 0-3,6."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _gpu_cells(gpu: "GpuReport", unit_mib: int) -> tuple[str, ...]:
     holders = [f"{holder.namespace}/{holder.name} {holder.mib // unit_mib}" for holder in gpu.pods]
     shown = ", ".join(holders[:_HOLDERS_SHOWN])
     if len(holders) > _HOLDERS_SHOWN:
         shown += f", and {len(holders) - _HOLDERS_SHOWN} more"
     free = f"{gpu.free_mib // unit_mib}/{gpu.total_mib // unit_mib}"
-    return "", str(gpu.index), free, f"{gpu.free_percent}%", shown or "-", gpu.lacks
+    return free, f"{gpu.free_percent}%", shown or "-", gpu.lacks

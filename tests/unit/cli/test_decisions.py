@@ -100,9 +100,10 @@ def test_pieces_are_workloads_where_there_is_one_namespace(few: list[str]) -> No
     assert "A deployment/web" in run.invoke(app, few).stdout
 
 
-def test_wide_has_a_row_for_each_pod(few: list[str]) -> None:
+def test_wide_has_a_row_for_each_pod_that_has_a_place(few: list[str]) -> None:
     result = run.invoke(app, [*few, "-o", "wide"])
-    assert [line.split()[:1] for line in result.stdout.splitlines()[:5]] == [["NAMESPACE"], *[["default"]] * 4]
+    assert [line.split()[:1] for line in result.stdout.splitlines()[:4]] == [["NAMESPACE"], *[["default"]] * 3]
+    assert " and 1 more  <none>" in result.stdout
     assert "Allocated/Total GPU Memory In Cluster:" in result.stdout
     narrow = run.invoke(app, [*few, "-o", "wide"], env={"COLUMNS": "60"}).stdout.partition("\n\n")[0]
     assert max(map(len, narrow.splitlines())) <= 60

@@ -107,10 +107,21 @@ def test_a_pod_that_is_not_there_is_told_with_its_namesake(state: str) -> None:
 
 def test_many_nodes_are_cut_unless_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "many.yaml"
-    nodes = "".join(f"- {{name: n{i:02}, mode: cgpu, gpus: {{count: 1, memory: 4GiB}}}}\n" for i in range(14))
-    file.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes:\n{nodes}" + pod("p", 9), encoding="utf-8")
+    nodes = "".join(f"- {{name: n{i:02}, mode: cgpu, gpus: {{count: 1, memory: {i + 1}GiB}}}}\n" for i in range(14))
+    file.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes:\n{nodes}" + pod("p", 16), encoding="utf-8")
     assert "... and 4 more nodes that come less close; --all shows them" in explained(str(file), "team/p", code=3)
     assert "n13" in explained(str(file), "team/p", "--all", code=3)
+
+
+def test_nodes_and_gpus_of_which_the_same_is_said_are_one_row(tmp_path: Path) -> None:
+    file = tmp_path / "equal.yaml"
+    nodes = "- {name: n, count: 7, mode: cgpu, gpus: {count: 8, memory: 4GiB, unhealthy: [2]}}\n"
+    file.write_text(f"apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes:\n{nodes}" + pod("p", 9), encoding="utf-8")
+    text = explained(str(file), "team/p", code=3)
+    rows = text[text.index("NODE") :].partition("\n\n")[0].splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["n-1", "0-1,3-7", "2"]
+    assert rows[0].startswith("n-1 and 6 more  ")
+    assert explained(str(file), "team/p", "--all", code=3).count("0-1,3-7") == 7
 
 
 ONE = """

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
+from tests.manifests import DEPLOYMENT, changed
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 run = CliRunner()
@@ -179,3 +180,23 @@ def test_the_extender_listens_beyond_loopback_with_tls_only() -> None:
     result = run.invoke(app, ["extender", "--host", "0.0.0.0"])
     assert result.exit_code == 2
     assert "--tls-cert" in result.stderr
+
+
+def test_pods_of_one_workload_without_a_place_are_told_together(tmp_path: Path) -> None:
+    cluster, work = tmp_path / "cluster.yaml", tmp_path / "work.yaml"
+    cluster.write_text(
+        "{apiVersion: gputile.io/v1alpha1, kind: Cluster,"
+        " nodes: [{name: n, count: 2, mode: cgpu, gpus: {memory: 8GiB}, taints: []}]}"
+    )
+    work.write_text(json.dumps(changed(DEPLOYMENT, "spec.replicas", 1000)))
+    arguments = ["simulate", "--cluster", str(cluster), "-f", str(work)]
+    result = run.invoke(app, [*arguments, "-o", "wide"])
+    assert result.exit_code == 3, result.output
+    (line,) = [line for line in result.stdout.splitlines() if "<none>" in line]
+    asked = "fits none of 2 node(s); 2 nodes (n-1, n-2): GPU 0 has "
+    assert " more  <none>" in line
+    assert asked in line
+    decisions = json.loads(run.invoke(app, [*arguments, "-o", "json"]).stdout)["decisions"]
+    *placed, left = decisions
+    assert all(decision["node"] for decision in placed)
+    assert len({left["pod"], *left["others"], *(decision["pod"] for decision in placed)}) == 1000

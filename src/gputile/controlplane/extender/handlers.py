@@ -29,7 +29,8 @@ from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError
-from gputile.core.scheduling.placement_engine import PlacementEngine
+from gputile.core.placement.node_reasons import grouped
+from gputile.core.scheduling.placement_engine import NAMED_NODES, PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod
 from gputile.core.scheduling.preemption import victims
 
@@ -182,6 +183,4 @@ def _names(args: ExtenderArgs) -> Sequence[str]:
 
 
 def _no_fit_message(asked: int, closest: list[tuple[str, str]]) -> str:
-    shown = "; ".join(f"{name}: {why}" for name, why in closest)
-    rest = asked - len(closest)
-    return f"none of {asked} node(s) fits; {shown}" + (f"; and {rest} more" if rest > 0 else "")
+    return f"none of {asked} node(s) fits; {'; '.join(grouped(closest, asked, NAMED_NODES))}"

@@ -57,7 +57,7 @@ def model_labels(gpus: Sequence[Gpu]) -> dict[str, str]:
     if not gpus:
         return {}
     labels = {NODE_GPU_COUNT_LABEL: str(len(gpus))}
-    models = {model_label_value(gpu.model) for gpu in gpus}
+    models = {model_label_value(model) for model in {gpu.model for gpu in gpus}}
     if len(models) == 1 and (model := models.pop()):
         labels[MODEL_LABEL] = labels[LEGACY_MODEL_LABEL] = model
     sizes = {gpu.mib for gpu in gpus}

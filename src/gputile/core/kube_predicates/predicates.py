@@ -116,7 +116,9 @@ class Predicates:
         uid = pod.metadata.uid
         if pod.finished or uid in self._guests:
             return
-        guest = self._guests[uid] = _Guest(pod, node_name, pod_requests(pod.spec))
+        template = self._templates.get(id(pod.spec))
+        needs = template.needs if template is not None else pod_requests(pod.spec)
+        guest = self._guests[uid] = _Guest(pod, node_name, needs)
         self._on_node.setdefault(node_name, {})[uid] = guest
         if anti_affinity_terms(pod):
             self._repelling[uid] = guest
@@ -141,13 +143,13 @@ class Predicates:
         """Count, in steps, what the answers for ``pod`` need; nothing may change before the last step."""
         self._template(pod.spec)
         yield
-        if self._repelling or looks_at_pods(pod):
+        if self.concerns_others(pod):
             yield from self._counted(pod)
 
     def reasons(self, pod: Pod) -> dict[str, str | None]:
         """Return for each node, in order, why the pod may not go there; None where it may."""
         answers = dict(self._template(pod.spec).reasons)
-        if not self._repelling and not looks_at_pods(pod):
+        if not self.concerns_others(pod):
             return answers
         checks = self._checks(pod)
         for name, reason in answers.items():
@@ -162,7 +164,7 @@ class Predicates:
             return UNKNOWN_NODE
         needs = pod_requests(pod.spec)
         reason = static_reason(pod.spec, load.node) or insufficient(needs, load.used, load.allocatable)
-        if reason is not None or not (self._repelling or looks_at_pods(pod)):
+        if reason is not None or not self.concerns_others(pod):
             return reason
         yield from self._counted(pod)
         return _broken(self._checks(pod), load.node)
@@ -194,6 +196,10 @@ class Predicates:
     def repelling(self) -> Iterable[Pod]:
         """Return the pods whose anti-affinity holds against pods that come later."""
         return (guest.pod for guest in self._repelling.values())
+
+    def concerns_others(self, pod: Pod) -> bool:
+        """Return whether it matters for the pod which other pods are where, beside what they take of the nodes."""
+        return bool(self._repelling) or looks_at_pods(pod)
 
     def alone(self, pod: Pod) -> Mapping[str, str | None]:
         """Return for each node why the pod may not go there whatever other pods' labels are; None where it may."""

@@ -22,6 +22,7 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.snapshot import GpuState
 from gputile.core.placement.fit import gpu_fits
 from gputile.core.placement.gang_search import Search, search
+from gputile.core.placement.node_reasons import grouped
 from gputile.core.placement.steps import Steps
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.gang_bound import most_placed
@@ -33,6 +34,7 @@ _NODE_TRIES = 20_000  # tries times nodes, about: what bounds the time of one se
 _GPU_SETS = 2048  # sets of GPUs looked at on one node beside the one that is best by the node's policy
 _SETS_A_STEP = 256
 _FAR = 1 << 30
+_REASONS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +255,8 @@ class _LedgerSearchState:
         open_nodes = [name for name, reason in in_tree.items() if reason is None]
         parts = []
         if request is not None and open_nodes:
-            parts += [f"{name}: {why}" for name, why in self._engine.filter(request, open_nodes).closest[:3]]
+            closest = self._engine.filter(request, open_nodes).closest
+            parts += grouped(closest, len(open_nodes), _REASONS_SHOWN)
         counted = Counter(reason for reason in in_tree.values() if reason is not None)
         parts += [f"{count} {reason}" for reason, count in counted.most_common(3)]
         return "; ".join(parts) or "there are no nodes"

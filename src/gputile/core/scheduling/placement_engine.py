@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from gputile.api.core import Pod
 from gputile.core.devices.allocation import Chosen, allocate
-from gputile.core.devices.inventory import MOST_MIB, advertised_units
+from gputile.core.devices.inventory import MOST_MIB, Gpu, advertised_units
 from gputile.core.devices.request import Request, Shape, parse_request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
+from gputile.core.ledger.node_info import NodeInfo
 from gputile.core.ledger.snapshot import NodeState, node_state
 from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_gpus
@@ -161,12 +162,16 @@ class PlacementEngine:
             why = refusal(node, request, group)
             assert why is not None, "what does not fit has a reason"  # noqa: S101 - an invariant of fit
             return why
-        if not chosen:
-            return Decision(name, (), None)
-        shared = node.info.mode is not None and node.info.mode.shared
-        gpus = tuple(Chosen(c.gpu, advertised_units(c.gpu, node.info.unit_mib) if shared else 0) for c in chosen)
-        mode = node.info.mode.value if node.info.mode else ""
-        return Decision(name, gpus, allocate(request, gpus, mode, now_ns))
+        return self.decision(request, node.info, tuple(gpu.gpu for gpu in chosen), now_ns)
+
+    def decision(self, request: Request, info: NodeInfo, gpus: Sequence[Gpu], now_ns: int) -> Decision:
+        """Return that the request gets ``gpus`` of a node; none where another device plugin hands them out."""
+        if not gpus:
+            return Decision(info.name, (), None)
+        shared = info.mode is not None and info.mode.shared
+        chosen = tuple(Chosen(gpu, advertised_units(gpu, info.unit_mib) if shared else 0) for gpu in gpus)
+        mode = info.mode.value if info.mode else ""
+        return Decision(info.name, chosen, allocate(request, chosen, mode, now_ns))
 
     def refusal(self, request: Request, name: str) -> FitRefusal | None:
         """Return why the request does not fit node ``name``, None where it does."""

@@ -5,10 +5,9 @@ GPUs, and the Binding, whose annotation the ledger then reads back. Where gangs 
 decided by the search that plans them live.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-
-import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
@@ -20,6 +19,7 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.ledger.events import NodeApplied, PodApplied, TimePassed
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import FitRefusal
+from gputile.core.placement.node_reasons import some, told_of
 from gputile.core.placement.packing.prices import prices
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.decision import Decision
@@ -27,6 +27,8 @@ from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
 from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
+from gputile.tools.simulator.binding import bind
+from gputile.tools.simulator.equal_pods import EqualPods, Likeness, NodeStates, likeness
 from gputile.tools.simulator.explanation import waiting_for
 from gputile.tools.simulator.gangs import Groups, incomplete, started_by_gang, turns
 from gputile.tools.simulator.scenario import Scenario
@@ -34,7 +36,7 @@ from gputile.tools.simulator.scenario import Scenario
 # What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.
 RANK_WEIGHT = 2000
 _SHOWN = 10
-_NAMES_SHOWN = 3
+_LIKENESSES_KEPT = 64
 _NOBODY: Mapping[GangName, int] = {}
 
 
@@ -57,11 +59,16 @@ class Simulation:
     engine: PlacementEngine = field(init=False)
     _predicates: Predicates = field(init=False)
     _groups: Groups = field(init=False, default_factory=Groups)
+    _placed_on: list[str] = field(init=False, default_factory=list)
+    _states: NodeStates = field(init=False)
+    _equal: OrderedDict[Likeness, EqualPods] = field(init=False, default_factory=OrderedDict)
+    _refused: tuple[Likeness, Pod, int, str] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.configuration)
         self.engine = PlacementEngine(self.ledger)
         self._predicates = Predicates(())
+        self._states = NodeStates(self.engine)
 
     def run(self, scenario: Scenario, clock_ns: Callable[[], int]) -> Iterator[Outcome]:
         """Yield the outcome of each pending pod, in the order in which kube-scheduler takes them.
@@ -70,6 +77,7 @@ class Simulation:
         ``clock_ns`` gives the time of each decision (ns since the epoch).
         """
         self._predicates = Predicates(scenario.nodes)
+        self._equal.clear()
         self._groups = scenario.groups
         self.ledger.apply(TimePassed(clock_ns()))
         for node in scenario.nodes:
@@ -93,6 +101,7 @@ class Simulation:
             for outcome in outcomes:
                 if outcome.node is not None:
                     self._predicates.place(outcome.pod, outcome.node)
+                    self._placed_on.append(outcome.node)
                 yield outcome
 
     def _decide_gang(self, gang: GangName, pods: list[Pod], running: int, now_ns: int) -> list[Outcome]:
@@ -123,6 +132,49 @@ class Simulation:
         return outcomes
 
     def _decide(self, pod: Pod, now_ns: int) -> Outcome:
+        """Decide one pod; one that is like the last one that was refused is refused as long as no other is placed."""
+        if self._predicates.concerns_others(pod):
+            return self._decide_alone(pod, now_ns)
+        like = likeness(pod)
+        if self._refused is not None and self._refused[0] == like and self._refused[2] == len(self._placed_on):
+            return Outcome(pod, None, None, self._refused[3])
+        equal = self._equal_pods(like, pod)
+        if isinstance(equal, str):
+            outcome = Outcome(pod, None, None, equal)
+        elif equal is None:
+            outcome = self._decide_alone(pod, now_ns)
+        elif (node := equal.best()) is None:
+            outcome = Outcome(pod, None, None, self._why_nowhere(equal.request, self._predicates.reasons(pod)))
+        else:
+            reason = f"fits {equal.feasible} of {len(self._predicates.alone(pod))} node(s)"
+            return self._told(pod, equal.place(pod, node, now_ns), reason)
+        if outcome.node is None:
+            self._refused = like, pod, len(self._placed_on), outcome.reason
+        return outcome
+
+    def _equal_pods(self, like: Likeness, pod: Pod) -> EqualPods | str | None:
+        """Return who decides pods of a likeness: None where each is looked at alone, and why none ever gets a place."""
+        if self.engine.demand is not None:
+            return None  # where the policy is packing, every pod changes what all nodes are worth
+        known = self._equal.get(like)
+        if known is not None:
+            self._equal.move_to_end(like)
+            return known
+        if waiting := waiting_for(pod):
+            return waiting
+        try:
+            request = self.engine.request(pod)
+        except RequestError as error:
+            return str(error)
+        if request is None:
+            return None
+        equal = EqualPods(pod, request, self.engine, self._predicates, self._states, self._placed_on)
+        self._equal[like] = equal
+        if len(self._equal) > _LIKENESSES_KEPT:
+            self._equal.popitem(last=False)
+        return equal
+
+    def _decide_alone(self, pod: Pod, now_ns: int) -> Outcome:
         predicates = self._predicates
         if waiting := waiting_for(pod):
             return Outcome(pod, None, None, waiting)
@@ -149,9 +201,13 @@ class Simulation:
         return self._placed(pod, decision, reason)
 
     def _placed(self, pod: Pod, decision: Decision, reason: str) -> Outcome:
-        self._bind(pod, decision)
-        state = self.engine.state(decision.node)
-        policy = state.info.placement if state and decision.allocation and not decision.allocation.whole else ""
+        bind(self.ledger, pod, decision)
+        return self._told(pod, decision, reason)
+
+    def _told(self, pod: Pod, decision: Decision, reason: str) -> Outcome:
+        row = self.ledger.row_of.get(decision.node)
+        info = self.ledger.node_info(row) if row is not None else None
+        policy = info.placement if info and decision.allocation and not decision.allocation.whole else ""
         text = f"{reason}; {policy + ': ' if policy else ''}{decision.text()}"
         return Outcome(pod, decision.node, decision.allocation, text)
 
@@ -163,33 +219,36 @@ class Simulation:
             if demand.due():
                 self.engine.reprice(prices(demand.demand()))
 
-    def _bind(self, pod: Pod, decision: Decision) -> None:
-        """Do what the API server does with the Binding."""
-        binding = decision.binding(pod)
-        annotations = pod.metadata.annotations | binding.metadata.annotations
-        bound = msgspec.structs.replace(
-            pod,
-            metadata=msgspec.structs.replace(pod.metadata, annotations=annotations),
-            spec=msgspec.structs.replace(pod.spec, node_name=binding.target.name),
-        )
-        self.ledger.apply(PodApplied(bound))
-
     def _why_nowhere(self, request: Request | None, in_tree: dict[str, str | None]) -> str:
-        """Return one sentence on all nodes: those where the GPU is what is missing by name, the others by count."""
-        by_gpu: list[tuple[int, str]] = []
-        counted: dict[str, list[str]] = {}
+        """Return one sentence on all nodes: what their GPUs lack, the nearest first, and kube-scheduler's reasons."""
+        by_gpu: dict[str, list[str]] = {}
+        rule_of: dict[str, int] = {}
+        others: dict[str, list[str]] = {}
+        known: dict[bytes, FitRefusal | None] = {}
         for name, reason in in_tree.items():
             gpu_is_short = reason is None or reason in INSUFFICIENT_GPU
-            refused = self.engine.refusal(request, name) if request and gpu_is_short else None
+            refused = self._refusal(request, name, known) if request and gpu_is_short else None
             if refused is not None:
-                by_gpu.append((-refused.rule, f"{name}: {refused.text}"))
+                by_gpu.setdefault(refused.text, []).append(name)
+                rule_of[refused.text] = refused.rule
             else:
-                counted.setdefault(reason or "did not fit", []).append(name)
-        by_gpu.sort(key=lambda found: found[0])
-        parts = [text for _, text in by_gpu[:_SHOWN]]
-        if len(by_gpu) > _SHOWN:
-            parts.append(f"and {len(by_gpu) - _SHOWN} more nodes for want of GPUs")
-        for reason, names in counted.items():
-            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-            parts.append(f"{len(names)} {reason} ({shown})")
+                others.setdefault(reason or "did not fit", []).append(name)
+        texts = sorted(by_gpu, key=lambda text: -rule_of[text])
+        parts = [told_of(by_gpu[text], text) for text in texts[:_SHOWN]]
+        if more := sum(len(by_gpu[text]) for text in texts[_SHOWN:]):
+            parts.append(f"and {more} more nodes for want of GPUs")
+        for reason, names in others.items():
+            parts.append(f"{len(names)} {reason} ({some(names)})")
         return f"fits none of {len(in_tree)} node(s); " + "; ".join(parts)
+
+    def _refusal(self, request: Request, name: str, known: dict[bytes, FitRefusal | None]) -> FitRefusal | None:
+        """Return why a request does not fit a node; ``known`` are the answers for nodes like it."""
+        row = self.ledger.row_of.get(name)
+        info = self.ledger.node_info(row) if row is not None else None
+        key = self._states.key(row, info) if row is not None and info is not None else b""
+        if key not in known:
+            refused = self.engine.refusal(request, name)
+            if not key:
+                return refused
+            known[key] = refused
+        return known[key]

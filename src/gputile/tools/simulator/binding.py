@@ -1,0 +1,20 @@
+"""What the API server does with a Binding."""
+
+import msgspec
+
+from gputile.api.core import Pod
+from gputile.core.ledger.events import PodApplied
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.decision import Decision
+
+
+def bind(ledger: Ledger, pod: Pod, decision: Decision) -> None:
+    """Have the ledger see the pod as it is stored once its Binding is executed."""
+    binding = decision.binding(pod)
+    annotations = pod.metadata.annotations | binding.metadata.annotations
+    bound = msgspec.structs.replace(
+        pod,
+        metadata=msgspec.structs.replace(pod.metadata, annotations=annotations),
+        spec=msgspec.structs.replace(pod.spec, node_name=binding.target.name),
+    )
+    ledger.apply(PodApplied(bound))
