@@ -47,20 +47,6 @@ class Drawing:
         )
         self.words(x + 10, y + 19, text, bold=True)
 
-    def outline(self, x: int, y: int, width: int, height: int) -> None:
-        """Draw an empty tile."""
-        self._parts.append(
-            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="4" fill="{INK}" fill-opacity="0.18" '
-            f'stroke="{INK}"/>'
-        )
-
-    def area(self, x: float, y: int, width: float, height: int, colour: str, name: str) -> None:
-        """Fill a part of a tile; ``name`` shows where the pointer is over it."""
-        self._parts.append(
-            f'<rect x="{x + 1:.1f}" y="{y + 1}" width="{max(1.0, width - 2):.1f}" height="{height - 2}" rx="3" '
-            f'fill="{colour}"><title>{escape(name)}</title></rect>'
-        )
-
     def words(self, x: float, y: float, text: str, *, middle: bool = False, bold: bool = False) -> None:
         """Write a line outside of boxes."""
         more = (' text-anchor="middle"' if middle else "") + (' font-weight="600"' if bold else ' font-size="12"')

@@ -1,7 +1,7 @@
 """The drawn pictures of docs/concepts; ``python -m docs.generator`` writes them into docs/pictures."""
 
 from docs.generator.drawing import Drawing
-from docs.generator.tiles import cluster
+from docs.generator.screenshot import screenshot
 
 
 def packages() -> str:
@@ -142,4 +142,4 @@ def gang() -> str:
     return drawing.svg()
 
 
-PICTURES = {"cluster": cluster, "packages": packages, "pod": pod, "sharing": sharing, "gang": gang}
+PICTURES = {"cluster": screenshot, "packages": packages, "pod": pod, "sharing": sharing, "gang": gang}
