@@ -195,7 +195,7 @@ class Installation:
         port, health = free_ports(2)
         self.lead_webhooks_to(port)
         ports = {"--port": port, "--health-port": health}
-        return self.run("deployments/webhook", "webhook", ports, f"--name={LOOPBACK}")
+        return self.run("deployments/webhook", "webhook", ports, f"--dns-name={LOOPBACK}")
 
     def run_controller(self) -> Process:
         """Run the controller."""

@@ -107,7 +107,7 @@ def test_what_is_allowed_but_the_agent_fits_the_strictest_pod_security(cluster: 
 
 def status(installation: Installation, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``gputile status``."""
-    own = [f"--namespace={installation.namespace}", f"--release={installation.release}"]
+    own = [f"--installed-in={installation.namespace}", f"--release={installation.release}"]
     access = f"--kubeconfig={installation.plane.kubeconfig()}"
     return subprocess.run([GPUTILE, "status", *own, access, *arguments], capture_output=True, text=True, check=False)
 

@@ -50,7 +50,7 @@ class RunningWebhook:
             f"--config={self.configuration}",
             "--host=127.0.0.1",
             f"--port={self.port}",
-            "--namespace=gputile",
+            "--installed-in=gputile",
             "--service=gputile-webhook",
             "--secret=gputile-webhook",
             "--configuration=gputile",

@@ -97,7 +97,7 @@ def start_controller(
         f"--health-port={port}",
         f"--config={configuration}",
         f"--kubeconfig={plane.kubeconfig(CONTROLLER_ACCOUNT, SERVICE_ACCOUNT_GROUPS)}",
-        "--namespace=gputile",
+        "--lease-namespace=gputile",
         "--lease=gputile-controller",
         f"--lease-seconds={lease_seconds}",
         f"--identity={name}",

@@ -61,7 +61,7 @@ class NodeAgent:
             f"--state-dir={with_pipes(node.directory / 'state')}",
             f"--usage-dir={node.usage}",
             f"--machine-root={with_gpu(node.directory / 'hardware')}",
-            f"--metrics-port={port}",
+            f"--health-port={port}",
             "--log-format=text",
             *options,
         ]
@@ -74,9 +74,7 @@ class NodeAgent:
     def successor(self) -> tuple[Process, str]:
         """Return another agent of the node, which takes over once it is started, and its address."""
         (port,) = free_ports(1)
-        line = [
-            f"--metrics-port={port}" if part.startswith("--metrics-port") else part for part in self.process.command
-        ]
+        line = [f"--health-port={port}" if part.startswith("--health-port") else part for part in self.process.command]
         return Process(f"agent-{port}", line, self.process.log, self._environment), f"http://127.0.0.1:{port}"
 
     def configure(self, settings: Mapping[str, object]) -> None:

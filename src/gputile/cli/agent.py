@@ -56,8 +56,8 @@ def agent(
     rest: Annotated[
         bool, typer.Option("--rest/--no-rest", help="Rest where there is no NVIDIA GPU, until there is one.")
     ] = True,
-    metrics_port: Annotated[
-        int, typer.Option("--metrics-port", min=0, max=65535, help="Port of /metrics, /healthz and /readyz; 0: none.")
+    health_port: Annotated[
+        int, typer.Option("--health-port", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; 0: none.")
     ] = 0,
     log_format: LogFormatOption = LogFormat.JSON,
     verbose: Verbose = False,
@@ -76,7 +76,7 @@ def agent(
     places = HostPaths(
         device_plugin_dir, pod_resources_socket, state_dir, host_state_dir, cdi_dir, host_root, usage_dir
     )
-    settings = AgentSettings(name, places, config, kubeconfig, context, metrics_port, log_format, verbose)
+    settings = AgentSettings(name, places, config, kubeconfig, context, health_port, log_format, verbose)
     gateway = ["-m", "gputile.node.gateway", f"--log-format={log_format.value}", f"--claim-file={places.claim}"]
     gateway += [f"--device-plugin-dir={device_plugin_dir}", f"--pod-resources-socket={pod_resources_socket}"]
     gateway += ["--verbose"] if verbose else []
@@ -84,7 +84,7 @@ def agent(
     command = [sys.executable, *gateway, "--", sys.executable, "-m", "gputile.node.agent", encoded]
     if rest:
         leave = [sys.executable, "-m", "gputile.node.agent.status.leaving", encoded]
-        resting = ["-m", "gputile.node.gateway.idle", str(machine_root), str(metrics_port), json.dumps(leave)]
+        resting = ["-m", "gputile.node.gateway.idle", str(machine_root), str(health_port), json.dumps(leave)]
         command = [sys.executable, *resting, *command]
     # This process becomes the other: what the command line needed is not kept in memory.
     os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted

@@ -22,7 +22,7 @@ InstalledIn = Annotated[
     typer.Option(
         "--installed-in",
         metavar="NAMESPACE",
-        help="Where gputile is installed: a live cluster's configuration is there.",
+        help="Where gputile is installed; a live cluster's configuration is there.",
     ),
 ]
 

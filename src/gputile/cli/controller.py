@@ -7,16 +7,22 @@ import typer
 from gputile.api.well_known import CONTROLLER_LEASE
 from gputile.cli.configuration import read_configuration
 from gputile.cli.options import Context
-from gputile.cli.service_options import FollowedConfig, Identity, LogFormatOption, ServiceKubeconfig, Verbose, access_to
+from gputile.cli.service_options import (
+    FollowedConfig,
+    Identity,
+    LeaseNamespace,
+    LogFormatOption,
+    ServiceKubeconfig,
+    Verbose,
+    access_to,
+)
 from gputile.cli.serving import run
 from gputile.support.logs import LogFormat, set_up_logging
 
 
 def controller(
     config: FollowedConfig = None,
-    namespace: Annotated[
-        str | None, typer.Option("--namespace", help="Where the Lease is; default: the context's namespace.")
-    ] = None,
+    lease_namespace: LeaseNamespace = None,
     lease: Annotated[str, typer.Option("--lease", help="The Lease's name.")] = CONTROLLER_LEASE,
     health_port: Annotated[
         int, typer.Option("--health-port", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; 0: none.")
@@ -40,7 +46,7 @@ def controller(
     access = access_to(kubeconfig, context)
     set_up_logging(log_format, verbose)
     settings = ControllerSettings(
-        namespace=namespace or access.namespace,
+        namespace=lease_namespace or access.namespace,
         lease=lease,
         identity=identity or default_identity(),
         lease_seconds=lease_seconds,

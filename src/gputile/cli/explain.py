@@ -38,7 +38,7 @@ def explain(
         typer.Option(
             "--cluster",
             metavar="FILE",
-            help="Not the live cluster, but what kubectl get nodes,pods -A -o yaml printed, or a kind: Cluster.",
+            help="The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints.",
         ),
     ] = None,
     every_node: Annotated[

@@ -9,7 +9,15 @@ import typer
 from gputile.cli.configuration import read_configuration
 from gputile.cli.options import Context
 from gputile.cli.output import fail
-from gputile.cli.service_options import FollowedConfig, Identity, LogFormatOption, ServiceKubeconfig, Verbose, access_to
+from gputile.cli.service_options import (
+    FollowedConfig,
+    Identity,
+    LeaseNamespace,
+    LogFormatOption,
+    ServiceKubeconfig,
+    Verbose,
+    access_to,
+)
 from gputile.cli.serving import run
 from gputile.support.logs import LogFormat, set_up_logging
 
@@ -23,9 +31,7 @@ def extender(
     kubeconfig: ServiceKubeconfig = None,
     context: Context = None,
     identity: Identity = None,
-    lease_namespace: Annotated[
-        str | None, typer.Option("--lease-namespace", help="Where the Lease is; default: the context's namespace.")
-    ] = None,
+    lease_namespace: LeaseNamespace = None,
     lease_seconds: Annotated[
         int,
         typer.Option(
@@ -36,7 +42,7 @@ def extender(
     health_port: Annotated[
         int,
         typer.Option(
-            "--health-port", min=0, max=65535, help="Port of /healthz, /readyz and /metrics on every address; 0: none."
+            "--health-port", min=0, max=65535, help="Port of /healthz, /readyz and /metrics; on every address; 0: none."
         ),
     ] = 0,
     tls_cert: Annotated[Path | None, typer.Option("--tls-cert", metavar="FILE", help="Serve HTTPS with it.")] = None,

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 def nodepool(
     file: Annotated[
-        Path | None, typer.Option("--filename", "-f", metavar="FILE", help="A gputile.io/v1alpha1 NodePool.")
+        Path | None,
+        typer.Option("--filename", "-f", metavar="FILE", help="Manifests to read; a gputile.io/v1alpha1 NodePool."),
     ] = None,
     provider: Annotated[str | None, typer.Option("--provider", help="eks, aks or gke.")] = None,
     way: Annotated[
@@ -27,7 +28,7 @@ def nodepool(
         ),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", help="The pool's name.")] = None,
-    cluster: Annotated[str | None, typer.Option("--cluster", help="The cluster's name.")] = None,
+    cluster_name: Annotated[str | None, typer.Option("--cluster-name", help="The cluster's name.")] = None,
     location: Annotated[str | None, typer.Option("--location", help="EKS: the region; GKE: the location.")] = None,
     resource_group: Annotated[str | None, typer.Option("--resource-group", help="AKS: the resource group.")] = None,
     instance_type: Annotated[str | None, typer.Option("--instance-type", help="Instance, VM or machine type.")] = None,
@@ -36,7 +37,9 @@ def nodepool(
     gpu_memory: Annotated[str | None, typer.Option("--gpu-memory", help="Memory of a GPU, as 23028MiB.")] = None,
     gpu_model: Annotated[str | None, typer.Option("--gpu-model", help="As nvidia-smi prints it.")] = None,
     mode: Annotated[str | None, typer.Option("--mode", help="default, cgpu, core_mem, share, mps, topology.")] = None,
-    unit: Annotated[str | None, typer.Option("--unit", help="The cluster's memory unit, as 128MiB.")] = None,
+    unit: Annotated[
+        str | None, typer.Option("--unit", metavar="SIZE", help="The memory unit, as 128MiB; the cluster's.")
+    ] = None,
     autoscaler: Annotated[str | None, typer.Option("--autoscaler", help="cluster-autoscaler or karpenter.")] = None,
     min_nodes: Annotated[int | None, typer.Option("--min-nodes", help="The fewest nodes.")] = None,
     max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="The most nodes.")] = None,
@@ -58,7 +61,7 @@ def nodepool(
         "provider": provider,
         "way": way,
         "name": name,
-        "cluster": cluster,
+        "cluster": cluster_name,
         "location": location,
         "resourceGroup": resource_group,
         "instanceType": instance_type,

@@ -8,7 +8,9 @@ import typer
 
 from gputile.cli.output import Output
 
-Kubeconfig = Annotated[Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's.")]
+Kubeconfig = Annotated[
+    Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; default: as kubectl's.")
+]
 Context = Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")]
 Config = Annotated[
     Path | None,

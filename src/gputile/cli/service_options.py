@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from gputile.kube.kubeconfig import Access
 
 ServiceKubeconfig = Annotated[
-    Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Default: as kubectl's, then the pod's own.")
+    Path | None,
+    typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; default: as kubectl's, then the pod's own."),
 ]
 FollowedConfig = Annotated[
     Path | None, typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; followed.")
 ]
 Identity = Annotated[
     str | None, typer.Option("--identity", help="Name of this replica in the Lease; default: the host's name.")
+]
+LeaseNamespace = Annotated[
+    str | None, typer.Option("--lease-namespace", help="Where the Lease is; default: the context's namespace.")
 ]
 LogFormatOption = Annotated[LogFormat, typer.Option("--log-format", help="How to write logs.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]

@@ -49,13 +49,18 @@ def simulate(
     cluster: Annotated[
         list[str] | None,
         typer.Option(
-            "--cluster", metavar="FILE", help="Nodes: a kind: Cluster, or what kubectl get nodes -o yaml prints."
+            "--cluster",
+            metavar="FILE",
+            help="The cluster in a file; a kind: Cluster, or what kubectl get nodes -o yaml prints.",
         ),
     ] = None,
     files: Annotated[
         list[str] | None,
         typer.Option(
-            "--filename", "-f", metavar="FILE", help="Workloads: a file, a directory, or - for standard input."
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="Manifests to read; workloads: a file, a directory, or - for standard input.",
         ),
     ] = None,
     from_cluster: Annotated[
@@ -71,7 +76,7 @@ def simulate(
     unit: Annotated[
         str | None,
         typer.Option(
-            "--unit", metavar="SIZE", help="As if the memory unit were this: 128MiB. Running pods keep bytes."
+            "--unit", metavar="SIZE", help="The memory unit, as 128MiB; as if it were this: running pods keep bytes."
         ),
     ] = None,
     without_node: Annotated[
@@ -119,10 +124,11 @@ def simulate(
     ] = None,
     installed_in: InstalledIn = INSTALLED_IN,
     kubeconfig: Annotated[
-        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="For --from-cluster; default as kubectl's.")
+        Path | None,
+        typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; for --from-cluster, default: as kubectl's."),
     ] = None,
     context: Annotated[
-        str | None, typer.Option("--context", help="For --from-cluster: the kubeconfig's context.")
+        str | None, typer.Option("--context", help="The kubeconfig's context; for --from-cluster.")
     ] = None,
     request_timeout: RequestTimeout = REQUEST_TIMEOUT,
 ) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gputile.cli.configuration import INSTALLED_IN
 from gputile.cli.options import REQUEST_TIMEOUT, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import NOT_PLACED, Output, fail, write, write_json
 from gputile.cli.terminal import columns
@@ -17,7 +18,9 @@ LOOK_EVERY_S = 1.0
 
 
 def status(
-    namespace: Annotated[str, typer.Option("--namespace", "-n", help="Where gputile is installed.")] = "gputile",
+    installed_in: Annotated[
+        str, typer.Option("--installed-in", metavar="NAMESPACE", help="Where gputile is installed.")
+    ] = INSTALLED_IN,
     release: Annotated[str, typer.Option("--release", help="The Helm release; default: every one there.")] = "",
     output: Printed = Output.TABLE,
     wait: Annotated[
@@ -35,7 +38,7 @@ def status(
 
     deadline = time.monotonic() + wait
     while True:
-        installation = _read(Reach(kubeconfig, context, request_timeout), namespace, release)
+        installation = _read(Reach(kubeconfig, context, request_timeout), installed_in, release)
         if installation.phase is RolloutPhase.DEPLOYED or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_EVERY_S)

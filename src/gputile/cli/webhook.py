@@ -12,7 +12,12 @@ from gputile.support.logs import LogFormat, set_up_logging
 
 
 def webhook(
-    namespace: Annotated[str, typer.Option("--namespace", help="Where its Service and Secret are.")],
+    installed_in: Annotated[
+        str,
+        typer.Option(
+            "--installed-in", metavar="NAMESPACE", help="Where gputile is installed; its Service and Secret are there."
+        ),
+    ],
     service: Annotated[str, typer.Option("--service", help="The Service that the API server reaches it by.")],
     secret: Annotated[str, typer.Option("--secret", help="The Secret that keeps its certificates; made if missing.")],
     configuration: Annotated[
@@ -20,13 +25,15 @@ def webhook(
     ],
     config: FollowedConfig = None,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port of the reviews, HTTPS.")] = 9443,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on; HTTPS.")] = 9443,
     health_port: Annotated[
-        int, typer.Option("--health-port", min=1, max=65535, help="Port of /healthz, /readyz and /metrics, HTTP.")
+        int, typer.Option("--health-port", min=1, max=65535, help="Port of /healthz, /readyz and /metrics; HTTP.")
     ] = 8083,
-    name: Annotated[
+    dns_name: Annotated[
         list[str] | None,
-        typer.Option("--name", help="A further DNS name or address in the certificate; may be given several times."),
+        typer.Option(
+            "--dns-name", help="A further DNS name or address in the certificate; may be given several times."
+        ),
     ] = None,
     kubeconfig: ServiceKubeconfig = None,
     context: Context = None,
@@ -43,14 +50,14 @@ def webhook(
     access = access_to(kubeconfig, context)
     set_up_logging(log_format, verbose)
     settings = WebhookSettings(
-        namespace=namespace,
+        namespace=installed_in,
         service=service,
         secret=secret,
         configuration=configuration,
         host=host,
         port=port,
         health_port=health_port,
-        names=tuple(name or ()),
+        names=tuple(dns_name or ()),
         config=config,
     )
     run(serve(access, settings))

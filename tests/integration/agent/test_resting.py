@@ -42,7 +42,7 @@ async def test_it_rests_without_a_gpu_and_starts_with_one(short: Path) -> None:
     """Whatever labels come and go, an agent runs wherever there is a GPU. What the last one said goes."""
 
     (port,) = free_ports(1)
-    url, options = f"http://{LOOPBACK}:{port}", (f"--metrics-port={port}",)
+    url, options = f"http://{LOOPBACK}:{port}", (f"--health-port={port}",)
     async with process_scene(
         short, {MODE_LABEL: "cgpu"}, [15360], Configuration(), visible=False, options=options
     ) as here:

@@ -18,7 +18,7 @@ users: [{name: me, user: {token: secret}}]
 contexts: [{name: here, context: {cluster: here, user: me}}]
 """
 FREE = str(free_ports(1)[0])
-WEBHOOK = ["webhook", "--host=127.0.0.1", "--namespace=n", "--service=s", "--secret=t", "--configuration=c"]
+WEBHOOK = ["webhook", "--host=127.0.0.1", "--installed-in=n", "--service=s", "--secret=t", "--configuration=c"]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ WEBHOOK = ["webhook", "--host=127.0.0.1", "--namespace=n", "--service=s", "--sec
     [
         (["extender"], "--port"),
         (["extender", "--port", FREE], "--health-port"),
-        (["controller", "--namespace=n"], "--health-port"),
+        (["controller", "--lease-namespace=n"], "--health-port"),
         (WEBHOOK, "--port"),
         ([*WEBHOOK, "--port", FREE], "--health-port"),
     ],

@@ -45,14 +45,14 @@ GIVE_BACK_EVERY_S = 30.0
 
 
 class AgentSettings(msgspec.Struct, frozen=True):
-    """What the command line says. ``config`` is followed while it changes; ``metrics_port`` 0 is none."""
+    """What the command line says. ``config`` is followed while it changes; ``health_port`` 0 is none."""
 
     node_name: str
     host_paths: HostPaths
     config: Path | None = None
     kubeconfig: Path | None = None
     context: str | None = None
-    metrics_port: int = 0
+    health_port: int = 0
     log_format: LogFormat = LogFormat.JSON
     verbose: bool = False
 
@@ -97,9 +97,9 @@ async def serve(
         claim = NodeLock(settings.host_paths.claim, behind.token)
         host = Host(name, settings.host_paths, eyes, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
         agent = Agent(host, cluster, configuration, gateway, claim)
-        if settings.metrics_port:
+        if settings.health_port:
             app = monitoring_app(agent.metrics.registry, agent.sick, agent.unready)
-            start_monitoring(settings.metrics_port, app)
+            start_monitoring(settings.health_port, app)
         nodes = Reflector(
             connection, "/api/v1/nodes", Node, agent.on_node, query={"fieldSelector": f"metadata.name={name}"}
         )

@@ -18,7 +18,7 @@ from gputile.kube.connection import Connection
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.localcluster.ports import free_ports
 
-REQUIRED = ["--namespace", "gputile", "--service", "w", "--secret", "s", "--configuration", "gputile"]
+REQUIRED = ["--installed-in", "gputile", "--service", "w", "--secret", "s", "--configuration", "gputile"]
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1"
 
 

@@ -17,7 +17,7 @@ from gputile.support.ports import PortError
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
 
-OPTION = "--metrics-port"
+OPTION = "--health-port"
 SILENT_FOR_S = 5.0
 AT_ONCE = 64  # one thread each
 

@@ -61,6 +61,6 @@ def test_who_asks_nothing_keeps_no_probe_waiting() -> None:
 def test_a_port_that_somebody_has_is_named() -> None:
     with (
         monitored() as port,
-        pytest.raises(PortError, match=rf"port {port}: Address already in use; choose another with --metrics-port"),
+        pytest.raises(PortError, match=rf"port {port}: Address already in use; choose another with --health-port"),
     ):
         start_monitoring(port, monitoring_app(CollectorRegistry(), lambda: "", lambda: ""))

@@ -1,0 +1,80 @@
+"""One option, one name and one meaning, over all commands."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, Final
+
+import typer.main
+
+from gputile.cli.app import app
+
+MEANINGS: Final = {
+    "/healthz": "--health-port",
+    "gputile is installed": "--installed-in",
+    "the Lease is": "--lease-namespace",
+    "v1alpha1 Configuration": "--config",
+    "The kubeconfig;": "--kubeconfig",
+    "memory unit": "--unit",
+    "The pod's namespace": "--namespace",
+    "to listen on; HTTPS": "--port",
+    "certificate;": "--dns-name",
+}
+"""What a help that speaks of something belongs to, so that a second name for it is noticed."""
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if hasattr(command, "commands"):
+        for name in command.commands:
+            yield from commands(command.commands[name], (*path, name))
+    else:
+        yield path, command
+
+
+def options() -> Iterator[tuple[str, Any]]:
+    """Yield the options that people see, each with its command."""
+    for path, command in commands(typer.main.get_command(app)):
+        for parameter in command.params:
+            if parameter.param_type_name == "option" and not parameter.hidden:
+                yield " ".join(path), parameter
+
+
+def long_name(option: Any) -> str:
+    return next(str(name) for name in option.opts if name.startswith("--"))
+
+
+def meaning(option: Any) -> str:
+    """Return the first clause of an option's help: a command may add what is special to it."""
+    first = re.split(r"[;.](?:\s|$)", option.help or "")[0]
+    assert first, long_name(option)
+    return first
+
+
+def test_a_name_means_one_thing() -> None:
+    found = defaultdict[str, set[tuple[Any, ...]]](set)
+    for _, option in options():
+        short = tuple(name for name in option.opts if not name.startswith("--"))
+        found[long_name(option)].add((meaning(option), short, option.metavar, option.is_flag))
+    assert {name: each for name, each in found.items() if len(each) > 1} == {}
+
+
+def test_a_short_name_is_of_one_option() -> None:
+    found = defaultdict[str, set[str]](set)
+    for _, option in options():
+        for name in option.opts:
+            if not name.startswith("--"):
+                found[name].add(long_name(option))
+    assert {name: each for name, each in found.items() if len(each) > 1} == {}
+
+
+def test_a_thing_has_one_name() -> None:
+    found = defaultdict[str, set[str]](set)
+    for _, option in options():
+        found[meaning(option).lower()].add(long_name(option))
+    assert {text: names for text, names in found.items() if len(names) > 1} == {}
+
+
+def test_what_a_help_speaks_of_has_its_name() -> None:
+    for words, name in MEANINGS.items():
+        named = {long_name(option) for _, option in options() if words in (option.help or "")}
+        assert named == {name}, words
