@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gputile.cli import candidates
 from gputile.cli.output import fail, note
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ InstalledIn = Annotated[
     typer.Option(
         "--installed-in",
         metavar="NAMESPACE",
+        autocompletion=candidates.namespaces,
         help="Where gputile is installed; a live cluster's configuration is there.",
     ),
 ]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gputile.cli import candidates
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_json
@@ -26,11 +27,16 @@ _HOLDERS_SHOWN = 4
 
 
 def explain(
-    pod: Annotated[str, typer.Argument(metavar="POD", help="The pod: NAME or NAMESPACE/NAME.")],
+    pod: Annotated[
+        str, typer.Argument(metavar="POD", help="The pod: NAME or NAMESPACE/NAME.", autocompletion=candidates.pods)
+    ],
     namespace: Annotated[
         str | None,
         typer.Option(
-            "--namespace", "-n", help="The pod's namespace, where POD does not name it; default: the context's."
+            "--namespace",
+            "-n",
+            autocompletion=candidates.namespaces,
+            help="The pod's namespace, where POD does not name it; default: the context's.",
         ),
     ] = None,
     cluster: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gputile.cli import candidates
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Plain, Reach, RequestTimeout
 from gputile.cli.output import fail, write, write_json, write_yaml
@@ -22,7 +23,10 @@ class Format(StrEnum):
 
 
 def inspect(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NODE]...", help="Only these nodes; * matches.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NODE]...", help="Only these nodes; * matches.", autocompletion=candidates.nodes),
+    ] = None,
     details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="What to print; bars: each GPU drawn with what is on it.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gputile.cli import candidates
 from gputile.cli.output import NOT_PLACED, fail, note, write
 
 if TYPE_CHECKING:
@@ -18,11 +19,14 @@ def nodepool(
         Path | None,
         typer.Option("--filename", "-f", metavar="FILE", help="Manifests to read; a gputile.io/v1alpha1 NodePool."),
     ] = None,
-    provider: Annotated[str | None, typer.Option("--provider", help="eks, aks or gke.")] = None,
+    provider: Annotated[
+        str | None, typer.Option("--provider", autocompletion=candidates.providers, help="eks, aks or gke.")
+    ] = None,
     way: Annotated[
         str | None,
         typer.Option(
             "--way",
+            autocompletion=candidates.ways,
             help="eks: accelerated-image, gpu-operator. aks: own-plugin, gpu-image, gpu-operator. "
             "gke: managed-driver, own-driver.",
         ),
@@ -36,11 +40,17 @@ def nodepool(
     gpus: Annotated[int | None, typer.Option("--gpus", help="GPUs of one node.")] = None,
     gpu_memory: Annotated[str | None, typer.Option("--gpu-memory", help="Memory of a GPU, as 23028MiB.")] = None,
     gpu_model: Annotated[str | None, typer.Option("--gpu-model", help="As nvidia-smi prints it.")] = None,
-    mode: Annotated[str | None, typer.Option("--mode", help="default, cgpu, core_mem, share, mps, topology.")] = None,
+    mode: Annotated[
+        str | None,
+        typer.Option("--mode", autocompletion=candidates.modes, help="default, cgpu, core_mem, share, mps, topology."),
+    ] = None,
     unit: Annotated[
         str | None, typer.Option("--unit", metavar="SIZE", help="The memory unit, as 128MiB; the cluster's.")
     ] = None,
-    autoscaler: Annotated[str | None, typer.Option("--autoscaler", help="cluster-autoscaler or karpenter.")] = None,
+    autoscaler: Annotated[
+        str | None,
+        typer.Option("--autoscaler", autocompletion=candidates.autoscalers, help="cluster-autoscaler or karpenter."),
+    ] = None,
     min_nodes: Annotated[int | None, typer.Option("--min-nodes", help="The fewest nodes.")] = None,
     max_nodes: Annotated[int | None, typer.Option("--max-nodes", help="The most nodes.")] = None,
     pods: Annotated[

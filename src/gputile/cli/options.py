@@ -6,12 +6,15 @@ from typing import Annotated
 
 import typer
 
+from gputile.cli import candidates
 from gputile.cli.output import Output
 
 Kubeconfig = Annotated[
     Path | None, typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; default: as kubectl's.")
 ]
-Context = Annotated[str | None, typer.Option("--context", help="The kubeconfig's context.")]
+Context = Annotated[
+    str | None, typer.Option("--context", help="The kubeconfig's context.", autocompletion=candidates.contexts)
+]
 Config = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="A gputile.io/v1alpha1 Configuration; default: the cluster's own."),

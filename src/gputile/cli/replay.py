@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from gputile.cli import candidates
 from gputile.cli.interrupts import tidy
 from gputile.cli.options import Printed
 from gputile.cli.output import Output, fail, write_json
@@ -41,7 +42,10 @@ def replay(
     policy: Annotated[
         list[str] | None,
         typer.Option(
-            "--policy", metavar="NAME", help="Any of random, bestfit, fgd, binpack, spread, packing; default: all."
+            "--policy",
+            metavar="NAME",
+            autocompletion=candidates.policies,
+            help="Any of random, bestfit, fgd, binpack, spread, packing; default: all.",
         ),
     ] = None,
     seed: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gputile.cli import candidates
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
 from gputile.cli.decisions import Format, Result, write_result
 from gputile.cli.options import REQUEST_TIMEOUT, Plain, Reach, RequestTimeout
@@ -81,7 +82,12 @@ def simulate(
     ] = None,
     without_node: Annotated[
         list[str] | None,
-        typer.Option("--without-node", metavar="NAME", help="As if this node left: its pods look for another place."),
+        typer.Option(
+            "--without-node",
+            metavar="NAME",
+            help="As if this node left: its pods look for another place.",
+            autocompletion=candidates.nodes,
+        ),
     ] = None,
     without_nodes: Annotated[
         str | None,
@@ -128,7 +134,10 @@ def simulate(
         typer.Option("--kubeconfig", metavar="FILE", help="The kubeconfig; for --from-cluster, default: as kubectl's."),
     ] = None,
     context: Annotated[
-        str | None, typer.Option("--context", help="The kubeconfig's context; for --from-cluster.")
+        str | None,
+        typer.Option(
+            "--context", help="The kubeconfig's context; for --from-cluster.", autocompletion=candidates.contexts
+        ),
     ] = None,
     request_timeout: RequestTimeout = REQUEST_TIMEOUT,
 ) -> None:

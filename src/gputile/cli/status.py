@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gputile.cli import candidates
 from gputile.cli.configuration import INSTALLED_IN
 from gputile.cli.options import REQUEST_TIMEOUT, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import NOT_PLACED, Output, fail, write, write_json
@@ -19,7 +20,13 @@ LOOK_EVERY_S = 1.0
 
 def status(
     installed_in: Annotated[
-        str, typer.Option("--installed-in", metavar="NAMESPACE", help="Where gputile is installed.")
+        str,
+        typer.Option(
+            "--installed-in",
+            metavar="NAMESPACE",
+            help="Where gputile is installed.",
+            autocompletion=candidates.namespaces,
+        ),
     ] = INSTALLED_IN,
     release: Annotated[str, typer.Option("--release", help="The Helm release; default: every one there.")] = "",
     output: Printed = Output.TABLE,

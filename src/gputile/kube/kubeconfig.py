@@ -65,6 +65,15 @@ def load_access(
     raise ConfigError("no kubeconfig: give a path, set $KUBECONFIG, write ~/.kube/config, or run in a pod")
 
 
+def context_names(kubeconfig: str | Path | None = None, *, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the names of the contexts that ``load_access`` takes.
+
+    Raises:
+        OSError, ValueError, KeyError: a file cannot be read, or is no kubeconfig.
+    """
+    return [entry["name"] for entry in _merge(_files(kubeconfig, environ))["contexts"]]
+
+
 def _named(files: list[Path]) -> str:
     return "kubeconfig " + os.pathsep.join(map(str, files)) if files else "the pod's service account"
 

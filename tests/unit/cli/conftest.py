@@ -1,6 +1,7 @@
 """A live cluster for the commands that read one: an API server over a real socket, and a kubeconfig for it."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,3 +59,17 @@ def kubeconfig(server: FakeApiServer, tmp_path: Path) -> str:
     }
     path.write_text(yaml.safe_dump(document))
     return str(path)
+
+
+@pytest.fixture
+def silent(tmp_path: Path) -> Iterator[str]:
+    """A kubeconfig for a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        path = tmp_path / "kubeconfig"
+        document = {
+            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "namespace": "team"}}],
+            "current-context": "c",
+        }
+        path.write_text(yaml.safe_dump(document))
+        yield str(path)

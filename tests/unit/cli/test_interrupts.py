@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.programs import arguments
-from tests.unit.cli.test_patience import silent
 from tests.unit.tools.replay.traces import TIMED, write_trace
 
-__all__ = ["silent"]
 ENDED = (-signal.SIGINT, 128 + signal.SIGINT)  # by the signal itself, or after putting things away: 130 to a shell
 CLUSTER = "apiVersion: gputile.io/v1alpha1\nkind: Cluster\nnodes: [{name: n, mode: share, gpus: {memory: 15GiB}}]\n"
 

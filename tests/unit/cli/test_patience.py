@@ -2,13 +2,9 @@
 
 import os
 import pty
-import socket
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
@@ -16,20 +12,6 @@ from gputile.cli.patience import duration_s
 from tests.unit.cli.programs import arguments
 
 LIVE = [["inspect"], ["explain", "p"], ["status"], ["simulate", "--from-cluster"]]
-
-
-@pytest.fixture
-def silent(tmp_path: Path) -> Iterator[str]:
-    """A kubeconfig for a server that accepts connections and never answers."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        path = tmp_path / "kubeconfig"
-        document = {
-            "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.getsockname()[1]}"}}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "namespace": "team"}}],
-            "current-context": "c",
-        }
-        path.write_text(yaml.safe_dump(document))
-        yield str(path)
 
 
 @pytest.mark.parametrize("words", LIVE)

@@ -1,6 +1,6 @@
 """A GPU node pool as people describe it: ``kind: NodePool``."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
@@ -28,6 +28,10 @@ WAYS = {
 
 
 _NAME_RULE: Final = "2 to 40 lower-case letters, digits and '-', with a letter first and no '-' at the end"
+
+
+Autoscaler = Literal["cluster-autoscaler", "karpenter"]
+AUTOSCALERS: Final = get_args(Autoscaler)
 
 
 class _Described(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -65,7 +69,7 @@ class NodePool(_Described, frozen=True, kw_only=True):
     mode: Mode = Mode.EXCLUSIVE
     placement: Placement | None = None
     gpu_memory_unit: str = "1GiB"
-    autoscaler: Literal["cluster-autoscaler", "karpenter"] = "cluster-autoscaler"
+    autoscaler: Autoscaler = "cluster-autoscaler"
     labels: dict[str, str] = {}
 
     @property

@@ -1,0 +1,126 @@
+"""Completion of values as shells ask for it: each in its protocol, bash for real, nothing said when nothing answers."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.apiserver import FakeApiServer
+from tests.unit.cli.programs import arguments
+from tests.unit.cli.test_live import machine, put
+
+CLUSTER = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes: [{name: gpu-1, mode: share, gpus: {memory: 15GiB}}, {name: gpu-2}]
+"""
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: NAME, namespace: NAMESPACE}\n"
+POD += "spec: {containers: [{name: c, image: i}]}\n"
+
+
+def asked(shell: str, line: str) -> dict[str, str]:
+    """Return the variables that a shell sets to ask for the last word of a line."""
+    words = shlex.split(line) + ([""] if line.endswith(" ") else [])
+    return {
+        "bash": {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)},
+        "zsh": {"_TYPER_COMPLETE_ARGS": line},
+        "fish": {"_TYPER_COMPLETE_ARGS": line, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+    }[shell] | {"_GPUTILE_COMPLETE": f"complete_{shell}"}
+
+
+def completed(line: str, shell: str = "bash") -> list[str]:
+    """Return what the last word of a line may become, as ``gputile`` tells a shell."""
+    environment = os.environ | asked(shell, line)
+    done = subprocess.run(arguments("main"), env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    return [each.partition("\t")[0] for each in done.stdout.splitlines() if each]  # fish is told helps, too
+
+
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("gputile nodepool --provider ", ["eks", "aks", "gke"]),
+        ("gputile nodepool --provider gke --way ", ["managed-driver", "own-driver"]),
+        ("gputile nodepool --way own-", ["own-plugin", "own-driver"]),
+        ("gputile nodepool --mode c", ["cgpu", "core_mem"]),
+        ("gputile nodepool --autoscaler k", ["karpenter"]),
+        ("gputile replay --policy b", ["bestfit", "binpack"]),
+        ("gputile replay --policy fgd --policy s", ["spread"]),
+        ("gputile explain p -o j", ["json"]),
+        ("gputile status --output t", ["table"]),
+        ("gputile status --inst", ["--installed-in"]),
+        ("gputile status --name", []),
+    ],
+)
+def test_values(shell: str, line: str, words: list[str]) -> None:
+    assert completed(line, shell) == words
+
+
+def test_values_in_zsh() -> None:
+    said = completed("gputile nodepool --provider gke --way ", "zsh")
+    assert said == ["""_arguments '*: :(("managed-driver\"""", """"own-driver"))'"""]
+
+
+def test_names_of_files(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(CLUSTER)
+    (tmp_path / "p.yaml").write_text(
+        "---\n".join(
+            POD.replace("NAMESPACE", namespace).replace("NAME", name)
+            for namespace, name in (("default", "here"), ("other", "there"))
+        )
+    )
+    files = f"--cluster {tmp_path}/c.yaml"
+    assert completed(f"gputile simulate {files} --without-node ") == ["gpu-1", "gpu-2"]
+    assert completed(f"gputile simulate {files} --without-node gpu-1 --without-node ") == ["gpu-2"]
+    files += f" --cluster {tmp_path}/p.yaml"
+    assert completed(f"gputile explain {files} ") == ["here"]
+    assert completed(f"gputile explain {files} -n other ") == ["there"]
+    assert completed(f"gputile explain {files} other/") == ["other/there"]
+
+
+def test_names_in_a_cluster(server: FakeApiServer, kubeconfig: str) -> None:
+    put(server, machine())
+    for name in ("vision", "voice"):
+        server.store.setdefault("/api/v1/namespaces", {})[name] = {"metadata": {"name": name}}
+    server.store["/api/v1/namespaces/vision/pods"] = {"a": {"metadata": {"name": "a"}}}
+    live = f"--kubeconfig {kubeconfig}"
+    assert completed(f"gputile inspect {live} ") == ["n"]
+    assert completed(f"gputile inspect {live} n ") == []
+    assert completed(f"gputile simulate {live} --from-cluster --without-node ") == ["n"]
+    assert completed(f"gputile simulate {live} --without-node ") == []
+    assert completed(f"gputile explain {live} -n v") == ["vision", "voice"]
+    assert completed(f"gputile status {live} --installed-in vo") == ["voice"]
+    assert completed(f"gputile explain {live} vision/") == ["vision/a"]
+    assert completed(f"gputile explain {live} -n vision ") == ["a"]
+    assert completed(f"gputile status {live} --context ") == ["c"]
+
+
+@pytest.mark.parametrize("fault", ["silent", "refused", "absent", "broken"])
+def test_nothing_is_said_where_no_cluster_answers(tmp_path: Path, silent: str, fault: str) -> None:
+    refused, broken = tmp_path / "refused", tmp_path / "broken"
+    refused.write_text(re.sub(r"127.0.0.1:\d+", "127.0.0.1:1", Path(silent).read_text()))
+    broken.write_text("}")
+    kubeconfig = {"silent": silent, "refused": refused, "broken": broken}.get(fault, tmp_path / "none")
+    assert completed(f"gputile inspect --kubeconfig {kubeconfig} ") == []
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
+def test_bash_itself(tmp_path: Path) -> None:
+    """The script that bash is given completes in it."""
+    program = tmp_path / "gputile"
+    program.write_text(f'#!/bin/sh\nexec {shlex.join(arguments("main"))} "$@"\n')
+    program.chmod(0o755)
+    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = """
+        source <(_GPUTILE_COMPLETE=source_bash gputile)
+        COMP_WORDS=(gputile nodepool --provider "") COMP_CWORD=3
+        $(complete -p gputile | sed 's/.*-F \\([^ ]*\\) .*/\\1/') gputile
+        printf '%s\\n' "${COMPREPLY[@]}"
+    """
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr) == (["eks", "aks", "gke"], "")
