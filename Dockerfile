@@ -1,27 +1,25 @@
 # syntax=docker/dockerfile:1
-# One image for every component: the chart starts each with its own arguments. Built as
+# The image of `make image`, for whoever builds with a registry at hand: the same files, made by the same steps.
 #   docker build -t registry.example.com/gputile:0.1.0 .
-FROM python:3.11-slim-bookworm AS build
-# The wheel carries a C library.
+FROM debian:bookworm-slim AS build
 RUN apt-get update \
- && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && apt-get install -y --no-install-recommends binutils ca-certificates gcc libc6-dev mmdebstrap python3-venv \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
-COPY requirements/uv.txt requirements/runtime.txt requirements/
-RUN python -m venv /opt/build \
- && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/uv.txt \
- && python -m venv --without-pip /opt/gputile \
- && /opt/build/bin/uv pip install --no-cache --python /opt/gputile/bin/python --require-hashes -r requirements/runtime.txt
-COPY . .
+COPY requirements/uv.txt requirements/dev.txt requirements/
 # What builds the wheel has the locked version too.
-RUN /opt/build/bin/uv pip install --no-cache --python /opt/build/bin/python -c requirements/dev.txt hatchling \
- && /opt/build/bin/python -m hatchling build -t wheel -d /dist \
- && /opt/build/bin/uv pip install --no-cache --python /opt/gputile/bin/python --no-deps /dist/*.whl \
- && /opt/gputile/bin/python -m compileall -q /opt/gputile/lib
+RUN python3 -m venv /opt/build \
+ && /opt/build/bin/pip install --no-cache-dir --require-hashes -r requirements/uv.txt \
+ && /opt/build/bin/uv pip install --no-cache --python /opt/build/bin/python -c requirements/dev.txt hatchling
+COPY . .
+ARG SOURCE_DATE_EPOCH=0
+RUN PYTHONPATH=src /opt/build/bin/python -m release root --output=/image
 
-FROM python:3.11-slim-bookworm
-COPY --from=build /opt/gputile /opt/gputile
-ENV PATH=/opt/gputile/bin:$PATH \
+FROM scratch
+COPY --from=build /image/debian/ /
+COPY --from=build /image/wheels/ /
+COPY --from=build /image/gputile/ /
+ENV PATH=/opt/gputile/bin:/usr/bin \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
 # Nobody's number. The agent alone runs as root, as its DaemonSet says: the kubelet's sockets are root's.

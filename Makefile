@@ -15,7 +15,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e docs soak bench cluster policies fields layouts lint-c lock clean
+.PHONY: help demo test quick lint types imports unit e2e image docs soak bench cluster policies fields layouts lint-c lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ unit: $(STAMP) ## the tests of single parts
 
 e2e: $(STAMP) ## the tests on a real control plane
 	@$(BIN)/python -m pytest tests/e2e
+
+image: $(STAMP) ## the container image as an archive in dist/, with its bill of materials; no registry, no daemon
+	@$(BIN)/python -m release image
 
 docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links checked, nothing from elsewhere
 	@$(BIN)/python -m docs.generator

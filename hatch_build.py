@@ -32,6 +32,8 @@ FLAGS = (
     "-Wshadow",
     "-Wconversion",
 )
+# Debug symbols name sources by their path in the project: a version's wheels are the same wherever they are made.
+_SAME_PATHS = f"-ffile-prefix-map={ROOT}=."
 LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", "-Wl,-z,now", "-Wl,-z,relro", f"-Wl,-soname,{LIBRARY.name}")
 
 
@@ -60,7 +62,8 @@ def build_library(output: Path, flags: Sequence[str] = ()) -> None:
     """Compile native/ into ``output``, which takes its place at once: a process that has it open keeps the old one."""
     output.parent.mkdir(parents=True, exist_ok=True)
     beside = output.with_name(f".{output.name}.{os.getpid()}")
-    subprocess.run([compiler(), *FLAGS, *flags, f"-I{SOURCES}", *LINK, "-o", beside, *library_sources()], check=True)
+    sources = library_sources()
+    subprocess.run([compiler(), *FLAGS, _SAME_PATHS, *flags, f"-I{SOURCES}", *LINK, "-o", beside, *sources], check=True)
     beside.replace(output)
 
 
@@ -89,7 +92,7 @@ def build_simulation(directory: Path, flags: Sequence[str] = ()) -> None:
             "-lpthread",
             "-ldl",
         ]
-        subprocess.run([compiler(), *FLAGS, *flags, f"-I{SOURCES}", *link], check=True)
+        subprocess.run([compiler(), *FLAGS, _SAME_PATHS, *flags, f"-I{SOURCES}", *link], check=True)
         beside.replace(directory / name)
 
 

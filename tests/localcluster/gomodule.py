@@ -46,7 +46,7 @@ def built(
     paths = {name: directory / name for name in packages}
     if not all(path.exists() for path in paths.values()):
         directory.mkdir(parents=True, exist_ok=True)
-        with _locked(directory / ".lock"):
+        with locked(directory / ".lock"):
             lacking = {name: package for name, package in packages.items() if not paths[name].exists()}
             if lacking:
                 flags = [f"-ldflags={' '.join(['-s -w', *(f'-X {stamp}' for stamp in stamps)])}", f"-tags={tags}"]
@@ -55,7 +55,7 @@ def built(
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold the lock file, so that of two runs at once one builds and the other waits for it."""
     with path.open("w") as lock:
         try:

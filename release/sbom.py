@@ -1,0 +1,55 @@
+"""The image's bill of materials, as CycloneDX: every Debian package and every Python distribution that is in it."""
+
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import Distribution
+from typing import Final
+
+from cyclonedx.contrib.license.factories import LicenseFactory
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import Component, ComponentType
+from cyclonedx.model.license import License
+from cyclonedx.output import make_outputter
+from cyclonedx.schema import OutputFormat, SchemaVersion
+from packageurl import PackageURL
+
+from release.root_filesystem import SUITE, DebianPackage
+
+_NAMESPACE: Final = uuid.UUID("7d1c8a56-3f0e-5b52-9d5b-2b6f6f2f2c11")  # of gputile's bills of materials
+
+
+def bill_of_materials(
+    reference: str, digest: str, epoch: int, debian: Iterable[DebianPackage], python: Sequence[Distribution]
+) -> str:
+    """Return the bill of the image ``reference`` with this manifest digest, as JSON (CycloneDX 1.6).
+
+    ``epoch`` is when it was built, in seconds of Unix time. The same image gives the same text.
+    """
+    image = Component(name=reference, version=digest, type=ComponentType.CONTAINER, bom_ref="image")
+    bom = Bom(
+        serial_number=uuid.uuid5(_NAMESPACE, digest),
+        metadata=BomMetaData(component=image, timestamp=datetime.fromtimestamp(epoch, UTC)),
+    )
+    for package in debian:
+        url = PackageURL(
+            "deb", "debian", package.name, package.version, {"arch": package.architecture, "distro": SUITE}
+        )
+        bom.components.add(_component(package.name, package.version, url))
+    for found in python:
+        url = PackageURL("pypi", name=found.name.lower().replace("_", "-"), version=found.version)
+        bom.components.add(_component(found.name, found.version, url, _licenses(found)))
+    bom.register_dependency(image, bom.components)
+    return make_outputter(bom, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=2) + "\n"
+
+
+def _component(name: str, version: str, url: PackageURL, licenses: Iterable[License] = ()) -> Component:
+    return Component(
+        name=name, version=version, type=ComponentType.LIBRARY, purl=url, bom_ref=url.to_string(), licenses=licenses
+    )
+
+
+def _licenses(found: Distribution) -> Iterable[License]:
+    """Return the licence that a distribution declares as an SPDX expression (PEP 639)."""
+    declared = found.metadata.get_all("License-Expression") or []
+    return [LicenseFactory().make_from_string(expression) for expression in declared]

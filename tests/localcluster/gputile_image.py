@@ -1,0 +1,75 @@
+"""gputile's own image, built as a release's is, once for each state of the sources."""
+
+import hashlib
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+from release.image import BuiltImage, build_image
+
+from gputile.version import VERSION
+from tests.localcluster.debian import debian_program
+from tests.localcluster.gomodule import cache_directory, locked
+from tests.localcluster.scratch import Scratch
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = f"localhost/gputile:{VERSION}"
+EPOCH = 1_700_000_000  # seconds of Unix time
+_SOURCES = (
+    "src/gputile",
+    "native",
+    "release",
+    "requirements/runtime.txt",
+    "pyproject.toml",
+    "hatch_build.py",
+    "README.md",
+)
+
+
+def built_image() -> Path:
+    """Return the archive of the sources' image; a former state's image is removed.
+
+    Raises:
+        ComponentMissing: mmdebstrap is not installed and cannot be.
+    """
+    directory = cache_directory() / "image"
+    archive = directory / _digest() / f"gputile-{VERSION}-{platform.machine()}.image.tar"
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory / ".lock"):
+        if not archive.exists():
+            for former in directory.glob("*/*"):
+                former.unlink()
+            archive.parent.mkdir(exist_ok=True)
+            build_into(archive.parent)
+    return archive
+
+
+def build_into(output: Path) -> BuiltImage:
+    """Build the image of the sources into ``output``.
+
+    Raises:
+        ComponentMissing: mmdebstrap is not installed and cannot be.
+    """
+    debian_program("mmdebstrap")
+    work = Scratch("gputile-image-")
+    try:
+        return build_image(ROOT, work.path, output, REFERENCE, EPOCH, platform.machine())
+    finally:
+        work.remove()
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    for path in _files():
+        digest.update(f"{path.relative_to(ROOT)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _files() -> Iterator[Path]:
+    """Yield what the image is made of, without what a build of the wheel leaves beside the sources."""
+    for name in _SOURCES:
+        path = ROOT / name
+        for each in [path] if path.is_file() else sorted(path.rglob("*")):
+            if each.is_file() and each.suffix not in {".pyc", ".so", ".1"}:
+                yield each

@@ -1,0 +1,41 @@
+"""What ``python -m release`` says where it cannot build."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def release(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "release", *arguments]
+    environment = {**os.environ, "PATH": path}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_missing_program_is_named_with_what_installs_it(tmp_path: Path) -> None:
+    done = release("image", f"--output={tmp_path}", path=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: mmdebstrap is not installed, which unpacks Debian's packages: apt-get install mmdebstrap\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_step_that_fails_is_named(tmp_path: Path) -> None:
+    failing = tmp_path / "mmdebstrap"
+    failing.write_text("#!/bin/sh\necho the archive does not answer >&2\nexit 25\n")
+    failing.chmod(0o755)
+    done = release("root", f"--output={tmp_path / 'root'}", path=f"{tmp_path}:/usr/bin:/bin")
+    assert done.returncode == 2
+    assert done.stderr == "the archive does not answer\nerror: mmdebstrap ended with 25: see its output above\n"
+
+
+@pytest.mark.parametrize("arguments", [(), ("wheels",), ("root",)])
+def test_what_is_asked_for_wrongly_gets_the_usage(arguments: tuple[str, ...]) -> None:
+    done = release(*arguments, path=os.environ["PATH"])
+    assert done.returncode == 2
+    assert "usage: python -m release" in done.stderr
