@@ -1,28 +1,26 @@
 """``gputile explain``: why a pod is pending, by node and GPU, and what would have to change."""
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gputile.cli import candidates
-from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
+from gputile.cli.cluster_state import ClusterFiles, Source, read_state
+from gputile.cli.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
-from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, note, write, write_json
+from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, write, write_json
 from gputile.cli.terminal import write_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gputile.api.config.v1alpha1 import Configuration
-    from gputile.api.core import Node, Pod
+    from gputile.api.core import Pod
     from gputile.core.devices.allocation import Allocation
     from gputile.tools.simulator.explanation import GpuReport, NodeReport, Subject
     from gputile.tools.simulator.remedies import Remedy
 
 _NODES_SHOWN = 10
-_DEFAULT_NAMESPACE = "default"
 _HOLDERS_SHOWN = 4
 
 
@@ -36,17 +34,10 @@ def explain(
             "--namespace",
             "-n",
             autocompletion=candidates.namespaces,
-            help="The pod's namespace, where POD does not name it; default: the context's.",
+            help="The pods' namespace; where POD names none, default: the context's.",
         ),
     ] = None,
-    cluster: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--cluster",
-            metavar="FILE",
-            help="The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints.",
-        ),
-    ] = None,
+    cluster: ClusterFiles = None,
     every_node: Annotated[
         bool, typer.Option("--all", help=f"Show every node, not only the {_NODES_SHOWN} that come closest.")
     ] = False,
@@ -68,12 +59,10 @@ def explain(
     from gputile.tools.simulator.explanation import Subject, refused_for_good
 
     reach = Reach(kubeconfig, context, request_timeout)
-    nodes, pods, configuration = _read(cluster, config, reach, installed_in)
-    if namespace is None:
-        namespace = _DEFAULT_NAMESPACE if cluster else _namespace(reach)
-    found = _find(pod, namespace, pods)
+    state = read_state(Source(cluster or (), config, reach, installed_in))
+    found = _find(pod, namespace if namespace is not None else state.namespace, state.pods)
     try:
-        subject = Subject(found, nodes, pods, configuration, time.time_ns())
+        subject = Subject(found, state.nodes, state.pods, state.configuration, time.time_ns())
     except RequestError as error:
         text = refused_for_good(found, error)
         _write_answer(output, found, "Refused", [text], [], [], every=every_node)
@@ -104,42 +93,6 @@ def _explain_pending(subject: "Subject", output: Output, *, every: bool) -> None
     _write_answer(output, subject.pod, state, text, reports, remedies(subject, reports), every=every)
     if not fitting:
         raise typer.Exit(NOT_PLACED)
-
-
-def _read(
-    cluster: "Sequence[str] | None",
-    config: Path | None,
-    reach: Reach,
-    installed_in: str,
-) -> "tuple[list[Node], list[Pod], Configuration]":
-    """Return nodes, pods, and the configuration that goes for them."""
-    from gputile.tools.simulator.manifests import ManifestError
-    from gputile.tools.simulator.scenario import load_scenario, unit_in_force
-
-    given = read_given(config)
-    if not cluster:
-        from gputile.cli.live import read_cluster
-
-        live = read_cluster(reach, given, installed_in)
-        configuration = in_force(live.given, None, unit_in_force(live.nodes))
-        return live.nodes, live.pods, configuration if live.given else assumed(configuration, live.unknown)
-    try:
-        scenario = load_scenario(cluster, configured_mib=given.unit_mib if given is not None else None)
-    except ManifestError as error:
-        fail(str(error), BAD_INPUT)
-    for text in scenario.notes:
-        note(text)
-    configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
-    if given is None:
-        configuration = assumed(configuration, "no --config")
-    return scenario.nodes, [*scenario.bound, *scenario.pending], configuration
-
-
-def _namespace(reach: Reach) -> str:
-    """Return the namespace of the context, as kubectl takes it."""
-    from gputile.kube.kubeconfig import load_access
-
-    return load_access(reach.kubeconfig, reach.context).namespace
 
 
 def _find(name: str, namespace: str, pods: "Sequence[Pod]") -> "Pod":

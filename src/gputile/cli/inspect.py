@@ -2,15 +2,25 @@
 
 import fnmatch
 import time
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gputile.cli import candidates
-from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
+from gputile.cli.cluster_state import ClusterFiles, Source, read_state
+from gputile.cli.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Plain, Reach, RequestTimeout
 from gputile.cli.output import fail, write, write_json, write_yaml
+from gputile.cli.watching import Watch, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gputile.api.core import Pod
+    from gputile.cli.cluster_state import ClusterState
+    from gputile.tools.views.node_summaries import NodeSummary
 
 
 class Format(StrEnum):
@@ -28,6 +38,23 @@ def inspect(
         typer.Argument(metavar="[NODE]...", help="Only these nodes; * matches.", autocompletion=candidates.nodes),
     ] = None,
     details: Annotated[bool, typer.Option("--details", "-d", help="List the pods of each node.")] = False,
+    selector: Annotated[
+        str, typer.Option("--selector", "-l", help="Only nodes with these labels: a=b,c in (d,e),!f.")
+    ] = "",
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "--namespace",
+            "-n",
+            autocompletion=candidates.namespaces,
+            help="The pods' namespace; others are not listed, amounts count all.",
+        ),
+    ] = "",
+    all_namespaces: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="List pods of all namespaces, as without -n.")
+    ] = False,
+    watch: Watch = False,
+    cluster: ClusterFiles = None,
     output: Annotated[
         Format, typer.Option("--output", "-o", help="What to print; bars: each GPU drawn with what is on it.")
     ] = Format.TABLE,
@@ -43,37 +70,73 @@ def inspect(
     A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which GPU yet.
     """
     from gputile.cli.drawing import bars, draw
-    from gputile.cli.live import read_cluster
-    from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
-    from gputile.core.ledger.ledger import Ledger
-    from gputile.tools.simulator.scenario import unit_in_force
     from gputile.tools.views import inspect as tables
     from gputile.tools.views.gpu_bars import groups_of
-    from gputile.tools.views.node_summaries import node_summaries
 
-    live = read_cluster(Reach(kubeconfig, context, request_timeout), read_given(config), installed_in)
-    configuration = in_force(live.given, None, unit_in_force(live.nodes))
-    if live.given is None:
-        configuration = assumed(configuration, live.unknown)
-    ledger = Ledger(configuration)
-    ledger.apply(TimePassed(time.time_ns()))
-    ledger.apply(NodesReplaced(live.nodes))
-    ledger.apply(PodsReplaced(live.pods))
-    shown = node_summaries(ledger)
-    if names:
-        unmatched = [name for name in names if not any(fnmatch.fnmatchcase(node.name, name) for node in shown)]
-        if unmatched:
-            fail(f"no node with GPUs is called {unmatched[0]}")
-        shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in names)]
-    unit = tables.unit_of(shown, configuration.unit_mib)
-    if output is Format.JSON:
-        write_json({"unitMib": unit, "nodes": shown})
-    elif output is Format.YAML:
-        write_yaml({"unitMib": unit, "nodes": shown})
-    elif output is Format.BARS:
-        drawn = bars(shown, unit, live.pods)
-        draw(drawn, unit, groups_of(drawn), plain=plain)
-    elif details:
-        write(tables.details(shown, unit))
+    view = _View(names or (), selector, "" if all_namespaces else namespace)
+    source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
+    state = read_state(source)
+
+    def show(found: _Shown) -> None:
+        nodes, unit = found.nodes, found.unit_mib
+        if output is Format.JSON:
+            write_json({"unitMib": unit, "nodes": nodes})
+        elif output is Format.YAML:
+            write_yaml({"unitMib": unit, "nodes": nodes})
+        elif output is Format.BARS:
+            drawn = bars(nodes, unit, found.pods)
+            draw(drawn, unit, groups_of(drawn), plain=plain)
+        elif details:
+            write(tables.details(nodes, unit))
+        else:
+            write(tables.summary(nodes, unit))
+
+    if watch:
+        data = output in (Format.JSON, Format.YAML)
+        watched(view.of(state), lambda: view.of(state.again(source)), show, redraw=not data)
     else:
-        write(tables.summary(shown, unit))
+        show(view.of(state))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What is shown: nodes, the memory unit to count in, MiB, and all pods of the cluster."""
+
+    nodes: "list[NodeSummary]"
+    unit_mib: int
+    pods: "list[Pod]" = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Which nodes are shown, and of which namespace the pods on them; "" for all of them."""
+
+    names: "Sequence[str]"
+    selector: str
+    namespace: str
+
+    def of(self, state: "ClusterState") -> _Shown:
+        """Return what is shown of a cluster; leave the program where there is no such node."""
+        from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
+        from gputile.core.ledger.ledger import Ledger
+        from gputile.tools.simulator.label_selector import SelectorError, matches, parse_selector
+        from gputile.tools.views.inspect import unit_of
+        from gputile.tools.views.node_summaries import node_summaries, of_namespace
+
+        try:
+            wanted = parse_selector(self.selector)
+        except SelectorError as error:
+            fail(f"--selector: {error}")
+        ledger = Ledger(state.configuration)
+        ledger.apply(TimePassed(time.time_ns()))
+        ledger.apply(NodesReplaced(state.nodes))
+        ledger.apply(PodsReplaced([pod for pod in state.pods if pod.spec.node_name or not pod.finished]))
+        selected = {node.metadata.name for node in state.nodes if matches(wanted, node.metadata.labels)}
+        shown = [node for node in node_summaries(ledger) if node.name in selected]
+        for name in self.names:
+            if not any(fnmatch.fnmatchcase(node.name, name) for node in shown):
+                fail(f"no node with GPUs is called {name}")
+        if self.names:
+            shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in self.names)]
+        unit = unit_of(shown, state.configuration.unit_mib)
+        return _Shown([of_namespace(node, self.namespace) for node in shown], unit, state.pods)

@@ -26,6 +26,7 @@ class Live:
 
     ``groups`` are its PodGroups where they were asked for; ``unlisted`` is why they are not known, "" where they are.
     ``unsafe_namespaces`` are those whose pods may reach GPUs past the ledger, as far as they may be read.
+    ``namespace`` is that of the kubeconfig's context.
     """
 
     nodes: list[Node]
@@ -35,6 +36,7 @@ class Live:
     groups: Groups = field(default_factory=Groups)
     unlisted: str = ""
     unsafe_namespaces: frozenset[str] = frozenset()
+    namespace: str = "default"
 
 
 def read_cluster(reach: Reach, given: Given | None, installed_in: str, *, groups: bool = False) -> Live:
@@ -50,8 +52,10 @@ def read_cluster(reach: Reach, given: Given | None, installed_in: str, *, groups
             pods = await list_all(connection, "/api/v1/pods", Pod)
             found = (given, "") if given is not None else await _configuration(connection, installed_in)
             if not groups:
-                return Live(nodes, pods, *found)
-            return Live(nodes, pods, *found, *await _groups(connection), await _unsafe_namespaces(connection))
+                return Live(nodes, pods, *found, namespace=connection.namespace)
+            more = await _groups(connection)
+            unsafe = await _unsafe_namespaces(connection)
+            return Live(nodes, pods, *found, *more, unsafe, connection.namespace)
 
     try:
         return asyncio.run(read())

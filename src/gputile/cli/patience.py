@@ -28,6 +28,11 @@ class PatientReads:
         self._server = server
         self._seconds = seconds
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of the kubeconfig's context."""
+        return self._connection.namespace
+
     async def get(self, path: str, query: Query = _NO_QUERY, *, within: float | None = None) -> bytes:
         """Return the object or list at ``path``; ``within`` counts where it is shorter.
 

@@ -70,6 +70,15 @@ def simulate(
             "--from-cluster", help="Start from the nodes, pods and PodGroups of the cluster that kubectl talks to."
         ),
     ] = False,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            autocompletion=candidates.namespaces,
+            help="The pods' namespace; where workloads name none, default with --from-cluster: the context's.",
+        ),
+    ] = None,
     fit: Annotated[
         list[str] | None,
         typer.Option("--fit", metavar="FILE", help="Then: how many more times the pods of FILE fit, and why no more."),
@@ -92,7 +101,7 @@ def simulate(
     without_nodes: Annotated[
         str | None,
         typer.Option(
-            "--without-nodes", metavar="SELECTOR", help="The same for all nodes with these labels: key=value,key."
+            "--without-nodes", metavar="SELECTOR", help="The same for all nodes with these labels: a=b,c in (d,e),!f."
         ),
     ] = None,
     admission: Annotated[
@@ -159,7 +168,7 @@ def simulate(
 
         live = read_cluster(Reach(kubeconfig, context, request_timeout), given, installed_in, groups=True)
         given = live.given
-    scenario = _read(cluster or (), files or (), live, given)
+    scenario = _read(cluster or (), files or (), live, given, namespace)
     before = _configuration(scenario, live, given)
     configuration = _with_unit(before, unit)
     intake = _intake(configuration, admission, validate, kinds or (), ignore_unknown)
@@ -185,10 +194,12 @@ def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequ
     return Result(simulation, scenario, outcomes, _count(simulation, more) if more else None)
 
 
-def _read(cluster: "Sequence[str]", files: "Sequence[str]", live: "Live | None", given: "Given | None") -> "Scenario":
+def _read(
+    cluster: "Sequence[str]", files: "Sequence[str]", live: "Live | None", given: "Given | None", namespace: str | None
+) -> "Scenario":
     """Return what the files and the nodes of the live cluster hold together."""
     from gputile.tools.simulator.manifests import ManifestError
-    from gputile.tools.simulator.scenario import read_scenario
+    from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, read_scenario
 
     try:
         return read_scenario(
@@ -197,6 +208,7 @@ def _read(cluster: "Sequence[str]", files: "Sequence[str]", live: "Live | None",
             nodes=live.nodes if live is not None else (),
             groups=live.groups if live is not None else None,
             configured_mib=given.unit_mib if given is not None else None,
+            namespace=namespace or (live.namespace if live is not None else DEFAULT_NAMESPACE),
         )
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
@@ -272,11 +284,14 @@ def _imagine(
     scenario: "Scenario", configuration: "Configuration", names: "Sequence[str]", selector: str | None, *, changed: bool
 ) -> None:
     """Take away the nodes that are to leave; where the unit has ``changed``, have the nodes count in it."""
+    from gputile.tools.simulator.label_selector import SelectorError
     from gputile.tools.simulator.whatif import UnknownNode, selected, with_unit, without_nodes
 
     try:
         leaving = {*names, *(selected(scenario.nodes, selector) if selector is not None else ())}
         without_nodes(scenario, leaving)
+    except SelectorError as error:
+        fail(f"--without-nodes: {error}", BAD_INPUT)
     except UnknownNode as error:
         fail(f"{error}; the nodes are {_some([node.metadata.name for node in scenario.nodes])}", BAD_INPUT)
     if changed:

@@ -10,6 +10,7 @@ from gputile.cli.configuration import INSTALLED_IN
 from gputile.cli.options import REQUEST_TIMEOUT, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import NOT_PLACED, Output, fail, write, write_json
 from gputile.cli.terminal import columns
+from gputile.cli.watching import Watch, watched
 
 if TYPE_CHECKING:
     from gputile.tools.views.status import Installation
@@ -33,6 +34,7 @@ def status(
     wait: Annotated[
         float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait so long for it to be deployed.")
     ] = 0,
+    watch: Watch = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
     request_timeout: RequestTimeout = REQUEST_TIMEOUT,
@@ -43,16 +45,23 @@ def status(
     """
     from gputile.tools.views.status import RolloutPhase, table
 
+    def show(found: "Installation") -> None:
+        if output is Output.JSON:
+            write_json(found)
+        else:
+            write(table(found, columns()))
+
+    if watch:
+        reach = Reach(kubeconfig, context, request_timeout)
+        first = _read(reach, installed_in, release)
+        watched(first, lambda: _read(reach, installed_in, release), show, redraw=output is not Output.JSON)
     deadline = time.monotonic() + wait
     while True:
         installation = _read(Reach(kubeconfig, context, request_timeout), installed_in, release)
         if installation.phase is RolloutPhase.DEPLOYED or time.monotonic() >= deadline:
             break
         time.sleep(LOOK_EVERY_S)
-    if output is Output.JSON:
-        write_json(installation)
-    else:
-        write(table(installation, columns()))
+    show(installation)
     if installation.phase is not RolloutPhase.DEPLOYED:
         raise typer.Exit(NOT_DEPLOYED)
 

@@ -16,7 +16,7 @@ MEANINGS: Final = {
     "v1alpha1 Configuration": "--config",
     "The kubeconfig;": "--kubeconfig",
     "memory unit": "--unit",
-    "The pod's namespace": "--namespace",
+    "The pods' namespace": "--namespace",
     "to listen on; HTTPS": "--port",
     "certificate;": "--dns-name",
 }

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, TypeVar
 
@@ -15,6 +15,7 @@ MOST_BYTES = 64 * 1024 * 1024
 STDIN_TWICE = "the standard input is named twice, and can be read once"
 SUFFIXES = (".yaml", ".yml", ".json")
 _AMOUNTS = frozenset({"limits", "requests"})  # where null is an amount of 0, as for the API server
+_OF_NO_NAMESPACE = frozenset({("Cluster", "gputile.io"), ("Namespace", ""), ("Node", "")})
 _STRING_MAPS = frozenset({"labels", "annotations", "nodeSelector", "matchLabels"})
 
 T = TypeVar("T")
@@ -66,6 +67,13 @@ class Manifest:
         if isinstance(metadata, dict) and (metadata.get("uid") or metadata.get("resourceVersion")):
             return True
         return self.described and isinstance(spec, dict) and bool(spec.get("nodeName"))
+
+    def within(self, namespace: str) -> "Manifest":
+        """Return the object in ``namespace`` where it names none."""
+        metadata = self.body.get("metadata", {})
+        if not isinstance(metadata, dict) or metadata.get("namespace") or (self.kind, self.group) in _OF_NO_NAMESPACE:
+            return self
+        return replace(self, body=self.body | {"metadata": metadata | {"namespace": namespace}})
 
     def decode(self, type_: type[T]) -> T:
         """Return the object as ``type_``.

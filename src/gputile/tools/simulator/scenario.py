@@ -18,6 +18,8 @@ from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import STDIN_TWICE, Manifest, ManifestError, load_manifests
 from gputile.tools.simulator.workloads import Expansion, expand
 
+DEFAULT_NAMESPACE = "default"
+
 
 @dataclass(slots=True)
 class Scenario:
@@ -26,7 +28,8 @@ class Scenario:
     ``bound`` are pods that have a node already, ``pending`` those to decide, both in the order of their creation.
     ``waiting`` are pods that nobody asks about: of them only the places count that are kept for them. ``groups`` is
     what is known of PodGroups. ``unit_mib`` is None where no description names a memory unit. ``manifests`` are objects
-    that have not been made pods yet. ``notes`` are sentences about what was read loosely or left out.
+    that have not been made pods yet; those that name no namespace are in ``namespace``. ``notes`` are sentences about
+    what was read loosely or left out.
     """
 
     nodes: list[Node] = field(default_factory=list)
@@ -36,6 +39,7 @@ class Scenario:
     groups: Groups = field(default_factory=Groups)
     unit_mib: int | None = None
     manifests: list[Manifest] = field(default_factory=list)
+    namespace: str = DEFAULT_NAMESPACE
     notes: list[str] = field(default_factory=list)
 
 
@@ -66,6 +70,7 @@ def read_scenario(
     nodes: Sequence[Node] = (),
     groups: Groups | None = None,
     configured_mib: int | None = None,
+    namespace: str = DEFAULT_NAMESPACE,
     stdin: BinaryIO | None = None,
 ) -> Scenario:
     """Return what the files of ``cluster`` and ``workloads`` hold together, beside ``nodes`` that are known already.
@@ -73,7 +78,8 @@ def read_scenario(
     Nodes and pods may stand in any of the files; "-" is the standard input. The PodGroups in them are added to
     ``groups``, in place of those of the same names. ``configured_mib`` is the memory unit of the configuration in MiB,
     None where none names it: nodes that are described without a unit count in it. Objects that may make pods stay
-    ``manifests``: how they are taken in depends on the configuration, and that on what was read.
+    ``manifests``: how they are taken in depends on the configuration, and that on what was read. Objects of
+    ``workloads`` that name no namespace are in ``namespace``.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
@@ -81,8 +87,8 @@ def read_scenario(
     if "-" in cluster and "-" in workloads:
         raise ManifestError(STDIN_TWICE)
     described, asked = load_manifests(cluster, stdin, described=True), load_manifests(workloads, stdin)
-    manifests = [*described.manifests, *asked.manifests]
-    scenario = Scenario(nodes=list(nodes), groups=groups or Groups())
+    manifests = [*described.manifests, *(manifest.within(namespace) for manifest in asked.manifests)]
+    scenario = Scenario(nodes=list(nodes), groups=groups or Groups(), namespace=namespace)
     for manifest in filter(_is_cluster, manifests):
         _take_unit(manifest, scenario, configured_mib)
     default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes) or DEFAULT_UNIT_MIB
@@ -125,7 +131,8 @@ def load_pods(
         ManifestError: a file or an object cannot be used, or there is no pod in them.
     """
     loaded = load_manifests(paths, stdin)
-    expansion = expand(_without_groups(loaded.manifests, scenario), scenario.nodes, intake)
+    within = [manifest.within(scenario.namespace) for manifest in loaded.manifests]
+    expansion = expand(_without_groups(within, scenario), scenario.nodes, intake)
     scenario.notes += expansion.notes
     pods = [pod for pod in expansion.pods if not pod.spec.node_name and not pod.finished]
     if not pods:

@@ -19,6 +19,7 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import AllocationError, decode_allocation
 from gputile.core.devices.inventory import InventoryError, advertised_units, decode_inventory, encode_inventory
 from gputile.core.kube_predicates.pod_requests import pod_requests
+from gputile.tools.simulator.label_selector import matches, parse_selector
 from gputile.tools.simulator.naming import make_uid
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.simulation import Outcome, Simulation
@@ -156,21 +157,14 @@ def _copy(pod: Pod, number: int) -> Pod:
 
 
 def selected(nodes: Iterable[Node], selector: str) -> list[str]:
-    """Return the names of the nodes that have all labels of ``selector``: "key=value" or "key", with commas between.
+    """Return the names of the nodes that a label selector selects, written as for kubectl's ``-l``.
 
     Raises:
-        UnknownNode: no node has them.
+        SelectorError: it is no label selector.
+        UnknownNode: no node has such labels.
     """
-    wanted = [part.strip().partition("=") for part in selector.split(",") if part.strip()]
-    found = [
-        node.metadata.name
-        for node in nodes
-        if wanted
-        and all(
-            node.metadata.labels.get(key) == value if sign else key in node.metadata.labels
-            for key, sign, value in wanted
-        )
-    ]
+    wanted = parse_selector(selector)
+    found = [node.metadata.name for node in nodes if selector.strip() and matches(wanted, node.metadata.labels)]
     if not found:
-        raise UnknownNode(f"no node has the labels {selector!r}; write key=value or key, with commas between")
+        raise UnknownNode(f"no node has the labels {selector[:80]!r}")
     return found

@@ -75,6 +75,17 @@ def node_summaries(ledger: Ledger) -> list[NodeSummary]:
     return [node for node in found if node.gpus or node.pods or node.problem]
 
 
+def of_namespace(node: NodeSummary, namespace: str) -> NodeSummary:
+    """Return a node with its pods of one namespace alone; "" leaves all. What is booked stays as it is.
+
+    A pod of which nobody knows the GPUs stays: what it asks for counts.
+    """
+    if not namespace:
+        return node
+    pods = [pod for pod in node.pods if pod.namespace == namespace or not pod.mib]
+    return msgspec.structs.replace(node, pods=pods)
+
+
 def _node(ledger: Ledger, row: int, node_info: NodeInfo) -> NodeSummary:
     arrays = ledger.node_arrays
     gpus = [

@@ -1,0 +1,81 @@
+"""The cluster that a command looks at: the live one, or one that files describe."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gputile.cli.configuration import assumed, in_force, read_given
+from gputile.cli.output import BAD_INPUT, fail, note
+
+if TYPE_CHECKING:
+    from gputile.api.config.v1alpha1 import Configuration
+    from gputile.api.core import Node, Pod
+    from gputile.cli.configuration import Given
+    from gputile.cli.options import Reach
+
+ClusterFiles = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cluster",
+        metavar="FILE",
+        help="The cluster in a file; a kind: Cluster, or what kubectl get nodes,pods -A -o yaml prints.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a cluster is read, as the options say: ``files``, else the live one."""
+
+    files: Sequence[str]
+    config: Path | None
+    reach: "Reach"
+    installed_in: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Nodes, pods, and the configuration that goes for them."""
+
+    nodes: "list[Node]"
+    pods: "list[Pod]"
+    configuration: "Configuration"
+    namespace: str
+
+    def again(self, source: Source) -> "ClusterState":
+        """Return what the cluster has now, by the configuration that is known; leave where it cannot be read."""
+        from gputile.cli.configuration import Given
+
+        return read_state(source, Given(self.configuration, self.configuration.unit_mib))
+
+
+def read_state(source: Source, given: "Given | None" = None) -> ClusterState:
+    """Return the state of a cluster; leave the program where it cannot be read.
+
+    ``given`` is the configuration where it is known already.
+    """
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.scenario import load_scenario, unit_in_force
+
+    given = given or read_given(source.config)
+    if not source.files:
+        from gputile.cli.live import read_cluster
+
+        live = read_cluster(source.reach, given, source.installed_in)
+        configuration = in_force(live.given, None, unit_in_force(live.nodes))
+        if live.given is None:
+            configuration = assumed(configuration, live.unknown)
+        return ClusterState(live.nodes, live.pods, configuration, live.namespace)
+    try:
+        scenario = load_scenario(source.files, configured_mib=given.unit_mib if given is not None else None)
+    except ManifestError as error:
+        fail(str(error), BAD_INPUT)
+    for text in scenario.notes:
+        note(text)
+    configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
+    if given is None:
+        configuration = assumed(configuration, "no --config")
+    return ClusterState(scenario.nodes, [*scenario.bound, *scenario.pending], configuration, "default")
