@@ -20,9 +20,9 @@ def test_shares_of_time_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "3", "-o", "json"])
     rows = json.loads(done.stdout)["time"]
-    assert [row["wanted_ratio"] for row in rows] == [0, 0, 2, 0, 3]
+    assert [row["wantedRatio"] for row in rows] == [0, 0, 2, 0, 3]
     assert done.exit_code == (0 if all(row["holds"] for row in rows) else 1), done.output
     for row in rows:
         assert row["got"] > 0.5 * row["wanted"], rows
         assert row["wanted"] == 1 or row["got"] < 1.5 * row["wanted"], rows
-        assert not row["wanted_ratio"] or row["ratio"] == pytest.approx(row["wanted_ratio"], rel=0.3), rows
+        assert not row["wantedRatio"] or row["ratio"] == pytest.approx(row["wantedRatio"], rel=0.3), rows

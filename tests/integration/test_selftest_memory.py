@@ -27,8 +27,8 @@ def test_memory_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert done.exit_code == 0, done.output
     rows = json.loads(done.stdout)["memory"]
     assert {row["way"] for row in rows} > {"cuMemAlloc", "cuMemAllocAsync", "cuMemCreate", "graph allocation node"}
-    assert all(row["got_mib"] <= row["limit_mib"] < row["asked_mib"] for row in rows)
-    assert all(row["got_mib"] == row["limit_mib"] - 64 for row in rows if row["processes"] == 1)
+    assert all(row["gotMib"] <= row["limitMib"] < row["askedMib"] for row in rows)
+    assert all(row["gotMib"] == row["limitMib"] - 64 for row in rows if row["processes"] == 1)
 
 
 @pytest.mark.requirement("M4")

@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gputile.cli.drawing import bars, draw
 from gputile.cli.output import write, write_json, write_yaml
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputile.api.core import Pod
-    from gputile.tools.simulator.grouping import ToldOutcome
     from gputile.tools.simulator.remedies import Remedy
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Outcome, Simulation
@@ -67,8 +66,9 @@ def write_result(output: Format, result: Result, other: Result | None, *, plain:
     from gputile.tools.views import inspect
 
     if output in (Format.JSON, Format.YAML):
-        answer = _answer(result) | ({"compared": _compared(other)} if other is not None else {})
-        (write_json if output is Format.JSON else write_yaml)(answer)
+        from gputile.cli.simulate_json import simulate_answer
+
+        (write_json if output is Format.JSON else write_yaml)(simulate_answer(result, other))
         return
     nodes = result.nodes
     unit = inspect.unit_of(nodes, result.simulation.configuration.unit_mib)
@@ -206,48 +206,6 @@ def _use(nodes: "Sequence[NodeSummary]") -> tuple[int, int]:
     """Return how many GPUs have pods, and how many there are."""
     gpus = [gpu for node in nodes for gpu in node.gpus]
     return sum(gpu.pods > 0 for gpu in gpus), len(gpus)
-
-
-def _answer(result: Result) -> dict[str, Any]:
-    from gputile.tools.simulator.grouping import together
-
-    answer: dict[str, Any] = {
-        "decisions": [_decision(told) for told in together(result.outcomes)],
-        "nodes": result.nodes,
-    }
-    if (count := result.count) is not None:
-        answer["fit"] = {
-            "copies": count.copies,
-            "pods": count.pods,
-            "nodes": dict(sorted(count.nodes.items())),
-            "stopped_by": count.stopped_by or None,
-        }
-    return answer
-
-
-def _compared(other: Result) -> dict[str, Any]:
-    return {"placement": other.placement} | _answer(other)
-
-
-def _decision(told: "ToldOutcome") -> dict[str, Any]:
-    outcome = told.outcome
-    allocation = outcome.allocation
-    unit_mib, whole = (allocation.unit_mib, allocation.whole) if allocation else (1, False)
-    gpus: list[dict[str, Any]] = []
-    for share in () if allocation is None else allocation.gpus:
-        units = share.mib // unit_mib
-        gpus.append({"index": share.index, "uuid": share.uuid, "mib": share.mib, "units": units})
-        if share.percent and not whole:
-            gpus[-1]["percent"] = share.percent
-    meta = outcome.pod.metadata
-    decision = {
-        "namespace": meta.namespace,
-        "pod": meta.name,
-        "node": outcome.node,
-        "gpus": gpus,
-        "reason": outcome.reason,
-    }
-    return decision | ({"others": told.others} if told.others else {})
 
 
 def _write_count(count: "Fit") -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputile.api.core import Pod
+    from gputile.cli.answers import ExplainAnswer
     from gputile.core.devices.allocation import Allocation
     from gputile.tools.simulator.explanation import GpuReport, NodeReport, Subject
     from gputile.tools.simulator.remedies import Remedy
@@ -142,9 +143,7 @@ def _write_answer(
     every: bool,
 ) -> None:
     if output is Output.JSON:
-        answer: dict[str, Any] = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "state": state}
-        answer |= {"node": pod.spec.node_name or None, "text": " ".join(text)}
-        write_json(answer | {"nodes": [_node_json(report) for report in reports], "changes": changes})
+        write_json(_answer(pod, state, text, reports, changes))
         return
     write("\n".join(text) + "\n")
     if reports:
@@ -157,12 +156,32 @@ def _write_answer(
             write(f"- {remedy.change}{where}\n")
 
 
-def _node_json(report: "NodeReport") -> dict[str, Any]:
-    import msgspec
+def _answer(
+    pod: "Pod", state: str, text: "list[str]", reports: "Sequence[NodeReport]", changes: "Sequence[Remedy]"
+) -> "ExplainAnswer":
+    from gputile.cli.answers import ExplainAnswer, ExplainedNode
 
-    found: dict[str, Any] = msgspec.to_builtins(report)
-    del found["nearness"]
-    return {**found, "fits": report.fits}
+    nodes = [
+        ExplainedNode(
+            name=report.name,
+            in_tree=report.in_tree,
+            gpu=report.gpu,
+            lasting=report.unresolvable,
+            unit_mib=report.unit_mib,
+            cards=report.gpus,
+            fits=report.fits,
+        )
+        for report in reports
+    ]
+    return ExplainAnswer(
+        namespace=pod.metadata.namespace,
+        pod=pod.metadata.name,
+        state=state,
+        node=pod.spec.node_name or None,
+        text=" ".join(text),
+        nodes=nodes,
+        changes=list(changes),
+    )
 
 
 def _write_nodes(reports: "Sequence[NodeReport]", *, every: bool) -> None:

@@ -69,6 +69,7 @@ def inspect(
 
     A column PENDING(Allocated) appears when a pod is on a node and nobody knows on which GPU yet.
     """
+    from gputile.cli.answers import InspectAnswer
     from gputile.cli.drawing import bars, draw
     from gputile.tools.views import inspect as tables
     from gputile.tools.views.gpu_bars import groups_of
@@ -80,9 +81,9 @@ def inspect(
     def show(found: _Shown) -> None:
         nodes, unit = found.nodes, found.unit_mib
         if output is Format.JSON:
-            write_json({"unitMib": unit, "nodes": nodes})
+            write_json(InspectAnswer(unit, nodes))
         elif output is Format.YAML:
-            write_yaml({"unitMib": unit, "nodes": nodes})
+            write_yaml(InspectAnswer(unit, nodes))
         elif output is Format.BARS:
             drawn = bars(nodes, unit, found.pods)
             draw(drawn, unit, groups_of(drawn), plain=plain)

@@ -63,7 +63,9 @@ def write_json(value: Any) -> None:
     """Print a result as JSON that people can read too."""
     import msgspec
 
-    write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    from gputile.api.old_keys import with_old_keys
+
+    write(msgspec.json.format(msgspec.json.encode(with_old_keys(value)), indent=2).decode() + "\n")
 
 
 def write_yaml(value: Any) -> None:
@@ -71,5 +73,7 @@ def write_yaml(value: Any) -> None:
     import msgspec
     import yaml
 
-    plain = msgspec.json.decode(msgspec.json.encode(value))
+    from gputile.api.old_keys import with_old_keys
+
+    plain = msgspec.json.decode(msgspec.json.encode(with_old_keys(value)))
     write(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=_UNFOLDED))

@@ -78,7 +78,9 @@ def isolation(
     except LibraryMissing as error:
         fail(str(error))
     if output is Output.JSON:
-        write_json({"memory": memory, "time": times})
+        from gputile.cli.selftest_answers import IsolationAnswer
+
+        write_json(IsolationAnswer(memory, times))
     else:
         _print(memory)
         _print_times(times)
@@ -103,7 +105,9 @@ def symbols(
     except (NotADriver, LibraryMissing) as error:
         fail(str(error))
     if output is Output.JSON:
-        write_json({"functions": known, "unknown": refused})
+        from gputile.cli.selftest_answers import SymbolsAnswer
+
+        write_json(SymbolsAnswer(known, refused))
     else:
         write("".join(f"{name}\n" for name in refused) + f"{len(refused)} of {known} functions are not known\n")
     if refused:

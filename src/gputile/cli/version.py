@@ -1,9 +1,15 @@
 """``gputile version``."""
 
-from gputile.cli.output import write
+from gputile.cli.options import Printed
+from gputile.cli.output import Output, write, write_json
 from gputile.version import VERSION
 
 
-def version() -> None:
+def version(output: Printed = Output.TABLE) -> None:
     """Print the version of gputile."""
-    write(f"gputile {VERSION}\n")
+    if output is Output.JSON:
+        from gputile.cli.answers import VersionAnswer
+
+        write_json(VersionAnswer(VERSION))
+    else:
+        write(f"gputile {VERSION}\n")

@@ -163,7 +163,7 @@ def test_how_many_more_gangs_fit_by_the_clusters_pod_group(server: FakeApiServer
         result = run.invoke(app, [*command, "-o", "json"])
         fit = msgspec.json.decode(result.stdout)["fit"]
         assert fit["copies"] == copies, result.output
-        assert "gang g: 4 pods that start together wait: there is room for 3" in fit["stopped_by"]
+        assert "gang g: 4 pods that start together wait: there is room for 3" in fit["stoppedBy"]
 
 
 def test_pods_of_a_gang_whose_node_leaves_start_together_elsewhere(server: FakeApiServer, kubeconfig: str) -> None:

@@ -62,14 +62,14 @@ def simulated(files: dict[str, str], *options: str, code: int = 0) -> Any:
 def test_how_many_more_fit_and_what_stops_the_next(files: dict[str, str]) -> None:
     answer = simulated(files, "--fit", files["small"])["fit"]
     assert (answer["copies"], answer["pods"], answer["nodes"]) == (6, 1, {"a": 3, "b": 3})
-    assert "GPU 0 has 3 of 15 units free; the pod needs 4 on one GPU" in answer["stopped_by"]
+    assert "GPU 0 has 3 of 15 units free; the pod needs 4 on one GPU" in answer["stoppedBy"]
 
 
 def test_several_pods_fit_as_one(files: dict[str, str]) -> None:
     """Two of ten units and two of three fit the two GPUs; a third set does not, though its small pod would."""
     answer = simulated(files, "--fit", files["both"])["fit"]
     assert (answer["copies"], answer["pods"], sum(answer["nodes"].values())) == (2, 2, 4)
-    assert answer["stopped_by"].startswith("default/one")
+    assert answer["stoppedBy"].startswith("default/one")
 
 
 def test_what_does_not_fit_once_has_the_exit_code_3(files: dict[str, str]) -> None:

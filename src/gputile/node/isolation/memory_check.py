@@ -6,10 +6,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
+from gputile.api.old_keys import OldKeys
 from gputile.node.isolation.library import library_path
 from gputile.node.isolation.limits_format import LIMITS, USAGE, USAGE_BYTES, GpuLimit, encode_limits
 from gputile.node.isolation.probe import PIECE_MIB, WAYS
@@ -20,13 +20,13 @@ SLACK_MIB: Final = 1024 + 2 * PIECE_MIB
 _WITHIN_S: Final = 120
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRow:
+class MemoryRow(OldKeys, frozen=True, rename="camel"):
     """What one way to memory got, in MiB; ``processes`` of one allocation shared the limit.
 
     ``failed`` says what else went wrong.
     """
 
+    old_keys: ClassVar[Mapping[str, str]] = {"limitMib": "limit_mib", "askedMib": "asked_mib", "gotMib": "got_mib"}
     way: str
     processes: int
     limit_mib: int

@@ -7,11 +7,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Final
+from typing import ClassVar, Final
 
+from gputile.api.old_keys import OldKeys
 from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE
@@ -26,14 +26,14 @@ LEAST_ALONE: Final = 0.98
 _WITHIN_S: Final = 120
 
 
-@dataclass(frozen=True, slots=True)
-class TimeRow:
+class TimeRow(OldKeys, frozen=True, rename="camel"):
     """The part of a GPU's time that a container was to get, and got; 1.0 is what a process gets without the library.
 
     ``ratio`` is what it got by what the row before it got, 0 where it was alone. ``failed`` says what went wrong, and
     ``bound`` what its part must keep to: nothing where only the ratio counts, since changing turns takes time too.
     """
 
+    old_keys: ClassVar[Mapping[str, str]] = {"wantedRatio": "wanted_ratio"}
     what: str
     wanted: float
     got: float

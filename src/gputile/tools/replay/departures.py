@@ -8,11 +8,14 @@ from when they start.
 
 import heapq
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from gputile.api.old_keys import OldKeys
 from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.engine import Chooser, ReplayPolicy
 from gputile.tools.replay.trace import Nodes, TraceError, Workload, check_arrivals
@@ -36,10 +39,16 @@ class Schedule:
     """Seconds from start to end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
+class Stay(OldKeys, frozen=True, rename="camel"):
     """What a replay with departures measured, until the last pod came."""
 
+    old_keys: ClassVar[Mapping[str, str]] = {
+        "gpuHoursAsked": "gpu_hours_asked",
+        "gpuHours": "gpu_hours",
+        "waitedPods": "waited_pods",
+        "waitSeconds": "wait_seconds",
+        "failedPods": "failed_pods",
+    }
     workload: str
     policy: str
     seed: int

@@ -1,19 +1,21 @@
 """What a replay measured."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 
+from gputile.api.old_keys import OldKeys
 from gputile.tools.replay.engine import Curve
 
 POINTS = (95, 100, 130)
 """Arrived demand, per cent of the cluster's GPUs, at which policies are compared."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(OldKeys, frozen=True, rename="camel"):
     """One replay. ``allocated`` is in per cent of the cluster's GPUs, by the per cent that had arrived."""
 
+    old_keys: ClassVar[Mapping[str, str]] = {"failedPods": "failed_pods"}
     workload: str
     policy: str
     seed: int

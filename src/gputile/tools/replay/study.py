@@ -5,10 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeVar
+
+import msgspec
 
 from gputile.tools.replay import departures
 from gputile.tools.replay.catalog import make_policy
@@ -63,7 +65,7 @@ def measure_departures(task: Task) -> Stay:
     starts = departures.replay(nodes, workload, plan, policy, arrivals.rank)
     seconds = round(time.process_time() - started, 3)
     stay = departures.summary(workload, task.policy, task.seed, task.load, plan, starts)
-    return replace(stay, seconds=seconds)
+    return msgspec.structs.replace(stay, seconds=seconds)
 
 
 def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) -> Iterator[Outcome]:

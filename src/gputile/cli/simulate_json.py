@@ -1,0 +1,61 @@
+"""A simulation as the record that ``gputile simulate -o json`` prints."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from gputile.cli.answers import ComparedAnswer, DecidedGpu, Decision, FitAnswer, SimulateAnswer
+from gputile.tools.simulator.grouping import ToldOutcome, together
+
+if TYPE_CHECKING:
+    from gputile.cli.decisions import Result
+    from gputile.core.devices.allocation import Allocation
+
+
+def simulate_answer(result: "Result", other: "Result | None") -> SimulateAnswer:
+    """Return what is printed of a result, and of what ``other``, by another placement policy, made of the same."""
+    answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
+    if other is None:
+        return answer
+    decisions, fit = _decisions(other), _fit(other)
+    compared = ComparedAnswer(placement=other.placement, decisions=decisions, nodes=other.nodes, fit=fit)
+    return msgspec.structs.replace(answer, compared=compared)
+
+
+def _fit(result: "Result") -> FitAnswer | UnsetType:
+    count = result.count
+    if count is None:
+        return UNSET
+    nodes, stopped_by = dict(sorted(count.nodes.items())), count.stopped_by or None
+    return FitAnswer(copies=count.copies, pods=count.pods, nodes=nodes, stopped_by=stopped_by)
+
+
+def _decisions(result: "Result") -> list[Decision]:
+    return [_decision(told) for told in together(result.outcomes)]
+
+
+def _decision(told: ToldOutcome) -> Decision:
+    outcome = told.outcome
+    meta = outcome.pod.metadata
+    return Decision(
+        namespace=meta.namespace,
+        pod=meta.name,
+        node=outcome.node,
+        gpus=_gpus(outcome.allocation) if outcome.allocation else [],
+        reason=outcome.reason,
+        others=list(told.others) or UNSET,
+    )
+
+
+def _gpus(allocation: "Allocation") -> list[DecidedGpu]:
+    return [
+        DecidedGpu(
+            share.index,
+            share.uuid,
+            share.mib,
+            share.mib // allocation.unit_mib,
+            share.percent if share.percent and not allocation.whole else UNSET,
+        )
+        for share in allocation.gpus
+    ]
