@@ -33,7 +33,8 @@ class Account:
     """One container on one GPU. ``virtual`` is the time it has had, by its weight.
 
     ``waiting`` are its processes that wait, the first that came first. ``tied``: its turns here begin with those on
-    other GPUs; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here.
+    other GPUs; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here, and
+    ``enough_since`` since when its ceiling lets it have a turn, None while it does not.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Account:
     tied: bool = False
     asks: bool = False
     had_all_at: int | None = None
+    enough_since: int | None = None
 
     @property
     def wants(self) -> bool:
@@ -70,9 +72,14 @@ class Account:
         self.ceiling.level -= spent
         self.floor.level -= contended
 
-    def refill(self, now: int) -> None:
-        """Bring the buckets up to date."""
-        self.ceiling.refill(now)
+    def refill(self, now: int, enough: int) -> None:
+        """Bring the buckets up to date; a ceiling that holds ``enough`` lets the container have a turn."""
+        ceiling = self.ceiling
+        if ceiling.level < enough:
+            self.enough_since = None
+        ceiling.refill(now)
+        if self.enough_since is None and ceiling.level >= enough:
+            self.enough_since = now
         self.floor.refill(now)
 
 

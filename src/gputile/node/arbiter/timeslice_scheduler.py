@@ -79,6 +79,12 @@ class TimeSliceScheduler:
         self._virtual = 0
         self._forgiven: set[int] = set()  # those of ``overrun`` that lost a turn that began without an end
         self._last_number = 0
+        self._refilled_at: int | None = None
+
+    @property
+    def _enough(self) -> int:
+        """What an account's ceiling has to hold for a turn."""
+        return self.quantum // 2
 
     def configure(self, quantum: int, longest_wait: int) -> None:
         """Use another quantum and another longest wait from now on."""
@@ -264,8 +270,10 @@ class TimeSliceScheduler:
     # -- accounting
 
     def _bring_up_to(self, now: int) -> None:
-        for account in self.accounts.values():
-            account.refill(now)
+        if now != self._refilled_at:  # several times at one moment it is the same
+            self._refilled_at, enough = now, self._enough
+            for account in self.accounts.values():
+                account.refill(now, enough)
         turn = self._turn
         if turn is not None:
             # Later than that only if this process slept: nobody pays for that.
@@ -383,8 +391,11 @@ class TimeSliceScheduler:
         return any(self._competes(a) and self.eligible_at(a) <= now for a in self.accounts.values() if a is not account)
 
     def eligible_at(self, account: Account) -> int:
-        """Return when an account has enough of its ceiling for a turn."""
-        return account.ceiling.full_enough_at(self.quantum // 2) if account.capped else 0
+        """Return when an account has enough of its ceiling for a turn, or since when it has had that."""
+        if not account.capped:
+            return 0
+        at = account.ceiling.full_enough_at(self._enough)
+        return at if at > account.ceiling.at or account.enough_since is None else account.enough_since
 
     def start(self, now: int) -> list[Instruction]:
         """Begin the turn of the one that is next, if the GPU is free and somebody may have it."""

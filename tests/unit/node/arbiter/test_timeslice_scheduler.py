@@ -73,6 +73,17 @@ def test_a_low_priority_does_not_starve() -> None:
 
 
 @pytest.mark.requirement("G4")
+@pytest.mark.parametrize("part", [100, 30, 5])
+def test_a_low_priority_under_a_ceiling_does_not_starve(part: int) -> None:
+    """Its wait counts from when its ceiling lets it have a turn."""
+    high, low = Client("high", Share(priority=100)), Client("low", Share(ceiling=WHOLE // 100 * part))
+    machine = Machine([high, low])
+    machine.run(20 * 10**9)
+    assert low.busy / machine.now > 0.01
+    assert low.longest_wait <= 1000 * MS + 2 * Q + Q * 100 // part
+
+
+@pytest.mark.requirement("G4")
 def test_a_low_weight_progresses() -> None:
     """Even where its weight gives it less than a turn in the longest wait."""
     a, b = run(Client("a", Share(1)), Client("b", Share(100)))
