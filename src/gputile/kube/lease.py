@@ -17,7 +17,7 @@ from gputile.api.core import ObjectMeta
 from gputile.api.misfit import MisfitError, decode
 from gputile.kube.connection import Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound
-from gputile.kube.lease_state import LeaseRecord, LeaseState, LeaseStep
+from gputile.kube.lease_state import RELEASED_S, LeaseRecord, LeaseState, LeaseStep
 
 
 class _LeaseSpec(msgspec.Struct, rename="camel"):
@@ -130,7 +130,7 @@ class LeaseHolder:
                 record = self._state.record
                 if record is None or record.holder != self._state.identity:
                     return
-                nobody = LeaseRecord(record.resource_version, "", 1.0, record.transitions, record.uid)
+                nobody = LeaseRecord(record.resource_version, "", RELEASED_S, record.transitions, record.uid)
                 try:
                     stored = await self._write(LeaseStep.RENEW, nobody)
                 except (Conflict, NotFound):  # perhaps by a renewal of this replica's whose answer was lost

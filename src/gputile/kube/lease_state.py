@@ -6,7 +6,8 @@ holder counts from the moment before it sent its last successful renewal, which 
 it. So while clocks run at the same rate no two replicas believe that they hold the lease, however long requests take.
 
 A lease that is not there may have been deleted while somebody held it, who still believes so for the lease's duration.
-So it is created for nobody, and then taken as if its holder had died. For that all replicas need the same duration.
+So it is created for nobody, and then taken as if its holder had died. For that all replicas need the same duration. A
+lease that names no holder and was not released is taken in the same way: somebody may have removed the holder's name.
 """
 
 import math
@@ -16,6 +17,8 @@ from enum import Enum
 NEVER = -math.inf
 NOBODY_YET = "nobody yet: the Lease was made anew"
 """The holder of a lease that was just created; no process has a name like this."""
+RELEASED_S = 1.0
+"""The duration of a lease that its holder has released: without it an empty holder was written by somebody else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,11 @@ class LeaseRecord:
     duration: float
     transitions: int = 0
     uid: str = ""
+
+    @property
+    def released(self) -> bool:
+        """Whether its last holder has given it up."""
+        return not self.holder and self.duration == RELEASED_S
 
 
 class LeaseStep(Enum):
@@ -91,8 +99,10 @@ class LeaseState:
     @property
     def expected_free_at(self) -> float:
         """When the lease can be taken over if its holder does not renew it."""
-        if self.record is None or not self.record.holder:
+        if self.record is None or self.record.released:
             return NEVER
+        if not self.record.holder:
+            return self._seen_at + max(self.duration, self.record.duration)
         return self._seen_at + (self.record.duration or self.duration)
 
     def wanted(self) -> LeaseRecord:
@@ -109,7 +119,7 @@ class LeaseState:
         self.seen(record, now)
         if record.holder == self.identity:
             if before is not None and before.holder != self.identity:
-                self.vacated = not before.holder
+                self.vacated = before.released
             self.valid_until = NEVER if self.given_up else started + self.duration - self.margin
 
     def give_up(self) -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.requirement("B1")
 
 LEASE_S, MARGIN_S = 15, 5
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/ns/leases"
-LEASE: dict[str, object] = {"metadata": {"name": "controller"}, "spec": {}}
+LEASE: dict[str, object] = {"metadata": {"name": "controller"}, "spec": {"leaseDurationSeconds": 1}}
 
 
 class Scene:

@@ -46,7 +46,7 @@ async def on_stage(*, there: bool = True) -> AsyncIterator[Scene]:
     """Play ``work``; ``there``: with a Lease that nobody has held yet."""
     server = FakeApiServer()
     if there:
-        server.put(LEASES, {"metadata": {"name": "active"}, "spec": {}})
+        server.put(LEASES, {"metadata": {"name": "active"}, "spec": {"leaseDurationSeconds": 1}})
     async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
         yield Scene(server, connection)
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gputile.kube.lease_state import LeaseRecord, LeaseState, LeaseStep
+from gputile.kube.lease_state import RELEASED_S, LeaseRecord, LeaseState, LeaseStep
 from tests.examples import examples
 
 OFFSETS = (0.0, 1_000_000.0, -500.0)
@@ -74,7 +74,7 @@ class Leases(RuleBasedStateMachine):
         replica = self.replicas[i]
         replica.give_up()
         if self.idle(i) and replica.record and replica.record.holder == replica.identity:
-            self.strays.append(Write(replace(replica.record, holder="", duration=1.0), 0.0))
+            self.strays.append(Write(replace(replica.record, holder="", duration=RELEASED_S), 0.0))
 
     @rule(i=REPLICAS)
     def write_arrives(self, i: int) -> None:
@@ -128,20 +128,37 @@ class DeletedLeases(Leases):
     def delete(self) -> None:
         self.stored = None
 
+    @rule(duration=st.sampled_from([0.0, 2.0, 5.0]))
+    def write_nobody_by_hand(self, duration: float) -> None:
+        self.version += 1
+        self.stored = LeaseRecord(str(self.version), "", duration)
+
 
 DeletedLeases.TestCase.settings = settings(max_examples=examples(300), stateful_step_count=60, deadline=None)
 TestDeletedLeases = DeletedLeases.TestCase
 
 
-@pytest.mark.parametrize(("holder", "vacated"), [("", True), ("them", False), ("me", False)])
-def test_who_takes_a_lease_knows_whether_it_was_released(holder: str, vacated: bool) -> None:
+@pytest.mark.parametrize(
+    ("holder", "duration", "vacated"),
+    [("", RELEASED_S, True), ("", 5.0, False), ("", 0.0, False), ("them", 5.0, False), ("me", 5.0, False)],
+)
+def test_who_takes_a_lease_knows_whether_it_was_released(holder: str, duration: float, vacated: bool) -> None:
     """Under the own name it is what the process before this one left behind."""
     mine = LeaseState("me", 15, 3)
-    mine.seen(LeaseRecord("1", holder, 5.0, uid="u"), 0.0)
-    assert mine.next_step(5.0) is not LeaseStep.WAIT
-    for now in (5.0, 6.0):
+    mine.seen(LeaseRecord("1", holder, duration, uid="u"), 0.0)
+    assert mine.next_step(15.0) is not LeaseStep.WAIT
+    for now in (15.0, 16.0):
         mine.written(replace(mine.wanted(), resource_version=str(now)), now, now)
         assert mine.vacated is vacated
+
+
+@pytest.mark.parametrize("duration", [0.0, 2.0, 15.0])
+def test_a_lease_that_names_nobody_and_was_not_released_is_taken_as_one_whose_holder_died(duration: float) -> None:
+    """Somebody made it by hand, or removed the holder's name: the holder believes in its claim still."""
+    mine = LeaseState("me", 15, 3)
+    mine.seen(LeaseRecord("1", "", duration, uid="u"), 100.0)
+    assert mine.next_step(114.9) is LeaseStep.WAIT
+    assert mine.next_step(115.0) is LeaseStep.TAKE
 
 
 def test_what_was_just_created_belongs_to_nobody() -> None:
@@ -168,7 +185,7 @@ def test_an_expired_holder_is_replaced_after_its_own_duration_on_my_clock() -> N
 def test_a_claim_counts_from_before_its_request() -> None:
     mine = LeaseState("me", 15, 3)
     assert mine.next_step(0.0) is LeaseStep.CREATE
-    mine.seen(LeaseRecord("0", "", 0.0), 99.0)
+    mine.seen(LeaseRecord("0", "", RELEASED_S), 99.0)
     assert mine.next_step(99.0) is LeaseStep.TAKE
     mine.written(replace(mine.wanted(), resource_version="1"), 100.0, 104.0)
     assert mine.valid_until == 112.0

@@ -59,7 +59,7 @@ class Scene:
 @asynccontextmanager
 async def on_stage() -> AsyncIterator[Scene]:
     server = FakeApiServer()
-    server.put(LEASES, {"metadata": {"name": "extender"}, "spec": {}})  # one that nobody holds
+    server.put(LEASES, {"metadata": {"name": "extender"}, "spec": {"leaseDurationSeconds": 1}})  # one that was released
     async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
         yield Scene(server, connection)
 
@@ -231,8 +231,11 @@ async def test_a_lease_of_the_same_name_is_another_one() -> None:
         assert await second.admitted()
         scene.time += LEASE_S
         scene.server.put(LEASES, {"metadata": {"name": "extender", "uid": "by-hand"}, "spec": {}})
+        assert not await first.admitted(), "the second may act still"
+        scene.time += LEASE_S
         assert await first.admitted()
         assert first.listed == 2, "the second has decided meanwhile"
+        assert first.fenced == [False, True], "and may have left Bindings under way"
 
 
 @pytest.mark.anyio

@@ -76,7 +76,7 @@ async def on_stage(lease_seconds: float = 0) -> AsyncIterator[Scene]:
     for name in ("p", "q"):
         server.put(PODS, pod_body(name, 15))
     server.store[BUDGETS] = {}
-    server.put(LEASES, {"metadata": {"name": EXTENDER_LEASE}, "spec": {}})
+    server.put(LEASES, {"metadata": {"name": EXTENDER_LEASE}, "spec": {"leaseDurationSeconds": 1}})
     async with server.running(), Connection(server.access(), retry=QUICK, within=5.0) as connection:
         scene = Scene(server, connection, lease_seconds)
         running = asyncio.create_task(scene.reloader.run())
