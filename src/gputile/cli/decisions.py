@@ -10,18 +10,20 @@ from gputile.cli.output import write, write_json, write_yaml
 from gputile.cli.terminal import write_table, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gputile.api.core import Pod
     from gputile.tools.simulator.remedies import Remedy
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Outcome, Simulation
+    from gputile.tools.simulator.unplaced import Advice
     from gputile.tools.simulator.whatif import Fit
     from gputile.tools.views.gpu_bars import NodeBars
     from gputile.tools.views.node_summaries import NodeSummary
 
 _NAMES_SHOWN = 3
-_HELPED = 5  # for how many pods what would help is looked for
+_REASONS_SHOWN = 10
+_ADVISED = 5  # for how many pods what would help is looked for
 
 
 class Format(StrEnum):
@@ -152,32 +154,51 @@ class _Report:
                     workload_name(workload.owner),
                     f"{workload.placed}/{workload.pods}",
                     " or ".join(workload.gets) or "-",
-                    ", ".join(nodes) or "-",
+                    _some(nodes) or "-",
                 )
             )
         write_table(rows)
 
     def _write_refused(self) -> None:
-        """Name the pods without a place, why, and for the first of them what would help."""
+        """Name the pods without a place, why they have none, and for the first of them what would help."""
         found = [(reason, pods) for workload in self._workloads for reason, pods in workload.refused.items()]
-        helped = self._what_helps([pods[0] for _, pods in found[:_HELPED]])
+        advised = self._advice([pods[0] for _, pods in found[:_ADVISED]])
         for reason, pods in found:
-            names = ", ".join(pod.key for pod in pods[:_NAMES_SHOWN])
-            more = f" and {len(pods) - _NAMES_SHOWN} more" if len(pods) > _NAMES_SHOWN else ""
+            names = _some([pod.key for pod in pods])
             write("\n")
-            write_text(f"No place for {names}{more}: {reason}")
-            write_remedies(helped.get(pods[0].metadata.uid, ()))
+            advice = advised.get(pods[0].metadata.uid)
+            if advice is None:
+                write_text(f"No place for {names}: {reason}")
+                continue
+            write_text(f"No place for {names}:")
+            _write_nodes(advice.nodes)
+            _write_remedies(advice.remedies)
 
-    def _what_helps(self, pods: "Sequence[Pod]") -> "dict[str, list[Remedy]]":
-        from gputile.tools.simulator.unplaced import what_helps
+    def _advice(self, pods: "Sequence[Pod]") -> "Mapping[str, Advice]":
+        from gputile.tools.simulator.unplaced import advice
 
         result = self._result
         configuration = result.simulation.configuration
-        return what_helps(pods, result.scenario, result.outcomes, configuration, time.time_ns()) if pods else {}
+        return advice(pods, result.scenario, result.outcomes, configuration, time.time_ns()) if pods else {}
 
 
-def write_remedies(changes: "Sequence[Remedy]") -> None:
-    """Print what would help a pod that has no place."""
+def _write_nodes(nodes: "Mapping[str, Sequence[str]]") -> None:
+    """Print what nodes say to a pod; those that say the same in one row."""
+    rows = [("NODE", "WHY NOT")]
+    for why, names in list(nodes.items())[:_REASONS_SHOWN]:
+        rows.append((_some(names), why))
+    if left := sum(map(len, list(nodes.values())[_REASONS_SHOWN:])):
+        rows.append((f"{left} more", "they come less close"))
+    write_table(rows)
+
+
+def _some(names: "Sequence[str]") -> str:
+    """Return the first few names, and how many more there are."""
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(names[:_NAMES_SHOWN]) + more
+
+
+def _write_remedies(changes: "Sequence[Remedy]") -> None:
     if changes:
         write("It would fit if\n")
     for remedy in changes:

@@ -62,7 +62,7 @@ def test_the_demo(width: int) -> None:
     text = " ".join(result.stdout.split())
     assert text.startswith("35 of 36 pods have a place; 30 of 38 GPUs are in use.")
     assert len(re.findall(r"[█░]+ \d+/\d+", text.partition("PLACEMENT")[0])) == 38
-    assert "No place for default/too-large: fits none of 10 node(s)" in text
+    assert "No place for default/too-large: NODE WHY NOT isolated, mps its largest GPU has 179 units" in text
     assert "It would fit if - pod default/too-large asks for no more than 179 units of 128 MiB" in text
     assert "binpack 35/36 30/38 packing 35/36 26/38 With packing: 4 GPUs fewer in use." in text
     assert "embeddings" in text

@@ -1,6 +1,7 @@
-"""What would help pods that a simulation found no place for, as ``gputile explain`` would say afterwards (B4)."""
+"""Why pods have no place after a simulation, and what would help, as ``gputile explain`` would say then (B4)."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import msgspec
 
@@ -16,20 +17,28 @@ from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.simulation import Outcome
 
 
-def what_helps(
-    pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[Outcome], configuration: Configuration, now_ns: int
-) -> dict[str, list[Remedy]]:
-    """Return by UID what would make a place for each of ``pods``, once all others are where ``outcomes`` put them.
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What the nodes say to a pod, by the reason and the nearest first, and what would make a place for it."""
 
-    A pod that is not here is one that no change of the cluster helps, or one of a gang, or one behind a gate.
-    ``now_ns`` is Unix time in nanoseconds.
+    nodes: dict[str, list[str]]
+    remedies: list[Remedy]
+
+
+def advice(
+    pods: Sequence[Pod], scenario: Scenario, outcomes: Iterable[Outcome], configuration: Configuration, now_ns: int
+) -> dict[str, Advice]:
+    """Return the advice for each of ``pods`` by its UID, once all others are where ``outcomes`` put them.
+
+    A pod that is not here is one that no change of the cluster helps, one of a gang, or one that waits for something
+    else than room. ``now_ns`` is Unix time in nanoseconds.
     """
     there = [
         *scenario.bound,
         *scenario.waiting,
         *(_bound(each, each.node) for each in outcomes if each.node is not None),
     ]
-    found: dict[str, list[Remedy]] = {}
+    found: dict[str, Advice] = {}
     subject: Subject | None = None
     for pod in pods:
         if waiting_for(pod) or (configuration.admission.gangs and gang_of(pod) is not None):
@@ -38,7 +47,13 @@ def what_helps(
             subject = subject.instead(pod) if subject else Subject(pod, scenario.nodes, there, configuration, now_ns)
         except RequestError:
             continue
-        found[pod.metadata.uid] = remedies(subject, subject.reports())
+        reports = subject.reports()
+        if any(report.fits for report in reports):
+            continue  # it waits for a pod that came after it
+        nodes: dict[str, list[str]] = {}
+        for report in reports:
+            nodes.setdefault("; ".join(filter(None, (report.in_tree, report.gpu))), []).append(report.name)
+        found[pod.metadata.uid] = Advice(nodes, remedies(subject, reports))
     return found
 
 
