@@ -58,6 +58,7 @@ def read_state(source: Source, given: "Given | None" = None) -> ClusterState:
     ``given`` is the configuration where it is known already.
     """
     from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.notes import told_together
     from gputile.tools.simulator.scenario import load_scenario, unit_in_force
 
     given = given or read_given(source.config)
@@ -73,7 +74,7 @@ def read_state(source: Source, given: "Given | None" = None) -> ClusterState:
         scenario = load_scenario(source.files, configured_mib=given.unit_mib if given is not None else None)
     except ManifestError as error:
         fail(str(error), BAD_INPUT)
-    for text in scenario.notes:
+    for text in told_together(scenario.notes):
         note(text)
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
     if given is None:

@@ -11,18 +11,16 @@ if TYPE_CHECKING:
     from gputile.tools.views.gpu_bars import Groups, NodeBars
     from gputile.tools.views.node_summaries import NodeSummary
 
-UNKNOWN = "other pods"  # those that are on a GPU, and not among the pods that are given
-
 
 def bars(nodes: "Sequence[NodeSummary]", unit_mib: int, pods: "Iterable[Pod]") -> "list[NodeBars]":
     """Return the nodes with a bar for each GPU; ``pods`` say which workload each of the cluster's pods belongs to."""
     from gputile.tools.simulator.workload_outcomes import workload_name, workload_of
-    from gputile.tools.views.gpu_bars import node_bars
+    from gputile.tools.views.gpu_bars import OTHER_PODS, node_bars
 
     if len({pod.namespace for node in nodes for pod in node.pods}) > 1:
         return node_bars(nodes, unit_mib, lambda pod: pod.namespace)
     names = {pod.key: workload_name(workload_of(pod)) for pod in pods}
-    return node_bars(nodes, unit_mib, lambda pod: names.get(f"{pod.namespace}/{pod.name}", UNKNOWN))
+    return node_bars(nodes, unit_mib, lambda pod: names.get(f"{pod.namespace}/{pod.name}", OTHER_PODS))
 
 
 def draw(shown: "Sequence[NodeBars]", unit_mib: int, groups: "Groups", *, plain: bool) -> None:

@@ -161,6 +161,7 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
     from gputile.tools.nodepool.selection import decidable
     from gputile.tools.nodepool.template import empty_node
     from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.notes import told_together
     from gputile.tools.simulator.scenario import load_scenario
     from gputile.tools.simulator.simulation import Simulation
 
@@ -172,7 +173,7 @@ def _never(pool: "NodePool", files: list[str]) -> list[str]:
         fail(str(error))
     if len(scenario.nodes) > 1:
         fail("--pod: the files describe nodes too; leave these out: the pods are judged on an empty node of the pool")
-    for text in scenario.notes:
+    for text in told_together(scenario.notes):
         note(text)
     if not scenario.pending:
         fail("--pod: no file has a pod to be placed")

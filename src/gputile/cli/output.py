@@ -9,6 +9,8 @@ from typing import Any, NoReturn, TextIO
 
 import typer
 
+from gputile.tools.views.terminal_text import inert
+
 NOT_WRITTEN = 1
 BAD_INPUT = 2  # the exit code of typer's own usage errors
 NOT_PLACED = 3
@@ -25,14 +27,19 @@ class Output(StrEnum):
 def fail(message: str, code: int = BAD_INPUT) -> NoReturn:
     """Print an error and leave with ``code``."""
     typer.secho("error: ", nl=False, err=True, fg=typer.colors.RED, bold=True)
-    typer.echo(message, err=True)
+    typer.echo(_harmless(message), err=True)
     raise typer.Exit(code)
 
 
 def note(message: str) -> None:
     """Print something that is worth knowing and stops nobody."""
     typer.secho("note: ", nl=False, err=True, fg=typer.colors.YELLOW)
-    typer.echo(message, err=True)
+    typer.echo(_harmless(message), err=True)
+
+
+def _harmless(message: str) -> str:
+    """Return the lines of a message, which may quote what others wrote, without what a terminal would obey."""
+    return "\n".join(map(inert, message.split("\n")))
 
 
 def write(text: str) -> None:

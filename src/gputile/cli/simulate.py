@@ -160,6 +160,8 @@ def simulate(
     """
     import msgspec
 
+    from gputile.tools.simulator.notes import told_together
+
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
     given, live = read_given(config), None
@@ -179,7 +181,7 @@ def simulate(
     if compare is not None:
         other = _simulated(msgspec.structs.replace(configuration, placement=compare.value), scenario, more)
     write_result(output, result, other, plain=plain)
-    for text in scenario.notes:
+    for text in told_together(scenario.notes):
         note(text)
     if result.placed < len(result.outcomes) or (result.count is not None and not result.count.copies):
         raise typer.Exit(NOT_PLACED)
@@ -235,6 +237,7 @@ def _make_pods(
 ) -> "list[Pod]":
     """Add the pods of the files, and those of the live cluster; return the pods to be counted."""
     from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.notes import Note
     from gputile.tools.simulator.running import ImmutableObject, recognise
     from gputile.tools.simulator.scenario import load_pods, make_pods
 
@@ -246,7 +249,7 @@ def _make_pods(
         expansion = make_pods(scenario, intake)
         more = load_pods(fit, scenario, intake) if fit else []
         if files and not expansion.pods:
-            scenario.notes.append("the files ask for no pod, so there is nothing to place")
+            scenario.notes.append(Note("the files ask for no pod, so there is nothing to place"))
         if live is not None:
             recognise(scenario, live.pods, expansion.owned)
     except (ManifestError, ImmutableObject) as error:

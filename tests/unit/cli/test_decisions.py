@@ -74,6 +74,16 @@ def test_notes_come_last() -> None:
     result = run.invoke(app, DEMO)
     assert result.output.index("note: ") > result.output.index("With packing")
     assert "note: " not in result.stdout
+    assert result.stderr.count("is the old name of nvidia.com/gpu") == 1
+
+
+def test_names_in_errors_give_no_orders(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(NODE)
+    (tmp_path / "p.yaml").write_text('apiVersion: v1\nkind: Pod\nmetadata: {name: "\\e[2J\\e[31mevil"}\n')
+    result = run.invoke(app, ["simulate", "--cluster", str(tmp_path / "c.yaml"), "-f", str(tmp_path / "p.yaml")])
+    assert result.exit_code == 2
+    assert "evil" in result.stderr
+    assert "\x1b[2J" not in result.output
 
 
 def test_the_drawing_says_what_json_says() -> None:

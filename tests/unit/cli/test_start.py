@@ -1,5 +1,6 @@
 """What a command loads before it works: nothing that another command needs."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -104,3 +105,23 @@ def test_output_that_cannot_be_written_is_no_traceback(words: list[str], closed:
     if words != ["simulate", "-o", "x"] and closed == ">/dev/full":
         assert (done.returncode, done.stderr.count("\n")) == (1, 1)
         assert done.stderr.startswith("error: cannot write")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_at_80_columns_has_every_default_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import typer.main
+    from typer.testing import CliRunner
+
+    monkeypatch.setenv("COLUMNS", "80")
+    groups = [([name], typer.main.get_command(app).commands[name])]  # type: ignore[attr-defined]
+    groups += [([name, sub], each) for sub, each in getattr(groups[0][1], "commands", {}).items()]
+    for words, command in groups:
+        text = CliRunner().invoke(app, [*words, "--help"]).stdout
+        assert max(map(len, text.splitlines())) <= 80
+        told = " ".join(text.split())
+        for parameter in command.params:
+            default = getattr(parameter.default, "value", parameter.default)
+            if isinstance(default, str | int | float) and not isinstance(default, bool) and default != "":
+                shown = re.search(rf"{re.escape(parameter.opts[0])}\b.*?\[default: ([^\]]*)\]", told)
+                assert shown is not None, (words, parameter.opts)
+                assert str(default) in shown[1].replace(" ", ""), (words, parameter.opts, shown[1])

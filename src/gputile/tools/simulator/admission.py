@@ -18,6 +18,7 @@ from gputile.core.admission.refusal import AdmissionRefusal
 from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Verdict, mutate, unreadable, validate
 from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin, decode
+from gputile.tools.simulator.notes import Note
 
 _POD = GroupVersionKind(version="v1", kind="Pod")
 
@@ -44,7 +45,7 @@ class Admission:
         allowed = {name for name, found in labels.items() if _is_unsafe(found)}
         return replace(self, unsafe=self.unsafe - labels.keys() | allowed)
 
-    def admit(self, origin: Origin, path: str, pod: Mapping[str, Any], notes: list[str]) -> Pod:
+    def admit(self, origin: Origin, path: str, pod: Mapping[str, Any], notes: list[Note]) -> Pod:
         """Return a new pod as a cluster stores it; ``path`` is where its fields stand ("", "spec.template").
 
         Raises:
@@ -55,7 +56,7 @@ class Admission:
             pod = self._reviewed(origin, prefix, pod, notes)
         return checked(origin, path, decode(origin, path, pod, Pod))
 
-    def _reviewed(self, origin: Origin, prefix: str, pod: Mapping[str, Any], notes: list[str]) -> Mapping[str, Any]:
+    def _reviewed(self, origin: Origin, prefix: str, pod: Mapping[str, Any], notes: list[Note]) -> Mapping[str, Any]:
         namespace = pod["metadata"]["namespace"]
         found = self._asked(pod, namespace, changing=True)
         if not found.refusals and found.operations:
@@ -64,7 +65,7 @@ class Admission:
         if found.refusals:
             lines = (f"{origin}: {_placed(prefix, refusal.text)} [{refusal.rule}]" for refusal in found.refusals)
             raise ManifestError("\n".join(lines))
-        notes += [f"{origin}: {_placed(prefix, warning)}" for warning in found.warnings]
+        notes += [Note(_placed(prefix, warning), origin) for warning in found.warnings]
         return pod
 
     def _asked(self, pod: Mapping[str, Any], namespace: str, *, changing: bool) -> Verdict:

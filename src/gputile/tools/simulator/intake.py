@@ -8,6 +8,7 @@ from gputile.api.wording import nearest, shown
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.fields import POD_TEMPLATE, Broken, broken_fields
 from gputile.tools.simulator.manifests import Manifest, ManifestError
+from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.object_rules import Json, broken_object, broken_template
 from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
 from gputile.tools.simulator.validation import Validation
@@ -37,7 +38,7 @@ class Intake:
     validate: Validation = Validation.STRICT
     ignore_unknown: bool = False
 
-    def makes_pods(self, manifest: Manifest, notes: list[str]) -> bool:
+    def makes_pods(self, manifest: Manifest, notes: list[Note]) -> bool:
         """Return whether the object is of a kind that makes pods, by the table or by itself.
 
         Raises:
@@ -51,11 +52,11 @@ class Intake:
             return bool(found.pods)
         unknown = self._unknown(manifest)
         if self.ignore_unknown and not (kind in MAKERS and manifest.group in _THEIR_GROUPS):
-            notes.append(f"{manifest.origin}: ignored: {unknown}")
+            notes.append(Note(f"ignored: {unknown}", manifest.origin))
             return False
         raise manifest.origin.error("", unknown)
 
-    def check(self, manifest: Manifest, notes: list[str]) -> None:
+    def check(self, manifest: Manifest, notes: list[Note]) -> None:
         """Check an object of one of Kubernetes' own kinds that make pods.
 
         Raises:
@@ -66,7 +67,7 @@ class Intake:
         if not manifest.stored:
             self._refuse(manifest, list(broken_object(manifest)), notes)
 
-    def check_template(self, manifest: Manifest, path: str, template: Json, notes: list[str]) -> None:
+    def check_template(self, manifest: Manifest, path: str, template: Json, notes: list[Note]) -> None:
         """Check a template of pods that stands at ``path`` of an object.
 
         Raises:
@@ -75,12 +76,12 @@ class Intake:
         self._refuse(manifest, broken_fields(POD_TEMPLATE, template, path), notes)
         self._refuse(manifest, list(broken_template(path, template)), notes)
 
-    def _refuse(self, manifest: Manifest, broken: list[Broken], notes: list[str]) -> None:
+    def _refuse(self, manifest: Manifest, broken: list[Broken], notes: list[Note]) -> None:
         unknown = [each for each in broken if each[1].startswith("unknown field")]
         lenient = self.validate is not Validation.STRICT or manifest.stored
         refused = [each for each in broken if each not in unknown] if lenient else broken
         if lenient and self.validate is not Validation.IGNORE:
-            notes += [str(manifest.origin.error(*each)) for each in unknown]
+            notes += [Note(f"{path}: {rule}", manifest.origin) for path, rule in unknown]
         if refused:
             raise ManifestError("\n".join(str(manifest.origin.error(*each)) for each in refused[:_MOST_SHOWN]))
 

@@ -15,6 +15,7 @@ import msgspec
 from gputile.api.core import Container, Pod
 from gputile.api.well_known import GPU_COUNT_LABEL, GPU_RESOURCES
 from gputile.core.kube_predicates.pod_requests import pod_requests
+from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.scenario import Scenario
 from gputile.tools.simulator.workloads import Owner
 
@@ -85,7 +86,7 @@ def _still_asked(owner: Owner, found: _Found, scenario: Scenario) -> list[Pod]:
         said += f"; {replaced} that ask for something else are replaced"
     if running > len(found.asked):
         said += "; more than are asked for: all of them count"
-    scenario.notes.append(said)
+    scenario.notes.append(Note(said))
     return [pod for pod in kept if not pod.spec.node_name] + missing
 
 

@@ -16,6 +16,7 @@ from gputile.tools.simulator.description import MOST_NODES
 from gputile.tools.simulator.gangs import Groups
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import STDIN_TWICE, Manifest, ManifestError, load_manifests
+from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.workloads import Expansion, expand
 
 DEFAULT_NAMESPACE = "default"
@@ -40,7 +41,7 @@ class Scenario:
     unit_mib: int | None = None
     manifests: list[Manifest] = field(default_factory=list)
     namespace: str = DEFAULT_NAMESPACE
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
 
 def load_scenario(
@@ -97,7 +98,7 @@ def read_scenario(
         raise ManifestError(
             "no file describes a node: write a kind: Cluster, or give what kubectl get nodes -o yaml prints"
         )
-    scenario.notes += _odd_labels(scenario.nodes)
+    scenario.notes += map(Note, _odd_labels(scenario.nodes))
     scenario.manifests = _without_groups(rest, scenario)
     return scenario
 
@@ -116,7 +117,7 @@ def make_pods(scenario: Scenario, intake: Intake) -> Expansion:
         if pod.spec.node_name:
             scenario.bound.append(pod)
             if pod.spec.node_name not in known and not pod.finished:
-                scenario.notes.append(f"pod {pod.key} counts nowhere: there is no node {pod.spec.node_name}")
+                scenario.notes.append(Note(f"pod {pod.key} counts nowhere: there is no node {pod.spec.node_name}"))
         elif not pod.finished:
             scenario.pending.append(pod)
     return expansion

@@ -19,6 +19,7 @@ from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin
 from gputile.tools.simulator.names import broken_label_name, check_name
 from gputile.tools.simulator.naming import make_uid, suffixes
+from gputile.tools.simulator.notes import Note
 from gputile.tools.simulator.object_rules import template_path
 from gputile.tools.simulator.pod_kinds import PodKind, groups, is_suspended
 
@@ -91,7 +92,7 @@ class Expansion:
     """
 
     pods: list[Pod] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
     owned: dict[Owner, Mapping[str, str]] = field(default_factory=dict)
 
 
@@ -174,7 +175,7 @@ class _Expander:
             written = written[step]
         template = self._template(origin, ".".join(steps), written, owner.namespace)
         make = _Maker(kind, owner, template, common_labels(kind, owner, template, workload.spec.manual_selector))
-        work = _Work(workload.spec, make, self._nodes, lambda text: self.expansion.notes.append(f"{origin}: {text}"))
+        work = _Work(workload.spec, make, self._nodes, lambda text: self.expansion.notes.append(Note(text, origin)))
         yield from _EXPAND[kind](work)
 
     def _of_other(self, manifest: Manifest, kind: PodKind) -> Iterator[Pod]:
@@ -185,7 +186,7 @@ class _Expander:
             raise origin.error("metadata.name", "Required value: name or generateName is required")
         owner = self._owner(manifest, named)
         if is_suspended(manifest, kind):
-            self.expansion.notes.append(f"{origin}: is suspended and makes no pods")
+            self.expansion.notes.append(Note("is suspended and makes no pods", origin))
             return
         if kind.owned:
             known = {label: text.replace("{name}", owner.name) for label, text in kind.owned.items()}

@@ -12,6 +12,7 @@ from gputile.tools.views.node_summaries import GpuSummary, NodeSummary, PodSumma
 from gputile.tools.views.terminal_text import columns_of, inert, padded, wrapped
 
 OTHERS: Final = "others"  # what has no letter of its own
+OTHER_PODS: Final = "other pods"  # those that are on a GPU, and not among the pods that are told
 _LETTERS: Final = ascii_uppercase + ascii_lowercase
 _OTHERS_LETTER: Final = "*"
 _GAP: Final = 2
@@ -131,6 +132,8 @@ def _bars(node: NodeSummary, unit_mib: int, group_of: GroupOf) -> list[Bar]:
             if mib := pod.mib.get(gpu.index):
                 pieces[group_of(pod)] += 1 if node.replicas else _units(mib, gpu, unit_mib)
         used = gpu.pods if node.replicas else _units(gpu.used_mib, gpu, unit_mib)
+        if (rest := used - sum(pieces.values())) > 0:
+            pieces[OTHER_PODS] += rest
         bars.append(Bar(gpu.index, dict(pieces), used, node.replicas or gpu.total_mib // unit_mib, gpu.healthy))
     return bars
 
@@ -228,7 +231,8 @@ def _cells(parts: Sequence[int], width: int) -> list[int]:
     exact = [width * part / total for part in parts]
     cells = [max(1, int(each)) if part else 0 for part, each in zip(parts, exact, strict=True)]
     while sum(cells) > width:
-        cells[max(range(len(cells)), key=lambda at: cells[at])] -= 1
+        spare = [at for at, size in enumerate(cells) if size > 1]
+        cells[max(spare, key=lambda at: cells[at] - exact[at])] -= 1
     while sum(cells) < width:
         cells[max(range(len(cells)), key=lambda at: exact[at] - cells[at])] += 1
     return cells

@@ -97,7 +97,7 @@ def simulate(path: str) -> None:
         if open_:
             predicates.place(pod, open_[0])
     for line in scenario.notes:
-        line.encode()
+        str(line).encode()
 
 
 @FIXED

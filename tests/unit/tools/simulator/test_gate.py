@@ -111,7 +111,7 @@ def test_a_namespace_with_unsafe_access_may(tmp_path: Path) -> None:
 def test_unknown_fields_are_notes_where_one_asks_for_that(tmp_path: Path) -> None:
     body = changed(POD, "spec.nodeSelectr", {})
     manifests = load_text(tmp_path, json.dumps(body)).manifests
-    assert "unknown field" in expand(manifests, [], Intake(validate=Validation.WARN)).notes[0]
+    assert "unknown field" in expand(manifests, [], Intake(validate=Validation.WARN)).notes[0].text
     assert expand(manifests, [], Intake(validate=Validation.IGNORE)).notes == []
     assert simulate(tmp_path, json.dumps(body), "--validate=warn")[0] == 0
     assert simulate(tmp_path, json.dumps(body), "--validate", "strict")[0] == 2
@@ -126,7 +126,7 @@ def test_what_an_api_server_has_stored_is_not_judged_again(tmp_path: Path) -> No
     manifests = load_text(tmp_path, json.dumps(stored)).manifests
     (pod,) = (expansion := expand(manifests, [])).pods
     assert (pod.spec.node_name, "gputile.io/allocation" in pod.metadata.annotations) == ("n", True)
-    assert ["status.new: unknown field" in note for note in expansion.notes] == [True]
+    assert ["status.new: unknown field" in note for note in map(str, expansion.notes)] == [True]
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_what_cannot_be_judged_is_refused(tmp_path: Path, body: Json, said: str)
 )
 def test_a_suspended_one_makes_no_pods(tmp_path: Path, body: Json, path: str) -> None:
     found = expanded(tmp_path, changed(body, path, True))
-    assert (found.pods, "is suspended" in found.notes[0]) == ([], True)
+    assert (found.pods, "is suspended" in found.notes[0].text) == ([], True)
 
 
 def test_a_leader_with_a_template_of_its_own(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_a_daemon_set_goes_to_each_node_that_it_may_run_on(tmp_path: Path) -> No
         ("metadata.name", "In", ("c",)),
     ]
     none = expand_text(tmp_path, text, [node("b")])
-    assert (none.pods, "no node that it may run on" in none.notes[0]) == ([], True)
+    assert (none.pods, "no node that it may run on" in none.notes[0].text) == ([], True)
 
 
 @pytest.mark.parametrize(
@@ -275,7 +275,7 @@ def test_the_affinity_annotation_becomes_affinity(tmp_path: Path) -> None:
     (term,) = required_terms(pod)
     assert term.match_expressions[0].values == ("Tesla-K80",)
     assert pod.metadata.annotations == {"keep": "me"}
-    assert "is read as spec.affinity" in expansion.notes[0]
+    assert "is read as spec.affinity" in expansion.notes[0].text
 
 
 def test_an_affinity_in_the_spec_goes_before_the_annotation(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ def test_an_affinity_in_the_spec_goes_before_the_annotation(tmp_path: Path) -> N
     affinity = expansion.pods[0].spec.affinity
     assert affinity is not None
     assert affinity.node_affinity is None
-    assert "is left out" in expansion.notes[0]
+    assert "is left out" in expansion.notes[0].text
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"nodeAffinity": 5}', "", IN.replace('"In"', "3")])

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputile.tools.views.gpu_bars import Bar, Line, NodeBars, Paper, draw, groups_of, node_bars
@@ -67,6 +67,13 @@ def test_with_colours_pieces_have_their_letter_too() -> None:
     lines = draw(bars, UNIT, groups_of(bars), Paper(42, coloured=True))
     assert texts(lines)[1] == "n     0 A B   ░░░░ 9/15  1 ░░░░░░░░░░ 0/15"
     assert [span.group for span in lines[1] if span.group is not None] == [0, 1]
+
+
+def test_what_other_pods_have_is_not_free() -> None:
+    """As where only the pods of one namespace are asked for."""
+    lines = drawn([node("n", [gpu(0, 9)], pod("p", "chat", g0=3))], Paper(42))
+    assert lines[1].split()[2] == "A████B█████████░░░░░░░░░"
+    assert lines[-1] == "A chat  B other pods  ░ free"
 
 
 def test_whole_gpus_time_sliced_gpus_and_mig_instances() -> None:
@@ -157,6 +164,7 @@ def test_every_gpu_is_drawn_and_fits_the_terminal(nodes: list[NodeBars], paper: 
 
 
 @given(st.dictionaries(st.integers(0, 30).map(str), st.integers(1, 50), max_size=20), st.integers(0, 200))
+@example({"0": 1, "1": 23, "2": 22, "3": 1}, 1)
 def test_pieces_add_up(pieces: dict[str, int], free: int) -> None:
     """Each piece has a cell at least, and so has what is free; a larger piece has no fewer cells than a smaller one."""
     used = sum(pieces.values())

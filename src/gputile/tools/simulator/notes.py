@@ -1,0 +1,36 @@
+"""What is worth knowing of what was read, and stops nobody."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gputile.tools.simulator.manifests import Origin
+
+_OBJECTS_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A sentence, and the object that it is about, where it is about one that was written in a file."""
+
+    text: str
+    origin: Origin | None = None
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.text}" if self.origin is not None else self.text
+
+
+def told_together(notes: Iterable[Note]) -> list[str]:
+    """Return the notes as they are told: what is said of several objects of a file is said once, of all of them."""
+    alike: dict[tuple[str, str], list[Note]] = {}
+    for note in notes:
+        alike.setdefault((note.origin.file if note.origin is not None else "", note.text), []).append(note)
+    return [str(found[0]) if len(found) == 1 else _of_several(found) for found in alike.values()]
+
+
+def _of_several(notes: list[Note]) -> str:
+    first, count = notes[0], len(notes)
+    if first.origin is None:
+        return first.text
+    objects = [f"{note.origin.kind}/{note.origin.name or '(no name)'}" for note in notes if note.origin is not None]
+    more = f" and {count - _OBJECTS_SHOWN} more" if count > _OBJECTS_SHOWN else ""
+    return f"{first.origin.file}: {', '.join(objects[:_OBJECTS_SHOWN])}{more}: {first.text}"
