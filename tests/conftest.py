@@ -1,5 +1,6 @@
 """Settings for every test."""
 
+import os
 import secrets
 
 import pytest
@@ -36,6 +37,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """Give each run a seed of its own that it can name, before hypothesis asks for one."""
     if config.getoption(SEED) is None:
         config.option.hypothesis_seed = str(secrets.randbits(64))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_terminal() -> None:
+    """Have programs print as to a pipe, wherever the tests run: workers of pytest-xdist have 80 COLUMNS."""
+    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+        os.environ.pop(name, None)
+    os.environ["LC_ALL"] = "C.UTF-8"
 
 
 @pytest.fixture(scope="session")
