@@ -68,6 +68,16 @@ JOB = _workload("Job", "batch/v1", {"template": pod_template("Never")})
 CRON_JOB = _workload(
     "CronJob", "batch/v1", {"schedule": "*/5 * * * *", "jobTemplate": {"spec": {"template": pod_template("OnFailure")}}}
 )
+CLAIMING = changed(
+    STATEFUL_SET,
+    "spec.volumeClaimTemplates",
+    [
+        {
+            "metadata": {"name": "data"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        }
+    ],
+)
 # A pod with a little of everything that is checked.
 RICH: Json = {
     "apiVersion": "v1",
@@ -170,6 +180,7 @@ VALID: tuple[Json, ...] = (
     ),
     changed(JOB, "spec", {**JOB["spec"], "completionMode": "Indexed", "completions": 3, "parallelism": 2}),
     changed(CRON_JOB, "spec.schedule", "@daily"),
+    changed(CLAIMING, "spec.template.spec.containers.0.volumeMounts", [{"name": "data", "mountPath": "/data"}]),
     changed(REPLICATION_CONTROLLER, "spec.selector", GONE),
 )
 _C = "spec.containers.0"

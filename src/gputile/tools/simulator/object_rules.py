@@ -158,7 +158,22 @@ def _stateful_set(spec: Json) -> Iterator[Broken]:
     if spec.get("serviceName") and (why := broken_label_name(spec["serviceName"])):
         yield "spec.serviceName", why
     yield from _selected(spec, "statefulset")
-    yield from _template_of("spec", spec, _ALWAYS)
+    yield from _template_of("spec", _with_claimed_volumes(spec), _ALWAYS)
+
+
+def _with_claimed_volumes(spec: Json) -> Json:
+    """Return a StatefulSet's spec with the volumes that its controller adds to each pod: one for each claim template.
+
+    They stand behind the template's own, so that the paths of those stay right.
+    """
+    pod = (spec.get("template") or {}).get("spec")
+    if not pod:
+        return spec
+    own = pod.get("volumes", ())
+    claims = {each.get("metadata", {}).get("name", "") for each in spec.get("volumeClaimTemplates", ())}
+    added = sorted(claims - {each["name"] for each in own} - {""})
+    volumes = [*own, *({"name": name, "persistentVolumeClaim": {"claimName": name}} for name in added)]
+    return {**spec, "template": {**spec["template"], "spec": {**pod, "volumes": volumes}}}
 
 
 def _daemon_set(spec: Json) -> Iterator[Broken]:
