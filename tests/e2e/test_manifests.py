@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from gputile.tools.simulator.manifests import ManifestError
+from gputile.tools.simulator.object_rules import template_path
 from gputile.tools.simulator.scenario import load_scenario
 from tests.localcluster import kubernetes_fields
 from tests.localcluster.admission import RunningWebhook, installed
@@ -30,6 +32,7 @@ from tests.manifests import (
     ids,
 )
 
+APPLICATIONS = sorted((Path(__file__).resolve().parents[2] / "examples" / "applications").glob("*.yaml"))
 CLUSTER = "{apiVersion: gputile.io/v1alpha1, kind: Cluster, nodes: [{name: n, mode: core_mem, gpus: {memory: 15GiB}}]}"
 RESOURCES = {
     "CronJob": "cronjobs",
@@ -106,6 +109,35 @@ def test_what_admission_refuses_is_refused_by_both(
     said = verdict(tmp_path, case.body)
     assert case.said in said
     assert said.rpartition("[")[2] in refused
+
+
+@pytest.mark.requirement("B4")
+@pytest.mark.parametrize("file", APPLICATIONS, ids=lambda file: file.stem)
+def test_the_applications_are_taken(
+    control_plane: ControlPlane, webhook: RunningWebhook, namespace: str, file: Path
+) -> None:
+    """Each object of examples/applications with strict fields, and each pod that its controller would make."""
+    for body in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+        if "kubeflow" not in body["apiVersion"]:  # whose kinds are not installed there
+            text = yaml.safe_dump(body)
+            create = ("create", "--dry-run=server", "--validate=strict", f"--namespace={namespace}", "-f", "-")
+            assert "created" in control_plane.kubectl(*create, input=text)
+        for template in templates(body):
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", **template["metadata"]}}
+            assert answer(control_plane, namespace, {**pod, "spec": template["spec"]}) == ""
+
+
+def templates(body: Json) -> Iterator[Json]:
+    """Yield the templates of an object's pods, with the volumes that a StatefulSet's controller adds."""
+    replicas = body.get("spec", {}).get("pytorchReplicaSpecs", {})
+    yield from (each["template"] for each in replicas.values())
+    if body["kind"] in RESOURCES:
+        found = body
+        for step in template_path(body["kind"]):
+            found = found[step]
+        claims = [each["metadata"]["name"] for each in body["spec"].get("volumeClaimTemplates", ())]
+        volumes = [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in claims]
+        yield {**found, "spec": {**found["spec"], "volumes": found["spec"].get("volumes", []) + volumes}}
 
 
 # Values of every type, and a name that none is.
