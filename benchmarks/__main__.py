@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 
-from benchmarks import admission, core, http, loop_holds, node, packing, start, throughput, turns
+from benchmarks import admission, core, http, loop_holds, node, packing, shell_speed, start, throughput, turns
 from benchmarks.report import Result, as_json, as_table
 
 BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
@@ -15,6 +15,7 @@ BENCHMARKS: dict[str, Callable[[], Iterable[Result]]] = {
     loop_holds.NAME: loop_holds.run,
     node.NAME: node.run,
     packing.NAME: packing.run,
+    shell_speed.NAME: shell_speed.run,
     start.NAME: start.run,
     throughput.NAME: throughput.run,
     turns.NAME: turns.run,

@@ -31,7 +31,7 @@ NODES, PODS = 5_000, 50_000
 def run() -> Iterator[Result]:
     """Measure seconds to ready and MiB resident."""
     engine, _ = filled(NODES, PODS)
-    yield from asyncio.run(_measure(_node_items(), _pod_items(engine.ledger)))
+    yield from asyncio.run(_measure(node_items(), pod_items(engine.ledger)))
 
 
 async def _measure(nodes: list[bytes], pods: list[bytes]) -> list[Result]:
@@ -40,13 +40,13 @@ async def _measure(nodes: list[bytes], pods: list[bytes]) -> list[Result]:
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port).start()
     plain = await _read_all(port)
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as kubeconfig:
-        yaml.safe_dump(_kubeconfig(port), kubeconfig)
-        kubeconfig.flush()
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(kubeconfig(port), file)
+        file.flush()
         command = [str(Path(sys.executable).with_name("gputile")), "extender", f"--port={own}", "--lease-seconds=0"]
         started = time.perf_counter()
         process = await asyncio.create_subprocess_exec(
-            *command, "--no-events", f"--kubeconfig={kubeconfig.name}", stderr=asyncio.subprocess.DEVNULL
+            *command, "--no-events", f"--kubeconfig={file.name}", stderr=asyncio.subprocess.DEVNULL
         )
         try:
             await _until_ready(own)
@@ -63,11 +63,12 @@ async def _measure(nodes: list[bytes], pods: list[bytes]) -> list[Result]:
     ]
 
 
-def _node_items() -> list[bytes]:
-    return [msgspec.json.encode(_with_noise(gpu_node(number))) for number in range(NODES)]
+def node_items(count: int = NODES) -> list[bytes]:
+    """Return nodes as the API server prints them."""
+    return [msgspec.json.encode(_with_noise(gpu_node(number))) for number in range(count)]
 
 
-def _pod_items(ledger: Ledger) -> list[bytes]:
+def pod_items(ledger: Ledger) -> list[bytes]:
     """Return the pods that hold the ledger's bookings, as the API server prints pods: some 3 kB each."""
     items = []
     for number, booking in enumerate(ledger.bookings()):
@@ -135,7 +136,8 @@ def _resident_mib(pid: int) -> float:
     return int(next(line for line in status.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
 
 
-def _kubeconfig(port: int) -> dict[str, Any]:
+def kubeconfig(port: int) -> dict[str, Any]:
+    """Return a kubeconfig for an API server on this machine."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

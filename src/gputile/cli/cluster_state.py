@@ -57,9 +57,7 @@ def read_state(source: Source, given: "Given | None" = None) -> ClusterState:
 
     ``given`` is the configuration where it is known already.
     """
-    from gputile.tools.simulator.manifests import ManifestError
-    from gputile.tools.simulator.notes import told_together
-    from gputile.tools.simulator.scenario import load_scenario, unit_in_force
+    from gputile.core.ledger.node_info import unit_in_force
 
     given = given or read_given(source.config)
     if not source.files:
@@ -70,6 +68,10 @@ def read_state(source: Source, given: "Given | None" = None) -> ClusterState:
         if live.given is None:
             configuration = assumed(configuration, live.unknown)
         return ClusterState(live.nodes, live.pods, configuration, live.namespace)
+    from gputile.tools.simulator.manifests import ManifestError
+    from gputile.tools.simulator.notes import told_together
+    from gputile.tools.simulator.scenario import load_scenario
+
     try:
         scenario = load_scenario(source.files, configured_mib=given.unit_mib if given is not None else None)
     except ManifestError as error:

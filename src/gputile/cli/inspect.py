@@ -18,7 +18,7 @@ from gputile.cli.watching import Watch, watched
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gputile.api.core import Pod
+    from gputile.api.core import Node, Pod
     from gputile.cli.cluster_state import ClusterState
     from gputile.tools.views.node_summaries import NodeSummary
 
@@ -72,7 +72,6 @@ def inspect(
     from gputile.cli.answers import InspectAnswer
     from gputile.cli.drawing import bars, draw
     from gputile.tools.views import inspect as tables
-    from gputile.tools.views.gpu_bars import groups_of
 
     view = _View(names or (), selector, "" if all_namespaces else namespace)
     source = Source(cluster or (), config, Reach(kubeconfig, context, request_timeout), installed_in)
@@ -85,6 +84,8 @@ def inspect(
         elif output is Format.YAML:
             write_yaml(InspectAnswer(unit, nodes))
         elif output is Format.BARS:
+            from gputile.tools.views.gpu_bars import groups_of
+
             drawn = bars(nodes, unit, found.pods)
             draw(drawn, unit, groups_of(drawn), plain=plain)
         elif details:
@@ -120,19 +121,15 @@ class _View:
         """Return what is shown of a cluster; leave the program where there is no such node."""
         from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
         from gputile.core.ledger.ledger import Ledger
-        from gputile.tools.simulator.label_selector import SelectorError, matches, parse_selector
         from gputile.tools.views.inspect import unit_of
         from gputile.tools.views.node_summaries import node_summaries, of_namespace
 
-        try:
-            wanted = parse_selector(self.selector)
-        except SelectorError as error:
-            fail(f"--selector: {error}")
+        nodes = _selected(state.nodes, self.selector) if self.selector else state.nodes
         ledger = Ledger(state.configuration)
         ledger.apply(TimePassed(time.time_ns()))
         ledger.apply(NodesReplaced(state.nodes))
         ledger.apply(PodsReplaced([pod for pod in state.pods if pod.spec.node_name or not pod.finished]))
-        selected = {node.metadata.name for node in state.nodes if matches(wanted, node.metadata.labels)}
+        selected = {node.metadata.name for node in nodes}
         shown = [node for node in node_summaries(ledger) if node.name in selected]
         for name in self.names:
             if not any(fnmatch.fnmatchcase(node.name, name) for node in shown):
@@ -141,3 +138,13 @@ class _View:
             shown = [node for node in shown if any(fnmatch.fnmatchcase(node.name, name) for name in self.names)]
         unit = unit_of(shown, state.configuration.unit_mib)
         return _Shown([of_namespace(node, self.namespace) for node in shown], unit, state.pods)
+
+
+def _selected(nodes: "Sequence[Node]", selector: str) -> "list[Node]":
+    from gputile.tools.simulator.label_selector import SelectorError, matches, parse_selector
+
+    try:
+        wanted = parse_selector(selector)
+    except SelectorError as error:
+        fail(f"--selector: {error}")
+    return [node for node in nodes if matches(wanted, node.metadata.labels)]

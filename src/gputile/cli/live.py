@@ -1,7 +1,8 @@
 """Reading a live cluster once, for commands that look and leave."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
@@ -16,6 +17,9 @@ from gputile.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from gputile.kube.listing import Reading, list_all, list_pages
 from gputile.tools.simulator.gangs import Groups
 
+if TYPE_CHECKING:
+    from gputile.tools.simulator.gangs import Groups
+
 UNREACHABLE = 1
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
@@ -24,7 +28,8 @@ INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 class Live:
     """A cluster's nodes and pods, and the configuration of the gputile in it; ``unknown`` is why that is None.
 
-    ``groups`` are its PodGroups where they were asked for; ``unlisted`` is why they are not known, "" where they are.
+    ``groups`` are its PodGroups where they were asked for, else None; ``unlisted`` is why they are not known, "" where
+    they are.
     ``unsafe_namespaces`` are those whose pods may reach GPUs past the ledger, as far as they may be read.
     ``namespace`` is that of the kubeconfig's context.
     """
@@ -33,7 +38,7 @@ class Live:
     pods: list[Pod]
     given: Given | None
     unknown: str = ""
-    groups: Groups = field(default_factory=Groups)
+    groups: "Groups | None" = None
     unlisted: str = ""
     unsafe_namespaces: frozenset[str] = frozenset()
     namespace: str = "default"
@@ -48,9 +53,11 @@ def read_cluster(reach: Reach, given: Given | None, installed_in: str, *, groups
 
     async def read() -> Live:
         async with reads(reach) as connection:
-            nodes = await list_all(connection, "/api/v1/nodes", Node)
-            pods = await list_all(connection, "/api/v1/pods", Pod)
-            found = (given, "") if given is not None else await _configuration(connection, installed_in)
+            nodes, pods, found = await asyncio.gather(
+                list_all(connection, "/api/v1/nodes", Node),
+                list_all(connection, "/api/v1/pods", Pod),
+                _configuration(connection, given, installed_in),
+            )
             if not groups:
                 return Live(nodes, pods, *found, namespace=connection.namespace)
             more = await _groups(connection)
@@ -65,7 +72,10 @@ def read_cluster(reach: Reach, given: Given | None, installed_in: str, *, groups
         fail(f"cannot read the cluster: {error}", UNREACHABLE)
 
 
-async def _configuration(connection: Reading, namespace: str) -> tuple[Given | None, str]:
+async def _configuration(connection: Reading, given: Given | None, namespace: str) -> tuple[Given | None, str]:
+    """Return the configuration, read where none is ``given``; None, and why, where it cannot be had."""
+    if given is not None:
+        return given, ""
     try:
         maps = await list_all(connection, f"/api/v1/namespaces/{namespace}/configmaps", ConfigMap, INSTALLED)
     except KubeError as error:
@@ -74,8 +84,10 @@ async def _configuration(connection: Reading, namespace: str) -> tuple[Given | N
     return found, f"namespace {namespace}: {why}" if why else ""
 
 
-async def _groups(connection: Reading) -> tuple[Groups, str]:
+async def _groups(connection: Reading) -> "tuple[Groups, str]":
     """Return the PodGroups, none where their kind is not installed; and why they are not known, "" where they are."""
+    from gputile.tools.simulator.gangs import Groups
+
     try:
         _, listed = await list_pages(connection, POD_GROUPS_PATH, ObjectDecoder(PodGroup), {})
     except NotFound:

@@ -4,26 +4,29 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gputile.cli.options import Reach
 from gputile.cli.output import fail
 from gputile.cli.progress import Progress
-from gputile.kube.connection import Connection, Query
 from gputile.kube.errors import AnswerLost
-from gputile.kube.kubeconfig import load_access
+from gputile.kube.kubeconfig import Access, load_access
+from gputile.kube.light_connection import LightConnection
+from gputile.kube.request import NO_QUERY, Query
+
+if TYPE_CHECKING:
+    from gputile.kube.connection import Connection
 
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 _FOR_EVER_S: Final = 1e9
 _SAY_AFTER_S: Final = 1.0
-_NO_QUERY: Final[Query] = {}
 
 
 class PatientReads:
     """GET requests of a connection, each bounded in seconds; the bound includes all attempts."""
 
-    def __init__(self, connection: Connection, server: str, seconds: float) -> None:
+    def __init__(self, connection: "LightConnection | Connection", server: str, seconds: float) -> None:
         self._connection = connection
         self._server = server
         self._seconds = seconds
@@ -33,7 +36,7 @@ class PatientReads:
         """The namespace of the kubeconfig's context."""
         return self._connection.namespace
 
-    async def get(self, path: str, query: Query = _NO_QUERY, *, within: float | None = None) -> bytes:
+    async def get(self, path: str, query: Query = NO_QUERY, *, within: float | None = None) -> bytes:
         """Return the object or list at ``path``; ``within`` counts where it is shorter.
 
         Raises:
@@ -59,9 +62,18 @@ async def reads(reach: Reach) -> AsyncIterator[PatientReads]:
     seconds = duration_s(reach.request_timeout)
     access = load_access(reach.kubeconfig, reach.context)
     await access.credentials.current()  # not bounded: a login plugin may ask the user
-    async with Connection(access) as connection:
+    async with _connection(access) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S):
             yield PatientReads(connection, access.server, seconds)
+
+
+def _connection(access: Access) -> "LightConnection | Connection":
+    """Return the connection that costs least: what speaks with proxies takes long to load."""
+    if access.proxy is None:
+        return LightConnection(access)
+    from gputile.kube.connection import Connection
+
+    return Connection(access)
 
 
 def duration_s(text: str) -> float:

@@ -259,7 +259,7 @@ def _make_pods(
 
 def _configuration(scenario: "Scenario", live: "Live | None", given: "Given | None") -> "Configuration":
     """Return the configuration that goes for the scenario; say what is taken for granted of a live cluster."""
-    from gputile.tools.simulator.scenario import unit_in_force
+    from gputile.core.ledger.node_info import unit_in_force
 
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
     if live is not None and given is None:

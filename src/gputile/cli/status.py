@@ -85,15 +85,15 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
     async def read() -> "Installation":
         async with reads(reach) as connection:
             apps, core = f"/apis/apps/v1/namespaces/{namespace}", f"/api/v1/namespaces/{namespace}"
-            deployments = await list_all(connection, f"{apps}/deployments", Deployment, ours)
-            daemon_sets = await list_all(connection, f"{apps}/daemonsets", DaemonSet, ours)
-            return assess(
-                [*deployments, *daemon_sets],
-                await list_all(connection, f"{core}/pods", RunningPod, ours),
-                await list_all(connection, f"{core}/events", Event),
-                await list_all(connection, "/api/v1/nodes", Node),
-                _unit(await list_all(connection, f"{core}/configmaps", ConfigMap, ours)),
+            deployments, daemon_sets, pods, events, nodes, maps = await asyncio.gather(
+                list_all(connection, f"{apps}/deployments", Deployment, ours),
+                list_all(connection, f"{apps}/daemonsets", DaemonSet, ours),
+                list_all(connection, f"{core}/pods", RunningPod, ours),
+                list_all(connection, f"{core}/events", Event),
+                list_all(connection, "/api/v1/nodes", Node),
+                list_all(connection, f"{core}/configmaps", ConfigMap, ours),
             )
+            return assess([*deployments, *daemon_sets], pods, events, nodes, _unit(maps))
 
     def _unit(maps: list[ConfigMap]) -> int:
         given, _ = installed_configuration(maps)

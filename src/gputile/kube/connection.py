@@ -8,11 +8,10 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from types import TracebackType
-from typing import Any, NamedTuple, Self
-from urllib.parse import urlencode
+from typing import Any, Self
 
 import aiohttp
 from yarl import URL
@@ -28,32 +27,16 @@ from gputile.kube.errors import (
     api_error,
 )
 from gputile.kube.kubeconfig import Access
+from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, Query, Request
 from gputile.version import VERSION
 
 log = logging.getLogger(__name__)
 
-JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-CONNECT_SECONDS = 5.0
 
-Query = Mapping[str, str]
-_NO_QUERY: Query = {}
 _RETRY = Backoff(first=0.1, longest=2.0)
-
-
-class _Request(NamedTuple):
-    method: str
-    path: str
-    within: float
-    query: Query = _NO_QUERY
-    body: bytes = b""
-    content_type: str = JSON
-
-    @property
-    def target(self) -> str:
-        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
 
 
 class Connection:
@@ -102,13 +85,13 @@ class Connection:
         if self._session is not None:
             await self._session.close()
 
-    async def get(self, path: str, query: Query = _NO_QUERY, *, within: float | None = None) -> bytes:
+    async def get(self, path: str, query: Query = NO_QUERY, *, within: float | None = None) -> bytes:
         """Return the object or list at ``path``; try again while the API server is unreachable, overloaded or failing.
 
         Raises:
             KubeError: the failure of the last attempt.
         """
-        request = _Request("GET", path, within or self._within, query)
+        request = Request("GET", path, within or self._within, query)
         for attempt in range(self._attempts - 1):
             try:
                 return await self._send(request)
@@ -124,7 +107,7 @@ class Connection:
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
         """
-        return await self._send(_Request("POST", path, within or self._within, body=body))
+        return await self._send(Request("POST", path, within or self._within, body=body))
 
     async def patch(
         self, path: str, body: bytes, *, content_type: str = MERGE_PATCH, within: float | None = None
@@ -134,7 +117,7 @@ class Connection:
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
         """
-        request = _Request("PATCH", path, within or self._within, body=body, content_type=content_type)
+        request = Request("PATCH", path, within or self._within, body=body, content_type=content_type)
         return await self._send(request)
 
     async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
@@ -146,7 +129,7 @@ class Connection:
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
         """
-        return await self._send(_Request("DELETE", path, within or self._within, body=body))
+        return await self._send(Request("DELETE", path, within or self._within, body=body))
 
     @asynccontextmanager
     async def stream(self, path: str, query: Query, *, within: float) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -155,16 +138,16 @@ class Connection:
         Raises:
             KubeError: it could not be opened, or broke off. A watch that the API server ends properly just ends.
         """
-        request = _Request("GET", path, within, query)
+        request = Request("GET", path, within, query)
         async with await self._open(request) as response, aclosing(_chunks(request, response)) as chunks:
             yield chunks
 
-    async def _send(self, request: _Request) -> bytes:
+    async def _send(self, request: Request) -> bytes:
         async with await self._open(request) as response:
             with _named(request):
                 return await response.read()
 
-    async def _open(self, request: _Request) -> aiohttp.ClientResponse:
+    async def _open(self, request: Request) -> aiohttp.ClientResponse:
         credential = await self._access.credentials.current()
         try:
             return await self._open_as(credential, request)
@@ -173,7 +156,7 @@ class Connection:
                 raise
         return await self._open_as(await self._access.credentials.current(), request)
 
-    async def _open_as(self, credential: Credential, request: _Request) -> aiohttp.ClientResponse:
+    async def _open_as(self, credential: Credential, request: Request) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RuntimeError("the connection is used outside its `async with`")
         headers = {"Content-Type": request.content_type} if request.body else {}
@@ -200,15 +183,15 @@ class Connection:
         raise api_error(request.method, request.target, response.status, body, seconds)
 
 
-async def _chunks(request: _Request, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     with _named(request):
         async for chunk in response.content.iter_any():
             yield chunk
 
 
 @contextmanager
-def _named(request: _Request) -> Iterator[None]:
-    what = f"{request.method} {request.target}"
+def _named(request: Request) -> Iterator[None]:
+    what = str(request)
     try:
         yield
     except aiohttp.ClientConnectorCertificateError as error:

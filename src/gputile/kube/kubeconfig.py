@@ -1,7 +1,7 @@
 """Where the API server is and how to get in, from a kubeconfig or from the service account of gputile's pod."""
 
 import os
-import urllib.request
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,6 +218,11 @@ def _told_to_plugin(cluster: ClientConfigCluster, tls: ClusterTls) -> dict[str, 
 
 
 def _environment_proxy(server: str) -> str | None:
+    named = any(name.lower().endswith("_proxy") for name in os.environ)
+    if sys.platform == "linux" and not named:
+        return None
+    import urllib.request  # takes long to load, and few need it
+
     url = urlsplit(server)
     if urllib.request.proxy_bypass(url.netloc):
         return None

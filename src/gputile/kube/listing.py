@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from gputile.kube.connection import Query
 from gputile.kube.decoding import ObjectDecoder, Replaced, T, UnreadableObject
 from gputile.kube.errors import Gone
+from gputile.kube.request import Query
 
 PAGE_SIZE = 500
 

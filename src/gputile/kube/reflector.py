@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NoReturn
 
 from gputile.kube.backoff import Backoff
-from gputile.kube.connection import Connection, Query
+from gputile.kube.connection import Connection
 from gputile.kube.decoding import (
     Applied,
     Deleted,
@@ -35,6 +35,7 @@ from gputile.kube.errors import (
 )
 from gputile.kube.lines import LineSplitter
 from gputile.kube.listing import PAGE_SIZE, list_pages
+from gputile.kube.request import Query
 
 __all__ = ["Applied", "Deleted", "Reflector", "ReflectorCounts", "Replaced", "UnreadableObject", "WatchEvent"]
 

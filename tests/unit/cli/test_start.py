@@ -11,14 +11,15 @@ from gputile.version import VERSION
 from tests.unit.cli.programs import arguments
 
 HEAVY = ("aiohttp", "asyncio", "highspy", "msgspec", "numpy", "pydantic", "rich.console", "ssl", "uvloop", "yaml")
+SERVING = {"aiohttp", "cryptography", "highspy", "prometheus_client", "pydantic", "rich.console", "uvicorn"}
 COMMANDS = [*PEOPLE, *NODES_AND_SERVICES]
 
 
-def imported(program: str, *words: str) -> set[str]:
+def imported(program: str, *words: str, fails: bool = False) -> set[str]:
     """Return the modules that a program has imported when it ends."""
     tell = "import atexit, sys; atexit.register(lambda: sys.stderr.write(' '.join(sys.modules)))\n"
     done = subprocess.run(arguments(program, *words, before=tell), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert bool(done.returncode) == fails, done.stderr
     return set(done.stderr.split())
 
 
@@ -50,6 +51,14 @@ def test_deciding_about_files_needs_neither_rich_nor_a_client(tmp_path: Path) ->
     )
     found = imported("main", "simulate", "--cluster", str(tmp_path / "cluster.yaml"))
     assert not {"aiohttp", "asyncio", "pydantic", "rich.console", "highspy"} & found
+
+
+@pytest.mark.requirement("V2")
+@pytest.mark.parametrize("words", [["inspect"], ["status", "--installed-in", "gputile"], ["explain", "p"]])
+def test_a_look_at_a_live_cluster_loads_no_client_of_services(words: list[str], kubeconfig: str) -> None:
+    """It needs what decides, and requests to an API server; not what the services serve and watch with."""
+    found = imported("main", *words, "--kubeconfig", kubeconfig, fails=words[0] != "inspect")
+    assert not SERVING & found
 
 
 @pytest.mark.parametrize("name", COMMANDS)

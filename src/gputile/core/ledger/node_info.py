@@ -1,5 +1,6 @@
 """A node as the ledger knows it: its GPUs, its mode and what it serves."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -137,6 +138,12 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         model=model_labels(inventory.gpus).get(MODEL_LABEL, ""),
         configured_unit_mib=configuration.unit_mib,
     )
+
+
+def unit_in_force(nodes: Iterable[Node]) -> int | None:
+    """Return the memory unit in MiB that all nodes with an agent count in, None where they differ or there is none."""
+    found = {node_info_of(node, Configuration()).inventory.unit_mib for node in nodes} - {0}
+    return found.pop() if len(found) == 1 else None
 
 
 def _inventory(meta: ObjectMeta) -> tuple[Inventory, str]:

@@ -9,7 +9,7 @@ from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API, PodGroup
 from gputile.api.well_known import DEFAULT_UNIT_MIB, PLACEMENT_LABEL, PLACEMENTS
 from gputile.api.wording import nearest
-from gputile.core.ledger.node_info import node_info_of
+from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.cluster import described_nodes, described_unit, written_node
 from gputile.tools.simulator.description import MOST_NODES
@@ -139,12 +139,6 @@ def load_pods(
     if not pods:
         raise ManifestError("no file has a pod to be placed")
     return pods
-
-
-def unit_in_force(nodes: Iterable[Node]) -> int | None:
-    """Return the memory unit in MiB that all nodes with an agent count in, None where they differ or there is none."""
-    found = {node_info_of(node, Configuration()).inventory.unit_mib for node in nodes} - {0}
-    return found.pop() if len(found) == 1 else None
 
 
 def _without_groups(manifests: Iterable[Manifest], scenario: Scenario) -> list[Manifest]:

@@ -1,0 +1,211 @@
+"""GET requests of a command that looks once and leaves.
+
+They go over asyncio's own streams: to load aiohttp takes longer than all that ``kubectl inspect cgpu`` does with it.
+"""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+from urllib.parse import urlsplit
+
+import httptools
+
+from gputile.kube.backoff import Backoff
+from gputile.kube.credentials import Credential
+from gputile.kube.errors import (
+    AnswerLost,
+    ConnectionFailed,
+    ServerError,
+    TooManyRequests,
+    Unauthorized,
+    api_error,
+)
+from gputile.kube.kubeconfig import Access
+from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, Query, Request
+from gputile.version import VERSION
+
+_CHUNK: Final = 1 << 18
+_RETRY: Final = Backoff(first=0.1, longest=2.0)
+_ATTEMPTS: Final = 4
+
+
+class _Streams(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class _Answer:
+    """An HTTP answer as it comes; httptools calls its methods."""
+
+    def __init__(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
+        self.body = bytearray()
+        self.retry_after = 0.0
+        self.complete = False
+        self._began = self._framed = False
+
+    @property
+    def ends_with_connection(self) -> bool:
+        """Whether nothing but the end of the connection tells where the body ends."""
+        return self._began and not self._framed
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take note of a header."""
+        name = name.lower()
+        if name == b"retry-after" and value.isdigit():
+            self.retry_after = float(value)
+        self._framed |= name in (b"content-length", b"transfer-encoding")
+
+    def on_headers_complete(self) -> None:
+        """Take note that the body comes now."""
+        self._began = True
+
+    def on_body(self, data: bytes) -> None:
+        """Take a part of the body."""
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        """Take note that this was all."""
+        self.complete = self.parser.get_status_code() >= 200  # what comes before is about the answer
+
+
+class LightConnection:
+    """Keep-alive connections to one API server, without a proxy; an async context manager."""
+
+    def __init__(self, access: Access, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        self._access = access
+        self._sleep = sleep
+        self._idle: list[_Streams] = []
+        place = urlsplit(access.server)
+        self._host = place.hostname or ""
+        self._secure = place.scheme == "https"
+        self._port = place.port or (443 if self._secure else 80)
+        self._prefix = place.path
+        self._named = place.netloc.rpartition("@")[2]
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of the kubeconfig's context, or of the pod."""
+        return self._access.namespace
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._idle:
+            self._idle.pop().writer.transport.abort()
+        await asyncio.sleep(0)  # what is told to end ends in the next round of the loop
+
+    async def get(self, path: str, query: Query = NO_QUERY, *, within: float | None = None) -> bytes:
+        """Return the object or list at ``path``; try again while the API server is unreachable, overloaded or failing.
+
+        Raises:
+            KubeError: the failure of the last attempt.
+        """
+        request = Request("GET", path, within or 10.0, query)
+        for attempt in range(_ATTEMPTS - 1):
+            try:
+                return await self._send(request)
+            except (ConnectionFailed, AnswerLost, ServerError, TooManyRequests) as error:
+                wait = max(_RETRY.delay(attempt), error.retry_after)
+            await self._sleep(wait)
+        return await self._send(request)
+
+    async def _send(self, request: Request) -> bytes:
+        credential = await self._access.credentials.current()
+        try:
+            return await self._send_as(credential, request)
+        except Unauthorized:
+            if not self._access.credentials.refused(credential):
+                raise
+        return await self._send_as(await self._access.credentials.current(), request)
+
+    async def _send_as(self, credential: Credential, request: Request) -> bytes:
+        with _worded(request):
+            async with asyncio.timeout(request.within):
+                while self._idle:
+                    streams = self._idle.pop()
+                    answer = await self._asked(streams, credential, request)
+                    if answer is not None:
+                        return self._told(request, answer)
+                    # the server had closed it, and has done nothing: the next one, at last a new one
+                answer = await self._asked(await self._opened(request, credential), credential, request)
+        if answer is None:
+            raise AnswerLost(f"{request}: the connection broke: no answer")
+        return self._told(request, answer)
+
+    def _told(self, request: Request, answer: _Answer) -> bytes:
+        status, body = answer.parser.get_status_code(), bytes(answer.body)
+        if status < 300:
+            return body
+        raise api_error(request.method, request.target, status, body, answer.retry_after)
+
+    async def _opened(self, request: Request, credential: Credential) -> _Streams:
+        tls = (credential.tls or ssl.create_default_context()) if self._secure else None
+        name = (self._access.tls_server_name or self._host) if self._secure else None
+        place = f"{request}: no connection to {self._host}:{self._port}"
+        try:
+            async with asyncio.timeout(min(CONNECT_SECONDS, request.within)):
+                reader, writer = await asyncio.open_connection(
+                    self._host, self._port, ssl=tls, server_hostname=name, limit=_CHUNK
+                )
+        except TimeoutError as error:
+            raise ConnectionFailed(f"{place}: it took longer than {CONNECT_SECONDS:g} s") from error
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectionFailed(f"{place}: {error}") from error
+        except OSError as error:
+            number, said = error.errno or 0, error.strerror or str(error)
+            raise ConnectionFailed(f"{place}: {os.strerror(number) if number > 0 else said}") from error
+        except UnicodeError as error:
+            raise ConnectionFailed(f"{place}: this is no name of a host") from error
+        return _Streams(reader, writer)
+
+    async def _asked(self, streams: _Streams, credential: Credential, request: Request) -> _Answer | None:
+        """Return the answer, None where the connection was closed before any of it."""
+        lines = [
+            f"GET {self._prefix}{request.target} HTTP/1.1",
+            f"Host: {self._named}",
+            f"User-Agent: gputile/{VERSION}",
+            f"Accept: {JSON}",
+            *([f"Authorization: {credential.authorization}"] if credential.authorization else ()),
+        ]
+        answer, begun, keep = _Answer(), False, False
+        try:
+            streams.writer.write("\r\n".join([*lines, "", ""]).encode("latin-1", "replace"))
+            await streams.writer.drain()
+            while not answer.complete:
+                data = await streams.reader.read(_CHUNK)
+                if not data:
+                    break
+                begun = True
+                answer.parser.feed_data(data)
+            keep = answer.complete and answer.parser.should_keep_alive()
+        except ConnectionError:
+            if begun:
+                raise
+        finally:
+            if keep:
+                self._idle.append(streams)
+            else:
+                streams.writer.transport.abort()
+        if begun and not answer.complete and not answer.ends_with_connection:
+            raise AnswerLost(f"{request}: the connection broke: it ended in the middle of the answer")
+        return answer if begun else None
+
+
+@contextmanager
+def _worded(request: Request) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        raise AnswerLost(f"{request}: no complete answer within {request.within:g} s") from error
+    except httptools.HttpParserError as error:
+        raise AnswerLost(f"{request}: the connection broke: this is no HTTP: {error}") from error
+    except OSError as error:
+        raise AnswerLost(f"{request}: the connection broke: {error or type(error).__name__}") from error
