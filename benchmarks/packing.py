@@ -6,6 +6,7 @@ pods for certain models, or with another number of pods without GPUs. The rest i
 """
 
 import argparse
+import math
 import os
 import zlib
 from collections.abc import Iterator, Sequence
@@ -96,7 +97,7 @@ def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
     nodes: Nodes = read_nodes(trace)
     workload = draw(mix, read_workload(trace, mix.source), int(nodes.gpus.sum()))
     curve = replay(nodes, workload, draw_arrivals(nodes, workload, seed), make_policy(policy, nodes, workload, seed))
-    return tuple(allocated(curve, point) for point in POINTS)
+    return tuple(math.nan if found is None else found for found in (allocated(curve, point) for point in POINTS))
 
 
 def means(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from docs.generator import commands, configuration, metrics, names, requirements
+from docs.generator import commands, configuration, metrics, names, requirements, schemas
 
 DOCS = Path(__file__).resolve().parents[1]
 _BLOCK = re.compile(r"<!-- generated: (?P<name>[a-z-]+) -->\n.*?<!-- end of generated -->", re.DOTALL)
@@ -15,6 +15,7 @@ BLOCKS: Mapping[str, Callable[[], str]] = {
     "configuration": configuration.render,
     "metrics": metrics.render,
     "requirements": requirements.render,
+    "schemas": schemas.render,
     **{section: partial(names.render, section) for section in names.SECTIONS},
 }
 

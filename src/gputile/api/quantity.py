@@ -7,6 +7,9 @@ an exact ``Fraction`` and only integers leave this module. Grammar: apimachinery
 
 import re
 from fractions import Fraction
+from typing import Annotated
+
+from msgspec import Meta
 
 MIB = 1024 * 1024
 
@@ -94,6 +97,9 @@ def _as_written(value: str | int | float, amount: Fraction) -> str:
     exact = "e" not in plain and Fraction(plain) == amount
     return f"{plain} ({value})" if exact and plain != str(value) else str(value)
 
+
+MemorySize = Annotated[str, Meta(extra_json_schema={"pattern": r"^\s*[0-9]{1,12}\s?[MGT]iB?\s*$"})]
+"""What ``parse_mib`` reads; the pattern is for readers of schemas, ``parse_mib`` says better what is wrong."""
 
 _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re.ASCII)
 

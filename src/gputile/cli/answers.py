@@ -1,7 +1,7 @@
 """What ``-o json`` of the commands prints, as records: keys are those of Kubernetes, camelCase."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,14 +15,14 @@ from gputile.tools.views.node_summaries import NodeSummary
 class VersionAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """``gputile version -o json``."""
 
-    version: str
+    version: Annotated[str, msgspec.Meta(description="The version of gputile.")]
 
 
 class InspectAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """``gputile inspect -o json``. ``unit_mib`` is the memory unit that the table counts in."""
 
-    unit_mib: int
-    nodes: list[NodeSummary]
+    unit_mib: Annotated[int, msgspec.Meta(description="The memory unit that the table counts in, MiB.")]
+    nodes: Annotated[list[NodeSummary], msgspec.Meta(description="The GPU nodes.")]
 
 
 class ExplainedNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -32,35 +32,50 @@ class ExplainedNode(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     would say so, too.
     """
 
-    name: str
-    in_tree: str
-    gpu: str
-    lasting: bool
-    unit_mib: int
-    cards: list[GpuReport]
-    fits: bool
+    name: Annotated[str, msgspec.Meta(description="The node's name.")]
+    in_tree: Annotated[
+        str, msgspec.Meta(description='What kube-scheduler\'s own rules say against the node, "" for nothing.')
+    ]
+    gpu: Annotated[str, msgspec.Meta(description='What the node\'s GPUs say against it, "" for nothing.')]
+    lasting: Annotated[
+        bool, msgspec.Meta(description="Whether the node would not serve the pod even if it were empty.")
+    ]
+    unit_mib: Annotated[int, msgspec.Meta(description="The memory unit that the node counts in, MiB.")]
+    cards: Annotated[list[GpuReport], msgspec.Meta(description="Its GPUs.")]
+    fits: Annotated[bool, msgspec.Meta(description="Whether the pod could be placed here now.")]
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """``gputile explain POD -o json``. ``changes`` are changes each of which would be enough by itself."""
 
-    namespace: str
-    pod: str
-    state: str
-    node: str | None
-    text: str
-    nodes: list[ExplainedNode]
-    changes: list[Remedy]
+    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
+    pod: Annotated[str, msgspec.Meta(description="The pod's name.")]
+    state: Annotated[
+        str,
+        msgspec.Meta(
+            description="What the pod is: Placed, Fits, Pending, Waits, Refused, or its phase where it has ended."
+        ),
+    ]
+    node: Annotated[str | None, msgspec.Meta(description="The node that it is on, null where it is on none.")]
+    text: Annotated[str, msgspec.Meta(description="The same in sentences.")]
+    nodes: Annotated[
+        list[ExplainedNode],
+        msgspec.Meta(description="What each node says, the nearest first; empty where the pod has its place."),
+    ]
+    changes: Annotated[list[Remedy], msgspec.Meta(description="Changes each of which would be enough by itself.")]
 
 
 class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
     """A GPU that a pod gets, and how much of it; ``percent`` of compute only where that is not all."""
 
-    index: int
-    uuid: str
-    mib: int
-    units: int
-    percent: int | UnsetType = UNSET
+    index: Annotated[int, msgspec.Meta(description="The number of the GPU on its node.")]
+    uuid: Annotated[str, msgspec.Meta(description="The GPU's UUID.")]
+    mib: Annotated[int, msgspec.Meta(description="What the pod gets of its memory, MiB.")]
+    units: Annotated[int, msgspec.Meta(description="The same in memory units.")]
+    percent: Annotated[
+        int | UnsetType,
+        msgspec.Meta(description="What it gets of its compute, per cent; absent where compute is not divided."),
+    ] = UNSET
 
 
 class Decision(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
@@ -69,37 +84,44 @@ class Decision(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     ``others`` are the names of equal pods of which the same is to be said.
     """
 
-    namespace: str
-    pod: str
-    node: str | None
-    gpus: list[DecidedGpu]
-    reason: str
-    others: list[str] | UnsetType = UNSET
+    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
+    pod: Annotated[str, msgspec.Meta(description="The pod's name.")]
+    node: Annotated[str | None, msgspec.Meta(description="The node, null where the pod has no place.")]
+    gpus: Annotated[list[DecidedGpu], msgspec.Meta(description="The GPUs that it gets.")]
+    reason: Annotated[str, msgspec.Meta(description="Why so.")]
+    others: Annotated[
+        list[str] | UnsetType,
+        msgspec.Meta(
+            description="The names of equal pods of which the same is to be said; absent where there are none."
+        ),
+    ] = UNSET
 
 
 class FitAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
     """How many ``copies`` of ``pods`` pods fit besides, on which nodes, and why no more; null where the count ended."""
 
     old_keys: ClassVar[Mapping[str, str]] = {"stoppedBy": "stopped_by"}
-    copies: int
-    pods: int
-    nodes: dict[str, int]
-    stopped_by: str | None
+    copies: Annotated[int, msgspec.Meta(description="How many more times the pods fit.")]
+    pods: Annotated[int, msgspec.Meta(description="How many pods one copy has.")]
+    nodes: Annotated[dict[str, int], msgspec.Meta(description="How many of the pods each node takes, by node.")]
+    stopped_by: Annotated[str | None, msgspec.Meta(description="Why no more, null where the count ended.")]
 
 
 class ComparedAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
     """The same, decided by another placement policy."""
 
-    placement: str
-    decisions: list[Decision]
-    nodes: list[NodeSummary]
-    fit: FitAnswer | UnsetType = UNSET
+    placement: Annotated[str, msgspec.Meta(description="The other placement policy.")]
+    decisions: Annotated[list[Decision], msgspec.Meta(description="What was decided by it.")]
+    nodes: Annotated[list[NodeSummary], msgspec.Meta(description="The nodes after that.")]
+    fit: Annotated[FitAnswer | UnsetType, msgspec.Meta(description="How many more pods fit then.")] = UNSET
 
 
 class SimulateAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
     """``gputile simulate -o json``."""
 
-    decisions: list[Decision]
-    nodes: list[NodeSummary]
-    fit: FitAnswer | UnsetType = UNSET
-    compared: ComparedAnswer | UnsetType = UNSET
+    decisions: Annotated[list[Decision], msgspec.Meta(description="What was decided, pod by pod.")]
+    nodes: Annotated[list[NodeSummary], msgspec.Meta(description="The nodes after that.")]
+    fit: Annotated[FitAnswer | UnsetType, msgspec.Meta(description="With --fit: how many more pods fit.")] = UNSET
+    compared: Annotated[
+        ComparedAnswer | UnsetType, msgspec.Meta(description="With --compare: the same by another policy.")
+    ] = UNSET

@@ -36,6 +36,9 @@ PEOPLE: Mapping[str, Entry] = {
         "nodepool", "nodepool", "Write the commands and manifests of a GPU node pool on EKS, AKS or GKE."
     ),
     "replay": Entry("replay", "replay", "Replay a GPU trace: how much each placement policy gets onto the same GPUs."),
+    "schema": Entry(
+        "schema", "schema", "Print the JSON Schema of a file that people write, or of what -o json of a command prints."
+    ),
     "version": Entry("version", "version", "Print the version."),
 }
 NODES_AND_SERVICES: Mapping[str, Entry] = {

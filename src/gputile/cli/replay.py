@@ -1,6 +1,5 @@
 """``gputile replay``: how much each placement policy gets onto the same GPUs, by a published protocol."""
 
-import math
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
@@ -160,15 +159,16 @@ def _print(results: "list[Result]") -> None:
     groups = dict.fromkeys((result.workload, result.policy) for result in results)
     for name, policy in groups:
         mine = [result for result in results if (result.workload, result.policy) == (name, policy)]
-        points = [_percent(mean(result.allocated[point] for result in mine)) for point in ("95", "100", "130")]
+        points = [_percent([result.allocated[point] for result in mine]) for point in ("95", "100", "130")]
         failed = f"{mean(result.failed_pods for result in mine):.0f}"
         rows.append((name, policy, str(len(mine)), *points, failed, f"{mean(r.seconds for r in mine):.1f}"))
     write_table(rows)
 
 
-def _percent(value: float) -> str:
-    """Return a mean, "-" where the demand was never just that: so few and large pods came."""
-    return "-" if math.isnan(value) else f"{value:.2f}"
+def _percent(values: "list[float | None]") -> str:
+    """Return the mean, "-" where the demand was never just that in one of them: so few and large pods came."""
+    known = [value for value in values if value is not None]
+    return f"{mean(known):.2f}" if len(known) == len(values) else "-"
 
 
 def _print_stays(stays: "list[Stay]") -> None:

@@ -41,7 +41,7 @@ def test_completion_of_a_command_imports_none() -> None:
                   "atexit.register(lambda: sys.stderr.write(' '.join(sys.modules)))\n"),
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.stdout == "simulate\nstatus\n:4\n"
+    assert done.stdout == "simulate\nstatus\nschema\n:4\n"
     assert not {f"gputile.cli.{name}" for name in COMMANDS} & set(done.stderr.split())
 
 

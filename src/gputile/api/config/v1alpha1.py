@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta
 
 from gputile.api.core import Pod
-from gputile.api.gpu_time import MOST_WEIGHT, GpuTimePolicy, GpuTimePolicyError, parse_policy
+from gputile.api.gpu_time import MOST_WEIGHT, POLICIES, GpuTimePolicy, GpuTimePolicyError, parse_policy
 from gputile.api.misfit import MisfitError, convert
-from gputile.api.quantity import QuantityError, parse_mib
+from gputile.api.quantity import MemorySize, QuantityError, parse_mib
 from gputile.api.well_known import LARGEST_UNIT_MIB, SMALLEST_UNIT_MIB, Placement
 
 API_VERSION = "gputile.io/v1alpha1"
@@ -147,11 +147,12 @@ class GpuTime(_Section, frozen=True):
     policy: Annotated[
         str | int,
         Meta(
+            extra_json_schema={"enum": [*POLICIES, *map(str, range(len(POLICIES))), *range(len(POLICIES))]},
             description=(
                 "How time on the GPUs of `cgpu` nodes is shared, by the name of a policy or its number in "
                 "ACK. The label `gputile.io/gpu-time-policy` of a node goes before it; `core_mem` nodes use "
                 "`fixed` unless the label says otherwise."
-            )
+            ),
         ),
     ] = GpuTimePolicy.WEIGHTED.value
     quantum_ms: Annotated[
@@ -196,7 +197,7 @@ class Configuration(_Section, frozen=True):
         Meta(description="What this file is."),
     ] = "Configuration"
     gpu_memory_unit: Annotated[
-        str,
+        MemorySize,
         Meta(description="One unit of `aliyun.com/gpu-mem`: 64MiB or more."),
     ] = "1GiB"
     placement: Annotated[
@@ -217,12 +218,12 @@ class Configuration(_Section, frozen=True):
             description="The most pods on a GPU where memory is isolated (`cgpu`, `core_mem`, `mps`); 1 to 1024.",
         ),
     ] = 16
-    trust: Trust = Trust()
-    admission: Admission = Admission()
-    features: Features = Features()
-    gangs: Gangs = Gangs()
-    controller: Controller = Controller()
-    gpu_time: GpuTime = GpuTime()
+    trust: Annotated[Trust, Meta(description="Who may share a GPU that isolates nothing.")] = Trust()
+    admission: Annotated[Admission, Meta(description="The admission webhook.")] = Admission()
+    features: Annotated[Features, Meta(description="What GPU nodes may be switched to.")] = Features()
+    gangs: Annotated[Gangs, Meta(description="How gangs are planned.")] = Gangs()
+    controller: Annotated[Controller, Meta(description="The controller.")] = Controller()
+    gpu_time: Annotated[GpuTime, Meta(description="How time on GPUs is shared.")] = GpuTime()
     scheduler_name: Annotated[
         str,
         Meta(

@@ -7,7 +7,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
+
+import msgspec
 
 from gputile.api.old_keys import OldKeys
 from gputile.node.isolation.library import library_path
@@ -27,13 +29,13 @@ class MemoryRow(OldKeys, frozen=True, rename="camel"):
     """
 
     old_keys: ClassVar[Mapping[str, str]] = {"limitMib": "limit_mib", "askedMib": "asked_mib", "gotMib": "got_mib"}
-    way: str
-    processes: int
-    limit_mib: int
-    asked_mib: int
-    got_mib: int
-    holds: bool
-    failed: str = ""
+    way: Annotated[str, msgspec.Meta(description="The way to memory.")]
+    processes: Annotated[int, msgspec.Meta(description="How many processes of one allocation shared the limit.")]
+    limit_mib: Annotated[int, msgspec.Meta(description="The limit, MiB.")]
+    asked_mib: Annotated[int, msgspec.Meta(description="What was asked for, MiB.")]
+    got_mib: Annotated[int, msgspec.Meta(description="What was got, MiB.")]
+    holds: Annotated[bool, msgspec.Meta(description="Whether the limit held.")]
+    failed: Annotated[str, msgspec.Meta(description='What else went wrong, "" for nothing.')] = ""
 
 
 def memory_rows(

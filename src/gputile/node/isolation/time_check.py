@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import mean
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
+
+import msgspec
 
 from gputile.api.old_keys import OldKeys
 from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim, encode_assignment
@@ -34,14 +36,18 @@ class TimeRow(OldKeys, frozen=True, rename="camel"):
     """
 
     old_keys: ClassVar[Mapping[str, str]] = {"wantedRatio": "wanted_ratio"}
-    what: str
-    wanted: float
-    got: float
-    wanted_ratio: float
-    ratio: float
-    holds: bool
-    failed: str = ""
-    bound: str = ""
+    what: Annotated[str, msgspec.Meta(description="What was measured.")]
+    wanted: Annotated[
+        float, msgspec.Meta(description="The part of the GPU's time that the container was to get; 1 is all.")
+    ]
+    got: Annotated[float, msgspec.Meta(description="The part that it got.")]
+    wanted_ratio: Annotated[
+        float, msgspec.Meta(description="What it was to get by what the row before got, 0 where it was alone.")
+    ]
+    ratio: Annotated[float, msgspec.Meta(description="What it got by what the row before got, 0 where it was alone.")]
+    holds: Annotated[bool, msgspec.Meta(description="Whether the bound held.")]
+    failed: Annotated[str, msgspec.Meta(description='What went wrong, "" for nothing.')] = ""
+    bound: Annotated[str, msgspec.Meta(description='What its part must keep to, "" where only the ratio counts.')] = ""
 
 
 class ProbeError(RuntimeError):

@@ -5,7 +5,7 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 
 from gputile.api.misfit import RULE
-from gputile.api.quantity import parse_mib
+from gputile.api.quantity import MemorySize, parse_mib
 from gputile.api.well_known import Mode, Placement
 from gputile.core.devices.inventory import MOST_GPUS, Gpu
 
@@ -41,9 +41,12 @@ class _Described(msgspec.Struct, rename="camel", forbid_unknown_fields=True, fro
 class Gpus(_Described, frozen=True, kw_only=True):
     """The GPUs of one node. ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints, such as 23028MiB."""
 
-    count: Annotated[int, msgspec.Meta(ge=1, le=MOST_GPUS)] = 1
-    memory: str
-    model: Annotated[str, msgspec.Meta(max_length=96)] = ""
+    count: Annotated[int, msgspec.Meta(description="How many GPUs a node has.", ge=1, le=MOST_GPUS)] = 1
+    memory: Annotated[
+        MemorySize,
+        msgspec.Meta(description="Memory of a GPU, as nvidia-smi --query-gpu=memory.total prints it: 23028MiB."),
+    ]
+    model: Annotated[str, msgspec.Meta(description="Their model, as nvidia-smi prints it.", max_length=96)] = ""
 
 
 class NodePool(_Described, frozen=True, kw_only=True):
@@ -53,24 +56,35 @@ class NodePool(_Described, frozen=True, kw_only=True):
     the GPU, such as nvidia-l4. ``autoscaler`` is who adds nodes.
     """
 
-    api_version: Literal["gputile.io/v1alpha1"] = "gputile.io/v1alpha1"
-    kind: Literal["NodePool"] = "NodePool"
-    provider: Literal["eks", "aks", "gke"]
-    way: str
-    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$", extra={RULE: _NAME_RULE})]
-    cluster: Annotated[str, msgspec.Meta(min_length=1)]
-    location: str = ""
-    resource_group: str = ""
-    instance_type: Annotated[str, msgspec.Meta(min_length=1)]
-    accelerator: str = ""
-    gpus: Gpus
-    min_nodes: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 0
-    max_nodes: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
-    mode: Mode = Mode.EXCLUSIVE
-    placement: Placement | None = None
-    gpu_memory_unit: str = "1GiB"
-    autoscaler: Autoscaler = "cluster-autoscaler"
-    labels: dict[str, str] = {}
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], msgspec.Meta(description="The version of this file.")] = (
+        "gputile.io/v1alpha1"
+    )
+    kind: Annotated[Literal["NodePool"], msgspec.Meta(description="What this file is.")] = "NodePool"
+    provider: Annotated[Literal["eks", "aks", "gke"], msgspec.Meta(description="Which cloud.")]
+    way: Annotated[
+        str, msgspec.Meta(description="Where driver and device plugin come from: one of the provider's ways.")
+    ]
+    name: Annotated[
+        str,
+        msgspec.Meta(
+            description="The pool's name.", pattern=r"^[a-z][a-z0-9-]{0,38}[a-z0-9]$", extra={RULE: _NAME_RULE}
+        ),
+    ]
+    cluster: Annotated[str, msgspec.Meta(description="The cluster's name.", min_length=1)]
+    location: Annotated[str, msgspec.Meta(description="EKS: the region; GKE: the location.")] = ""
+    resource_group: Annotated[str, msgspec.Meta(description="AKS: the resource group.")] = ""
+    instance_type: Annotated[str, msgspec.Meta(description="Instance, VM or machine type.", min_length=1)]
+    accelerator: Annotated[str, msgspec.Meta(description="GKE: the GPU, as nvidia-l4.")] = ""
+    gpus: Annotated[Gpus, msgspec.Meta(description="The GPUs of one node.")]
+    min_nodes: Annotated[int, msgspec.Meta(description="The fewest nodes.", ge=0, le=1000)] = 0
+    max_nodes: Annotated[int, msgspec.Meta(description="The most nodes.", ge=1, le=1000)] = 3
+    mode: Annotated[Mode, msgspec.Meta(description="The node mode.")] = Mode.EXCLUSIVE
+    placement: Annotated[
+        Placement | None, msgspec.Meta(description="The label ack.node.gpu.placement; absent: the nodes have none.")
+    ] = None
+    gpu_memory_unit: Annotated[MemorySize, msgspec.Meta(description="The cluster's memory unit.")] = "1GiB"
+    autoscaler: Annotated[Autoscaler, msgspec.Meta(description="Who adds nodes.")] = "cluster-autoscaler"
+    labels: Annotated[dict[str, str], msgspec.Meta(description="Further labels of the nodes.")] = {}
 
     @property
     def unit_mib(self) -> int:

@@ -3,6 +3,7 @@
 The published trace holds one hundredth of the cluster at any time. To load the cluster, the trace comes several times
 over, each copy shifted around its span by a random part of it; then creation times are squeezed until the most that is
 asked for at one time, were nobody ever refused, is ``load`` times the GPUs. Pods run as long as they ran in the trace,
+import msgspec
 from when they start.
 """
 
@@ -10,8 +11,9 @@ import heapq
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -49,24 +51,21 @@ class Stay(OldKeys, frozen=True, rename="camel"):
         "waitSeconds": "wait_seconds",
         "failedPods": "failed_pods",
     }
-    workload: str
-    policy: str
-    seed: int
-    load: float
-    """Peak demand as a multiple of the cluster's GPUs."""
-    pods: int
-    gpu_hours_asked: float
-    """GPU-hours that pods would have used by then, had each started when it came."""
-    gpu_hours: float
-    """Allocated GPU-hours."""
-    waited_pods: int
-    """Pods that started later than they came."""
-    wait_seconds: float
-    """Mean wait of all pods; of pods that never started, until the end."""
-    failed_pods: int
-    """Pods that had not started when the last pod came."""
-    seconds: float = 0.0
-    """CPU time of the replay."""
+    workload: Annotated[str, msgspec.Meta(description="Which workload of the trace.")]
+    policy: Annotated[str, msgspec.Meta(description="Which placement policy.")]
+    seed: Annotated[int, msgspec.Meta(description="The seed of the times.")]
+    load: Annotated[float, msgspec.Meta(description="Peak demand as a multiple of the cluster's GPUs.")]
+    pods: Annotated[int, msgspec.Meta(description="How many pods came.")]
+    gpu_hours_asked: Annotated[
+        float, msgspec.Meta(description="GPU-hours that pods would have used by then, had each started when it came.")
+    ]
+    gpu_hours: Annotated[float, msgspec.Meta(description="Allocated GPU-hours.")]
+    waited_pods: Annotated[int, msgspec.Meta(description="Pods that started later than they came.")]
+    wait_seconds: Annotated[
+        float, msgspec.Meta(description="Mean wait of all pods; of pods that never started, until the end.")
+    ]
+    failed_pods: Annotated[int, msgspec.Meta(description="Pods that had not started when the last pod came.")]
+    seconds: Annotated[float, msgspec.Meta(description="CPU time of the replay.")] = 0.0
 
 
 def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:

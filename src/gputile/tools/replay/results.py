@@ -1,8 +1,9 @@
 """What a replay measured."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+import msgspec
 import numpy as np
 
 from gputile.api.old_keys import OldKeys
@@ -16,21 +17,26 @@ class Result(OldKeys, frozen=True, rename="camel"):
     """One replay. ``allocated`` is in per cent of the cluster's GPUs, by the per cent that had arrived."""
 
     old_keys: ClassVar[Mapping[str, str]] = {"failedPods": "failed_pods"}
-    workload: str
-    policy: str
-    seed: int
-    allocated: dict[str, float]
-    failed_pods: int
-    seconds: float
+    workload: Annotated[str, msgspec.Meta(description="Which workload of the trace.")]
+    policy: Annotated[str, msgspec.Meta(description="Which placement policy.")]
+    seed: Annotated[int, msgspec.Meta(description="The seed of the order of the pods.")]
+    allocated: Annotated[
+        dict[str, float | None],
+        msgspec.Meta(
+            description="Allocated GPUs, per cent, by the per cent asked for; null where it was never just that.",
+        ),
+    ]
+    failed_pods: Annotated[int, msgspec.Meta(description="Pods that fitted nowhere when they came.")]
+    seconds: Annotated[float, msgspec.Meta(description="CPU time of the replay.")]
 
 
-def allocated(curve: Curve, point: int) -> float:
-    """Return the mean of allocated % over the arrivals at which the demand rounds to ``point`` %; NaN for none."""
+def allocated(curve: Curve, point: int) -> float | None:
+    """Return the mean of allocated % over the arrivals at which the demand rounds to ``point`` %; None for none."""
     at = np.rint(100 * curve.arrived / curve.total) == point
-    return float(100 * curve.used[at].mean() / curve.total) if at.any() else float("nan")
+    return round(float(100 * curve.used[at].mean() / curve.total), 3) if at.any() else None
 
 
 def result(workload: str, policy: str, seed: int, curve: Curve, seconds: float) -> Result:
     """Summarise a replay."""
-    points = {str(point): round(allocated(curve, point), 3) for point in POINTS}
+    points = {str(point): allocated(curve, point) for point in POINTS}
     return Result(workload, policy, seed, points, curve.failed, round(seconds, 3))

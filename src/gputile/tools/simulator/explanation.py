@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from copy import copy
 from itertools import islice
+from typing import Annotated
 
 import msgspec
 
@@ -27,23 +28,25 @@ from gputile.tools.simulator.proposals import overlooked
 class HolderReport(msgspec.Struct, frozen=True, rename="camel"):
     """A pod on a GPU: the MiB and the percent of compute that it takes. ``kept`` says that it is not bound yet."""
 
-    namespace: str
-    name: str
-    mib: int
-    percent: int
-    kept: bool = False
+    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
+    name: Annotated[str, msgspec.Meta(description="The pod's name.")]
+    mib: Annotated[int, msgspec.Meta(description="MiB of the GPU that it has.")]
+    percent: Annotated[int, msgspec.Meta(description="Compute that it has, per cent.")]
+    kept: Annotated[bool, msgspec.Meta(description="Whether the place is kept for it and it is not bound yet.")] = False
 
 
 class GpuReport(msgspec.Struct, frozen=True, rename="camel"):
     """A GPU, and why the pod cannot use it; ``lacks`` is "" where it could be one of the pod's GPUs."""
 
-    index: int
-    uuid: str
-    total_mib: int
-    free_mib: int
-    free_percent: int
-    pods: list[HolderReport]
-    lacks: str
+    index: Annotated[int, msgspec.Meta(description="The number of the GPU on its node.")]
+    uuid: Annotated[str, msgspec.Meta(description="The GPU's UUID.")]
+    total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
+    free_mib: Annotated[int, msgspec.Meta(description="Memory that is free, MiB.")]
+    free_percent: Annotated[int, msgspec.Meta(description="Compute that is free, per cent.")]
+    pods: Annotated[list[HolderReport], msgspec.Meta(description="Who has a part of it.")]
+    lacks: Annotated[
+        str, msgspec.Meta(description='Why the pod cannot use it, "" where it could be one of the pod\'s GPUs.')
+    ]
 
 
 class NodeReport(msgspec.Struct, frozen=True, rename="camel"):

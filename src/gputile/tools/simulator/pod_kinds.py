@@ -6,7 +6,7 @@ The table is ``pod_kinds.yaml``; people add to it by a file of the same form.
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -33,9 +33,9 @@ class _Written(msgspec.Struct, rename="camel", forbid_unknown_fields=True, froze
 class Count(_Written, frozen=True):
     """A number in the object: what stands at ``path``, ``default`` where nothing does, and ``plus`` added."""
 
-    path: Path
-    default: int = 1
-    plus: int = 0
+    path: Annotated[Path, msgspec.Meta(description="Where the number stands in the object.")]
+    default: Annotated[int, msgspec.Meta(description="The number where nothing stands there.")] = 1
+    plus: Annotated[int, msgspec.Meta(description="What is added to it.")] = 0
 
 
 class PodsOfKind(_Written, frozen=True):
@@ -46,11 +46,24 @@ class PodsOfKind(_Written, frozen=True):
     the object's name, ``{key}`` the entry's, and ``{number}`` counts the pods of the template.
     """
 
-    template: Path
-    otherwise: str = ""
-    count: tuple[Path | Count, ...] = ()
-    name: str = ""
-    labels: dict[str, str] = {}
+    template: Annotated[
+        Path, msgspec.Meta(description="Where the template of the pods stands; * is each entry of a list or mapping.")
+    ]
+    otherwise: Annotated[str, msgspec.Meta(description="Where it stands if not there.")] = ""
+    count: Annotated[
+        tuple[Path | Count, ...],
+        msgspec.Meta(description="Numbers whose product is how many pods of the template there are, by their paths."),
+    ] = ()
+    name: Annotated[
+        str,
+        msgspec.Meta(
+            description="Names of the pods: {name} is the object's, {key} the entry's, {number} counts the pods."
+        ),
+    ] = ""
+    labels: Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Labels that the kind's controller adds to the pods, with the same braces."),
+    ] = {}
 
 
 class PodKind(_Written, frozen=True):
@@ -59,17 +72,24 @@ class PodKind(_Written, frozen=True):
     ``owned`` are labels by which its pods are known where their controller is another object.
     """
 
-    api_version: str
-    kind: str
-    pods: tuple[PodsOfKind, ...] = ()
-    suspended: str = ""
-    owned: dict[str, str] = {}
+    api_version: Annotated[str, msgspec.Meta(description="The kind's apiVersion.")]
+    kind: Annotated[str, msgspec.Meta(description="The kind.")]
+    pods: Annotated[
+        tuple[PodsOfKind, ...], msgspec.Meta(description="The pods that an object of it makes; none: it makes none.")
+    ] = ()
+    suspended: Annotated[str, msgspec.Meta(description="Where the object says that its pods are held back.")] = ""
+    owned: Annotated[
+        dict[str, str],
+        msgspec.Meta(description="Labels by which its pods are known where their controller is another object."),
+    ] = {}
 
 
-class _Table(_Written, frozen=True):
-    api_version: str
-    kind: str
-    kinds: tuple[PodKind, ...]
+class KindsTable(_Written, frozen=True):
+    """The whole table."""
+
+    api_version: Annotated[Literal["gputile.io/v1alpha1"], msgspec.Meta(description="The version of this file.")]
+    kind: Annotated[Literal["PodKinds"], msgspec.Meta(description="What this file is.")]
+    kinds: Annotated[tuple[PodKind, ...], msgspec.Meta(description="The kinds.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +142,11 @@ def known_kinds(paths: Iterable[str] = ()) -> PodKinds:
     data = pkgutil.get_data(__name__, "pod_kinds.yaml")
     found = PodKinds()
     body = load_document(data or b"")
-    tables = [convert(body, _Table)]
+    tables = [convert(body, KindsTable)]
     for manifest in load_manifests(paths).manifests:
         if (manifest.api_version, manifest.kind) != (API_VERSION, KIND):
             raise manifest.origin.error("kind", f"must be {KIND} of {API_VERSION}")
-        tables.append(manifest.decode(_Table))
+        tables.append(manifest.decode(KindsTable))
         _check(manifest.origin, tables[-1])
     for table in tables:
         found.kinds |= {(each.api_version, each.kind): each for each in table.kinds}
@@ -159,7 +179,7 @@ def is_suspended(manifest: Manifest, kind: PodKind) -> bool:
     return any(place.value is True for place in _at(manifest.body, kind.suspended))
 
 
-def _check(origin: Origin, table: _Table) -> None:
+def _check(origin: Origin, table: KindsTable) -> None:
     for i, kind in enumerate(table.kinds):
         for j, rule in enumerate(kind.pods):
             for count in rule.count:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import msgspec
 
@@ -20,8 +21,8 @@ _NAMES_SHOWN = 5
 class Remedy(msgspec.Struct, frozen=True, rename="camel"):
     """One change that would be enough by itself. ``nodes`` are those where the pod would then fit, as far as named."""
 
-    change: str
-    nodes: list[str]
+    change: Annotated[str, msgspec.Meta(description="A change that would be enough by itself.")]
+    nodes: Annotated[list[str], msgspec.Meta(description="The nodes where the pod would then fit, as far as named.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """The cluster's nodes, GPUs and pods as plain records: what every table, page and JSON answer is made of."""
 
+from typing import Annotated
+
 import msgspec
 
 from gputile.core.ledger.booking import Booking
@@ -10,25 +12,25 @@ from gputile.core.ledger.node_info import NodeInfo
 class GpuSummary(msgspec.Struct, frozen=True, rename="camel"):
     """One GPU: MiB, percent of compute and pods booked on it. ``total_mib`` is what can be given away."""
 
-    index: int
-    uuid: str
-    model: str
-    total_mib: int
-    used_mib: int
-    used_percent: int
-    pods: int
-    healthy: bool
+    index: Annotated[int, msgspec.Meta(description="The number of the GPU on its node.")]
+    uuid: Annotated[str, msgspec.Meta(description="The GPU's UUID, as NVIDIA's tools print it.")]
+    model: Annotated[str, msgspec.Meta(description='The GPU\'s model, "" where it is not known.')]
+    total_mib: Annotated[int, msgspec.Meta(description="Memory that can be given away, MiB.")]
+    used_mib: Annotated[int, msgspec.Meta(description="Memory that is booked, MiB.")]
+    used_percent: Annotated[int, msgspec.Meta(description="Compute that is booked, per cent.")]
+    pods: Annotated[int, msgspec.Meta(description="How many pods have a part of it.")]
+    healthy: Annotated[bool, msgspec.Meta(description="Whether it is in order.")]
 
 
 class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
     """One pod on a node: its MiB by GPU index. ``problem`` says why its GPUs are not known, where they are not."""
 
-    namespace: str
-    name: str
-    mib: dict[int, int]
-    whole: bool
-    asked_mib: int
-    problem: str = ""
+    namespace: Annotated[str, msgspec.Meta(description="The pod's namespace.")]
+    name: Annotated[str, msgspec.Meta(description="The pod's name.")]
+    mib: Annotated[dict[int, int], msgspec.Meta(description="MiB on each GPU, by the number of the GPU.")]
+    whole: Annotated[bool, msgspec.Meta(description="Whether it has whole GPUs.")]
+    asked_mib: Annotated[int, msgspec.Meta(description="What it asks for, MiB.")]
+    problem: Annotated[str, msgspec.Meta(description='Why its GPUs are not known, "" where they are.')] = ""
 
 
 class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,15 +39,17 @@ class NodeSummary(msgspec.Struct, frozen=True, rename="camel"):
     ``replicas`` is how many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.
     """
 
-    name: str
-    address: str
-    mode: str
-    shared: bool
-    unit_mib: int
-    gpus: list[GpuSummary]
-    pods: list[PodSummary]
-    problem: str = ""
-    replicas: int = 0
+    name: Annotated[str, msgspec.Meta(description="The node's name.")]
+    address: Annotated[str, msgspec.Meta(description="The node's address.")]
+    mode: Annotated[str, msgspec.Meta(description='The mode in force, "" where it is not valid.')]
+    shared: Annotated[bool, msgspec.Meta(description="Whether GPUs are given away in parts.")]
+    unit_mib: Annotated[int, msgspec.Meta(description="The memory unit that the node counts in, MiB.")]
+    gpus: Annotated[list[GpuSummary], msgspec.Meta(description="Its GPUs.")]
+    pods: Annotated[list[PodSummary], msgspec.Meta(description="The pods that have GPUs there.")]
+    problem: Annotated[str, msgspec.Meta(description='What is wrong with the node\'s own words, "" for nothing.')] = ""
+    replicas: Annotated[
+        int, msgspec.Meta(description="How many pods have each whole GPU in turns, 0 where a GPU is not time-sliced.")
+    ] = 0
 
     @property
     def troubles(self) -> list[str]:

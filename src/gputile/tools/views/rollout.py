@@ -7,7 +7,7 @@ case the reason is what the cluster itself says about it.
 
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -33,12 +33,12 @@ class RolloutState(StrEnum):
 class Component(msgspec.Struct, frozen=True, rename="camel"):
     """One component: how many of its pods are ready, of how many, and ``reason`` what is in the way, "" if nothing."""
 
-    name: str
-    kind: str
-    state: RolloutState
-    ready: int
-    wanted: int
-    reason: str = ""
+    name: Annotated[str, msgspec.Meta(description="Which component.")]
+    kind: Annotated[str, msgspec.Meta(description="Deployment or DaemonSet.")]
+    state: Annotated[RolloutState, msgspec.Meta(description="Whether it is ready.")]
+    ready: Annotated[int, msgspec.Meta(description="How many of its pods are ready.")]
+    wanted: Annotated[int, msgspec.Meta(description="How many pods it is to have.")]
+    reason: Annotated[str, msgspec.Meta(description='What is in the way, "" for nothing.')] = ""
 
 
 def component_of(workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]) -> Component:

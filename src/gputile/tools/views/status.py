@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
@@ -30,13 +31,15 @@ class InstalledNode(msgspec.Struct, frozen=True, rename="camel"):
     is known of the node is what the last one said.
     """
 
-    name: str
-    agent_there: bool
-    agent_ready: bool
-    mode: str
-    unit_mib: int
-    gpus: int
-    problems: list[str]
+    name: Annotated[str, msgspec.Meta(description="The node's name.")]
+    agent_there: Annotated[bool, msgspec.Meta(description="Whether an agent has a pod there.")]
+    agent_ready: Annotated[bool, msgspec.Meta(description="Whether the agent is ready.")]
+    mode: Annotated[str, msgspec.Meta(description='The mode in force, "" where the agent has reported none.')]
+    unit_mib: Annotated[
+        int, msgspec.Meta(description="The memory unit in force, MiB, 0 where the agent has reported none.")
+    ]
+    gpus: Annotated[int, msgspec.Meta(description="How many GPUs it has.")]
+    problems: Annotated[list[str], msgspec.Meta(description="What holds or ails the node, in its own words.")]
 
 
 class Installation(msgspec.Struct, frozen=True, rename="camel"):
@@ -45,11 +48,13 @@ class Installation(msgspec.Struct, frozen=True, rename="camel"):
     ``resting`` counts the nodes without GPUs, whose agents wait for one; they are not among ``nodes``.
     """
 
-    phase: RolloutPhase
-    unit_mib: int
-    resting: int
-    components: list[Component]
-    nodes: list[InstalledNode]
+    phase: Annotated[RolloutPhase, msgspec.Meta(description="What the installation is.")]
+    unit_mib: Annotated[
+        int, msgspec.Meta(description="The configured memory unit, MiB, 0 where there is no configuration.")
+    ]
+    resting: Annotated[int, msgspec.Meta(description="How many nodes have no GPU, so that their agents wait for one.")]
+    components: Annotated[list[Component], msgspec.Meta(description="The components.")]
+    nodes: Annotated[list[InstalledNode], msgspec.Meta(description="The GPU nodes.")]
 
 
 def assess(

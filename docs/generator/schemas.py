@@ -1,0 +1,78 @@
+"""JSON Schemas, from the records that are read and written; the package and docs/reference have the same files."""
+
+import json
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from docs.generator.tables import code, table
+
+from gputile.api.old_keys import OldKeys
+from gputile.cli.schema import SCHEMAS
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACES = (ROOT / "src" / "gputile" / "cli" / "schemas", ROOT / "docs" / "reference" / "schemas")
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_OLD = "The same as `{}`, under the key that it had before; goes with version 0.2."
+
+
+def render() -> str:
+    """Return the table of the schemas."""
+    rows = [(f"[{code(name)}](schemas/{name}.json)", described.what) for name, described in SCHEMAS.items()]
+    return table(("schema", "of"), rows)
+
+
+def texts() -> dict[Path, str]:
+    """Return what each file should be, by the code as it is."""
+    written = {name: json.dumps(schema_of(name), indent=2, ensure_ascii=False) + "\n" for name in SCHEMAS}
+    return {place / f"{name}.json": text for place in PLACES for name, text in written.items()}
+
+
+def outdated() -> list[Path]:
+    """Return the files that differ from the code, and those that nothing describes."""
+    found = {path for place in PLACES for path in place.glob("*.json")}
+    wanted = texts()
+    stale = [path for path, text in wanted.items() if path not in found or path.read_text(encoding="utf-8") != text]
+    return sorted([*stale, *(found - wanted.keys())])
+
+
+def rewrite() -> None:
+    """Bring the files up to date."""
+    for path in outdated():
+        path.unlink(missing_ok=True)
+    for path, text in texts().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """Return a schema; a key that a record had before is in it, and said to be deprecated."""
+    described = SCHEMAS[name]
+    record = getattr(import_module(described.module), described.record)
+    kind: Any = list[record] if described.many else record  # type: ignore[valid-type]
+    (root,), parts = msgspec.json.schema_components([kind], ref_template="#/$defs/{name}")
+    for part in parts.values():
+        if "description" in part:
+            part["description"] = _first_sentence(part["description"])
+    for each in _records(OldKeys):
+        if each.__name__ in parts:
+            _add_old_keys(parts[each.__name__]["properties"], each.old_keys)
+    head = {"$schema": DRAFT, "title": f"gputile {name}", "description": described.what}
+    return {**head, **root, "$defs": {key: parts[key] for key in sorted(parts)}}
+
+
+def _first_sentence(docstring: str) -> str:
+    """Return what a record is; the rest of its docstring speaks of fields by their names in Python."""
+    return re.split(r"(?<=\.)\s|;", docstring)[0].replace("``", "`").rstrip(".") + "."
+
+
+def _add_old_keys(properties: dict[str, Any], old_keys: Any) -> None:
+    for key, old in old_keys.items():
+        same = {name: value for name, value in properties[key].items() if name != "description"}
+        properties[old] = {**same, "description": _OLD.format(key), "deprecated": True}
+
+
+def _records(kind: type[OldKeys]) -> list[type[OldKeys]]:
+    return [each for direct in kind.__subclasses__() for each in (direct, *_records(direct))]
