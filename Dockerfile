@@ -13,7 +13,7 @@ RUN python3 -m venv /opt/build \
  && /opt/build/bin/uv pip install --no-cache --python /opt/build/bin/python -c requirements/dev.txt hatchling
 COPY . .
 ARG SOURCE_DATE_EPOCH=0
-RUN PYTHONPATH=src /opt/build/bin/python -m release root --output=/image
+RUN /opt/build/bin/python -m release.root_filesystem /image
 
 FROM scratch
 COPY --from=build /image/debian/ /

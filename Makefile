@@ -15,7 +15,7 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint types imports unit e2e image docs soak bench cluster policies fields layouts lint-c lock clean
+.PHONY: help demo test quick lint types imports unit e2e image release docs soak bench cluster policies fields layouts lint-c lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -61,6 +61,9 @@ e2e: $(STAMP) ## the tests on a real control plane
 
 image: $(STAMP) ## the container image as an archive in dist/, with its bill of materials; no registry, no daemon
 	@$(BIN)/python -m release image
+
+release: $(STAMP) ## wheel, sources, chart, kubectl plugins, image, bill of materials and checksums in dist/, each tried
+	@$(BIN)/python -m release all
 
 docs: $(STAMP) ## the documentation as a site in .cache/site: strict, links checked, nothing from elsewhere
 	@$(BIN)/python -m docs.generator

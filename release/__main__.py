@@ -1,32 +1,29 @@
-"""Builds what a release consists of: ``python -m release image``, which `make image` runs."""
+"""Builds what a release consists of: ``python -m release all``, which `make release` runs, or a part of it."""
 
 import argparse
 import os
 import platform
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from gputile.version import VERSION
-from release.image import build_image
-from release.root_filesystem import ToolMissing, build
+from release.artefacts import Release, build_container_image, build_release
+from release.python_packages import ToolMissing
+from release.verification import NotAsPromised, verify_release
 
 PROJECT: Final = Path(__file__).resolve().parents[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build what the command line names; return 2 where a tool is missing or a step fails."""
+    """Build what the command line names; return 2 where a tool is missing, a step fails or a file is not right."""
     options = _parser().parse_args(arguments)
     try:
-        if options.what == "root":
-            build(PROJECT, options.output, _epoch())
-            return 0
-        return _image(options.output, options.repository)
-    except ToolMissing as missing:
-        print(f"error: {missing}", file=sys.stderr)
+        _COMMANDS[options.what](options)
+        return 0
+    except (ToolMissing, NotAsPromised) as error:
+        print(f"error: {error}", file=sys.stderr)
     except subprocess.CalledProcessError as failed:
         print(f"error: {failed.cmd[0]} ended with {failed.returncode}: see its output above", file=sys.stderr)
     return 2
@@ -35,22 +32,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
     commands = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
-    image = commands.add_parser("image", help="the container image as an OCI archive, and its bill of materials")
-    image.add_argument("--output", type=Path, default=PROJECT / "dist", help="directory (default: dist)")
-    image.add_argument("--repository", default="localhost/gputile", help="name without tag (default: %(default)s)")
-    root = commands.add_parser("root", help="the image's files only, a directory for each layer")
-    root.add_argument("--output", type=Path, required=True, help="directory that is empty or not there yet")
+    for name, told in (
+        ("all", "every artefact, their checksums, and a trial of each"),
+        ("image", "the container image as an OCI archive, and its bill of materials"),
+    ):
+        command = commands.add_parser(name, help=told)
+        command.add_argument("--output", type=Path, default=PROJECT / "dist", help="directory (default: dist)")
+        command.add_argument("--repository", default="localhost/gputile", help="the image, without its tag")
+        command.add_argument("--url", default="https://example.com", help="where people will load the files from")
     return parser
 
 
-def _image(output: Path, repository: str) -> int:
-    output.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as directory:
-        image = build_image(PROJECT, Path(directory), output, f"{repository}:{VERSION}", _epoch(), platform.machine())
-    mib = sum(image.written.layer_bytes) / 2**20
-    print(f"{image.archive}: {image.reference}, {mib:.0f} MiB unpacked, {image.written.digest}")
-    print(f"{image.bill}: {image.components} components")
-    return 0
+def _release(options: argparse.Namespace) -> Release:
+    options.output.mkdir(parents=True, exist_ok=True)
+    return Release(PROJECT, _epoch(), platform.machine(), options.repository, options.url)
+
+
+def _build_all(options: argparse.Namespace) -> None:
+    release = _release(options)
+    for path in build_release(release, options.output):
+        print(f"built     {path.name}: {path.stat().st_size / 2**20:.1f} MiB", flush=True)
+    for line in verify_release(release, options.output):
+        print(f"verified  {line}", flush=True)
+
+
+def _build_image(options: argparse.Namespace) -> None:
+    for path in build_container_image(_release(options), options.output):
+        print(path)
+
+
+_COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], None]]] = {
+    "all": _build_all,
+    "image": _build_image,
+}
 
 
 def _epoch() -> int:

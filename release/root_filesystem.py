@@ -4,24 +4,32 @@
 what the packages carry, less what only a person at a terminal or a package manager would use.
 """
 
-import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
-from configparser import ConfigParser
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Final
 
+from release.python_packages import (
+    ToolMissing,
+    build_distribution,
+    compile_all,
+    console_scripts,
+    environment,
+    install,
+    remove_empty,
+    slim,
+)
+
 SUITE: Final = "bookworm"
 DEBIAN_PACKAGES: Final = ("python3.11-minimal", "libpython3.11-stdlib", "libstdc++6")
 # Packages depend on them for installing and for a terminal: what is unpacked here has no use for either.
 WITHOUT: Final = ("dpkg", "tar", "readline-common", "gcc-12-base")
-_WITHOUT_SUFFIXES: Final = {".pyi", ".pxd", ".pyx", ".h", ".c"}  # in wheels
 _WITHOUT_PATHS: Final = (
     "etc/alternatives",
     "etc/apt",
@@ -49,6 +57,7 @@ _WITHOUT_PATHS: Final = (
 )
 PREFIX: Final = "/opt/gputile"
 PYTHON: Final = "/usr/bin/python3.11"
+STANDARD_LIBRARY: Final = "usr/lib/python3.11"
 SITE_PACKAGES: Final = f"{PREFIX}/lib/python3.11/site-packages"
 USER: Final = 65532
 _ACCOUNTS: Final = {
@@ -62,10 +71,6 @@ from {module} import {function}
 
 sys.exit({function}())
 """
-
-
-class ToolMissing(RuntimeError):
-    """A program that builds the image is not installed."""
 
 
 @dataclass(frozen=True, order=True)
@@ -87,7 +92,7 @@ class RootFilesystem:
     @property
     def python(self) -> list[Distribution]:
         """The Python distributions of all layers, by name."""
-        paths = [str(layer / SITE_PACKAGES.lstrip("/")) for layer in self.layers]
+        paths = [str(_site(layer)) for layer in self.layers]
         return sorted(distributions(path=paths), key=lambda found: found.name.lower())
 
 
@@ -101,20 +106,25 @@ def build(project: Path, directory: Path, epoch: int) -> RootFilesystem:
         ToolMissing: mmdebstrap or a C compiler is not installed.
         subprocess.CalledProcessError: a package cannot be fetched or built.
     """
-    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch), "PYTHONHASHSEED": "0"}
+    settings = environment(epoch)
     base, wheels, own = (directory / name for name in ("debian", "wheels", "gputile"))
-    packages = _unpack_debian(base, environment)
-    _install(wheels, ["--require-hashes", "-r", project / "requirements" / "runtime.txt"], environment)
-    _slim(wheels)
+    packages = _unpack_debian(base, settings)
+    install(_site(wheels), ["--require-hashes", "-r", project / "requirements" / "runtime.txt"], settings)
+    slim(wheels)
     with tempfile.TemporaryDirectory() as built:
-        _install(own, ["--no-deps", _build_wheel(project, Path(built), environment)], environment)
+        install(_site(own), ["--no-deps", build_distribution(project, "wheel", Path(built), settings)], settings)
     _write_entry_points(own)
-    for layer in (base, wheels, own):
-        _compile(layer, environment)
+    compile_all(base / STANDARD_LIBRARY, f"/{STANDARD_LIBRARY}", settings)
+    for layer in (wheels, own):
+        compile_all(_site(layer), SITE_PACKAGES, settings)
     return RootFilesystem((base, wheels, own), packages)
 
 
-def _unpack_debian(root: Path, environment: Mapping[str, str]) -> tuple[DebianPackage, ...]:
+def _site(layer: Path) -> Path:
+    return layer / SITE_PACKAGES.lstrip("/")
+
+
+def _unpack_debian(root: Path, settings: Mapping[str, str]) -> tuple[DebianPackage, ...]:
     if shutil.which("mmdebstrap") is None:
         raise ToolMissing("mmdebstrap is not installed, which unpacks Debian's packages: apt-get install mmdebstrap")
     with tempfile.TemporaryDirectory() as notes:
@@ -137,7 +147,7 @@ def _unpack_debian(root: Path, environment: Mapping[str, str]) -> tuple[DebianPa
                 str(root),
             ],
             check=True,
-            env=environment,
+            env=settings,
         )
         packages = tuple(sorted(DebianPackage(*line.split()) for line in listed.read_text().splitlines()))
         _remove(root, surplus.read_text().splitlines())
@@ -164,13 +174,7 @@ def _remove(root: Path, surplus: Sequence[str]) -> None:
     for document in sorted((root / "usr/share/doc").rglob("*")):
         if not document.is_dir() and document.name != "copyright":
             document.unlink()
-    _remove_empty(root, keep={root / "tmp"})
-
-
-def _remove_empty(root: Path, keep: Collection[Path] = ()) -> None:
-    for path in sorted((each for each in root.rglob("*") if each.is_dir() and not each.is_symlink()), reverse=True):
-        if path not in keep and not any(path.iterdir()):
-            path.rmdir()
+    remove_empty(root, keep={root / "tmp"})
 
 
 def _unpack_prefix(root: Path) -> None:
@@ -182,87 +186,21 @@ def _unpack_prefix(root: Path) -> None:
     (prefix / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n")
 
 
-def _build_wheel(project: Path, directory: Path, environment: Mapping[str, str]) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "--target=wheel", f"--directory={directory}"]
-    built = subprocess.run(command, check=False, cwd=project, env=environment, capture_output=True, text=True)
-    if built.returncode != 0:
-        sys.stderr.write(built.stderr)
-        built.check_returncode()
-    (wheel,) = directory.glob("*.whl")
-    if not wheel.stem.endswith(os.uname().machine):
-        raise ToolMissing("no C compiler (cc) is installed, which the library for GPU nodes needs: apt-get install gcc")
-    return wheel
-
-
-def _install(layer: Path, what: Sequence[str | Path], environment: Mapping[str, str]) -> None:
-    target = layer / SITE_PACKAGES.lstrip("/")
-    command: list[str | Path] = [
-        "uv",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-config",
-        "--python-version=3.11",
-        "--target",
-        target,
-    ]
-    options = ["--link-mode=copy", "--only-binary=:all:", f"--python={sys.executable}"]
-    subprocess.run([*command, *options, *what], check=True, env={**environment, "PATH": _with_own_tools()})
-    shutil.rmtree(target / "bin", ignore_errors=True)  # their first line names the Python that installed them
-    for name in (".lock", ".gitignore", "CACHEDIR.TAG"):
-        (target / name).unlink(missing_ok=True)
-    for recorded in target.glob("*.dist-info"):
-        for name in ("direct_url.json", "uv_cache.json", "RECORD", "REQUESTED"):
-            (recorded / name).unlink(missing_ok=True)  # they tell paths and times of this machine
-
-
-def _slim(layer: Path) -> None:
-    """Remove what wheels carry beside the code that runs: tests, headers, debug symbols, a library's second copy."""
-    for path in sorted(layer.rglob("*")):
-        if path.is_file() and (path.suffix in _WITHOUT_SUFFIXES or "tests" in path.relative_to(layer).parts):
-            path.unlink()
-    _remove_empty(layer)
-    strip = shutil.which("strip")
-    if strip is None:
-        raise ToolMissing(
-            "strip is not installed, which takes debug symbols out of libraries: apt-get install binutils"
-        )
-    seen: dict[tuple[Path, bytes], Path] = {}
-    for library in sorted(path for path in layer.rglob("*.so*") if path.is_file()):
-        key = (library.parent, hashlib.sha256(library.read_bytes()).digest())
-        if (first := seen.setdefault(key, library)) != library:
-            library.unlink()
-            library.symlink_to(first.name)
-        elif not library.parent.name.endswith(".libs"):  # those were changed by patchelf, which strip does not bear
-            subprocess.run([strip, "--strip-unneeded", library], check=True)
-
-
-def _with_own_tools() -> str:
-    return os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-
-
 def _write_entry_points(layer: Path) -> None:
-    (declared,) = (layer / SITE_PACKAGES.lstrip("/")).glob("gputile-*.dist-info/entry_points.txt")
-    parser = ConfigParser(delimiters=("=",))
-    parser.read_string(declared.read_text())
     directory = layer / PREFIX.lstrip("/") / "bin"
     directory.mkdir()
-    for name, target in parser["console_scripts"].items():
-        module, _, function = target.partition(":")
+    for name, (module, function) in console_scripts(_site(layer)).items():
         script = directory / name
         script.write_text(_SCRIPT.format(python=f"{PREFIX}/bin/python", module=module, function=function))
         script.chmod(0o755)
 
 
-def _compile(layer: Path, environment: Mapping[str, str]) -> None:
-    """Compile what is imported: the containers' file systems are read-only. None is checked at the start, since nothing
-    changes in an image.
+def main() -> int:
+    """Build into the directory that the command line names: a step of the Dockerfile, with nothing but uv installed."""
+    (output,) = sys.argv[1:]
+    build(Path.cwd(), Path(output), int(os.environ.get("SOURCE_DATE_EPOCH", "0")))
+    return 0
 
-    A process of its own compiles each layer: what a process has interned before shows in the compiled bytes.
-    """
-    for sources in (SITE_PACKAGES, "/usr/lib/python3.11"):
-        found = layer / sources.lstrip("/")
-        if found.is_dir():
-            mode = ["-m", "compileall", "-q", "-f", "--invalidation-mode=unchecked-hash"]
-            command = [sys.executable, "-S", *mode, "-s", str(found), "-p", sources, str(found)]
-            subprocess.run(command, check=True, env={**environment, "PYTHONPYCACHEPREFIX": ""})
+
+if __name__ == "__main__":
+    sys.exit(main())

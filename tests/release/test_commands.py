@@ -29,12 +29,18 @@ def test_a_step_that_fails_is_named(tmp_path: Path) -> None:
     failing = tmp_path / "mmdebstrap"
     failing.write_text("#!/bin/sh\necho the archive does not answer >&2\nexit 25\n")
     failing.chmod(0o755)
-    done = release("root", f"--output={tmp_path / 'root'}", path=f"{tmp_path}:/usr/bin:/bin")
+    done = release("image", f"--output={tmp_path / 'dist'}", path=f"{tmp_path}:/usr/bin:/bin")
     assert done.returncode == 2
     assert done.stderr == "the archive does not answer\nerror: mmdebstrap ended with 25: see its output above\n"
 
 
-@pytest.mark.parametrize("arguments", [(), ("wheels",), ("root",)])
+def test_the_build_files_step_needs_nothing_but_the_standard_library() -> None:
+    """Where the image is built by its Dockerfile only uv and hatchling are installed."""
+    command = [sys.executable, "-S", "-c", "import release.root_filesystem"]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [(), ("wheels",), ("image", "--registry=x")])
 def test_what_is_asked_for_wrongly_gets_the_usage(arguments: tuple[str, ...]) -> None:
     done = release(*arguments, path=os.environ["PATH"])
     assert done.returncode == 2

@@ -1,0 +1,141 @@
+"""All files of a release in one directory, with their checksums."""
+
+import hashlib
+import platform
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from gputile.version import VERSION
+from release.archives import pack
+from release.image import build_image
+from release.python_packages import build_distribution, console_scripts, environment, install, slim
+
+SUMS: Final = "SHA256SUMS"
+# kubectl finds plugins by their file's name; krew's names have no "kubectl-".
+PLUGINS: Final = {
+    "gputile": ("kubectl-gputile", "Share GPUs: why pods wait, what fits where, what the nodes do"),
+    "inspect-cgpu": ("kubectl-inspect-cgpu", "Show the allocation of shared GPU memory by node and pod"),
+}
+_SCRIPT: Final = """#!/usr/bin/env python3.11
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "lib"))
+from {module} import {function}
+
+sys.exit({function}())
+"""
+_CAVEATS: Final = "It needs Python 3.11 on PATH, as python3.11."
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a release is built from. ``epoch`` is its time in seconds of Unix time, ``machine`` the processor as
+    ``uname -m`` says it, ``repository`` the image's name without tag, ``url`` where people will load the files from.
+    """
+
+    project: Path
+    epoch: int
+    machine: str
+    repository: str
+    url: str
+
+    @property
+    def reference(self) -> str:
+        """The image's name with its tag."""
+        return f"{self.repository}:{VERSION}"
+
+
+def build_release(release: Release, output: Path) -> Iterator[Path]:
+    """Write each artefact into ``output``, and at last their checksums; yield their paths as they are written.
+
+    Raises:
+        ToolMissing: mmdebstrap, strip or a C compiler is not installed.
+        subprocess.CalledProcessError: a package cannot be fetched or built.
+    """
+    written: list[Path] = []
+    for build in (build_python, build_chart, build_plugins, build_container_image):
+        for path in build(release, output):
+            written.append(path)
+            yield path
+    sums = output / SUMS
+    sums.write_text("".join(f"{_sha256(path)}  {path.name}\n" for path in sorted(written)))
+    yield sums
+
+
+def build_python(release: Release, output: Path) -> Iterator[Path]:
+    """Yield the wheel and the archive of the sources."""
+    for kind in ("wheel", "sdist"):
+        with tempfile.TemporaryDirectory() as directory:
+            found = build_distribution(release.project, kind, Path(directory), environment(release.epoch))
+            yield Path(found.replace(output / found.name))
+
+
+def build_chart(release: Release, output: Path) -> Iterator[Path]:
+    """Yield the chart's archive, as ``helm package`` names it."""
+    path = output / f"gputile-{VERSION}.tgz"
+    path.write_bytes(pack({"gputile": release.project / "charts" / "gputile"}, release.epoch))
+    yield path
+
+
+def build_plugins(release: Release, output: Path) -> Iterator[Path]:
+    """Yield the archive of the kubectl plugins, with all that they import, and krew's manifest of each."""
+    archive = output / f"gputile-kubectl-{VERSION}-{release.machine}.tar.gz"
+    with tempfile.TemporaryDirectory() as directory:
+        settings, library = environment(release.epoch), Path(directory, "lib")
+        install(library, ["--require-hashes", "-r", release.project / "requirements" / "runtime.txt"], settings)
+        slim(library)
+        with tempfile.TemporaryDirectory() as built:
+            wheel = build_distribution(release.project, "wheel", Path(built), settings)
+            install(library, ["--no-deps", wheel], settings)
+        content: dict[str, Path | str] = {"lib": library, "LICENSE": release.project / "LICENSE"}
+        for name, (module, function) in console_scripts(library).items():
+            if name.startswith("kubectl"):
+                content[name] = _SCRIPT.format(module=module, function=function)
+        archive.write_bytes(pack(content, release.epoch))
+    yield archive
+    for plugin in PLUGINS:
+        path = output / f"{plugin}.krew.yaml"
+        path.write_text(yaml.safe_dump(krew_manifest(release, plugin, archive), sort_keys=False))
+        yield path
+
+
+def build_container_image(release: Release, output: Path) -> Iterator[Path]:
+    """Yield the image's archive and its bill of materials."""
+    with tempfile.TemporaryDirectory() as directory:
+        image = build_image(release.project, Path(directory), output, release.reference, release.epoch, release.machine)
+    yield image.archive
+    yield image.bill
+
+
+def krew_manifest(release: Release, plugin: str, archive: Path) -> Mapping[str, Any]:
+    """Return krew's manifest of a plugin in ``archive`` (krew.googlecontainertools.github.com/v1alpha2)."""
+    program, description = PLUGINS[plugin]
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(release.machine, release.machine)
+    return {
+        "apiVersion": "krew.googlecontainertools.github.com/v1alpha2",
+        "kind": "Plugin",
+        "metadata": {"name": plugin},
+        "spec": {
+            "version": f"v{VERSION}",
+            "shortDescription": description,
+            "caveats": _CAVEATS,
+            "platforms": [
+                {
+                    "selector": {"matchLabels": {"os": platform.system().lower(), "arch": architecture}},
+                    "uri": f"{release.url}/{archive.name}",
+                    "sha256": _sha256(archive),
+                    "bin": program,
+                }
+            ],
+        },
+    }
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

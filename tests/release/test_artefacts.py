@@ -1,0 +1,113 @@
+"""The files of a release: each does what it is for, and what was changed afterwards is noticed."""
+
+import hashlib
+import platform
+import re
+import subprocess
+import tarfile
+from pathlib import Path
+from shutil import copy, copytree
+
+import pytest
+import yaml
+from release.artefacts import SUMS, Release, build_chart, build_plugins, build_python
+from release.verification import NotAsPromised, verify_release
+
+from gputile.version import VERSION
+from tests.chart.helmcli import CHART, helm
+from tests.localcluster.gputile_image import ROOT, built_image
+from tests.localcluster.skipping import skip_or_fail
+from tests.localcluster.toolchain import ComponentMissing
+
+RELEASE = Release(ROOT, 1_700_000_000, platform.machine(), "registry.example.com/gputile", "https://example.com/v1")
+VALUES = ("--set=image.repository=registry.example.com/gputile", "--kube-version=v1.36.2", "--namespace=gputile")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All artefacts, the image that of the other tests, and their checksums."""
+    output = tmp_path_factory.mktemp("dist")
+    for build in (build_python, build_chart, build_plugins):
+        list(build(RELEASE, output))
+    try:
+        image = built_image()
+    except ComponentMissing as missing:
+        skip_or_fail(missing)
+    for path in image.parent.iterdir():
+        copy(path, output)
+    write_sums(output)
+    return output
+
+
+@pytest.fixture
+def dist(built: Path, tmp_path: Path) -> Path:
+    """A copy of the artefacts, for a test to change."""
+    return Path(copytree(built, tmp_path / "dist"))
+
+
+def write_sums(output: Path) -> None:
+    files = sorted(path for path in output.iterdir() if path.name != SUMS)
+    text = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
+    (output / SUMS).write_text(text)
+
+
+def test_what_was_built_is_right(built: Path) -> None:
+    assert [line.partition(":")[0] for line in verify_release(RELEASE, built)] == [
+        SUMS,
+        f"gputile-{VERSION}-py3-none-linux_{platform.machine()}.whl",
+        f"gputile-{VERSION}.tar.gz",
+        f"gputile-{VERSION}.tgz",
+        f"gputile-kubectl-{VERSION}-{platform.machine()}.tar.gz",
+        f"gputile-{VERSION}-{platform.machine()}.image.tar",
+    ]
+    assert subprocess.run(["sha256sum", "--quiet", "--check", SUMS], cwd=built, check=False).returncode == 0
+
+
+def test_the_charts_archive_renders_what_the_chart_does(built: Path) -> None:
+    archive = built / f"gputile-{VERSION}.tgz"
+    assert helm("template", "g", archive, *VALUES) == helm("template", "g", CHART, *VALUES)
+    assert f"version: {VERSION}\n" in helm("show", "chart", archive)
+
+
+def test_the_same_sources_give_the_same_files(built: Path, tmp_path: Path) -> None:
+    for path in (*build_python(RELEASE, tmp_path), *build_chart(RELEASE, tmp_path)):
+        assert path.read_bytes() == (built / path.name).read_bytes(), path.name
+
+
+def test_krew_finds_the_plugins(built: Path) -> None:
+    """The fields that krew asks for, and a name, version and sum as it checks them."""
+    for plugin, program in (("gputile", "kubectl-gputile"), ("inspect-cgpu", "kubectl-inspect-cgpu")):
+        manifest = yaml.safe_load((built / f"{plugin}.krew.yaml").read_text())
+        assert manifest["apiVersion"] == "krew.googlecontainertools.github.com/v1alpha2"
+        assert manifest["metadata"]["name"] == plugin
+        assert manifest["spec"]["version"] == f"v{VERSION}"
+        assert len(manifest["spec"]["shortDescription"]) < 80
+        (found,) = manifest["spec"]["platforms"]
+        assert found["bin"] == program
+        archive = built / found["uri"].removeprefix("https://example.com/v1/")
+        assert hashlib.sha256(archive.read_bytes()).hexdigest() == found["sha256"]
+        with tarfile.open(archive) as packed:
+            entry = packed.getmember(found["bin"])
+            assert entry.mode & 0o111
+            assert "LICENSE" in packed.getnames()
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [(f"gputile-{VERSION}.tgz", "another checksum"), ("left-over.whl", "not in SHA256SUMS")]
+)
+def test_a_file_that_was_changed_or_added_is_noticed(dist: Path, name: str, why: str) -> None:
+    with (dist / name).open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(NotAsPromised, match=why):
+        list(verify_release(RELEASE, dist))
+
+
+@pytest.mark.parametrize("name", ["gputile.krew.yaml", f"gputile-{VERSION}-{platform.machine()}.cdx.json"])
+def test_files_of_two_releases_do_not_pass_for_one(dist: Path, name: str) -> None:
+    text = (dist / name).read_text()
+    foreign = re.sub(r"[0-9a-f]{64}", "0" * 64, text)
+    assert foreign != text
+    (dist / name).write_text(foreign)
+    write_sums(dist)
+    with pytest.raises(NotAsPromised, match=f"{name} is of another"):
+        list(verify_release(RELEASE, dist))
