@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from gputile.cli.drawing import bars, draw
 from gputile.cli.output import write, write_json, write_yaml
+from gputile.cli.remedies import write_remedies
 from gputile.cli.terminal import write_table, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gputile.api.core import Pod
-    from gputile.tools.simulator.remedies import Remedy
     from gputile.tools.simulator.scenario import Scenario
     from gputile.tools.simulator.simulation import Outcome, Simulation
     from gputile.tools.simulator.unplaced import Advice
@@ -172,7 +172,7 @@ class _Report:
                 continue
             write_text(f"No place for {names}:")
             _write_nodes(advice.nodes)
-            _write_remedies(advice.remedies)
+            write_remedies(advice.remedies)
 
     def _advice(self, pods: "Sequence[Pod]") -> "Mapping[str, Advice]":
         from gputile.tools.simulator.unplaced import advice
@@ -196,14 +196,6 @@ def _some(names: "Sequence[str]") -> str:
     """Return the first few names, and how many more there are."""
     more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
     return ", ".join(names[:_NAMES_SHOWN]) + more
-
-
-def _write_remedies(changes: "Sequence[Remedy]") -> None:
-    if changes:
-        write("It would fit if\n")
-    for remedy in changes:
-        where = f" (then on {', '.join(remedy.nodes)})" if remedy.nodes else ""
-        write_text(f"{remedy.change}{where}", bullet="- ")
 
 
 def _write_comparison(result: Result, other: Result) -> None:

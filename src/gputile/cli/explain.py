@@ -10,7 +10,8 @@ from gputile.cli.cluster_state import ClusterFiles, Source, read_state
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, write, write_json
-from gputile.cli.terminal import write_table
+from gputile.cli.remedies import write_remedies
+from gputile.cli.terminal import write_table, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,15 +146,14 @@ def _write_answer(
     if output is Output.JSON:
         write_json(_answer(pod, state, text, reports, changes))
         return
-    write("\n".join(text) + "\n")
+    for sentence in text:
+        write_text(sentence)
     if reports:
         write("\n")
         _write_nodes(reports, every=every)
     if changes:
-        write("\nIt would fit if\n")
-        for remedy in changes:
-            where = f" (then on {', '.join(remedy.nodes)})" if remedy.nodes else ""
-            write(f"- {remedy.change}{where}\n")
+        write("\n")
+        write_remedies(changes)
 
 
 def _answer(

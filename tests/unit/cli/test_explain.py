@@ -167,3 +167,10 @@ def test_what_is_assumed_is_said(state: str, tmp_path: Path) -> None:
     assert not run.invoke(
         app, ["explain", "--cluster", state, "team/fits", "--config", str(tmp_path / "config")]
     ).stderr
+
+
+@pytest.mark.parametrize("width", [60, 80, 138])
+def test_no_line_is_wider_than_the_terminal(state: str, width: int) -> None:
+    result = run.invoke(app, ["explain", "team/waits", "--cluster", state], env={"COLUMNS": str(width)})
+    assert result.exit_code == 3
+    assert max(map(len, result.stdout.splitlines())) <= width

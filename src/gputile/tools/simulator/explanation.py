@@ -204,8 +204,13 @@ def asks(request: Request | None) -> str:
         return f"asks for {shape.gpus} of {shape.kind.value}"
     compute = f" and {shape.percent} percent of its compute" if shape.percent else ""
     count = shape.mib // shape.unit_mib if shape.unit_mib else 0
-    units = f"{count} unit{'' if count == 1 else 's'} of {shape.unit_mib} MiB" if count else f"{shape.mib} MiB"
+    units = units_text(count, shape.unit_mib) if count else f"{shape.mib} MiB"
     return f"asks for {units}{compute} on {gpus}"
+
+
+def units_text(count: int, unit_mib: int) -> str:
+    """Return an amount of memory in words: "1 unit of 1024 MiB"."""
+    return f"{count} unit{'' if count == 1 else 's'} of {unit_mib} MiB"
 
 
 def waiting_for(pod: Pod) -> str:

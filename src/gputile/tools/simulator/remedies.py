@@ -11,7 +11,7 @@ from gputile.api.well_known import GPU_CORE, MODE_LABEL, NODE_GPU_COUNT_LABEL, M
 from gputile.core.devices.request import PERCENT_STEP, Request, RequestError, RequestKind, Shape
 from gputile.core.kube_predicates.pod_requests import INSUFFICIENT_GPU
 from gputile.core.ledger.booking import Booking
-from gputile.tools.simulator.explanation import NodeReport, Subject
+from gputile.tools.simulator.explanation import NodeReport, Subject, units_text
 from gputile.tools.simulator.proposals import asking_less, coming_node, created_anew, demanded_labels, overlooked
 
 _MOST_NODES_TRIED = 50
@@ -91,7 +91,7 @@ def _amount(request: Request | None, resource: str) -> str:
         return f"{shape.percent * shape.gpus} percent of compute{each}"
     if request is None or shape.kind is not RequestKind.SHARED:
         return f"{shape.gpus} of {resource}"
-    return f"{request.units} units of {request.unit_mib} MiB{each}"
+    return f"{units_text(request.units, request.unit_mib)}{each}"
 
 
 def _departures(subject: Subject, request: Request, nodes: Sequence[NodeReport]) -> Proposal | None:
@@ -184,7 +184,7 @@ def _new_node(subject: Subject, request: Request) -> Proposal | None:
     count = int(demanded.get(NODE_GPU_COUNT_LABEL, shape.gpus))
     gpus = "one GPU" if count == 1 else f"{count} GPUs"
     if shape.kind is RequestKind.SHARED:
-        gpus += f" of {-(-shape.mib // request.unit_mib)} units of {request.unit_mib} MiB or more"
+        gpus += f" of {units_text(-(-shape.mib // request.unit_mib), request.unit_mib)} or more"
     named = " or ".join(dict.fromkeys(f"{MODE_LABEL}={node.metadata.labels[MODE_LABEL]}" for node in coming))
     more = "".join(f" and {key}={value}" for key, value in demanded.items())
     return Proposal(Remedy(f"a node with {gpus} comes, labelled {named}{more}", []), pod, coming=coming)
