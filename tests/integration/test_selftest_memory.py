@@ -15,6 +15,7 @@ from gputile.cli.app import app
 from gputile.node.isolation import memory_check, simulated_gpus
 from gputile.node.isolation.limits_format import USAGE, GpuLimit, encode_limits
 from tests.fakes.cuda import library
+from tests.schemas import answer
 
 RUNNER = CliRunner()
 
@@ -25,7 +26,7 @@ def test_memory_limits_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simulated_gpus, "driver_directory", lambda: library().parent)
     done = RUNNER.invoke(app, ["selftest", "isolation", "--fake-driver", "--seconds", "0", "-o", "json"])
     assert done.exit_code == 0, done.output
-    rows = json.loads(done.stdout)["memory"]
+    rows = answer("selftest-isolation", done.stdout)["memory"]
     assert {row["way"] for row in rows} > {"cuMemAlloc", "cuMemAllocAsync", "cuMemCreate", "graph allocation node"}
     assert all(row["gotMib"] <= row["limitMib"] < row["askedMib"] for row in rows)
     assert all(row["gotMib"] == row["limitMib"] - 64 for row in rows if row["processes"] == 1)
@@ -93,7 +94,7 @@ def test_unknown_functions_are_listed(tmp_path: Path) -> None:
     """The functions that containers will not get are listed, and are an error for a script."""
     done = RUNNER.invoke(app, ["selftest", "symbols", "--driver", str(library()), "-o", "json"])
     assert done.exit_code == 1
-    assert json.loads(done.stdout)["unknown"] == ["cuMemAllocQuantum"]
+    assert answer("selftest-symbols", done.stdout)["unknown"] == ["cuMemAllocQuantum"]
     (tmp_path / "no").write_text("text")
     done = RUNNER.invoke(app, ["selftest", "symbols", "--driver", str(tmp_path / "no")])
     assert done.exit_code == 2

@@ -11,6 +11,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from gputile.api.misfit import RULE
+
 MIB = 1024 * 1024
 
 _SUFFIX: dict[str, Fraction] = {
@@ -98,7 +100,13 @@ def _as_written(value: str | int | float, amount: Fraction) -> str:
     return f"{plain} ({value})" if exact and plain != str(value) else str(value)
 
 
-MemorySize = Annotated[str, Meta(extra_json_schema={"pattern": r"^\s*[0-9]{1,12}\s?[MGT]iB?\s*$"})]
+MemorySize = Annotated[
+    str,
+    Meta(
+        extra={RULE: "a memory size such as 128MiB or 1GiB"},
+        extra_json_schema={"pattern": r"^\s*[0-9]{1,12}\s?[MGT]iB?\s*$"},
+    ),
+]
 """What ``parse_mib`` reads; the pattern is for readers of schemas, ``parse_mib`` says better what is wrong."""
 
 _MEMORY_UNIT = re.compile(r"(?P<number>[0-9]{1,12})\s?(?P<suffix>[MGT]i?B?)", re.ASCII)

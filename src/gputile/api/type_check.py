@@ -130,15 +130,16 @@ def _one_of(kind: Any, value: Any, path: str) -> Iterator[Misfit]:
 
 
 def _union(kind: inspect.UnionType, value: Any, path: str) -> Iterator[Misfit]:
-    found = [list(_check(each, value, path)) for each in kind.types]
-    if not all(found):
+    found = [(each, list(_check(each, value, path))) for each in kind.types]
+    if not all(misfits for _, misfits in found):
         return
     # the member that the author meant is of the value's own kind: what is wrong lies deeper, or is a rule
-    likely = [misfits for each, misfits in zip(kind.types, found, strict=True) if _is_of_kind(each, value)]
+    members = [(each, misfits) for each, misfits in found if not isinstance(each, inspect.NoneType)]
+    likely = [misfits for each, misfits in members if len(members) == 1 or _is_of_kind(each, value)]
     if likely:
         yield from likely[0]
         return
-    wanted = [_kind_name(each) for each in kind.types if not isinstance(each, inspect.NoneType)]
+    wanted = [_kind_name(each) for each, _ in members]
     yield _other_kind(" or ".join(dict.fromkeys(wanted)), value, path)
 
 

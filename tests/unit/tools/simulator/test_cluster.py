@@ -138,7 +138,7 @@ def test_a_bandwidth_matrix(tmp_path: Path) -> None:
         ("{name: a, count: 99999}", "count: must be 1 to 20000, is 99999"),
         ("{name: a, gpus: {count: 65, memory: 1GiB}}", "gpus.count: must be 1 to 64, is 65"),
         ("{name: a, gpus: [{count: 64, memory: 1GiB}, {count: 1, memory: 1GiB}]}", "a node has at most 64 GPUs"),
-        ("{name: a, gpus: {memory: 15}}", "gpus.memory: must be a string, is the number 15"),
+        ("{name: a, gpus: {memory: 15}}", "gpus.memory: the number 15 is not a memory size such as 128MiB"),
         ("{name: a, gpus: {memory: 15GB}}", "'15GB' is not a memory size such as 128MiB"),
         ("{name: a, gpus: {memory: 0GiB}}", r"nodes\[0\].gpus.memory: 0GiB is not what a GPU has, 1MiB to 16777216MiB"),
         ("{name: a, gpus: {memory: 1GiB, unhealthy: [1]}}", "gpus.unhealthy: the group's GPUs are 0 to 0"),
@@ -177,7 +177,7 @@ def test_refused(tmp_path: Path, entry: str, message: str) -> None:
     [
         ("32MiB", "smaller than 64MiB, the smallest unit"),
         ("1.5GiB", "is not a memory size"),
-        ("1", "gpuMemoryUnit: must be a string, is the number 1"),
+        ("1", "gpuMemoryUnit: the number 1 is not a memory size"),
     ],
 )
 def test_units_that_are_not_valid(tmp_path: Path, unit: str, message: str) -> None:
