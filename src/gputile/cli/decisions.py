@@ -136,8 +136,9 @@ class _Report:
     def _sentence(self) -> str:
         use, total = _use(self._nodes)
         gpus = f"{use} of {total} GPU{'' if total == 1 else 's'} {'is' if use == 1 else 'are'} in use"
-        pods = len(self._result.outcomes)
-        placed = f"{self._result.placed} of {pods} pod{'' if pods == 1 else 's'} have a place; " if pods else ""
+        pods, count = len(self._result.outcomes), self._result.placed
+        verb = "has" if 1 in (pods, count) else "have"
+        placed = f"{count} of {pods} pod{'' if pods == 1 else 's'} {verb} a place; " if pods else ""
         return f"{placed}{gpus}."
 
     def _write_workloads(self) -> None:

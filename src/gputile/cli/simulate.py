@@ -164,6 +164,8 @@ def simulate(
 
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
+    if compare is not None and output is Format.INSPECT:
+        fail("--compare: the tables of kubectl inspect cgpu show one policy; give another --output")
     given, live = read_given(config), None
     if from_cluster:
         from gputile.cli.live import read_cluster

@@ -126,6 +126,21 @@ def test_yaml_is_what_json_is(few: list[str]) -> None:
     assert json.loads(found[0])["compared"]["placement"] == "spread"
 
 
+def test_the_documents_tables_compare_nothing(few: list[str]) -> None:
+    result = run.invoke(app, [*few, "-o", "inspect", "--compare", "packing"])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "give another --output" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("pods", "said"),
+    [(1, "1 of 1 pod has a place; 1 of 2 GPUs is in use."), (2, "2 of 2 pods have a place; 2 of 2 GPUs are in use.")],
+)
+def test_the_sentence_counts(few: list[str], tmp_path: Path, pods: int, said: str) -> None:
+    (tmp_path / "w.yaml").write_text(PODS % pods)
+    assert run.invoke(app, few).stdout.startswith(f"{said}\n\n")
+
+
 def test_a_policy_that_changes_nothing_says_so(few: list[str]) -> None:
     result = run.invoke(app, [*few, "--compare", "binpack"])
     assert result.stdout.endswith("With binpack: as many pods on as many GPUs.\n")
