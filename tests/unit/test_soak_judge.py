@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.soak.system.deaths import died_of
+from tests.soak.system.deaths import died_of, raised
 from tests.soak.system.findings import Findings
 from tests.soak.system.judge import Gang, Rules, over_allocations
 from tests.soak.system.lives import Lives
@@ -165,6 +165,22 @@ def test_an_error_that_ends_a_program_is_told_from_one_that_it_survives() -> Non
     assert died_of(line) == ""
     assert died_of(plain + line) == ""
     assert died_of(f"{plain}2026-11-22 07:45:50,386 ERROR agent: cannot listen\n") == ""
+
+
+def test_every_error_that_a_log_has_a_traceback_of_is_found() -> None:
+    """A component may have gone on, and its child process have died."""
+    child = 'Traceback (most recent call last):\n  File "a.py", line 1, in run\nKeyError: 3\n'
+    line = '{"ts":"2026-11-22T04:27:43.704Z","level":"error","message":"the arbiter ended with exit code 1"}\n'
+    logged = '{"ts":"2026-11-22T04:27:43.704Z","error":"Traceback (most recent call last):\\n  ValueError: 4"}\n'
+    chain = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    assert raised(line) == []
+    assert raised(line + child + line) == ["KeyError: 3"]
+    assert raised(child + line + child.replace("3", "4") + line) == ["KeyError: 3", "KeyError: 4"]
+    assert raised(child + chain + child.replace("3", "5") + line) == ["KeyError: 5"]
+    assert raised(line + logged + line) == [], "the component expects it"
+    said = "2026-11-22 07:45:50,386 ERROR agent: cannot write the state\n"
+    assert raised(said + child + said + line) == [], "in text too"
+    assert raised(said.replace("ERROR", "INFO") + child + said) == ["KeyError: 3"]
 
 
 def test_a_process_that_grows_is_told_of() -> None:

@@ -16,7 +16,7 @@ import httpx2 as httpx
 from tests.localcluster.client import ApiError, text_at
 from tests.soak.system.agreement import NodeJudge
 from tests.soak.system.cluster import CONTROLLERS, EXTENDERS, OURS, System, whole_system
-from tests.soak.system.deaths import died_of
+from tests.soak.system.deaths import died_of, raised
 from tests.soak.system.faults import Done, Faults, start
 from tests.soak.system.findings import Findings
 from tests.soak.system.judge import over_allocations
@@ -35,6 +35,7 @@ DRAINED_WITHIN_S = 300.0  # how long the rest may take once nothing is done to t
 EMPTY_WITHIN_S = 120.0
 LOOK_EVERY_S = 1.0
 LINES = {"listing again": "lists after 410", "Traceback (most recent call last)": "tracebacks in the log"}
+NO_ERRORS = "no component dies of an error"
 NEVER_SAID = ("gangs are left to the next round",)  # by a controller that knows two things of one pod
 
 
@@ -189,7 +190,7 @@ class Run:
             if name not in system.down and not process.alive and name not in system.down:
                 self.findings.count(f"ended by itself: {name} with exit code {process.exit_code}")
                 if name in OURS and (error := died_of(process.log.read_text(errors="replace"))):
-                    self.findings.violated("no component dies of an error", f"{name}: {error}")
+                    self.findings.violated(NO_ERRORS, f"{name}: {error}")
                 start(process)
 
     def _tell(self) -> None:
@@ -257,6 +258,10 @@ class Run:
     def _count_lines(self, log: Path) -> None:
         """Count what a component of ours has said that one wants to know of."""
         text = log.read_text(errors="replace")
+        known = {each.text for each in self.findings.violations}
+        for error in sorted(set(raised(text))):
+            if f"{log.stem}: {error}" not in known:
+                self.findings.violated(NO_ERRORS, f"{log.stem}, or a process of its own: {error}")
         for line, what in LINES.items():
             if found := text.count(line):
                 self.findings.count(f"{what}: {log.stem}", found)
