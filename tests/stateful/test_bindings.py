@@ -21,7 +21,7 @@ from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.pod_api import NoLongerActive
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.request import parse_request
-from gputile.core.ledger.events import NodeApplied, PodApplied, PodDeleted, PodsReplaced
+from gputile.core.ledger.events import NodeApplied, NodeDeleted, PodApplied, PodDeleted, PodsReplaced
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.kube.errors import KubeError
@@ -35,6 +35,7 @@ PODS = 8
 STEPS = (
     *("bind",) * 6,
     *("watch", "settle", "late", "touch", "delete", "blind", "mute", "change", "kill", "die", "die", "zombie"),
+    *("recreate", "recreate", "gone", "node"),
 )
 FATES = (*Fate, *(Fate.LOST_LATE,) * 6)
 
@@ -129,6 +130,17 @@ class World:
             case "delete" if pod is not None:
                 del self.cluster.pods[key]
                 self.active.ledger.apply(PodDeleted(pod.metadata.uid))
+            case "recreate":  # another pod has the name, and no watch has told anybody yet
+                again = gpu_pod(f"p{number}", 8 + number % 8, uid=f"uid-p{number}-{self.cluster.version}")
+                self.cluster.add(again)
+            case "gone":
+                there = {pod.metadata.uid for pod in self.cluster.pods.values()}
+                for uid in {booking.uid for booking in self.active.ledger.bookings()} - there:
+                    self.active.ledger.apply(PodDeleted(uid))
+            case "node":  # deleted, and made again
+                name = "ab"[number % 2]
+                self.active.ledger.apply(NodeDeleted(name))
+                self.active.ledger.apply(NodeApplied(gpu_node(name)))
             case "blind":
                 self.cluster.readable = not self.cluster.readable
             case "mute":
