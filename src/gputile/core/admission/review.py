@@ -17,6 +17,7 @@ from gputile.core.admission.gang_gate import broken_wait
 from gputile.core.admission.gpu_requests import asks_for_gpu, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
 from gputile.core.admission.json_patch import Operation
+from gputile.core.admission.pod_size import too_large
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.protected_annotations import (
     count_changed,
@@ -83,6 +84,8 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
     if _is_mirror(pod, request):
         return ALLOWED
+    if refused := too_large(view):
+        return Verdict(refusals=tuple(refused))
     rewriting = rewrite(pod)
     if is_decided(pod):
         stamp(pod, policy.unit_mib, rewriting)
@@ -119,6 +122,8 @@ def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Admissio
     refusals = forged_on_create(pod.metadata.annotations, request.user_info.username, policy.trusted)
     if _is_mirror(pod, request):
         return refusals
+    if refused := too_large(view):
+        return refused
     refusals += broken_amounts(pod, policy.unit_mib)
     refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))
     if not policy.unsafe_access:

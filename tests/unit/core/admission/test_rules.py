@@ -314,6 +314,33 @@ def test_only_gputile_binds_with_an_allocation(key: str) -> None:
     assert validate(trusted, POLICY).refusals == ()
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (pod(GPU, initContainers=[{"name": f"i{i}"} for i in range(256)]), "the pod has 257 containers, and 256 are"),
+        (pod(GPU, volumes=[{"name": f"v{i}"} for i in range(1025)]), "the pod has 1025 volumes, and 1024 are"),
+        (
+            pod(GPU, container={"volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4097)]}),
+            "the pod has 4097 mounts, and 4096 are",
+        ),
+    ],
+    ids=["containers", "volumes", "mounts"],
+)
+def test_a_pod_of_absurd_size_is_refused_before_it_is_judged(body: Json, said: str) -> None:
+    """Tens of thousands of parts would keep the pods of others waiting."""
+    for judge in (mutate, validate):
+        (refusal,) = judge(request(body), POLICY).refusals
+        assert refusal.rule is AdmissionRule.POD
+        assert said in refusal.text
+
+
+def test_a_large_pod_is_judged_as_any_other() -> None:
+    mounts = {"volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4096)]}
+    first = [{"name": f"i{i}"} for i in range(255)]
+    volumes = [{"name": f"v{i}"} for i in range(1024)]
+    assert broken(pod(GPU, container=mounts, initContainers=first, volumes=volumes)) == []
+
+
 @pytest.mark.requirement("B2")
 def test_a_binding_brings_no_devices_and_no_number_of_gpus() -> None:
     """The API server merges its labels into the pod too."""
