@@ -21,7 +21,8 @@ def too_large(pod: PodView) -> list[AdmissionRefusal]:
     )
     return [
         AdmissionRefusal(
-            AdmissionRule.POD, f"spec: the pod has {count} {what}, and {most} are the most that are judged: ask for fewer"
+            AdmissionRule.POD,
+            f"spec: the pod has {count} {what}, and {most} are the most that are judged: ask for fewer",
         )
         for what, count, most in counts
         if count > most

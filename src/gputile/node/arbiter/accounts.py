@@ -1,5 +1,6 @@
 """What the containers on one GPU have had of it, in the measures that decide whose turn is next: nanoseconds."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +20,9 @@ class Bucket:
 
     def refill(self, now: int) -> None:
         """Add what has come in until ``now``."""
-        self.level = min(self.most, self.level + max(0, now - self.at) * self.rate // WHOLE)
+        if self.level != self.most:  # of many containers that wait most have all that they may save up
+            level = self.level + (now - self.at) * self.rate // WHOLE if now > self.at else self.level
+            self.level = level if level < self.most else self.most
         self.at = now
 
     def full_enough_at(self, level: int) -> int:
@@ -30,13 +33,16 @@ class Bucket:
 
 @dataclass(slots=True)
 class Account:
-    """One container on one GPU. ``virtual`` is the time it has had, by its weight.
+    """One container on one GPU: ``key`` is what it is called, and ``name`` that as text.
+
+    ``virtual`` is the time it has had, by its weight.
 
     ``waiting`` are its processes that wait, the first that came first. ``tied``: its turns here begin with those on
     other GPUs; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here, and
     ``enough_since`` since when its ceiling lets it have a turn, None while it does not.
     """
 
+    key: Hashable
     name: str
     share: Share
     ceiling: Bucket
@@ -83,11 +89,11 @@ class Account:
         self.floor.refill(now)
 
 
-def open_account(name: str, share: Share, quantum: int, virtual: int, now: int) -> Account:
+def open_account(key: Hashable, share: Share, quantum: int, virtual: int, now: int) -> Account:
     """Return the account of a container that is new on the GPU."""
     ceiling = Bucket(share.ceiling, 2 * quantum, quantum, now)
     floor = Bucket(share.floor, 2 * quantum, 0, now)
-    return Account(name, share, ceiling, floor, virtual)
+    return Account(key, str(key), share, ceiling, floor, virtual)
 
 
 def change_share(account: Account, share: Share) -> None:

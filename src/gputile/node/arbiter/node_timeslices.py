@@ -128,7 +128,7 @@ class NodeTimeSlices:
     # -- what belongs together
 
     def _name_of(self, gpu: TimeSliceScheduler, account: Account) -> Hashable:
-        return next((name for name, found in gpu.accounts.items() if found is account), None)
+        return account.key if gpu.accounts.get(account.key) is account else None
 
     def _uses(self, uuid: str, name: Hashable, member: int, now: int) -> None:
         """Take note of the GPUs that one process uses at once: wanted lately, or its at the moment."""
@@ -185,14 +185,15 @@ class NodeTimeSlices:
 
     def _after(self, uuid: str, said: list[Instruction], now: int, near: set[str] | None = None) -> Said:
         found: Said = [(uuid, instruction) for instruction in said]
-        near = (near or set()) | self._near(uuid)
+        left, near = near is not None, (near or set()) | self._near(uuid)
         self._touched |= near
         if len(near) == 1:
             self._look_again.pop(uuid, None)
             self._see_whether_held_up(uuid, now)
             return found + [(uuid, instruction) for instruction in self._gpus[uuid].start(now)]
         for name in [name for name, gpus in self._tied.items() if not near.isdisjoint(gpus)]:
-            self._tie(name, now)
+            if left or self._together.ends(name, now):
+                self._tie(name, now)
         for other in sorted(near):
             self._see_whether_held_up(other, now)
         self._let_go(near, now)
@@ -224,27 +225,37 @@ class NodeTimeSlices:
     def _among(self, near: set[str]) -> list[Hashable]:
         return [name for name, gpus in self._tied.items() if near.issuperset(gpus)]
 
+    def _owners(self, near: set[str]) -> set[Hashable]:
+        """Return the containers that have a turn on one of these GPUs: few, however many wait."""
+        return {owner.key for uuid in near if (owner := self._gpus[uuid].owner) is not None}
+
     def _ask(self, near: set[str], now: int) -> None:
         """Who waits for one GPU of a set asks for all of them, unless it has some."""
+        owners = self._owners(near)
         for name in self._among(near):
             mine = self._mine(name)
-            wants = any(account.waiting for _, _, account in mine) and not self._has(name)
-            eligible = all(gpu.eligible_at(account) <= now for _, gpu, account in mine)
+            asks = (
+                any(account.waiting for _, _, account in mine)
+                and not (name in owners and self._has(name))
+                and all(gpu.eligible_at(account) <= now for _, gpu, account in mine)
+            )
             for _, _, account in mine:
-                account.asks = wants and eligible
+                account.asks = asks
 
     def _let_go(self, near: set[str], now: int) -> None:
         """One that is held up, since what it waits for has come to its end before, gets all of its GPUs anew.
 
         It is the next to do so, but not twice running.
         """
+        owners = self._owners(near)
         for name in self._among(near):
-            has = self._has(name)
+            has = self._has(name) if name in owners else []
             round_ = self._rounds[name]
-            waits = any(account.waiting and gpu.owner is not account for _, gpu, account in self._mine(name))
             if not has:
                 round_.joined.clear()
-            elif waits and any(self._gpus[uuid].held_up(now) for uuid in has) and not self._joins(name, now):
+                continue
+            waits = any(account.waiting and gpu.owner is not account for _, gpu, account in self._mine(name))
+            if waits and any(self._gpus[uuid].held_up(now) for uuid in has) and not self._joins(name, now):
                 for uuid in has:
                     self._gpus[uuid].take_away(now)
                 round_.continues, round_.continued = not round_.continued, False
@@ -252,8 +263,9 @@ class NodeTimeSlices:
 
     def _release(self, near: set[str], now: int) -> None:
         """A set's turn is over when none of its GPUs is in anybody's hands; two that are show that it is one."""
+        owners = self._owners(near)
         for name in self._among(near):
-            has = self._has(name)
+            has = self._has(name) if name in owners else []
             in_hand = [uuid for uuid in has if self._gpus[uuid].holders]
             if len(in_hand) > 1:
                 self._together.note(name, in_hand, now)
@@ -264,8 +276,9 @@ class NodeTimeSlices:
     def _end_together(self, near: set[str], now: int) -> Said:
         """Where one turn of a set has got an end, the others end then too."""
         said: Said = []
+        owners = self._owners(near)
         for name in self._among(near):
-            has = self._has(name)
+            has = self._has(name) if name in owners else []
             ends = [end for uuid in has if (end := self._gpus[uuid].end) is not None]
             if ends and len(ends) < len(has):
                 for uuid in has:
@@ -318,8 +331,9 @@ class NodeTimeSlices:
                 single = account.waiting and not account.tied and gpu.owner is not account
                 if single and gpu.eligible_at(account) <= now:
                     found.append(TurnCandidate(gpu.rank(account, now), name, (uuid,)))
+        owners = self._owners(near)
         for name in self._among(near):
-            if self._has(name):
+            if name in owners and self._has(name):
                 found += self._joins(name, now)
             elif any(account.asks for _, _, account in self._mine(name)):
                 found.append(TurnCandidate(self._rank(name, now), name, self._tied[name]))

@@ -104,7 +104,7 @@ class TimeSliceScheduler:
         self._bring_up_to(now)
         account = self.accounts.get(name)
         if account is None:
-            self.accounts[name] = open_account(str(name), share, self.quantum, self._virtual, now)
+            self.accounts[name] = open_account(name, share, self.quantum, self._virtual, now)
         elif account.share != share:
             change_share(account, share)
         return self.tick(now)

@@ -36,6 +36,11 @@ class Together:
             self._seen[name] = {gpu: seen[gpu] for gpu in found}
         return tuple(found) if len(found) > 1 else ()
 
+    def ends(self, name: Hashable, now: int) -> bool:
+        """Return whether a container has not used some of its GPUs together with the others for too long by now."""
+        seen = self._seen.get(name)
+        return not seen or now - min(seen.values()) > TOGETHER_FOR
+
     def forget_member(self, member: int) -> None:
         """Forget a process that has gone."""
         for name in [name for name, members in self._wanted.items() if member in members]:
