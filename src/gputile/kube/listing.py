@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from gputile.kube.decoding import ObjectDecoder, Replaced, T, UnreadableObject
-from gputile.kube.errors import Gone
+from gputile.kube.errors import BadAnswer, Gone
 from gputile.kube.request import Query
 
 PAGE_SIZE = 500
@@ -50,6 +50,8 @@ async def list_pages(
         unreadable += page.unreadable
         if not page.metadata.continue_:
             return page.metadata.resource_version, Replaced(objects, unreadable)
+        if asked.get("continue") == page.metadata.continue_:
+            raise BadAnswer(f"GET {path}: the list never ends: a page names itself as the next one")
         asked = {**asked, "continue": page.metadata.continue_}
 
 

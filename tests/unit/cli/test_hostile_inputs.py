@@ -1,0 +1,345 @@
+"""Inputs that nobody should give: every command answers with an error in words, soon, and never with a traceback."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import typer.main
+import yaml
+from typer.testing import CliRunner, Result
+
+from gputile.cli.app import PEOPLE, app
+from tests.manifests import DEPLOYMENT, JOB, POD, STATEFUL_SET
+from tests.unit.cli.programs import arguments
+
+pytestmark = pytest.mark.requirement("B4", "U11")
+
+run = CliRunner()
+SOON_S: Final = 30  # a machine that runs all tests at once is slow; what hangs takes longer
+CODES: Final = (0, 1, 2, 3)
+TEXTS: Final = (
+    "",
+    " ",
+    "-",
+    "--",
+    "0",
+    "-1",
+    "1e999",
+    "nan",
+    "-inf",
+    "9" * 400,
+    "0x10",
+    "١٢",
+    "🦄" * 50,
+    "a" * 5000,
+    "a b\tc\nd",
+    "\x1b[2J",
+    "%s%n{0}",
+    "[red]x[/red]",
+    "../../../etc/passwd",
+    "/",
+    "/dev/null",
+    "/proc/self/mem",
+    "http://[::1",
+    "null",
+    "{}",
+)
+CLUSTER: Final = """
+apiVersion: gputile.io/v1alpha1
+kind: Cluster
+nodes: [{name: n, mode: share, gpus: {count: 2, memory: 15GiB}}]
+"""
+FILES: Final[dict[str, bytes]] = {
+    "empty": b"",
+    "nothing": b"---\n---\n",
+    "nul": b"\x00\x01\x02",
+    "latin": "kind: Clüster".encode("latin-1"),
+    "bom16": "kind: Cluster".encode("utf-16"),
+    "tabs": b"kind:\n\t- x\n",
+    "deep": b"[" * 5000 + b"]" * 5000,
+    "deep-map": b"{a: " * 3000 + b"1" + b"}" * 3000,
+    "bomb": b"a: &a [x,x,x,x,x,x,x,x,x]\n"
+    + b"".join(b"b%d: &b%d [*a,*a,*a,*a,*a,*a,*a,*a]\n" % (i, i) for i in range(9)),
+    "self": b"a: &a [*a]\n",
+    "tag": b"!!python/object/apply:os.system [id]\n",
+    "list": b"[1, 2, 3]",
+    "text": b"hello",
+    "number": b"1" * 6000,
+    "float": b"kind: .inf\napiVersion: .nan\n",
+    "key": b"? [a, b]\n: 1\n",
+    "date": b"kind: 2020-01-01\napiVersion: v1\n",
+    "json": b'{"kind": "List", "apiVersion": "v1", "items": [null, 1, [], {}]}',
+    "half": b'{"kind": "Pod", "apiVersion": "v1", "metadata": {',
+    "surrogate": b'{"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "\\ud800"}}',
+    "merge": b"a: 1\n<<: 2\n",
+    "duplicate": b"kind: Pod\nkind: Node\napiVersion: v1\n",
+}
+WRONG: Final[tuple[Any, ...]] = (None, True, -1, 10**30, 1.5, "", "x" * 300, "🦄", [], [None], {}, {"": ""}, [[[]]])
+"""What a field of a manifest may be written as."""
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Fail where a command goes on for ever."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("the command goes on and on")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(SOON_S)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def judged(words: list[str], *, wrong: bool = False) -> Result:
+    """Run a command, and check that it ends as a command may; what is given something ``wrong`` ends with an error."""
+    with bounded():
+        result = run.invoke(app, words)
+    assert isinstance(result.exception, SystemExit | None), (words, result.exc_info)
+    assert result.exit_code in CODES, (words, result.output)
+    assert "Traceback" not in result.output, words
+    if wrong:
+        assert result.exit_code != 0, (words, result.output)
+    if result.exit_code in (1, 2):
+        assert result.stderr.strip(), (words, "an error without a word")
+    return result
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("hostile")
+    for name, data in FILES.items():
+        (directory / name).write_bytes(data)
+    (directory / "directory").mkdir()
+    (directory / "cluster").write_text(CLUSTER, encoding="utf-8")
+    (directory / "pod").write_text(json.dumps(POD), encoding="utf-8")
+    return directory
+
+
+def base(command: str, place: Path) -> list[str]:
+    """Return words with which a command would do something, and nothing of the machine's own configuration."""
+    live = ["--kubeconfig", str(place / "missing")]
+    cluster = ["--cluster", str(place / "cluster")]
+    return {
+        "simulate": ["simulate", *cluster, "-f", str(place / "pod")],
+        "inspect": ["inspect", *cluster],
+        "explain": ["explain", "w", *cluster, "--cluster", str(place / "pod")],
+        "status": ["status", *live],
+        "nodepool": ["nodepool", "--provider", "gke"],
+        "replay": ["replay", str(place / "empty")],
+        "version": ["version"],
+    }[command]
+
+
+def options(command: str) -> Iterator[Any]:
+    found = typer.main.get_command(app).commands[command]  # type: ignore[attr-defined]
+    yield from (each for each in found.params if each.param_type_name == "option" and not each.is_flag)
+
+
+@pytest.mark.parametrize("command", list(PEOPLE))
+def test_every_option_takes_any_text(command: str, place: Path) -> None:
+    chance = random.Random(command)
+    for option in options(command):
+        for text in chance.sample(TEXTS, 9):
+            judged([*base(command, place), option.opts[0], text])
+        for name in ("missing", "directory", *chance.sample(sorted(FILES), 3)):
+            judged([*base(command, place), option.opts[0], str(place / name)])
+
+
+@pytest.mark.parametrize("name", [*FILES, "missing", "directory"])
+def test_files_that_are_none_of_those_that_are_asked_for(name: str, place: Path) -> None:
+    file, cluster = str(place / name), str(place / "cluster")
+    harmless = name in ("empty", "nothing")
+    for words in (
+        ["simulate", "--cluster", file],
+        ["simulate", "--cluster", cluster, "-f", file],
+        ["simulate", "--cluster", cluster, "--fit", file],
+        ["simulate", "--cluster", cluster, "--kinds", file],
+        ["inspect", "--cluster", file],
+        ["explain", "p", "--cluster", file],
+        ["nodepool", "-f", file],
+        ["replay", file],
+        ["inspect", "--kubeconfig", file],
+    ):
+        judged(words, wrong=True)
+    for words in (
+        ["simulate", "--cluster", cluster, "--config", file],
+        ["inspect", "--cluster", cluster, "--config", file],
+    ):
+        judged(words, wrong=not harmless)
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the places in a document."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from paths(item, (*path, key))
+
+
+def with_wrong(document: Any, path: tuple[Any, ...], wrong: Any) -> Any:
+    copied = json.loads(json.dumps(document))
+    inner = copied
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = wrong
+    return copied
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_manifests_with_something_wrong_in_any_place(seed: int, tmp_path: Path) -> None:
+    chance, file = random.Random(seed), tmp_path / "m.json"
+    cluster = yaml.safe_load(CLUSTER)
+    (tmp_path / "c").write_text(CLUSTER, encoding="utf-8")
+    for _ in range(70):
+        document = chance.choice([POD, DEPLOYMENT, JOB, STATEFUL_SET, cluster])
+        written = with_wrong(document, chance.choice(list(paths(document))), chance.choice(WRONG))
+        file.write_text(json.dumps(written), encoding="utf-8")
+        if document is cluster:
+            judged([*chance.choice([["inspect"], ["simulate"], ["explain", "p"]]), "--cluster", str(file)])
+        else:
+            judged(
+                ["simulate", "--cluster", str(tmp_path / "c"), "-f", str(file), *chance.choice([[], ["-o", "wide"]])]
+            )
+
+
+KUBECONFIG: Final[dict[str, Any]] = {
+    "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1", "certificate-authority-data": "eA=="}}],
+    "users": [{"name": "u", "user": {"token": "t", "client-certificate": "missing", "client-key-data": "eA=="}}],
+    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "n"}}],
+    "current-context": "x",
+}
+
+
+def test_kubeconfigs_with_something_wrong_in_any_place(tmp_path: Path) -> None:
+    chance, file = random.Random(5), tmp_path / "kubeconfig"
+    more = [
+        ("clusters", 0, "cluster", "server", text)
+        for text in ("ftp://x", "https://", "http://h:99999", "http://a b", "x")
+    ]
+    cases = [(path, wrong) for path in paths(KUBECONFIG) for wrong in chance.sample(WRONG, 3)]
+    cases += [(tuple(each[:-1]), each[-1]) for each in more]
+    for path, wrong in cases:
+        file.write_text(json.dumps(with_wrong(KUBECONFIG, path, wrong)), encoding="utf-8")
+        judged(["inspect", "--kubeconfig", str(file), "--request-timeout", "50ms"], wrong=True)
+
+
+Answer = Callable[[BaseHTTPRequestHandler], None]
+
+
+def plain(status: int, body: bytes, **headers: str) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in ({"Content-Length": str(len(body))} | headers).items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+def raw(data: bytes) -> Answer:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(data)
+        handler.close_connection = True
+
+    return answer
+
+
+HTML: Final = b"<html><body>Please log in</body></html>"
+ANSWERS: Final[dict[str, Answer]] = {
+    "html": plain(200, HTML),
+    "login": plain(302, b"", Location="http://127.0.0.1:1/login"),
+    "401": plain(401, HTML),
+    "403": plain(403, b'{"kind":"Status","reason":"Forbidden","message":"no"}'),
+    "404": plain(404, HTML),
+    "429": plain(429, b"", **{"Retry-After": "0"}),
+    "500": plain(500, b"\xff\xfe" * 100),
+    "empty": plain(200, b""),
+    "no object": plain(200, b"[]"),
+    "null": plain(200, b"null"),
+    "no items": plain(200, b'{"kind":"Status","status":"Success"}'),
+    "items of nothing": plain(200, b'{"metadata":{},"items":[null,1,{}]}'),
+    "items no list": plain(200, b'{"metadata":{},"items":{"a":1}}'),
+    "deep": plain(200, b"[" * 100_000),
+    "half a body": plain(200, b'{"metadata"', **{"Content-Length": "100"}),
+    "no http": raw(b"\x15\x03\x01\x00\x02\x02P" * 10),
+    "long header": raw(b"HTTP/1.1 200 OK\r\nX: " + b"a" * 300_000),
+    "bad chunks": raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}\r\n"),
+    "for ever": plain(200, b'{"metadata":{"continue":"again"},"items":[]}'),
+}
+LIVE: Final = (["inspect"], ["inspect", "-o", "json"], ["explain", "p"], ["status"], ["simulate", "--from-cluster"])
+
+
+@pytest.fixture
+def answering(tmp_path: Path) -> Iterator[tuple[str, list[Answer]]]:
+    """A kubeconfig of an API server, and what it answers to everything."""
+    answers: list[Answer] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            answers[-1](self)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """Say nothing: a client that has heard enough closes its connections."""
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        config = with_wrong(
+            KUBECONFIG, ("clusters", 0, "cluster"), {"server": f"http://127.0.0.1:{server.server_port}"}
+        )
+        config["users"][0]["user"] = {"token": "t"}
+        (tmp_path / "kubeconfig").write_text(json.dumps(config), encoding="utf-8")
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield str(tmp_path / "kubeconfig"), answers
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_api_servers_that_answer_anything(name: str, answering: tuple[str, list[Answer]]) -> None:
+    kubeconfig, answers = answering
+    answers.append(ANSWERS[name])
+    for words in LIVE:
+        judged(
+            [*words, "--kubeconfig", kubeconfig, "--request-timeout", "700ms"], wrong=name not in ("items of nothing",)
+        )
+
+
+def test_a_pipe_is_a_file_too(tmp_path: Path) -> None:
+    """As a shell makes one of <(...)."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    writer = threading.Thread(target=fifo.write_text, args=(CLUSTER,))
+    writer.start()
+    assert judged(["inspect", "--cluster", str(fifo)]).exit_code == 0
+    writer.join()
+
+
+@pytest.mark.parametrize("words", [["inspect", "--cluster"], ["explain"], ["simulate", "--unit"], ["status", "-n"]])
+def test_bytes_that_are_no_text(words: list[str]) -> None:
+    """A real process: only there do arguments have such bytes, and streams that take none of them."""
+    command: list[str | bytes] = [*arguments("main", *words), b"\xff\xfe"]
+    done = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"KUBECONFIG": "/missing"})
+    assert done.returncode in (1, 2)
+    assert b"Traceback" not in done.stderr
+    assert done.stderr.strip()
