@@ -14,15 +14,17 @@ from gputile.api.well_known import WHOLE_GPU
 FOREIGN_PLUGIN: Final = "gputile.io/OtherDevicePlugin"
 
 # NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go), before 0.14 nvidia.sock;
-# GKE's is nvidiaGPU-<time>.sock.
-SOCKET_PATTERNS = ("nvidia.sock", "nvidia-*.sock", "nvidiaGPU-*.sock")
+# HAMi's does so too. GKE's is nvidiaGPU-<time>.sock. gpushare's serves aliyun.com/gpu-mem (pkg/gpu/nvidia/const.go).
+SOCKET_PATTERNS = ("nvidia.sock", "nvidia-*.sock", "nvidiaGPU-*.sock", "aliyungpushare.sock")
 
-# Labels of the pods of NVIDIA's manifests and chart, of its GPU Operator, and of the plugins of GKE and AKS.
+# Labels of the pods of NVIDIA's manifests and chart, its GPU Operator, and of the plugins of GKE, AKS, gpushare, HAMi.
 _POD_LABELS: tuple[tuple[str, str], ...] = (
     ("name", "nvidia-device-plugin-ds"),
     ("app", "nvidia-device-plugin-daemonset"),
     ("app.kubernetes.io/name", "nvidia-device-plugin"),
     ("k8s-app", "nvidia-gpu-device-plugin"),
+    ("component", "gpushare-device-plugin"),
+    ("app.kubernetes.io/component", "hami-device-plugin"),
 )
 
 

@@ -1,10 +1,12 @@
 """Another device plugin on the node is noticed."""
 
+from fnmatch import fnmatch
+
 import pytest
 
 from gputile.api.core import Node, NodeStatus, PodStatus
 from gputile.api.well_known import WHOLE_GPU
-from gputile.node.agent.advertise.other_plugin import foreign_condition, foreign_plugin
+from gputile.node.agent.advertise.other_plugin import SOCKET_PATTERNS, foreign_condition, foreign_plugin
 from tests.corebuilders import container
 from tests.fakes.agentcluster import simple_pod
 
@@ -24,6 +26,23 @@ def test_a_socket_that_answers_is() -> None:
     assert evidence in foreign_condition(evidence).message
 
 
+@pytest.mark.parametrize(
+    ("socket", "foreign"),
+    [
+        ("nvidia.sock", True),
+        ("nvidia-gpu.sock", True),
+        ("nvidia-mig-1g.5gb.sock", True),
+        ("nvidiaGPU-1700000000.sock", True),
+        ("aliyungpushare.sock", True),
+        ("gputile-gpu-mem-a1b2c3.sock", False),
+        ("kubelet.sock", False),
+        ("rdma-hca.sock", False),
+    ],
+)
+def test_which_sockets_are_of_plugins_for_gpus(socket: str, foreign: bool) -> None:
+    assert any(fnmatch(socket, pattern) for pattern in SOCKET_PATTERNS) == foreign
+
+
 def test_gpus_that_gputile_never_offered_are() -> None:
     assert "4 nvidia.com/gpu" in foreign_plugin([], [], WITH_GPUS, served_before=False)
     assert foreign_plugin([], [], WITH_GPUS, served_before=True) == ""
@@ -34,3 +53,14 @@ def test_a_plugin_pod_is_while_it_runs(phase: str) -> None:
     pod = simple_pod("nvdp", container(), labels={"name": "nvidia-device-plugin-ds"})
     pod.status = PodStatus(phase=phase)
     assert bool(foreign_plugin([], [pod], Node(), served_before=False)) == (phase == "Running")
+
+
+@pytest.mark.parametrize(
+    "label",
+    [{"component": "gpushare-device-plugin", "app": "gpushare"}, {"app.kubernetes.io/component": "hami-device-plugin"}],
+    ids=["gpushare", "hami"],
+)
+def test_plugins_of_other_projects_are_known_by_their_pods(label: dict[str, str]) -> None:
+    pod = simple_pod("theirs", container(), labels=label)
+    pod.status = PodStatus(phase="Running")
+    assert "theirs is a device plugin" in foreign_plugin([], [pod], Node(), served_before=True)
