@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.walkthrough import walk
+
 ROOT = Path(__file__).resolve().parents[2]
 LAST_LINE = "Ctrl-C ends it"
 PATIENCE_S = 240.0
@@ -33,11 +35,17 @@ class LocalCluster:
         lines = [line.strip() for line in self.text.splitlines() if line.startswith("    ")]
         return [line.partition("  #")[0].strip() for line in lines if not line.startswith("export ")]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of a shell that has executed the export."""
+        line = next(line.strip() for line in self.text.splitlines() if line.strip().startswith("export "))
+        exported = dict(each.split("=", 1) for each in line.removeprefix("export ").split(" "))
+        return {**os.environ, **exported, "PATH": exported["PATH"].replace("$PATH", os.environ["PATH"])}
+
     def run(self, command: str) -> subprocess.CompletedProcess[str]:
         """Run a command in a shell that has executed the export."""
-        export = next(line.strip() for line in self.text.splitlines() if line.strip().startswith("export "))
         return subprocess.run(
-            ["bash", "-c", f"{export}; {command}"], cwd=ROOT, capture_output=True, text=True, check=False
+            ["bash", "-c", command], cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False
         )
 
     def until(self, command: str, shows: str) -> str:
@@ -95,6 +103,11 @@ def test_the_demo_draws_the_cluster_and_ends_well() -> None:
     assert done.returncode == 0, done.stderr
     assert "GPU MEMORY" in done.stdout
     assert "It would fit if" in done.stdout
+
+
+def test_the_first_page_is_executed(local: LocalCluster) -> None:
+    """It leaves nothing behind, so that the tests below count their own pods only."""
+    walk(ROOT / "docs" / "guides" / "getting-started.md", local.environment, ROOT, lambda _: None)
 
 
 def test_everything_that_the_local_cluster_says_works(local: LocalCluster) -> None:
