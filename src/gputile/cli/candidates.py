@@ -134,7 +134,7 @@ def _names(access: "Access", path: str) -> list[str]:
     import msgspec
 
     from gputile.api.core import ListMeta, ObjectMeta
-    from gputile.kube.connection import Connection
+    from gputile.cli.patience import connection_to
     from gputile.kube.listing import PAGE_SIZE
 
     class Named(msgspec.Struct):
@@ -148,7 +148,7 @@ def _names(access: "Access", path: str) -> list[str]:
 
     async def read() -> None:
         await access.credentials.current()
-        async with Connection(access, attempts=1) as connection:
+        async with connection_to(access) as connection:
             query: dict[str, Any] = {"limit": str(PAGE_SIZE)}
             while True:
                 page = msgspec.json.decode(await connection.get(path, query), type=Names)

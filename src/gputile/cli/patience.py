@@ -62,12 +62,12 @@ async def reads(reach: Reach) -> AsyncIterator[PatientReads]:
     seconds = duration_s(reach.request_timeout)
     access = load_access(reach.kubeconfig, reach.context)
     await access.credentials.current()  # not bounded: a login plugin may ask the user
-    async with _connection(access) as connection:
+    async with connection_to(access) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S):
             yield PatientReads(connection, access.server, seconds)
 
 
-def _connection(access: Access) -> "LightConnection | Connection":
+def connection_to(access: Access) -> "LightConnection | Connection":
     """Return the connection that costs least: what speaks with proxies takes long to load."""
     if access.proxy is None:
         return LightConnection(access)
