@@ -97,8 +97,8 @@ class AllocationHandler:
         try:
             self._files.prepare(grant)
             self._advertised.save()
-        except OSError:
-            log.exception("cannot write the state of the agent")
+        except OSError as error:
+            log.error("the agent's state cannot be written, and is written again later: %s", error)
 
     async def prestart(self, resource: str, ids: tuple[str, ...]) -> None:
         """Write the limits of a container that is about to start.
