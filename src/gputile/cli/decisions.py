@@ -26,6 +26,9 @@ _REASONS_SHOWN = 10
 _ADVISED = 5  # for how many pods what would help is looked for
 
 
+_DRAWN = 200  # nodes
+
+
 class Format(StrEnum):
     """What to print."""
 
@@ -106,14 +109,16 @@ class _Report:
         """Print all of it; ``other`` is what another placement policy makes of the same."""
         from gputile.tools.views.gpu_bars import groups_of
 
-        drawn = self._bars(self._result, self._nodes)
-        others = self._bars(other, other.nodes) if other is not None else []
+        drawn = self._bars(self._result, self._nodes[:_DRAWN])
+        others = self._bars(other, other.nodes[:_DRAWN]) if other is not None else []
         before = {each.name: each for each in drawn}
         moved = [each for each in others if each != before.get(each.name)]
         groups = groups_of([*drawn, *others])
         write_text(self._sentence())
         write("\n")
         draw(drawn, self._unit_mib, groups, plain=self._plain)
+        if len(self._nodes) > _DRAWN:
+            write(f"... and {len(self._nodes) - _DRAWN} more nodes, which -o wide shows too\n")
         if self._workloads:
             write("\n")
             self._write_workloads()
