@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def interrupted(words: list[str], after: float, *, group: bool, number: int = si
             if not words or words[0] not in ("selftest", "replay"):
                 while process.poll() is None and has(process.pid, "SigCgt", number):
                     pass  # Python itself is still starting, and has its own way
-            (os.killpg if group else os.kill)(process.pid, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                (os.killpg if group else os.kill)(process.pid, number)
         assert process.stderr is not None
         said = process.stderr.read()
         status = process.wait()
