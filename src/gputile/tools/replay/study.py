@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -80,11 +80,30 @@ def side_by_side(work: Callable[[Task], Outcome], tasks: list[Task], jobs: int) 
     with ExitStack() as stack:
         pool = stack.enter_context(ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn")))
         stack.callback(pool.shutdown, wait=True, cancel_futures=True)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which those that are started inherit
-        try:
+        with _signals_put_off():
             # Not ``map``, which cancels from this thread what the pool's own thread is marking as broken.
             outcomes = [pool.submit(work, task) for task in tasks]
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for outcome in outcomes:
             yield outcome.result()
+
+
+@contextmanager
+def _signals_put_off() -> Iterator[None]:
+    """Let SIGINT and SIGTERM come after the block, and SIGINT not at all to the processes that it starts.
+
+    A process that is only half started is in no list of those to end, and what it says then is a traceback.
+    """
+    came: list[int] = []
+    handlers = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    for number in handlers:
+        signal.signal(number, lambda number, _frame: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
