@@ -163,7 +163,8 @@ class Server:
     """The API server: its objects, and what it tells watchers. ``told`` is what the controller was answered.
 
     ``late`` are writes that nobody waits for any more, and that are executed all the same, some time. ``gone`` are the
-    UIDs of pods of which an answer has said that they are, before any watch did.
+    UIDs of pods of which an answer has said that they are, before any watch did. ``born`` and ``bound`` are the
+    versions at which pods came and were bound: times have seconds only.
     """
 
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -175,14 +176,23 @@ class Server:
     before_ungate: Callable[[Pod], None] = lambda _: None
     late: list[tuple[Pod, str, Callable[[Pod], Pod]]] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
+    born: dict[str, int] = field(default_factory=dict)
+    bound: dict[str, int] = field(default_factory=dict)
 
     def store(self, changed: Pod) -> Pod:
         self.version += 1
         meta = msgspec.structs.replace(changed.metadata, resource_version=str(self.version))
         stored = msgspec.structs.replace(changed, metadata=meta)
         self.pods[stored.metadata.uid] = stored
+        self.born.setdefault(stored.metadata.uid, self.version)
+        if stored.spec.node_name:
+            self.bound.setdefault(stored.metadata.uid, self.version)
         self.log.append(Applied(stored))
         return stored
+
+    def were_together(self, waiting: Pod, bound: Pod) -> bool:
+        """Return whether ``waiting`` existed when ``bound`` was bound."""
+        return self.born[waiting.metadata.uid] < self.bound[bound.metadata.uid]
 
     def delete(self, uid: str) -> None:
         self.version += 1

@@ -502,7 +502,7 @@ class Gangs(RuleBasedStateMachine):
             places = [each for each in told.of_plan(plan) if live_hold(each, self.controller_ns)]
             (gang,) = {gang_name(each) for each in places}
             pods = told.of_gang(gang)
-            running = _running(pods)
+            running = _running(pods, _in_one_second)
             elsewhere = sum(
                 (hold := live_hold(each, self.controller_ns)) is not None and hold.plan != plan for each in pods
             )
@@ -577,7 +577,7 @@ class Gangs(RuleBasedStateMachine):
             if plan in self.lost or not begun:
                 continue
             gang = [each for each in self.members() if gang_name(each) == gang_name(pods[0])]
-            whole = _running(gang) >= gang_size(gang)
+            whole = _running(gang, _in_one_second) >= gang_size(gang)
             missing = [each.key for each in pods if waits(each)]
             assert whole or not missing, f"plan {plan} runs in part: {missing} wait"
 
@@ -601,7 +601,7 @@ class Gangs(RuleBasedStateMachine):
         gangs: dict[str, list[Pod]] = {}
         for each in self.members():
             gangs.setdefault(gang_name(each), []).append(each)
-        least = {name: units for name, pods in gangs.items() if (units := _least(pods))}
+        least = {name: units for name, pods in gangs.items() if (units := _least(pods, self.running(pods)))}
         # A gang that can never fit holds nobody up.
         overdue = [
             name for name in least if self.is_overdue(gangs[name]) and packs(least[name], [GPU_UNITS] * len(healthy))
@@ -619,7 +619,11 @@ class Gangs(RuleBasedStateMachine):
         """Return whether the gang may hold others up."""
         newest = max(each.metadata.creation_timestamp or "" for each in pods if waits(each))
         long_ago = new_pod("then", 1, {}, self.now_ns - PATIENCE_SECONDS * SECOND).metadata.creation_timestamp or ""
-        return newest < long_ago and _running(pods) < gang_size(pods)
+        return newest < long_ago and self.running(pods) < gang_size(pods)
+
+    def running(self, pods: Sequence[Pod]) -> int:
+        """Return how many pods of a gang have started, by what the server knows."""
+        return _running(pods, self.server.were_together)
 
     def teardown(self) -> None:
         self.everything_settles()
@@ -630,21 +634,26 @@ class Gangs(RuleBasedStateMachine):
             assert not any(booking.reserved for booking in ledger.bookings()), "a place is kept for ever"
 
 
-def _running(pods: Sequence[Pod]) -> int:
+def _in_one_second(waiting: Pod, bound: Pod) -> bool:
+    """Return whether ``waiting`` may have existed when ``bound`` was bound, by times that have seconds only."""
+    return (waiting.metadata.creation_timestamp or "") <= bound_at(bound)
+
+
+def _running(pods: Sequence[Pod], together: Callable[[Pod, Pod], bool]) -> int:
     """Return how many pods of a gang have started.
 
     Those that have succeeded count while others run, and for those that existed when they were bound.
     """
     running = sum(runs(each) for each in pods)
-    created = [each.metadata.creation_timestamp or "" for each in pods if waits(each)]
+    waiting = [each for each in pods if waits(each)]
     succeeded = [each for each in pods if each.status.phase == "Succeeded"]
-    return running + sum(bool(running) or any(born <= bound_at(each) for born in created) for each in succeeded)
+    return running + sum(bool(running) or any(together(each, done) for each in waiting) for done in succeeded)
 
 
-def _least(pods: Sequence[Pod]) -> list[int]:
+def _least(pods: Sequence[Pod], running: int) -> list[int]:
     """Return the units of the pods that a gang needs to get on, the most modest of them; empty where some miss."""
     waiting = sorted(units_of(each) for each in pods if waits(each))
-    needed = max(1, gang_size(pods) - _running(pods))
+    needed = max(1, gang_size(pods) - running)
     return sorted(waiting[:needed], reverse=True) if len(waiting) >= needed else []
 
 
