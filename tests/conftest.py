@@ -41,9 +41,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_terminal() -> None:
-    """Have programs print as to a pipe, wherever the tests run: workers of pytest-xdist have 80 COLUMNS."""
-    for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+    """Have programs print as to a pipe, wherever the tests run: workers of pytest-xdist have 80 COLUMNS.
+
+    Where readline is imported it gives them to the C library alone, whose environment programs inherit.
+    """
+    for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR"):
         os.environ.pop(name, None)
+        os.unsetenv(name)
     os.environ["LC_ALL"] = "C.UTF-8"
 
 
