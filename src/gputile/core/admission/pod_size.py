@@ -2,22 +2,25 @@
 
 from typing import Final
 
+from gputile.api.core import Pod
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 
 MOST_CONTAINERS: Final = 256
 MOST_VOLUMES: Final = 1024
 MOST_MOUNTS: Final = 4096  # of all containers, block devices included
+MOST_NODE_RULES: Final = 1024  # terms of node affinity, and their expressions
 
 
-def too_large(pod: PodView) -> list[AdmissionRefusal]:
+def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
     """Return that a pod has more parts than are judged, nothing where it has not; that much takes next to no time."""
-    spec = pod.spec
+    spec = view.spec
     containers = [*spec.init_containers, *spec.containers]
     counts = (
         ("containers", len(containers), MOST_CONTAINERS),
         ("volumes", len(spec.volumes), MOST_VOLUMES),
         ("mounts", sum(len(c.volume_mounts) + len(c.volume_devices) for c in containers), MOST_MOUNTS),
+        ("terms and expressions of node affinity", _node_rules(pod), MOST_NODE_RULES),
     )
     return [
         AdmissionRefusal(
@@ -27,3 +30,12 @@ def too_large(pod: PodView) -> list[AdmissionRefusal]:
         for what, count, most in counts
         if count > most
     ]
+
+
+def _node_rules(pod: Pod) -> int:
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    if affinity is None:
+        return 0
+    terms = [*(affinity.required.node_selector_terms if affinity.required else ())]
+    terms += [preferred.preference for preferred in affinity.preferred]
+    return len(terms) + sum(len(term.match_expressions) for term in terms)

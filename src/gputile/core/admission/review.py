@@ -84,7 +84,7 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
     if _is_mirror(pod, request):
         return ALLOWED
-    if refused := too_large(view):
+    if refused := too_large(pod, view):
         return Verdict(refusals=tuple(refused))
     rewriting = rewrite(pod)
     if is_decided(pod):
@@ -122,7 +122,7 @@ def _broken(pod: Pod, view: PodView, request: AdmissionRequest, policy: Admissio
     refusals = forged_on_create(pod.metadata.annotations, request.user_info.username, policy.trusted)
     if _is_mirror(pod, request):
         return refusals
-    if refused := too_large(view):
+    if refused := too_large(pod, view):
         return refused
     refusals += broken_amounts(pod, policy.unit_mib)
     refusals += broken_shares(pod.metadata.annotations, policy.time.most_weight(request.namespace))

@@ -314,6 +314,13 @@ def test_only_gputile_binds_with_an_allocation(key: str) -> None:
     assert validate(trusted, POLICY).refusals == ()
 
 
+def required(terms: list[list[str]]) -> Json:
+    """Node affinity of a term for each list, with an expression for each key."""
+    expressions = [[{"key": key, "operator": "Exists"} for key in keys] for keys in terms]
+    selector = {"nodeSelectorTerms": [{"matchExpressions": each} for each in expressions]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -323,8 +330,10 @@ def test_only_gputile_binds_with_an_allocation(key: str) -> None:
             pod(GPU, container={"volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4097)]}),
             "the pod has 4097 mounts, and 4096 are",
         ),
+        (pod(GPU, affinity=required([[]] * 1025)), "the pod has 1025 terms and expressions of node affinity, and 1024"),
+        (pod(GPU, affinity=required([["a"] * 1024])), "the pod has 1025 terms and expressions of node affinity"),
     ],
-    ids=["containers", "volumes", "mounts"],
+    ids=["containers", "volumes", "mounts", "terms", "expressions"],
 )
 def test_a_pod_of_absurd_size_is_refused_before_it_is_judged(body: Json, said: str) -> None:
     """Tens of thousands of parts would keep the pods of others waiting."""
@@ -338,7 +347,8 @@ def test_a_large_pod_is_judged_as_any_other() -> None:
     mounts = {"volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4096)]}
     first = [{"name": f"i{i}"} for i in range(255)]
     volumes = [{"name": f"v{i}"} for i in range(1024)]
-    assert broken(pod(GPU, container=mounts, initContainers=first, volumes=volumes)) == []
+    nodes = required([["a"] * 1023])
+    assert broken(pod(GPU, container=mounts, initContainers=first, volumes=volumes, affinity=nodes)) == []
 
 
 @pytest.mark.requirement("B2")
