@@ -92,6 +92,17 @@ class Arrivals:
     """Rank of each node: of two nodes with one score the lower rank wins."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of a file, the first of which has number 1."""
+
+    line: int
+    cells: dict[str, str]
+
+    def __getitem__(self, column: str) -> str:
+        return self.cells[column]
+
+
 def read_nodes(directory: Path) -> Nodes:
     """Read the list of nodes.
 
@@ -130,18 +141,19 @@ def read_workload(directory: Path, name: str) -> Workload:
     for row, cpu, memory, gpus, milli in zip(rows, *numbers, strict=True):
         if (gpus == 1 and milli == 0) or (gpus > 1 and milli != 1000):
             raise TraceError(
-                f"{path}: pod {row['name'][:80]}: {gpus} GPUs of {milli} milli-GPU each; a pod asks for 1 to 1000 of "
-                f"one GPU, or for several whole ones"
+                f"{path}: line {row.line}: pod {row['name'][:80]}: {gpus} GPUs of {milli} milli-GPU each; a pod asks "
+                f"for 1 to 1000 of one GPU, or for several whole ones"
             )
-        models = frozenset(filter(None, (row.get("gpu_spec") or "").split("|")))
+        models = frozenset(filter(None, (row.cells.get("gpu_spec") or "").split("|")))
         key = PodShape(cpu, memory, gpus, milli if gpus else 0, models if gpus else frozenset())
         shape.append(index.setdefault(key, len(index)))
     lifetime = None
-    if rows and rows[0].get("creation_time") is not None and rows[0].get("deletion_time") is not None:
+    if all(rows[0].cells.get(column) is not None for column in ("creation_time", "deletion_time")):
         lifetime = _integers(rows, "creation_time", path), _integers(rows, "deletion_time", path)
         early = np.flatnonzero(lifetime[1] < lifetime[0])
         if len(early):
-            raise TraceError(f"{path}: pod {rows[int(early[0])]['name'][:80]} was deleted before it was created")
+            row = rows[int(early[0])]
+            raise TraceError(f"{path}: line {row.line}: pod {row['name'][:80]} was deleted before it was created")
     return Workload(name, tuple(index), np.array(shape, np.int64), lifetime)
 
 
@@ -207,7 +219,7 @@ def _sequence(path: Path, seed: int) -> Int64 | None:
         wrong = next((part for part in tail if not _INTEGER.fullmatch(part)), None)
         if found is not None or not tail or wrong is not None:
             why = "comes twice" if found is not None else f"holds {(wrong or '')[:40]!r}, where integers should be"
-            raise TraceError(f"{path}: seed {seed} {why}")
+            raise TraceError(f"{path}: line {number}: seed {seed} {why}")
         found = np.array([int(part) for part in tail], np.int64)
     return found
 
@@ -221,7 +233,7 @@ def _text(path: Path) -> str:
         raise TraceError(f"{path}: it cannot be read: {error}") from None
 
 
-def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
+def _rows(path: Path, columns: tuple[str, ...]) -> list[_Row]:
     if not path.is_file():
         raise TraceError(f"{path}: no such file; it should be a CSV file with the columns {', '.join(columns)}")
 
@@ -230,26 +242,28 @@ def _rows(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
         missing = [column for column in columns if column not in (reader.fieldnames or ())]
         if missing:
             raise TraceError(f"{path}: no column {', '.join(missing)}; expected {', '.join(columns)}")
-        rows = list(reader)
+        rows = [_Row(reader.line_num, cells) for cells in reader]
     except csv.Error as error:
         raise TraceError(f"{path}: it cannot be read as CSV: {error}") from None
     seen: set[str] = set()
-    for number, row in enumerate(rows, 1):
+    for row in rows:
         if any(row[column] is None for column in columns):
-            raise TraceError(f"{path}: row {number} is shorter than the header")
+            raise TraceError(f"{path}: line {row.line} is shorter than the header")
         if row[columns[0]] in seen:
-            raise TraceError(f"{path}: {columns[0]} {row[columns[0]][:80]!r} comes twice")
+            raise TraceError(f"{path}: line {row.line}: {columns[0]} {row[columns[0]][:80]!r} comes twice")
         seen.add(row[columns[0]])
     if not rows:
         raise TraceError(f"{path}: it has a header, and no rows")
     return rows
 
 
-def _integers(rows: list[dict[str, str]], column: str, path: Path, most: int = _LARGEST) -> Int64:
+def _integers(rows: list[_Row], column: str, path: Path, most: int = _LARGEST) -> Int64:
     numbers = []
     for row in rows:
         text = (row[column] or "").strip()
         if not _INTEGER.fullmatch(text) or int(text) > most:
-            raise TraceError(f"{path}: column {column} should hold integers from 0 to {most:,}, not {text[:40]!r}")
+            raise TraceError(
+                f"{path}: line {row.line}: column {column} should hold integers from 0 to {most:,}, not {text[:40]!r}"
+            )
         numbers.append(int(text))
     return np.array(numbers, np.int64)

@@ -32,13 +32,13 @@ def read(directory: Path) -> Arrivals:
         (HEAD + "n,1,1,0,T4\n", "have no GPU"),
         (HEAD + "n,1,1,1000000,T4\n", "from 0 to 64"),
         (HEAD + "n,1,1,-1,T4\n", "from 0 to 64"),
-        (HEAD + "n,-1,1,1,T4\n", "column cpu_milli should hold integers from 0"),
+        (HEAD + "n,-1,1,1,T4\n", "line 2: column cpu_milli should hold integers from 0"),
         (HEAD + "n,1,-1,1,T4\n", "column memory_mib"),
         (HEAD + "n,nan,1,1,T4\n", "column cpu_milli"),
         (HEAD + "n,1_0,1,1,T4\n", "column cpu_milli"),
         (HEAD + "n,\u0661,1,1,T4\n", "column cpu_milli"),
-        (HEAD + "n,1,1,1,T4\n" * 2, "sn 'n' comes twice"),
-        (HEAD + "n,1,1\n", "row 1 is shorter than the header"),
+        (HEAD + "n,1,1,1,T4\n" * 2, "line 3: sn 'n' comes twice"),
+        (HEAD + "n,1,1\n", "line 2 is shorter than the header"),
     ],
 )
 def test_a_node_that_cannot_be_is_refused_by_the_command(tmp_path: Path, nodes: str, rule: str) -> None:
@@ -56,7 +56,8 @@ def test_a_node_that_cannot_be_is_refused_by_the_command(tmp_path: Path, nodes: 
         ("a,-1,1,1,600,\n", "column cpu_milli"),
         ("a,1,1,-1,600,\n", "column num_gpu"),
         ("a,1,1,65,1000,\n", "column num_gpu"),
-        ("a,1,1,2,500,\n", "2 GPUs of 500 milli-GPU each"),
+        ("a,1,1,2,500,\n", "line 2: pod a: 2 GPUs of 500 milli-GPU each"),
+        ("b,1,1,1,500,\n\na,1,1,1,-5,\n", "line 4: column gpu_milli"),
         ("a,1,1,1,0,\n", "1 GPUs of 0 milli-GPU each"),
         ("a,1,1,1,1001,\n", "column gpu_milli"),
         ("a,1,1,0,0,\n", "no pod asks for a GPU"),
@@ -86,7 +87,7 @@ def test_a_pod_that_cannot_be_is_refused(tmp_path: Path, pods: str, rule: str) -
 def test_a_broken_order_is_no_order_by_chance(tmp_path: Path, file: str, text: str) -> None:
     directory = write_trace(tmp_path)
     (directory / "arrivals" / f"openb_pod_list_tiny.{file}.csv").write_text(text)
-    with pytest.raises(TraceError, match=f"tiny.{file}.csv"):
+    with pytest.raises(TraceError, match=f"tiny.{file}.csv: (line [12]|seed 42)"):
         read(directory)
 
 
@@ -102,7 +103,7 @@ def test_a_mark_of_byte_order_is_no_part_of_the_first_column(tmp_path: Path) -> 
 def test_a_pod_that_was_deleted_before_it_was_created_is_refused(tmp_path: Path) -> None:
     directory = write_trace(tmp_path)
     (directory / "openb_pod_list_tiny.csv").write_text(TIMED.format("a,1,1,1,600,100,50\n"))
-    with pytest.raises(TraceError, match="pod a was deleted before it was created"):
+    with pytest.raises(TraceError, match="line 2: pod a was deleted before it was created"):
         read_workload(directory, "tiny")
 
 
