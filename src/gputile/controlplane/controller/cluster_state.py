@@ -50,8 +50,8 @@ class ClusterState:
     def __init__(self, configuration: Configuration, changed: Callable[[], None] = lambda: None) -> None:
         self.ledger = Ledger(configuration)
         self.nodes: dict[str, Node] = {}
-        self.groups: dict[tuple[str, str], int] | None = None  # None while nobody knows PodGroups here
-        self.groups_read = 0  # grows whenever PodGroups change
+        self.groups: dict[tuple[str, str], int] | None = None  # None where the cluster has no PodGroups
+        self.groups_read = 0  # grows whenever PodGroups change; 0 until it is known whether there are any
         self.freed = 0  # grows whenever there may be room that was not there before
         self.grown = 0  # grows whenever there may be room in the empty cluster that was not there before
         self.now_ns = 0
@@ -137,6 +137,13 @@ class ClusterState:
         self.groups_read += 1
         self._changed()
 
+    def no_groups(self) -> Steps[None]:
+        """Note, as an update, that the cluster has no PodGroups."""
+        yield
+        self.groups = None
+        self.groups_read += 1
+        self._changed()
+
     def tick(self, now_ns: int) -> None:
         """Let it be ``now_ns``, Unix time in nanoseconds. That is earlier than before where a clock was set back."""
         before, self.now_ns = self.now_ns, now_ns
@@ -187,7 +194,8 @@ class ClusterState:
         old = self._pods.get(uid)
         for gone in self.members.put(pod):
             self._pods.pop(gone, None)
-        if uid in self.members or (pod.spec.node_name and not pod.finished):
+        # A pod whose labels name no gang any more counts at its reservation until that ends.
+        if uid in self.members or (not pod.finished and (pod.spec.node_name or reservation_of(pod) is not None)):
             self._pods[uid] = pod
         else:
             self._pods.pop(uid, None)

@@ -100,7 +100,9 @@ class Controller:
             work += [
                 self._pod_watch.run(),
                 watch_pod_groups(
-                    self._connection, lambda event: self.updates.put(self.cluster_state.group_event(event))
+                    self._connection,
+                    lambda event: self.updates.put(self.cluster_state.group_event(event)),
+                    lambda: self.updates.put(self.cluster_state.no_groups()),
                 ),
                 self.gangs.run(),
             ]

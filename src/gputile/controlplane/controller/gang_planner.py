@@ -17,7 +17,7 @@ from gputile.api.well_known import HOLD_ANNOTATION
 from gputile.controlplane.controller.cluster_state import ClusterState, PlacementState
 from gputile.controlplane.controller.gangs import Gang, Gangs, reservation_lasts
 from gputile.controlplane.controller.starvation import StarvationTimeout
-from gputile.core.devices.gang_membership import GangName, gated
+from gputile.core.devices.gang_membership import GangName, gang_of, gated
 from gputile.core.devices.request import RequestError
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.ledger.ledger import LedgerError
@@ -97,6 +97,15 @@ class _Ever:
     plan: GangPlan
 
 
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """How often in a row a reservation of a gang was refused, why, and until when none is written (Unix time in ns)."""
+
+    times: int
+    why: str
+    again_ns: int
+
+
 class GangPlanner:
     """Decides round by round; ``new_plan`` gives each plan a name of its own.
 
@@ -111,6 +120,7 @@ class GangPlanner:
         self._starvation = StarvationTimeout(self._configuration.gangs)
         self._tried: dict[GangName, _Tried] = {}
         self._ever: dict[GangName, _Ever] = {}
+        self._refused: dict[GangName, _Refused] = {}
         self._several_started = False
         self._reported: dict[GangName, tuple[str, str]] = {}
         self._cycle = 0  # counts the passes over all gangs; each may take several rounds
@@ -127,7 +137,7 @@ class GangPlanner:
         cluster_state.tick(now_ns)
         gangs = yield from self._gangs.look()
         names = {gang.name for gang in gangs}
-        for remembered in (self._tried, self._ever, self._reported):
+        for remembered in (self._tried, self._ever, self._reported, self._refused):
             for name in remembered.keys() - names:
                 del remembered[name]
         self._starvation.begin(names, cluster_state.now_ns)
@@ -135,6 +145,10 @@ class GangPlanner:
         head: Gang | None = None
         for gang in gangs:
             yield
+            if gang.name.by_object and not cluster_state.groups_read:
+                # Its size is not known yet; what was reserved for it may be of a plan that has begun.
+                result.waiting += bool(gang.unreserved)
+                continue
             yield from self._extend(gang, result)
             result.gates += sorted((pod for pod in gang.reserved if gated(pod)), key=in_line)
             try:
@@ -160,10 +174,26 @@ class GangPlanner:
             self._cluster_state.not_written(write.pod)
         self._round = Round()
 
+    def refused(self, pod: Pod, why: str) -> None:
+        """Note that the API server refuses the reservation of ``pod``: for a while none is written for its gang."""
+        gang, now_ns = gang_of(pod), self._cluster_state.now_ns
+        before = self._refused.get(gang) if gang is not None else None
+        if gang is None or (before is not None and before.again_ns > now_ns):
+            return
+        times = before.times + 1 if before is not None else 1
+        again_ns = now_ns + min(_LONGEST_PAUSE, _FIRST_PAUSE << min(times - 1, 10))
+        self._refused[gang] = _Refused(times, why, again_ns)
+
     def _advance(self, gang: Gang, head: Gang | None, result: Round) -> Steps[bool]:
         """Reserve GPUs for the unreserved pods of a gang, if they fit; return whether they do."""
         if not self._is_complete(gang, result):
             yield from self._remove_reservations(gang, result)
+            return False
+        refused = self._refused.get(gang.name)
+        if refused is not None and 0 < refused.again_ns - self._cluster_state.now_ns <= _LONGEST_PAUSE:
+            yield from self._remove_reservations(gang, result)
+            text = f"{_together(gang)} wait: the API server refuses to store what is reserved for them: {refused.why}"
+            self._report(gang, _WAITING, text, result)
             return False
         if head is not None:
             yield from self._remove_reservations(gang, result)
@@ -213,6 +243,7 @@ class GangPlanner:
         complete = gang.size > 0 and len(gang.unreserved) >= gang.needed
         # Gangs that lost pods could wait for each other's GPUs for ever if one of them reserved what it cannot use.
         may_reserve = gang.below_min_member and not (gang.started and self._several_started)
+        may_reserve = may_reserve and gang.name not in self._refused
         waited = self._starvation.has_passed(gang.name, gang.complete_at, self._cluster_state.now_ns)
         return may_reserve and complete and waited and not self._is_too_large(gang)
 

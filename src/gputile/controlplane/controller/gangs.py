@@ -9,7 +9,7 @@ from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.core.devices.gang_membership import GangName
 from gputile.core.devices.reservation import Reservation, reservation_of
 from gputile.core.placement.steps import Steps
-from gputile.core.scheduling.gang_refusal import lost_place
+from gputile.core.scheduling.gang_refusal import GangRule, lost_place
 from gputile.core.scheduling.gang_reservation import plan_problem
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, queue_priority, started, waits
 
@@ -162,6 +162,7 @@ def _reserved(
 
     That is the rule of the extender (``gang_reservation.claim``): all reservations of a plan, or those of a started
     one. The latter stay until they end while they are valid: with one of them lost, the others could not be made anew.
+    They also stay while their node takes no pods for a moment: others would get the GPUs otherwise.
     """
     started_plans: set[str] = set()
     for pod in running:
@@ -185,6 +186,8 @@ def _reserved(
         for pod, reservation in places:
             yield
             if not _there(cluster_state, pod, reservation):
+                if _closed_meanwhile(cluster_state, pod, reservation):
+                    sound.append(pod.metadata.uid)
                 continue
             if reservation.allocation is not None:
                 if plan_waits is None:  # it is the same for all pods of the plan whose own place is there
@@ -233,6 +236,16 @@ def _there(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> b
     if booking is None or not booking.reserved or booking.plan != reservation.plan:
         return False
     return lost_place(cluster_state.ledger, booking) is None
+
+
+def _closed_meanwhile(cluster_state: ClusterState, pod: Pod, reservation: Reservation) -> bool:
+    """Return whether a plan has begun, and a place of it lacks nothing but that its node takes pods again."""
+    ledger, booking = cluster_state.ledger, cluster_state.ledger.booking(pod.metadata.uid)
+    if booking is None or not booking.reserved or _valid_reservation(cluster_state, pod) is None:
+        return False
+    begun = any(member.begun for member in ledger.by_plan(reservation.plan))
+    lost = lost_place(ledger, booking)
+    return begun and lost is not None and lost.rule is GangRule.NODE_CLOSED
 
 
 def _plan_waits(cluster_state: ClusterState, pod: Pod) -> Steps[bool]:

@@ -16,16 +16,24 @@ LOOK_AGAIN_SECONDS = 30.0
 
 
 async def watch_pod_groups(
-    connection: Connection, on_event: Callable[[WatchEvent[PodGroup]], None], look_again: float = LOOK_AGAIN_SECONDS
+    connection: Connection,
+    on_event: Callable[[WatchEvent[PodGroup]], None],
+    on_none: Callable[[], None],
+    look_again: float = LOOK_AGAIN_SECONDS,
 ) -> NoReturn:
-    """Watch PodGroups, for ever; where their kind is not installed, look now and then whether it is by now."""
-    complaint = ""
+    """Watch PodGroups, for ever; where their kind is not installed, look now and then whether it is by now.
+
+    ``on_none`` is called once where it is not.
+    """
+    complaint, told = "", False
     while True:
         try:
             await connection.get(POD_GROUPS_PATH, {"limit": "1"})
             break
         except NotFound:
-            pass
+            if not told:
+                on_none()
+            told = True
         except KubeError as error:
             if str(error) != complaint:
                 complaint = str(error)

@@ -19,6 +19,7 @@ class GangRule(Enum):
     FIRST_NOT_BOUND = "pod {pod} of its gang is bound first, and is not yet"
     NODE_GONE = "{place} is gone"
     NOT_SERVED = "{place} does not serve it any more"
+    NODE_CLOSED = "{place} takes no GPU pods at the moment"
     GPU_GONE = "{place} is gone or unhealthy"
     GPU_TAKEN = "{place} was taken by others"
     OTHER_UNIT = "{place} has another memory unit now"
@@ -56,13 +57,14 @@ def lost_place(ledger: Ledger, reservation: Booking) -> GangRefusal | None:
     if row is None or node_info is None or reservation.allocation is None:
         return _lost(GangRule.NODE_GONE, reservation)
     mode = node_info.mode.value if node_info.mode else ""
-    closed = ledger.node_arrays.serving_mode[row] in (ServingMode.NOTHING, ServingMode.BLOCKED)
-    if closed or mode != reservation.allocation.mode:
+    if mode != reservation.allocation.mode:
         return _lost(GangRule.NOT_SERVED, reservation)
     found = _lost_gpu(ledger, row, node_info, reservation)
     shared = node_info.mode is not None and node_info.mode.shared
     if found is None and shared and node_info.unit_mib != reservation.allocation.unit_mib:
         return _lost(GangRule.OTHER_UNIT, reservation)
+    if found is None and ledger.node_arrays.serving_mode[row] in (ServingMode.NOTHING, ServingMode.BLOCKED):
+        return _lost(GangRule.NODE_CLOSED, reservation)
     return found
 
 

@@ -194,6 +194,8 @@ def test_pods_of_an_earlier_run_that_succeeded_do_not_count() -> None:
 def test_a_pod_group_says_the_size() -> None:
     bench, labels = Bench(), {POD_GROUP_LABEL: "job"}
     bench.gang("job", 2, labels=labels)
+    assert not bench.round().events, "whether there are PodGroups is not known yet"
+    at_once(bench.view.no_groups())
     assert "the cluster has no PodGroups" in bench.round().events[0].message
     at_once(bench.view.group_event(Replaced([])))
     assert "PodGroup default/job does not exist" in bench.round().events[0].message
@@ -202,6 +204,25 @@ def test_a_pod_group_says_the_size() -> None:
     assert placed(bench.round()) == ["job-0", "job-1"]
     at_once(bench.view.group_event(Deleted(group)))
     assert not bench.round().gates, "a gang of unknown size goes no further"
+
+
+def test_a_controller_that_has_not_read_pod_groups_leaves_their_reservations_alone() -> None:
+    """It has just started: the plan may have begun, and others would take GPUs that are given up."""
+    bench, labels = Bench(), {POD_GROUP_LABEL: "job"}
+    group = PodGroup(ObjectMeta(name="job", namespace="default"), PodGroupSpec(2))
+    at_once(bench.view.group_event(Replaced([group])))
+    bench.gang("job", 2, labels=labels)
+    bench.gang("other", 1)
+    reserved = [bench.view.expect(w.pod, w.reservation) for each in bench.round().reservations for w in each]
+    successor = Bench()
+    at_once(successor.view.pod_event(Replaced(reserved)))
+    found = successor.round()
+    assert not found.reservations
+    assert [each.metadata.name for each in found.gates] == ["other-0"]
+    at_once(successor.view.group_event(Replaced([group])))
+    found = successor.round()
+    assert not found.reservations
+    assert sorted(each.metadata.name for each in found.gates) == ["job-0", "job-1", "other-0"]
 
 
 @pytest.mark.requirement("M13")

@@ -4,12 +4,17 @@ The cluster is that of the stateful test; here it goes the ways that once left a
 """
 
 import pytest
+from msgspec.structs import replace
 
 from gputile.api.core import Pod
+from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, HANDOVER_ANNOTATION
 from gputile.core.devices.gang_membership import gated
 from gputile.core.devices.reservation import reservation_of
-from gputile.kube.errors import ConnectionFailed
-from tests.stateful.gangmodel import SECOND
+from gputile.core.ledger.events import NodeApplied
+from gputile.core.placement.steps import at_once
+from gputile.kube.errors import ConnectionFailed, Forbidden, Invalid
+from gputile.kube.reflector import Applied
+from tests.stateful.gangmodel import NAMES, SECOND
 from tests.stateful.test_gangs import HOLD_SECONDS, LONGEST_SECONDS, YEAR, Gangs, bound_of
 
 pytestmark = pytest.mark.requirement("M13")
@@ -198,3 +203,91 @@ def test_places_of_a_plan_that_has_begun_are_prolonged_and_not_given_anew() -> N
     machine.a_gpu_sickens_or_heals("b", [])
     machine.everything_settles()
     assert bound_of(machine) == set(FOUR)
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("labels", [{}, {GANG_NAME_LABEL: "g1", GANG_SIZE_LABEL: "many"}])
+def test_a_pod_with_a_reservation_whose_labels_name_no_gang_any_more(number: int, labels: dict[str, str]) -> None:
+    """Nobody fixes labels once the gate is gone: what was reserved counts until it ends, and leaves nothing behind."""
+    machine = Gangs()
+    machine.a_gang_comes(3, 4, 0, 0)
+    machine.the_controller_hears(10_000)
+    machine.the_controller_acts([], 2)
+    changed = machine.server.pods[f"g1-{number}"]
+    machine.server.store(replace(changed, metadata=replace(changed.metadata, labels=labels)))
+    machine.the_controller_hears(10_000)
+    predicates = machine.view.placement.predicates
+    machine.time_passes(LONGEST_SECONDS)
+    machine.the_controller_acts([], 1)
+    assert not predicates.remove(changed.metadata.uid), "its reservation has ended"
+    machine.server.delete(changed.metadata.uid)
+    machine.the_controller_hears(10_000)
+    assert not machine.view.reservation_end(changed.metadata.uid)
+
+
+def test_a_node_that_is_closed_for_a_moment_keeps_the_places_of_a_plan_that_has_begun() -> None:
+    """Its agent is exchanged. If its GPUs were given up, others could take them, and the gang would run in part."""
+    machine = planned(units=4)
+    (first,) = [uid for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None and hold.first]
+    assert machine.schedule(first)
+    (other,) = set(NAMES) - {machine.server.pods[first].spec.node_name}
+    opened = machine.server.nodes[other]
+    annotations = {**opened.metadata.annotations, HANDOVER_ANNOTATION: "1"}
+    for there in (replace(opened, metadata=replace(opened.metadata, annotations=annotations)), opened):
+        machine.extender.apply(NodeApplied(there))
+        at_once(machine.view.node_event(Applied(there)))
+        machine.pods_come_alone_and_are_bound_at_once(4, 1)
+        machine.the_controller_hears(10_000)
+        machine.the_controller_acts([], 1)
+        machine.the_extender_hears(10_000)
+    machine.everything_settles()
+    assert bound_of(machine) == set(FOUR)
+    machine.teardown()
+
+
+def test_a_node_that_is_closed_for_a_moment_is_left_by_a_plan_that_has_not_begun() -> None:
+    machine = planned(units=2)
+    taken = {hold.node for uid in FOUR if (hold := reservation_of(machine.server.pods[uid])) is not None}
+    opened = machine.server.nodes[taken.pop()]
+    annotations = {**opened.metadata.annotations, HANDOVER_ANNOTATION: "1"}
+    closed = replace(opened, metadata=replace(opened.metadata, annotations=annotations))
+    machine.extender.apply(NodeApplied(closed))
+    at_once(machine.view.node_event(Applied(closed)))
+    machine.everything_settles()
+    places = {machine.server.pods[uid].spec.node_name for uid in FOUR}
+    assert places == set(NAMES) - {opened.metadata.name}
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("error", [Invalid, Forbidden])
+def test_a_gang_of_which_a_pod_cannot_be_written_keeps_no_gpus(
+    monkeypatch: pytest.MonkeyPatch, number: int, error: type[Invalid | Forbidden]
+) -> None:
+    """Its annotations are as long as they may be, or a policy forbids it: the others would keep theirs for ever."""
+    machine = Gangs()
+    machine.a_gang_comes(3, 4, 0, 0)
+    reserve, writes, refused = machine.server.reserve, 0, True
+
+    async def refusing(asked: Pod, text: str | None) -> Pod:
+        nonlocal writes
+        writes += 1
+        if refused and text is not None and asked.metadata.uid == f"g1-{number}":
+            raise error(422, "Invalid", "metadata.annotations: Too long")
+        return await reserve(asked, text)
+
+    monkeypatch.setattr(machine.server, "reserve", refusing)
+    for _ in range(100):
+        machine.the_controller_hears(10_000)
+        machine.the_controller_acts(["done"], 1)
+    assert writes <= 5, "what was refused is not tried again and again"
+    for _ in range(20):
+        machine.time_passes(15)
+        for _ in range(2):
+            machine.the_controller_hears(10_000)
+            machine.the_controller_acts(["done"], 1)
+    assert not any(reservation_of(each) for each in machine.members())
+    machine.pods_come_alone_and_are_bound_at_once(4, 1)
+    refused = False
+    machine.time_passes(61)
+    machine.everything_settles()
+    assert len(bound_of(machine)) == 4
