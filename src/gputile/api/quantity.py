@@ -38,7 +38,8 @@ _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,3})?",
     re.ASCII,
 )
-_LONGEST = 64
+LONGEST_QUANTITY = 64
+"""Characters; text that is longer is not a quantity."""
 _LONGEST_INTEGER = 256  # bits
 
 
@@ -61,8 +62,8 @@ def parse_quantity(value: str | int | float) -> Fraction:
             raise QuantityError("a quantity is an integer of at most 256 bits, this one is longer")
         return Fraction(value)
     text = repr(value) if isinstance(value, float) else value
-    if len(text) > _LONGEST:
-        raise QuantityError(f"a quantity has at most {_LONGEST} characters, this one {len(text)}")
+    if len(text) > LONGEST_QUANTITY:
+        raise QuantityError(f"a quantity has at most {LONGEST_QUANTITY} characters, this one {len(text)}")
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise QuantityError(f"{text!r} is not a quantity")
@@ -70,7 +71,7 @@ def parse_quantity(value: str | int | float) -> Fraction:
     if suffix in _SUFFIX:
         return number * _SUFFIX[suffix]
     exponent = int(suffix[1:])
-    if abs(exponent) > _LONGEST:
+    if abs(exponent) > LONGEST_QUANTITY:
         raise QuantityError(f"{text!r} is out of range")
     return number * Fraction(10) ** exponent
 

@@ -13,9 +13,12 @@ MOST_NODE_RULES: Final = 1024  # terms of node affinity, and their expressions
 
 
 def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
-    """Return that a pod has more parts than are judged, nothing where it has not; that much takes next to no time."""
+    """Return that a pod has more parts than are judged, nothing where it has not; that much takes next to no time.
+
+    Of a change, ``view`` is what it adds.
+    """
     spec = view.spec
-    containers = [*spec.init_containers, *spec.containers]
+    containers = [*spec.init_containers, *spec.containers, *spec.ephemeral_containers]
     counts = (
         ("containers", len(containers), MOST_CONTAINERS),
         ("volumes", len(spec.volumes), MOST_VOLUMES),

@@ -152,10 +152,12 @@ def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[A
         refusals += count_changed(old.metadata.labels, new.metadata.labels)
     if policy.gangs:
         refusals += broken_wait(old, new, user, policy.trusted)
-    refusals += broken_shares(_added(old, new).metadata.annotations, policy.time.most_weight(request.namespace))
+    pod, added = _decoded(request.object, _POD), _added(old, new)
+    refusals += broken_shares(added.metadata.annotations, policy.time.most_weight(request.namespace))
+    if refused := too_large(Pod(), added):
+        return [*refusals, *refused]
     if not policy.unsafe_access:
-        gpu = asks_for_gpu(_decoded(request.object, _POD))
-        refusals += islice(broken_access(_added(old, new), gpu=gpu), MOST_FOUND)
+        refusals += islice(broken_access(added, gpu=asks_for_gpu(pod)), MOST_FOUND)
     return refusals
 
 

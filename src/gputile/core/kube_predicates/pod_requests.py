@@ -4,11 +4,11 @@ GPU resources count too, as totals of the node: that is all that kube-scheduler 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList, ResourceRequirements
-from gputile.api.quantity import QuantityError, parse_quantity
+from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList
+from gputile.api.quantity import LONGEST_QUANTITY, QuantityError, parse_quantity
 from gputile.api.well_known import GPU_RESOURCES, LEGACY_GPU, WHOLE_GPU
 
 CPU = "cpu"
@@ -24,7 +24,21 @@ Amounts = dict[str, int]
 
 
 def pod_requests(spec: PodSpec) -> Amounts:
-    """Return what the pod takes while it runs: cpu in thousandths, everything else in its own unit, rounded up.
+    """Return what the pod takes while it runs: cpu in thousandths, everything else in its own unit, rounded up."""
+    peak = _peak(spec, _amounts)
+    return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
+
+
+def cpu_request(spec: PodSpec) -> int:
+    """Return the milli-CPU that the pod takes while it runs, at most ``MOST_CPU``.
+
+    Nothing else is read: services ask this of every pod, and a pod may name tens of thousands of resources.
+    """
+    return min(_peak(spec, _cpu_alone).get(CPU, 0), MOST_CPU)
+
+
+def _peak(spec: PodSpec, read: Callable[[ResourceList], Amounts]) -> Amounts:
+    """Return what the pod takes of the resources that ``read`` gives amounts of.
 
     Sidecars keep what they take; an init container runs beside the sidecars started before it; the app containers
     run beside all sidecars (KEP-753). What is asked for the pod as a whole replaces that (KEP-2837), and the overhead
@@ -33,7 +47,7 @@ def pod_requests(spec: PodSpec) -> Amounts:
     sidecars: Amounts = {}
     peak: Amounts = {}
     for container in spec.init_containers:
-        requests = container_requests(container)
+        requests = _container_requests(container, read)
         if container.restart_policy == "Always":
             _add(sidecars, requests)
             _raise_to(peak, sidecars)
@@ -42,31 +56,26 @@ def pod_requests(spec: PodSpec) -> Amounts:
             _raise_to(peak, requests)
     running = dict(sidecars)
     for container in spec.containers:
-        _add(running, container_requests(container))
+        _add(running, _container_requests(container, read))
     _raise_to(peak, running)
     if spec.resources is not None:
-        peak |= _pod_level(spec.resources, peak)
-    _add(peak, _amounts(spec.overhead))
-    return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
-
-
-def cpu_request(spec: PodSpec) -> int:
-    """Return the milli-CPU that the pod takes while it runs, at most ``MOST_CPU``."""
-    return min(pod_requests(spec).get(CPU, 0), MOST_CPU)
+        peak |= _pod_level(read(spec.resources.limits), read(spec.resources.requests), peak)
+    _add(peak, read(spec.overhead))
+    return peak
 
 
 def cpu_allocatable(node: Node) -> int | None:
     """Return the milli-CPU that pods may take of the node, at most ``MOST_CPU``; None where it does not say."""
-    cpu = node_allocatable(node).get(CPU)
-    return min(cpu, MOST_CPU) if cpu is not None else None
+    cpu = (node.status.allocatable or node.status.capacity).get(CPU)
+    return min(_floor(CPU, cpu), MOST_CPU) if cpu is not None else None
 
 
-def container_requests(container: Container) -> Amounts:
+def _container_requests(container: Container, read: Callable[[ResourceList], Amounts]) -> Amounts:
     """Return one container's requests; where only a limit is set, the request is the limit.
 
     An amount that cannot be read, or is negative, is nothing: such a GPU request is refused when it is decided.
     """
-    return _amounts({**container.resources.limits, **container.resources.requests})
+    return read({**container.resources.limits, **container.resources.requests})
 
 
 def is_pod_level(name: str) -> bool:
@@ -74,13 +83,12 @@ def is_pod_level(name: str) -> bool:
     return name in (CPU, MEMORY) or name.startswith(_HUGE_PAGES)
 
 
-def _pod_level(resources: ResourceRequirements, containers: Amounts) -> Amounts:
+def _pod_level(limits: Amounts, requests: Amounts, containers: Amounts) -> Amounts:
     """Return what the pod asks for as a whole, with the API server's defaults where a request is missing.
 
     For CPU and memory that is what its containers ask for, and the pod's limit where none of them asks; huge pages
     cannot be overcommitted, and their request is the limit.
     """
-    limits, requests = _amounts(resources.limits), _amounts(resources.requests)
     default = {
         name: amount for name, amount in limits.items() if name.startswith(_HUGE_PAGES) or name not in containers
     }
@@ -107,15 +115,27 @@ def _amounts(resources: ResourceList) -> Amounts:
     """Return amounts rounded up; 0 for one that cannot be read, or is negative."""
     amounts: Amounts = {}
     for name, quantity in resources.items():
-        _add(amounts, {WHOLE_GPU if name == LEGACY_GPU else name: -_floor(name, quantity, sign=-1)})
+        today = WHOLE_GPU if name == LEGACY_GPU else name
+        amounts[today] = amounts.get(today, 0) - _floor(name, quantity, sign=-1)
     return amounts
 
 
-@lru_cache(maxsize=4096)
+def _cpu_alone(resources: ResourceList) -> Amounts:
+    """Return the milli-CPU as ``_amounts`` does, and nothing else."""
+    return {CPU: -_floor(CPU, resources[CPU], sign=-1)} if CPU in resources else {}
+
+
 def _floor(name: str, quantity: Quantity, sign: int = 1) -> int:
     """Return ``sign`` times the amount, rounded down; 0 for one that is not a quantity, or negative."""
+    if isinstance(quantity, str) and len(quantity) > LONGEST_QUANTITY:
+        return 0  # it is not a quantity, and is not kept
+    return _scaled(quantity, 1000 if name == CPU else 1, sign)
+
+
+@lru_cache(maxsize=4096)
+def _scaled(quantity: Quantity, factor: int, sign: int) -> int:
     try:
-        value = parse_quantity(quantity) * (1000 if name == CPU else 1)
+        value = parse_quantity(quantity) * factor
     except QuantityError:
         return 0
     return math.floor(sign * value) if value > 0 else 0

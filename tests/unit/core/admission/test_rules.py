@@ -343,6 +343,27 @@ def test_a_pod_of_absurd_size_is_refused_before_it_is_judged(body: Json, said: s
         assert said in refusal.text
 
 
+@pytest.mark.parametrize(
+    ("added", "said"),
+    [
+        ([{"name": f"d{i}"} for i in range(257)], "257 containers"),
+        ([{"name": "d", "volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4097)]}], "4097 mounts"),
+    ],
+    ids=["containers", "mounts"],
+)
+def test_debug_containers_of_absurd_size_are_refused_before_they_are_judged(added: list[Json], said: str) -> None:
+    change = request(pod(GPU, ephemeralContainers=added), pod(GPU), sub="ephemeralcontainers")
+    (refusal,) = validate(change, POLICY).refusals
+    assert refusal.rule is AdmissionRule.POD
+    assert said in refusal.text
+
+
+def test_debug_containers_that_were_there_before_count_for_nothing() -> None:
+    before = [{"name": f"d{i}"} for i in range(256)]
+    old, new = pod(GPU, ephemeralContainers=before), pod(GPU, ephemeralContainers=[*before, {"name": "one-more"}])
+    assert broken_change(new, old, sub="ephemeralcontainers") == []
+
+
 def test_a_large_pod_is_judged_as_any_other() -> None:
     mounts = {"volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4096)]}
     first = [{"name": f"i{i}"} for i in range(255)]

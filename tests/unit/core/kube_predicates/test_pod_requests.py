@@ -1,6 +1,8 @@
 """What a pod takes, as kube-scheduler counts it: ``PodRequests`` of k8s.io/component-helpers, and the API server's
 defaults before it (``SetDefaults_Pod``)."""
 
+import sys
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -71,6 +73,49 @@ def test_overhead_comes_on_top_of_the_peak_and_a_whole_pods_request_replaces_it(
     assert cpu_request(spec_of(app, initContainers=[first], overhead={"cpu": "1"})) == 5000
     whole = {"requests": {"cpu": "6"}}
     assert cpu_request(spec_of(app, initContainers=[first], resources=whole, overhead={"cpu": "1"})) == 7000
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["cpu", "memory", "x.io/y"]), st.integers(0, 9)), min_size=1, max_size=3),
+    st.sampled_from([{}, {"overhead": {"cpu": 1, "memory": 1}}, {"resources": {"limits": {"cpu": 4, "memory": 3}}}]),
+    st.sampled_from([{}, {"restartPolicy": "Always"}]),
+)
+def test_the_cpu_alone_is_the_cpu_among_all_that_a_pod_takes(
+    containers: list[dict[str, int]], fields: dict[str, Any], policy: dict[str, Any]
+) -> None:
+    first = {"name": "first", "resources": {"limits": containers[0]}, **policy}
+    spec = spec_of(*({"requests": each} for each in containers), initContainers=[first], **fields)
+    assert cpu_request(spec) == pod_requests(spec).get("cpu", 0)
+
+
+def test_the_cpu_is_read_without_the_other_resources() -> None:
+    """A pod may name tens of thousands of them, which cost a service as many readings."""
+    spec = spec_of({"limits": {"cpu": "1"} | {f"x.io/{i}": f"{i}k" for i in range(1000)}})
+    calls = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        assert cpu_request(spec) == 1000
+    finally:
+        sys.setprofile(None)
+    assert calls < 100
+
+
+def test_nothing_of_the_length_of_names_and_amounts_is_kept() -> None:
+    """Mutating webhooks are asked before the API server looks at either."""
+    tracemalloc.start()
+    try:
+        for i in range(100):
+            name = "x" * 100_000 + str(i)
+            assert pod_requests(spec_of({"limits": {name: "5", "cpu": "1" * 100_000 + str(i)}})) == {name: 5}
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2_000_000
 
 
 amounts = st.dictionaries(st.sampled_from(["cpu", "memory", "hugepages-2Mi", "x.io/y"]), st.integers(0, 9), max_size=4)
