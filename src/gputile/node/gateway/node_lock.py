@@ -27,6 +27,6 @@ class NodeLock:
     def mine(self) -> bool:
         """Whether nobody has claimed the node since."""
         try:
-            return self._file.read_text() == self._token
+            return self._file.read_bytes() == self._token.encode()
         except OSError:
             return True

@@ -1,6 +1,7 @@
 """Writes the node's CDI specification, and reads those that are there."""
 
 import logging
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from gputile.support.files import write_whole
 
 log = logging.getLogger(__name__)
 
+MOST_BYTES = 16 * 1024 * 1024  # of one file; those of machines with many GPUs have some ten thousand
 LIBRARY_DIRECTORIES = ("usr/lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu", "usr/lib64", "usr/lib")
 
 
@@ -47,7 +49,7 @@ class CdiFiles:
             if not path.exists() or path.read_bytes() != spec:
                 write_whole(path, spec)
             for file in sorted(self._directory.glob("*.json")):
-                found |= names(file.read_bytes())
+                found |= _names_in(file)
         except OSError as error:
             log.error("CDI directory %s: %s; containers get their devices by environment only", self._directory, error)
         self._known = found
@@ -71,3 +73,14 @@ class CdiFiles:
             if path is not None:
                 found.append(f"/{path}")
         return found
+
+
+def _names_in(file: Path) -> frozenset[str]:
+    """Return the names of the devices in another's file; none where it is not one that can be read, or too long."""
+    try:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+            return frozenset()
+        return names(file.read_bytes())
+    except OSError:
+        return frozenset()

@@ -108,7 +108,7 @@ class NodeFiles:
         """Return what was last written for a container, None where that cannot be read."""
         try:
             return msgspec.json.decode((self.allocations / directory / LIMITS_FILE).read_bytes(), type=Limits)
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
 
     def _write_limits(self, path: Path, limits: Limits) -> None:
@@ -123,7 +123,7 @@ class NodeFiles:
 
     def _has_started(self, path: Path) -> bool:
         try:
-            return (path / BOOT_FILE).read_text() == self._boot
+            return (path / BOOT_FILE).read_bytes() == self._boot.encode()
         except OSError:  # of an agent that wrote no such file
             return (path / LIMITS_FILE).exists()
 

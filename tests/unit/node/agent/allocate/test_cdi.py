@@ -1,6 +1,7 @@
 """The GPUs as CDI devices."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,3 +85,17 @@ def test_a_directory_that_cannot_be_written_leaves_the_environment(tmp_path: Pat
     files = CdiFiles(tmp_path / "cdi", tmp_path)
     files.refresh(MACHINE)
     assert files.devices(["GPU-0"]) == ()
+
+
+def test_what_others_left_beside_it_makes_no_difference(tmp_path: Path) -> None:
+    """A link to nothing, a directory, and a pipe that nobody writes to, which would be read for ever."""
+    (tmp_path / "absent.json").symlink_to(tmp_path / "nothing")
+    (tmp_path / "directory.json").mkdir()
+    os.mkfifo(tmp_path / "pipe.json")
+    with (tmp_path / "long.json").open("wb") as file:
+        file.truncate(1 << 40)
+    (tmp_path / "nvidia.json").write_text('{"kind": "nvidia.com/gpu", "devices": [{"name": "GPU-1"}]}')
+    files = CdiFiles(tmp_path, tmp_path)
+    files.refresh(MACHINE)
+    assert files.devices(["GPU-0"]) == ("gputile.io/gpu=GPU-0",)
+    assert files.devices(["GPU-1"]) == ("nvidia.com/gpu=GPU-1",)
