@@ -9,7 +9,9 @@ from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 MOST_CONTAINERS: Final = 256
 MOST_VOLUMES: Final = 1024
 MOST_MOUNTS: Final = 4096  # of all containers, block devices included
+MOST_PATH_CHARACTERS: Final = 256 * 1024  # of all mounts and host paths; Linux takes 4,096 for one
 MOST_NODE_RULES: Final = 1024  # terms of node affinity, and their expressions
+MOST_TOLERATIONS: Final = 1024
 
 
 def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
@@ -23,7 +25,9 @@ def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
         ("containers", len(containers), MOST_CONTAINERS),
         ("volumes", len(spec.volumes), MOST_VOLUMES),
         ("mounts", sum(len(c.volume_mounts) + len(c.volume_devices) for c in containers), MOST_MOUNTS),
+        ("characters of paths", _path_characters(view), MOST_PATH_CHARACTERS),
         ("terms and expressions of node affinity", _node_rules(pod), MOST_NODE_RULES),
+        ("tolerations", len(pod.spec.tolerations), MOST_TOLERATIONS),
     )
     return [
         AdmissionRefusal(
@@ -33,6 +37,14 @@ def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
         for what, count, most in counts
         if count > most
     ]
+
+
+def _path_characters(view: PodView) -> int:
+    paths = [volume.host_path.path for volume in view.spec.volumes if volume.host_path is not None]
+    for _, container in view.containers():
+        paths += [mount.mount_path for mount in container.volume_mounts]
+        paths += [device.device_path for device in container.volume_devices]
+    return sum(map(len, paths))
 
 
 def _node_rules(pod: Pod) -> int:

@@ -330,10 +330,14 @@ def required(terms: list[list[str]]) -> Json:
             pod(GPU, container={"volumeMounts": [{"name": "v", "mountPath": f"/{i}"} for i in range(4097)]}),
             "the pod has 4097 mounts, and 4096 are",
         ),
+        (pod(GPU, container=mount("/a" * 131_073)), "the pod has 262146 characters of paths, and 262144 are"),
+        (pod(GPU, container=block("/" * 262_145)), "the pod has 262145 characters of paths, and 262144 are"),
+        (pod(GPU, volumes=host("/a" * 131_073)), "the pod has 262146 characters of paths, and 262144 are"),
+        (pod(GPU, tolerations=[{}] * 1025), "the pod has 1025 tolerations, and 1024 are"),
         (pod(GPU, affinity=required([[]] * 1025)), "the pod has 1025 terms and expressions of node affinity, and 1024"),
         (pod(GPU, affinity=required([["a"] * 1024])), "the pod has 1025 terms and expressions of node affinity"),
     ],
-    ids=["containers", "volumes", "mounts", "terms", "expressions"],
+    ids=["containers", "volumes", "mounts", "mount", "block", "host", "tolerations", "terms", "expressions"],
 )
 def test_a_pod_of_absurd_size_is_refused_before_it_is_judged(body: Json, said: str) -> None:
     """Tens of thousands of parts would keep the pods of others waiting."""
