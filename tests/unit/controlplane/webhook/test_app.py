@@ -184,6 +184,28 @@ async def test_a_body_that_is_too_large_is_not_read_on() -> None:
 
 
 @pytest.mark.anyio
+async def test_large_bodies_that_come_slowly_keep_out_no_small_one() -> None:
+    served, asked = Served(most=10_000, largest=4000, seconds=60.0), json.dumps(question(pod(GPU))).encode()
+
+    async def slow(size: int) -> AsyncIterator[bytes]:
+        yield b"x" * size
+        await asyncio.Event().wait()
+
+    sizes = (2500, 2500, 2500, 2499)
+    loop = asyncio.get_running_loop()
+    attacks = [loop.create_task(served.exchange("/mutate", slow(size))) for size in sizes]
+    await until(lambda: served.intake.held == 9999)
+    for _ in range(3):
+        assert (await served.call("/mutate", asked))[0] == 200
+    status, _ = await attacks[2]  # the latest of the largest
+    assert status == 503
+    for attack in attacks:
+        attack.cancel()
+    await asyncio.gather(*attacks, return_exceptions=True)
+    assert served.intake.held == 0
+
+
+@pytest.mark.anyio
 async def test_slow_bodies_end_and_give_their_bytes_back() -> None:
     """Nobody holds a place for ever, and all together no more than the limit."""
 
