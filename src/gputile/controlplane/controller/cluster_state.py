@@ -12,7 +12,7 @@ import msgspec
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import PodGroup
-from gputile.api.well_known import HOLD_ANNOTATION, INVENTORY_ANNOTATION
+from gputile.api.well_known import HANDOVER_ANNOTATION, HOLD_ANNOTATION, INVENTORY_ANNOTATION
 from gputile.controlplane.controller.gang_members import GangMembers
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce
 from gputile.core.devices.reservation import Reservation, encode_reservation, reservation_of
@@ -260,7 +260,8 @@ class ClusterState:
 def _schedulable(node: Node) -> tuple[object, ...]:
     """Return what kube-scheduler and gputile look at."""
     meta = node.metadata
-    return meta.labels, meta.annotations.get(INVENTORY_ANNOTATION), node.spec, node.status.allocatable
+    gpus = meta.annotations.get(INVENTORY_ANNOTATION), HANDOVER_ANNOTATION in meta.annotations
+    return meta.labels, gpus, node.spec, node.status.allocatable
 
 
 def _version(pod: Pod) -> int:
