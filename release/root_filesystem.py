@@ -155,14 +155,14 @@ def _unpack_debian(root: Path, settings: Mapping[str, str]) -> tuple[DebianPacka
         (root / name).write_text(text)
     for name in ("dev", "proc", "sys", "run"):
         (root / name).mkdir(exist_ok=True)
-    _unpack_prefix(root)
+    _write_virtual_environment(root)
     return tuple(package for package in packages if package.name not in WITHOUT)
 
 
 def _remove(root: Path, surplus: Sequence[str]) -> None:
     """Remove the files of surplus packages, what nobody reads in a container, and directories that are empty then."""
     for name in surplus:
-        path = root / name.lstrip("./")
+        path = root / name.removeprefix("./")
         if path.is_symlink() or path.is_file():
             path.unlink()
     for name in _WITHOUT_PATHS:
@@ -177,7 +177,7 @@ def _remove(root: Path, surplus: Sequence[str]) -> None:
     remove_empty(root, keep={root / "tmp"})
 
 
-def _unpack_prefix(root: Path) -> None:
+def _write_virtual_environment(root: Path) -> None:
     """Write a virtual environment's frame: Python finds what lies beside ``pyvenv.cfg``."""
     prefix = root / PREFIX.lstrip("/")
     (prefix / "bin").mkdir(parents=True)

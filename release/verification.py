@@ -1,4 +1,4 @@
-"""Tries a release's files as their users will: in empty directories, without the sources they were built from."""
+"""Tries a release's files as their users will, each in an empty directory; the demo takes the project's examples."""
 
 import hashlib
 import subprocess
