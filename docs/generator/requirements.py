@@ -2,7 +2,6 @@
 
 import ast
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -11,7 +10,6 @@ from docs.generator.tables import code, table
 
 TESTS = Path(__file__).resolve().parents[2] / "tests"
 MARKER = "requirement"
-_MOST_FILES = 5
 
 _DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 PLANNED: frozenset[str] = frozenset(_DATA.pop("planned"))
@@ -26,14 +24,13 @@ def ids() -> list[str]:
 
 
 @cache
-def shown_by() -> dict[str, Counter[str]]:
-    """Return the number of test functions by file for each id that a marker names, in order of the files."""
-    found: dict[str, Counter[str]] = {}
-    for path in sorted(TESTS.rglob("test_*.py")):
-        name = str(path.relative_to(TESTS.parent))
+def shown_by() -> dict[str, frozenset[Path]]:
+    """Return for each id that a marker names the files whose tests show it, as paths below ``tests``."""
+    found: dict[str, set[Path]] = {}
+    for path in TESTS.rglob("test_*.py"):
         for each in _marked(ast.parse(path.read_text(encoding="utf-8"))):
-            found.setdefault(each, Counter())[name] += 1
-    return found
+            found.setdefault(each, set()).add(path.relative_to(TESTS))
+    return {each: frozenset(files) for each, files in found.items()}
 
 
 def render() -> str:
@@ -42,17 +39,18 @@ def render() -> str:
     return "\n\n".join(
         f"## {title}\n\n"
         + table(
-            ("id", "demand", "shown by"),
-            [(each, text, _files(shown.get(each, Counter()))) for each, text in rows.items()],
+            ("id", "demand", "shown by tests in"),
+            [(each, text, _folders(shown.get(each, frozenset()))) for each, text in rows.items()],
         )
         for title, rows in DEMANDS.items()
     )
 
 
-def _files(counted: Counter[str]) -> str:
-    most = [name for name, _ in counted.most_common(_MOST_FILES)]
-    more = len(counted) - len(most)
-    return ", ".join(code(name) for name in sorted(most)) + (f" and {more} more" if more else "")
+def _folders(files: frozenset[Path]) -> str:
+    """Return the folders of ``files``: names and numbers of files would differ after every other change."""
+    depths = ((file, 3 if file.parts[0] == "unit" else 1) for file in files)
+    folders = {Path(*file.parent.parts[:depth]).as_posix() for file, depth in depths}
+    return ", ".join(code(f"tests/{folder}".removesuffix("/.")) for folder in sorted(folders))
 
 
 def _marked(module: ast.Module) -> Iterator[str]:
