@@ -10,7 +10,7 @@ import msgspec
 from benchmarks.clusters import filled, gpu_node, gpu_pod
 from benchmarks.loopmeter import Case, LoopMeter
 from gputile.api.affinity import Affinity
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod, SchedulingGate
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
@@ -63,7 +63,7 @@ class Bench:
 
     def __init__(self, nodes: list[Node], pods: list[Pod]) -> None:
         self.nodes, self.pods = nodes, pods
-        self.view = ClusterState(Configuration(admission=Admission(gangs=True)))
+        self.view = ClusterState(Configuration(admission=AdmissionConfiguration(gangs=True)))
         self._plans = 0
         planner = GangPlanner(self.view, self._new_plan)
         self.keeper = GangReconciler(self.view, planner, _Server(), lambda: True, lambda: NOW, UpdateQueue())

@@ -11,7 +11,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Node, Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
@@ -55,7 +55,7 @@ class Bench:
         budgets = Budgets(lambda uid: self.ledger.booking(uid) is not None)
         self.feed = Informer(self.ledger, lambda _: None, budgets)
         server: Any = _Server()
-        binder = Binder(self.engine, server, Clock(lambda: 0.0, lambda: 1))
+        binder = Binder(self.engine, server, BinderClock(lambda: 0.0, lambda: 1))
         self.verbs = ExtenderHandlers(self.engine, binder, lambda _: None, lambda: None, budgets=budgets)
         self.names = [node.metadata.name for node in nodes]
 

@@ -17,7 +17,7 @@ from benchmarks.clusters import filled, gpu_pod, node_name
 from benchmarks.report import Result
 from gputile.api.core import Pod
 from gputile.controlplane.extender.app import create_app
-from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 
@@ -50,7 +50,7 @@ async def _measure() -> list[Result]:
     engine, _ = filled(NODES, PODS)
     cluster = _NoCluster()
     verbs = ExtenderHandlers(
-        engine, Binder(engine, cluster, Clock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
+        engine, Binder(engine, cluster, BinderClock(time.monotonic, time.time_ns)), lambda _: None, lambda: None
     )
     app = create_app(verbs, ExtenderMetrics(), admit=_admit, not_ready=lambda: "")
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off"))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from gputile.api.config.v1alpha1 import Admission
+from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.api.well_known import GPU_RESOURCES, TIME_WEIGHT_ANNOTATION
 from gputile.core.admission import gang_gate, isolation_bypass, protected_annotations
 
@@ -25,7 +25,7 @@ def _directories(paths: Iterable[str]) -> tuple[str, ...]:
 
 _WISHES = (*isolation_bypass.WISH_PATHS, *(f"/var{path}" for path in isolation_bypass.WISH_PATHS))
 POLICIES = {
-    "request.userInfo.username in ": Admission().trusted_users,
+    "request.userInfo.username in ": AdmissionConfiguration().trusted_users,
     ".filter(k, k in ": protected_annotations.PROTECTED,
     "r in ": GPU_RESOURCES,
     "e.name in ": isolation_bypass.ENVIRONMENT,
@@ -37,7 +37,7 @@ POLICIES = {
     "startsWith('/tmp/nvidia-mps/') ||\n      ": _directories(isolation_bypass.LIMIT_PATHS),
 }
 WEBHOOKS = {
-    "request.userInfo.username in ": Admission().trusted_users,
+    "request.userInfo.username in ": AdmissionConfiguration().trusted_users,
     "r in ": GPU_RESOURCES,
     ".exists(k, (k in ": protected_annotations.PROTECTED,
     "|| (k in ": (protected_annotations.STAMPED, TIME_WEIGHT_ANNOTATION),

@@ -12,7 +12,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs
 from gputile.api.well_known import ALLOCATION_ANNOTATION, MODEL_LABEL, POD_GROUP_LABEL
-from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
@@ -57,7 +57,7 @@ def test_pods_that_come_and_go_leave_nothing_behind(placement: Literal["binpack"
     engine, cluster = PlacementEngine(ledger, prices_later=True), ModelCluster(lambda: Fate.OK)
     budgets = Budgets(lambda uid: ledger.booking(uid) is not None)
     feed = Informer(ledger, lambda _: None, budgets)
-    binder = Binder(engine, cluster, Clock(lambda: 0.0, lambda: 1))
+    binder = Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1))
     verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None, budgets=budgets)
     names, there = [f"n{i}" for i in range(4)], list[Pod]()
     for i in range(pods):
@@ -89,7 +89,7 @@ def kept_of(pods: Iterator[Pod], placement: Literal["binpack", "packing"]) -> in
     ledger = Ledger(Configuration(placement=placement))
     ledger.apply(NodeApplied(gpu_node("n", gpus=8, mode="cgpu")))
     engine = PlacementEngine(ledger, prices_later=True)
-    binder = Binder(engine, ModelCluster(lambda: Fate.OK), Clock(lambda: 0.0, lambda: 1))
+    binder = Binder(engine, ModelCluster(lambda: Fate.OK), BinderClock(lambda: 0.0, lambda: 1))
     verbs = ExtenderHandlers(engine, binder, lambda _: None, lambda: None)
     tracemalloc.start()
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_MEMORY
 from gputile.controlplane.controller.cluster_state import ClusterState
@@ -102,7 +102,7 @@ def test_the_collector_walks_no_pod_of_the_cluster() -> None:
     )
     full = msgspec.structs.replace(full, spec=msgspec.structs.replace(full.spec, node_name="n1"))
     text = msgspec.json.encode(full)
-    view = ClusterState(Configuration(admission=Admission(gangs=True)))
+    view = ClusterState(Configuration(admission=AdmissionConfiguration(gangs=True)))
     at_once(view.node_event(Replaced(nodes(4))))
     gc.collect()
     before = len(gc.get_objects())
@@ -170,7 +170,7 @@ assert "numpy.ma" not in sys.modules
 
 
 def test_bookings_that_differ_in_their_version_only_are_equal() -> None:
-    view = ClusterState(Configuration(admission=Admission(gangs=True)))
+    view = ClusterState(Configuration(admission=AdmissionConfiguration(gangs=True)))
     at_once(view.node_event(Replaced(nodes(1))))
     at_once(view.pod_event(Applied(member("g", 0, 1, node="n0"))))
     booking = next(view.ledger.bookings())

@@ -40,8 +40,8 @@ from gputile.node.agent.allocate.known_pods import known_pod
 from gputile.node.agent.checkpoint import kubelet_checkpoint
 from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, decode_checkpoint, encode_checkpoint
 from gputile.node.arbiter import protocol, usage_message
-from gputile.node.arbiter.assignment_message import Allocation as TimeAllocation
 from gputile.node.arbiter.assignment_message import (
+    AssignedContainer,
     Assignment,
     AssignmentError,
     GpuClaim,
@@ -374,7 +374,7 @@ TARGETS: Mapping[str, Target] = {
     "arbiter-assignment": Target(
         decode_assignment,
         (AssignmentError,),
-        (encode_assignment(Assignment((TimeAllocation("/d/a", (GpuClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
+        (encode_assignment(Assignment((AssignedContainer("/d/a", (GpuClaim("GPU-a", 1, 0, 100, 0),)),), 30, 1000)),),
     ),
     "device-id": Target(_text(device_ids.decode), (device_ids.DeviceIdError,), (b"g3-00412",)),
     "checkpoint": Target(decode_checkpoint, (CheckpointError,), (encode_checkpoint(Checkpoint(mode="cgpu")),)),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Binding, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
-from gputile.controlplane.extender.binder import Binder, BindError, Clock
+from gputile.controlplane.extender.binder import Binder, BinderClock, BindError
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.pod_api import NoLongerActive
 from gputile.core.devices.allocation import decode_allocation
@@ -63,7 +63,7 @@ class Extender:
         self.ledger = Ledger(Configuration())
         for name in "ab":
             self.ledger.apply(NodeApplied(gpu_node(name)))
-        self.binder = Binder(PlacementEngine(self.ledger), self.view, Clock(lambda: 0.0, lambda: 1))
+        self.binder = Binder(PlacementEngine(self.ledger), self.view, BinderClock(lambda: 0.0, lambda: 1))
 
     async def begin(self, fence: bool) -> None:
         async def never(_: float) -> None:

@@ -21,8 +21,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
-from gputile.api.config.v1alpha1 import Gangs as Settings
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration, GangConfiguration
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.controlplane.controller import slices
@@ -74,7 +73,8 @@ from tests.stateful.gangmodel import (
 
 HOLD_SECONDS, PATIENCE_SECONDS = 120, 400
 CONFIGURATION = Configuration(
-    admission=Admission(gangs=True), gangs=Settings(hold_seconds=HOLD_SECONDS, patience_seconds=PATIENCE_SECONDS)
+    admission=AdmissionConfiguration(gangs=True),
+    gangs=GangConfiguration(hold_seconds=HOLD_SECONDS, patience_seconds=PATIENCE_SECONDS),
 )
 LONGEST_SECONDS = HOLD_SECONDS * 5 // 4  # a place that ends later was written while a clock was wrong
 START_NS = 1_000_000_000 * SECOND

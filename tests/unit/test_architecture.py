@@ -1,6 +1,8 @@
 """docs/architecture.md names the packages and modules that there are; unit tests lie as the sources do."""
 
+import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -60,3 +62,12 @@ def test_unit_tests_lie_as_the_sources_do() -> None:
     tests = Path(__file__).parent
     packages = {path.parent.relative_to(tests) for path in tests.rglob("__init__.py")} - {Path(), Path("docs")}
     assert sorted(str(path) for path in packages if not (SOURCE / path).is_dir()) == []
+
+
+def test_a_class_name_stands_for_one_thing() -> None:
+    modules: dict[str, set[str]] = defaultdict(set)
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not path.stem.endswith(("_pb2", "_pb2_grpc")):
+                modules[node.name].add(str(path.relative_to(SOURCE)))
+    assert {name: found for name, found in modules.items() if len(found) > 1} == {}

@@ -8,18 +8,18 @@ API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 
 
-class _Message(msgspec.Struct, rename="camel", kw_only=True):
+class _ReviewMessage(msgspec.Struct, rename="camel", kw_only=True):
     """Common settings of the messages; fields that are not read are skipped."""
 
 
-class UserInfo(_Message):
+class UserInfo(_ReviewMessage):
     """Who asks (authentication.k8s.io/v1 UserInfo)."""
 
     username: str = ""
     groups: list[str] = []
 
 
-class GroupVersionKind(_Message):
+class GroupVersionKind(_ReviewMessage):
     """metav1.GroupVersionKind."""
 
     group: str = ""
@@ -27,7 +27,7 @@ class GroupVersionKind(_Message):
     kind: str = ""
 
 
-class GroupVersionResource(_Message):
+class GroupVersionResource(_ReviewMessage):
     """metav1.GroupVersionResource."""
 
     group: str = ""
@@ -35,7 +35,7 @@ class GroupVersionResource(_Message):
     resource: str = ""
 
 
-class AdmissionRequest(_Message):
+class AdmissionRequest(_ReviewMessage):
     """What is to be admitted. ``object`` and ``old_object`` stay text until it is known what they are."""
 
     uid: str
@@ -50,7 +50,7 @@ class AdmissionRequest(_Message):
     old_object: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class AdmissionReview(_Message):
+class AdmissionReview(_ReviewMessage):
     """What the API server sends."""
 
     api_version: str
@@ -58,13 +58,13 @@ class AdmissionReview(_Message):
     request: AdmissionRequest | None = None
 
 
-class _Status(_Message, omit_defaults=True):
+class _Status(_ReviewMessage, omit_defaults=True):
     message: str
     reason: str = ""
     code: int = 0
 
 
-class _Response(_Message, omit_defaults=True):
+class _Response(_ReviewMessage, omit_defaults=True):
     uid: str
     allowed: bool
     status: _Status | None = None
@@ -73,7 +73,7 @@ class _Response(_Message, omit_defaults=True):
     warnings: list[str] = []
 
 
-class _Answer(_Message):
+class _ReviewAnswer(_ReviewMessage):
     response: _Response
     api_version: str = API_VERSION
     kind: str = KIND
@@ -87,10 +87,12 @@ def encode_allowed(uid: str, patch: bytes = b"", warnings: tuple[str, ...] = ())
     response = _Response(uid=uid, allowed=True, warnings=list(warnings))
     if patch:
         response.patch_type, response.patch = "JSONPatch", base64.b64encode(patch).decode()
-    return _ENCODER.encode(_Answer(response=response))
+    return _ENCODER.encode(_ReviewAnswer(response=response))
 
 
 def encode_refused(uid: str, message: str, warnings: tuple[str, ...] = ()) -> bytes:
     """Return the answer that refuses the request as Invalid (422), as the API server does for its own rules."""
     status = _Status(message=message, reason="Invalid", code=422)
-    return _ENCODER.encode(_Answer(response=_Response(uid=uid, allowed=False, status=status, warnings=list(warnings))))
+    return _ENCODER.encode(
+        _ReviewAnswer(response=_Response(uid=uid, allowed=False, status=status, warnings=list(warnings)))
+    )

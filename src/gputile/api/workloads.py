@@ -5,7 +5,7 @@ import msgspec
 from gputile.api.core import ObjectMeta, ObjectReference
 
 
-class _Object(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
+class _WorkloadObject(msgspec.Struct, rename="camel", gc=False, omit_defaults=True, kw_only=True):
     """Common settings of the wire objects."""
 
 
@@ -15,7 +15,7 @@ class WorkloadMeta(ObjectMeta):
     generation: int = 0
 
 
-class WorkloadCondition(_Object):
+class WorkloadCondition(_WorkloadObject):
     """A condition of a workload or pod."""
 
     type: str = ""
@@ -24,13 +24,13 @@ class WorkloadCondition(_Object):
     message: str = ""
 
 
-class DeploymentSpec(_Object):
+class DeploymentSpec(_WorkloadObject):
     """apps/v1 DeploymentSpec."""
 
     replicas: int = 1
 
 
-class DeploymentStatus(_Object):
+class DeploymentStatus(_WorkloadObject):
     """apps/v1 DeploymentStatus."""
 
     observed_generation: int = 0
@@ -40,7 +40,7 @@ class DeploymentStatus(_Object):
     conditions: list[WorkloadCondition] = []
 
 
-class Deployment(_Object):
+class Deployment(_WorkloadObject):
     """apps/v1 Deployment."""
 
     metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
@@ -48,7 +48,7 @@ class Deployment(_Object):
     status: DeploymentStatus = msgspec.field(default_factory=DeploymentStatus)
 
 
-class DaemonSetStatus(_Object):
+class DaemonSetStatus(_WorkloadObject):
     """apps/v1 DaemonSetStatus."""
 
     observed_generation: int = 0
@@ -58,21 +58,21 @@ class DaemonSetStatus(_Object):
     conditions: list[WorkloadCondition] = []
 
 
-class DaemonSet(_Object):
+class DaemonSet(_WorkloadObject):
     """apps/v1 DaemonSet."""
 
     metadata: WorkloadMeta = msgspec.field(default_factory=WorkloadMeta)
     status: DaemonSetStatus = msgspec.field(default_factory=DaemonSetStatus)
 
 
-class Waiting(_Object):
+class Waiting(_WorkloadObject):
     """core/v1 ContainerStateWaiting."""
 
     reason: str = ""
     message: str = ""
 
 
-class Terminated(_Object):
+class Terminated(_WorkloadObject):
     """core/v1 ContainerStateTerminated."""
 
     exit_code: int = 0
@@ -80,14 +80,14 @@ class Terminated(_Object):
     message: str = ""
 
 
-class ContainerState(_Object):
+class ContainerState(_WorkloadObject):
     """core/v1 ContainerState: one of the two, or neither for a container that runs."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
 
 
-class ContainerStatus(_Object):
+class ContainerStatus(_WorkloadObject):
     """core/v1 ContainerStatus."""
 
     name: str = ""
@@ -96,13 +96,13 @@ class ContainerStatus(_Object):
     last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
-class RunningPodSpec(_Object):
+class RunningPodSpec(_WorkloadObject):
     """core/v1 PodSpec: where the pod is."""
 
     node_name: str = ""
 
 
-class RunningPodStatus(_Object):
+class RunningPodStatus(_WorkloadObject):
     """core/v1 PodStatus."""
 
     phase: str = ""
@@ -113,7 +113,7 @@ class RunningPodStatus(_Object):
     container_statuses: list[ContainerStatus] = []
 
 
-class RunningPod(_Object):
+class RunningPod(_WorkloadObject):
     """core/v1 Pod, as its kubelet reports it."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -127,7 +127,7 @@ class RunningPod(_Object):
         return up and self.metadata.deletion_timestamp is None
 
 
-class Event(_Object):
+class Event(_WorkloadObject):
     """core/v1 Event. ``last_timestamp`` is RFC 3339, None where the series API wrote ``event_time`` only."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
@@ -144,14 +144,14 @@ class Event(_Object):
         return self.last_timestamp or self.event_time or ""
 
 
-class ConfigMap(_Object):
+class ConfigMap(_WorkloadObject):
     """core/v1 ConfigMap."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     data: dict[str, str] = {}
 
 
-class Namespace(_Object):
+class Namespace(_WorkloadObject):
     """core/v1 Namespace: what it is called, and its labels."""
 
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)

@@ -78,7 +78,7 @@ class DecidedGpu(msgspec.Struct, frozen=True, rename="camel"):
     ] = UNSET
 
 
-class Decision(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class DecisionAnswer(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """What was decided about a pod; ``node`` is null where it has no place.
 
     ``others`` are the names of equal pods of which the same is to be said.
@@ -111,7 +111,7 @@ class ComparedAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
     """The same, decided by another placement policy."""
 
     placement: Annotated[str, msgspec.Meta(description="The other placement policy.")]
-    decisions: Annotated[list[Decision], msgspec.Meta(description="What was decided by it.")]
+    decisions: Annotated[list[DecisionAnswer], msgspec.Meta(description="What was decided by it.")]
     nodes: Annotated[list[NodeSummary], msgspec.Meta(description="The nodes after that.")]
     fit: Annotated[FitAnswer | UnsetType, msgspec.Meta(description="How many more pods fit then.")] = UNSET
 
@@ -119,7 +119,7 @@ class ComparedAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
 class SimulateAnswer(OldKeys, frozen=True, rename="camel", kw_only=True):
     """``gputile simulate -o json``."""
 
-    decisions: Annotated[list[Decision], msgspec.Meta(description="What was decided, pod by pod.")]
+    decisions: Annotated[list[DecisionAnswer], msgspec.Meta(description="What was decided, pod by pod.")]
     nodes: Annotated[list[NodeSummary], msgspec.Meta(description="The nodes after that.")]
     fit: Annotated[FitAnswer | UnsetType, msgspec.Meta(description="With --fit: how many more pods fit.")] = UNSET
     compared: Annotated[

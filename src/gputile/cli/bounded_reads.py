@@ -23,7 +23,7 @@ _FOR_EVER_S: Final = 1e9
 _SAY_AFTER_S: Final = 1.0
 
 
-class PatientReads:
+class BoundedReads:
     """GET requests of a connection, each bounded in seconds; the bound includes all attempts."""
 
     def __init__(self, connection: "LightConnection | Connection", server: str, seconds: float) -> None:
@@ -53,7 +53,7 @@ class PatientReads:
 
 
 @asynccontextmanager
-async def reads(reach: Reach) -> AsyncIterator[PatientReads]:
+async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     """Open a connection to the API server for reading; a terminal says after a second whom it waits for.
 
     Raises:
@@ -64,7 +64,7 @@ async def reads(reach: Reach) -> AsyncIterator[PatientReads]:
     await access.credentials.current()  # not bounded: a login plugin may ask the user
     async with connection_to(access) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S):
-            yield PatientReads(connection, access.server, seconds)
+            yield BoundedReads(connection, access.server, seconds)
 
 
 def connection_to(access: Access) -> "LightConnection | Connection":

@@ -134,7 +134,7 @@ def _names(access: "Access", path: str) -> list[str]:
     import msgspec
 
     from gputile.api.core import ListMeta, ObjectMeta
-    from gputile.cli.patience import connection_to
+    from gputile.cli.bounded_reads import connection_to
     from gputile.kube.listing import PAGE_SIZE
 
     class Named(msgspec.Struct):

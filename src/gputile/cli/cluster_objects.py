@@ -37,7 +37,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterState:
+class ClusterObjects:
     """Nodes, pods, and the configuration that goes for them."""
 
     nodes: "list[Node]"
@@ -45,14 +45,14 @@ class ClusterState:
     configuration: "Configuration"
     namespace: str
 
-    def again(self, source: Source) -> "ClusterState":
+    def again(self, source: Source) -> "ClusterObjects":
         """Return what the cluster has now, by the configuration that is known; leave where it cannot be read."""
         from gputile.cli.configuration import Given
 
         return read_state(source, Given(self.configuration, self.configuration.unit_mib))
 
 
-def read_state(source: Source, given: "Given | None" = None) -> ClusterState:
+def read_state(source: Source, given: "Given | None" = None) -> ClusterObjects:
     """Return the state of a cluster; leave the program where it cannot be read.
 
     ``given`` is the configuration where it is known already.
@@ -67,7 +67,7 @@ def read_state(source: Source, given: "Given | None" = None) -> ClusterState:
         configuration = in_force(live.given, None, unit_in_force(live.nodes))
         if live.given is None:
             configuration = assumed(configuration, live.unknown)
-        return ClusterState(live.nodes, live.pods, configuration, live.namespace)
+        return ClusterObjects(live.nodes, live.pods, configuration, live.namespace)
     from gputile.tools.simulator.manifests import ManifestError
     from gputile.tools.simulator.notes import told_together
     from gputile.tools.simulator.scenario import load_scenario
@@ -81,4 +81,4 @@ def read_state(source: Source, given: "Given | None" = None) -> ClusterState:
     configuration = in_force(given, scenario.unit_mib, unit_in_force(scenario.nodes))
     if given is None:
         configuration = assumed(configuration, "no --config")
-    return ClusterState(scenario.nodes, [*scenario.bound, *scenario.pending], configuration, "default")
+    return ClusterObjects(scenario.nodes, [*scenario.bound, *scenario.pending], configuration, "default")

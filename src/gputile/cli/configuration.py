@@ -102,9 +102,9 @@ def assumed(configuration: "Configuration", why: str) -> "Configuration":
     """
     import msgspec
 
-    from gputile.api.config.v1alpha1 import Admission
+    from gputile.api.config.v1alpha1 import AdmissionConfiguration
 
-    found = msgspec.structs.replace(configuration, admission=Admission(gangs=True))
+    found = msgspec.structs.replace(configuration, admission=AdmissionConfiguration(gangs=True))
     note(
         f"the cluster's configuration is not known ({why}). Assumed: gangs are planned and the places kept for them "
         f"count, gpuMemoryUnit {found.gpu_memory_unit}, maxPodsPerGpu {found.max_pods_per_gpu}, placement "

@@ -29,7 +29,7 @@ _ADVISED = 5  # for how many pods what would help is looked for
 _DRAWN = 200  # nodes
 
 
-class Format(StrEnum):
+class DecisionFormat(StrEnum):
     """What to print."""
 
     TABLE = "table"
@@ -40,7 +40,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SimulationResult:
     """A simulation that is over, with ``count`` copies of more pods where they were asked for."""
 
     simulation: "Simulation"
@@ -66,21 +66,23 @@ class Result:
         return node_summaries(self.simulation.ledger)
 
 
-def write_result(output: Format, result: Result, other: Result | None, *, plain: bool) -> None:
+def write_result(
+    output: DecisionFormat, result: SimulationResult, other: SimulationResult | None, *, plain: bool
+) -> None:
     """Print a result, and how ``other``, by another placement policy, differs; ``plain`` asks for ASCII."""
     from gputile.tools.views import inspect
 
-    if output in (Format.JSON, Format.YAML):
+    if output in (DecisionFormat.JSON, DecisionFormat.YAML):
         from gputile.cli.simulate_json import simulate_answer
 
-        (write_json if output is Format.JSON else write_yaml)(simulate_answer(result, other))
+        (write_json if output is DecisionFormat.JSON else write_yaml)(simulate_answer(result, other))
         return
     nodes = result.nodes
     unit = inspect.unit_of(nodes, result.simulation.configuration.unit_mib)
-    if output is Format.TABLE:
+    if output is DecisionFormat.TABLE:
         _Report(result, nodes, unit, plain).write(other)
         return
-    if output is Format.WIDE:
+    if output is DecisionFormat.WIDE:
         if result.outcomes or result.count is None:
             _write_pods(result.outcomes)
             write("\n")
@@ -88,7 +90,7 @@ def write_result(output: Format, result: Result, other: Result | None, *, plain:
             _write_count(result.count)
             write("\n")
     write(inspect.summary(nodes, unit))
-    if other is not None and output is Format.WIDE:
+    if other is not None and output is DecisionFormat.WIDE:
         write("\n")
         _write_comparison(result, other)
 
@@ -96,7 +98,7 @@ def write_result(output: Format, result: Result, other: Result | None, *, plain:
 class _Report:
     """The short form: everything once, pods by workload."""
 
-    def __init__(self, result: Result, nodes: "Sequence[NodeSummary]", unit_mib: int, plain: bool) -> None:
+    def __init__(self, result: SimulationResult, nodes: "Sequence[NodeSummary]", unit_mib: int, plain: bool) -> None:
         from gputile.tools.simulator.workload_outcomes import workload_outcomes
 
         self._result = result
@@ -105,7 +107,7 @@ class _Report:
         self._plain = plain
         self._workloads = workload_outcomes(result.outcomes)
 
-    def write(self, other: Result | None) -> None:
+    def write(self, other: SimulationResult | None) -> None:
         """Print all of it; ``other`` is what another placement policy makes of the same."""
         from gputile.tools.views.gpu_bars import groups_of
 
@@ -133,7 +135,7 @@ class _Report:
             write("\nWhere it differs:\n")
             draw(moved, self._unit_mib, groups, plain=self._plain)
 
-    def _bars(self, result: Result, nodes: "Sequence[NodeSummary]") -> "list[NodeBars]":
+    def _bars(self, result: SimulationResult, nodes: "Sequence[NodeSummary]") -> "list[NodeBars]":
         scenario = result.scenario
         pods = [*scenario.bound, *scenario.waiting, *(outcome.pod for outcome in result.outcomes)]
         return bars(nodes, self._unit_mib, pods)
@@ -204,7 +206,7 @@ def _some(names: "Sequence[str]") -> str:
     return ", ".join(names[:_NAMES_SHOWN]) + more
 
 
-def _write_comparison(result: Result, other: Result) -> None:
+def _write_comparison(result: SimulationResult, other: SimulationResult) -> None:
     """Print what two placement policies make of the same pods."""
     rows = [("PLACEMENT", "PODS PLACED", "GPUS IN USE", *(["COPIES"] if result.count else []))]
     for each in (result, other):

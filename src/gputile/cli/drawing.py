@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from gputile.api.core import Pod
-    from gputile.tools.views.gpu_bars import Groups, NodeBars
+    from gputile.tools.views.gpu_bars import BarGroups, NodeBars
     from gputile.tools.views.node_summaries import NodeSummary
 
 
@@ -23,7 +23,7 @@ def bars(nodes: "Sequence[NodeSummary]", unit_mib: int, pods: "Iterable[Pod]") -
     return node_bars(nodes, unit_mib, lambda pod: names.get(f"{pod.namespace}/{pod.name}", OTHER_PODS))
 
 
-def draw(shown: "Sequence[NodeBars]", unit_mib: int, groups: "Groups", *, plain: bool) -> None:
+def draw(shown: "Sequence[NodeBars]", unit_mib: int, groups: "BarGroups", *, plain: bool) -> None:
     """Print the drawing; ``plain`` asks for ASCII, ``groups`` have the letters and colours of the pieces."""
     from gputile.tools.views.gpu_bars import draw as drawn
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gputile.cli import candidates
-from gputile.cli.cluster_state import ClusterFiles, Source, read_state
+from gputile.cli.cluster_objects import ClusterFiles, Source, read_state
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Printed, Reach, RequestTimeout
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, Output, fail, write, write_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gputile.cli import candidates
-from gputile.cli.cluster_state import ClusterFiles, Source, read_state
+from gputile.cli.cluster_objects import ClusterFiles, Source, read_state
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn
 from gputile.cli.options import REQUEST_TIMEOUT, Config, Context, Kubeconfig, Plain, Reach, RequestTimeout
 from gputile.cli.output import fail, write, write_json, write_yaml
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gputile.api.core import Node, Pod
-    from gputile.cli.cluster_state import ClusterState
+    from gputile.cli.cluster_objects import ClusterObjects
     from gputile.tools.views.node_summaries import NodeSummary
 
 
-class Format(StrEnum):
+class InspectFormat(StrEnum):
     """What to print."""
 
     TABLE = "table"
@@ -56,8 +56,8 @@ def inspect(
     watch: Watch = False,
     cluster: ClusterFiles = None,
     output: Annotated[
-        Format, typer.Option("--output", "-o", help="What to print; bars: each GPU drawn with what is on it.")
-    ] = Format.TABLE,
+        InspectFormat, typer.Option("--output", "-o", help="What to print; bars: each GPU drawn with what is on it.")
+    ] = InspectFormat.TABLE,
     plain: Plain = False,
     config: Config = None,
     installed_in: InstalledIn = INSTALLED_IN,
@@ -79,11 +79,11 @@ def inspect(
 
     def show(found: _Shown) -> None:
         nodes, unit = found.nodes, found.unit_mib
-        if output is Format.JSON:
+        if output is InspectFormat.JSON:
             write_json(InspectAnswer(unit, nodes))
-        elif output is Format.YAML:
+        elif output is InspectFormat.YAML:
             write_yaml(InspectAnswer(unit, nodes))
-        elif output is Format.BARS:
+        elif output is InspectFormat.BARS:
             from gputile.tools.views.gpu_bars import groups_of
 
             drawn = bars(nodes, unit, found.pods)
@@ -94,7 +94,7 @@ def inspect(
             write(tables.summary(nodes, unit))
 
     if watch:
-        data = output in (Format.JSON, Format.YAML)
+        data = output in (InspectFormat.JSON, InspectFormat.YAML)
         watched(view.of(state), lambda: view.of(state.again(source)), show, redraw=not data)
     else:
         show(view.of(state))
@@ -117,7 +117,7 @@ class _View:
     selector: str
     namespace: str
 
-    def of(self, state: "ClusterState") -> _Shown:
+    def of(self, state: "ClusterObjects") -> _Shown:
         """Return what is shown of a cluster; leave the program where there is no such node."""
         from gputile.core.ledger.events import NodesReplaced, PodsReplaced, TimePassed
         from gputile.core.ledger.ledger import Ledger

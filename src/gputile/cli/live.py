@@ -8,17 +8,16 @@ from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Namespace
+from gputile.cli.bounded_reads import reads
 from gputile.cli.configuration import Given, installed_configuration
 from gputile.cli.options import Reach
 from gputile.cli.output import fail
-from gputile.cli.patience import reads
 from gputile.kube.decoding import ObjectDecoder
 from gputile.kube.errors import ConfigError, Forbidden, KubeError, NotFound
 from gputile.kube.listing import Reading, list_all, list_pages
-from gputile.tools.simulator.gangs import Groups
 
 if TYPE_CHECKING:
-    from gputile.tools.simulator.gangs import Groups
+    from gputile.tools.simulator.gangs import PodGroups
 
 UNREACHABLE = 1
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
@@ -38,7 +37,7 @@ class Live:
     pods: list[Pod]
     given: Given | None
     unknown: str = ""
-    groups: "Groups | None" = None
+    groups: "PodGroups | None" = None
     unlisted: str = ""
     unsafe_namespaces: frozenset[str] = frozenset()
     namespace: str = "default"
@@ -84,19 +83,19 @@ async def _configuration(connection: Reading, given: Given | None, namespace: st
     return found, f"namespace {namespace}: {why}" if why else ""
 
 
-async def _groups(connection: Reading) -> "tuple[Groups, str]":
+async def _groups(connection: Reading) -> "tuple[PodGroups, str]":
     """Return the PodGroups, none where their kind is not installed; and why they are not known, "" where they are."""
-    from gputile.tools.simulator.gangs import Groups
+    from gputile.tools.simulator.gangs import PodGroups
 
     try:
         _, listed = await list_pages(connection, POD_GROUPS_PATH, ObjectDecoder(PodGroup), {})
     except NotFound:
-        return Groups(), ""
+        return PodGroups(), ""
     except KubeError as error:
         if isinstance(error, Forbidden) and not await _has_pod_group_api(connection):
-            return Groups(), ""
-        return Groups(), str(error)
-    groups = Groups(absent="is neither in the cluster nor in the files")
+            return PodGroups(), ""
+        return PodGroups(), str(error)
+    groups = PodGroups(absent="is neither in the cluster nor in the files")
     for group in listed.objects:
         groups.add(group)
     for each in listed.unreadable:

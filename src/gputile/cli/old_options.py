@@ -17,7 +17,7 @@ OLD_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
 """By command: which name an option has now. The old ones go with the second minor version after 0.1."""
 
 
-class Command(TyperCommand):
+class CommandWithOldOptions(TyperCommand):
     """A command that reads old names of its options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -19,7 +19,7 @@ from gputile.cli.terminal import write_table
 
 if TYPE_CHECKING:
     from gputile.tools.replay.departures import Stay
-    from gputile.tools.replay.results import Result
+    from gputile.tools.replay.results import ReplayResult
     from gputile.tools.replay.study import Task
 
 SEEDS = [42, 43, 44, 45, 46]
@@ -154,7 +154,7 @@ def _kill_workers() -> None:
         worker.kill()
 
 
-def _print(results: "list[Result]") -> None:
+def _print(results: "list[ReplayResult]") -> None:
     rows: list[tuple[str, ...]] = [("WORKLOAD", "POLICY", "SEEDS", "95 %", "100 %", "130 %", "FAILED PODS", "CPU S")]
     groups = dict.fromkeys((result.workload, result.policy) for result in results)
     for name, policy in groups:

@@ -32,7 +32,7 @@ SCHEMAS: Final[Mapping[str, Described]] = {
     "podkinds": Described("gputile.tools.simulator.pod_kinds", "KindsTable", "A file: kind: PodKinds, for --kinds."),
     "explain": Described("gputile.cli.answers", "ExplainAnswer", "What explain -o json prints."),
     "inspect": Described("gputile.cli.answers", "InspectAnswer", "What inspect -o json prints."),
-    "replay": Described("gputile.tools.replay.results", "Result", "What replay -o json prints.", many=True),
+    "replay": Described("gputile.tools.replay.results", "ReplayResult", "What replay -o json prints.", many=True),
     "replay-departures": Described(
         "gputile.tools.replay.departures", "Stay", "What replay --scenario departures -o json prints.", many=True
     ),

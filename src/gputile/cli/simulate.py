@@ -10,7 +10,7 @@ import typer
 
 from gputile.cli import candidates
 from gputile.cli.configuration import INSTALLED_IN, InstalledIn, assumed, in_force, read_given
-from gputile.cli.decisions import Format, Result, write_result
+from gputile.cli.decisions import DecisionFormat, SimulationResult, write_result
 from gputile.cli.options import REQUEST_TIMEOUT, Plain, Reach, RequestTimeout
 from gputile.cli.output import BAD_INPUT, NOT_PLACED, fail, note
 from gputile.cli.progress import Progress, counted
@@ -123,11 +123,11 @@ def simulate(
         typer.Option("--compare", help="Decide with this placement policy too, and say what differs."),
     ] = None,
     output: Annotated[
-        Format,
+        DecisionFormat,
         typer.Option(
             "--output", "-o", help="What to print; wide: a row for each pod; inspect: as kubectl inspect cgpu."
         ),
-    ] = Format.TABLE,
+    ] = DecisionFormat.TABLE,
     plain: Plain = False,
     config: Annotated[
         Path | None,
@@ -164,7 +164,7 @@ def simulate(
 
     if not cluster and not from_cluster:
         fail("give the cluster: --cluster FILE, or --from-cluster")
-    if compare is not None and output is Format.INSPECT:
+    if compare is not None and output is DecisionFormat.INSPECT:
         fail("--compare: the tables of kubectl inspect cgpu show one policy; give another --output")
     given, live = read_given(config), None
     if from_cluster:
@@ -189,13 +189,13 @@ def simulate(
         raise typer.Exit(NOT_PLACED)
 
 
-def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> Result:
+def _simulated(configuration: "Configuration", scenario: "Scenario", more: "Sequence[Pod]") -> SimulationResult:
     """Return what becomes of the scenario, and how many copies of ``more`` pods fit besides, where there are any."""
     from gputile.tools.simulator.simulation import Simulation
 
     simulation = Simulation(configuration)
     outcomes = list(counted(simulation.run(scenario, time.time_ns), "Deciding", len(scenario.pending)))
-    return Result(simulation, scenario, outcomes, _count(simulation, more) if more else None)
+    return SimulationResult(simulation, scenario, outcomes, _count(simulation, more) if more else None)
 
 
 def _read(

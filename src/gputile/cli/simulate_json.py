@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gputile.cli.answers import ComparedAnswer, DecidedGpu, Decision, FitAnswer, SimulateAnswer
+from gputile.cli.answers import ComparedAnswer, DecidedGpu, DecisionAnswer, FitAnswer, SimulateAnswer
 from gputile.tools.simulator.grouping import ToldOutcome, together
 
 if TYPE_CHECKING:
-    from gputile.cli.decisions import Result
+    from gputile.cli.decisions import SimulationResult
     from gputile.core.devices.allocation import Allocation
 
 
-def simulate_answer(result: "Result", other: "Result | None") -> SimulateAnswer:
+def simulate_answer(result: "SimulationResult", other: "SimulationResult | None") -> SimulateAnswer:
     """Return what is printed of a result, and of what ``other``, by another placement policy, made of the same."""
     answer = SimulateAnswer(decisions=_decisions(result), nodes=result.nodes, fit=_fit(result))
     if other is None:
@@ -23,7 +23,7 @@ def simulate_answer(result: "Result", other: "Result | None") -> SimulateAnswer:
     return msgspec.structs.replace(answer, compared=compared)
 
 
-def _fit(result: "Result") -> FitAnswer | UnsetType:
+def _fit(result: "SimulationResult") -> FitAnswer | UnsetType:
     count = result.count
     if count is None:
         return UNSET
@@ -31,14 +31,14 @@ def _fit(result: "Result") -> FitAnswer | UnsetType:
     return FitAnswer(copies=count.copies, pods=count.pods, nodes=nodes, stopped_by=stopped_by)
 
 
-def _decisions(result: "Result") -> list[Decision]:
+def _decisions(result: "SimulationResult") -> list[DecisionAnswer]:
     return [_decision(told) for told in together(result.outcomes)]
 
 
-def _decision(told: ToldOutcome) -> Decision:
+def _decision(told: ToldOutcome) -> DecisionAnswer:
     outcome = told.outcome
     meta = outcome.pod.metadata
-    return Decision(
+    return DecisionAnswer(
         namespace=meta.namespace,
         pod=meta.name,
         node=outcome.node,

@@ -72,9 +72,9 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
 
     from gputile.api.core import Node
     from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod
+    from gputile.cli.bounded_reads import reads
     from gputile.cli.configuration import installed_configuration
     from gputile.cli.live import INSTALLED, UNREACHABLE
-    from gputile.cli.patience import reads
     from gputile.kube.errors import ConfigError, KubeError
     from gputile.kube.listing import list_all
     from gputile.tools.views.status import assess

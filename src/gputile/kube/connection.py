@@ -27,7 +27,7 @@ from gputile.kube.errors import (
     api_error,
 )
 from gputile.kube.kubeconfig import Access
-from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, Query, Request
+from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, ApiRequest, Query
 from gputile.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class Connection:
         Raises:
             KubeError: the failure of the last attempt.
         """
-        request = Request("GET", path, within or self._within, query)
+        request = ApiRequest("GET", path, within or self._within, query)
         for attempt in range(self._attempts - 1):
             try:
                 return await self._send(request)
@@ -107,7 +107,7 @@ class Connection:
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
         """
-        return await self._send(Request("POST", path, within or self._within, body=body))
+        return await self._send(ApiRequest("POST", path, within or self._within, body=body))
 
     async def patch(
         self, path: str, body: bytes, *, content_type: str = MERGE_PATCH, within: float | None = None
@@ -117,7 +117,7 @@ class Connection:
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
         """
-        request = Request("PATCH", path, within or self._within, body=body, content_type=content_type)
+        request = ApiRequest("PATCH", path, within or self._within, body=body, content_type=content_type)
         return await self._send(request)
 
     async def delete(self, path: str, body: bytes = b"", *, within: float | None = None) -> bytes:
@@ -129,7 +129,7 @@ class Connection:
         Raises:
             KubeError: it failed; ``may_have_been_executed`` tells whether it may have happened all the same.
         """
-        return await self._send(Request("DELETE", path, within or self._within, body=body))
+        return await self._send(ApiRequest("DELETE", path, within or self._within, body=body))
 
     @asynccontextmanager
     async def stream(self, path: str, query: Query, *, within: float) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -138,16 +138,16 @@ class Connection:
         Raises:
             KubeError: it could not be opened, or broke off. A watch that the API server ends properly just ends.
         """
-        request = Request("GET", path, within, query)
+        request = ApiRequest("GET", path, within, query)
         async with await self._open(request) as response, aclosing(_chunks(request, response)) as chunks:
             yield chunks
 
-    async def _send(self, request: Request) -> bytes:
+    async def _send(self, request: ApiRequest) -> bytes:
         async with await self._open(request) as response:
             with _named(request):
                 return await response.read()
 
-    async def _open(self, request: Request) -> aiohttp.ClientResponse:
+    async def _open(self, request: ApiRequest) -> aiohttp.ClientResponse:
         credential = await self._access.credentials.current()
         try:
             return await self._open_as(credential, request)
@@ -156,7 +156,7 @@ class Connection:
                 raise
         return await self._open_as(await self._access.credentials.current(), request)
 
-    async def _open_as(self, credential: Credential, request: Request) -> aiohttp.ClientResponse:
+    async def _open_as(self, credential: Credential, request: ApiRequest) -> aiohttp.ClientResponse:
         if self._session is None:
             raise RuntimeError("the connection is used outside its `async with`")
         headers = {"Content-Type": request.content_type} if request.body else {}
@@ -183,14 +183,14 @@ class Connection:
         raise api_error(request.method, request.target, response.status, body, seconds)
 
 
-async def _chunks(request: Request, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+async def _chunks(request: ApiRequest, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     with _named(request):
         async for chunk in response.content.iter_any():
             yield chunk
 
 
 @contextmanager
-def _named(request: Request) -> Iterator[None]:
+def _named(request: ApiRequest) -> Iterator[None]:
     what = str(request)
     try:
         yield

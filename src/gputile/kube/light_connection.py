@@ -25,7 +25,7 @@ from gputile.kube.errors import (
     api_error,
 )
 from gputile.kube.kubeconfig import Access
-from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, Query, Request
+from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, ApiRequest, Query
 from gputile.version import VERSION
 
 _CHUNK: Final = 1 << 18
@@ -108,7 +108,7 @@ class LightConnection:
         Raises:
             KubeError: the failure of the last attempt.
         """
-        request = Request("GET", path, within or 10.0, query)
+        request = ApiRequest("GET", path, within or 10.0, query)
         for attempt in range(_ATTEMPTS - 1):
             try:
                 return await self._send(request)
@@ -117,7 +117,7 @@ class LightConnection:
             await self._sleep(wait)
         return await self._send(request)
 
-    async def _send(self, request: Request) -> bytes:
+    async def _send(self, request: ApiRequest) -> bytes:
         credential = await self._access.credentials.current()
         try:
             return await self._send_as(credential, request)
@@ -126,7 +126,7 @@ class LightConnection:
                 raise
         return await self._send_as(await self._access.credentials.current(), request)
 
-    async def _send_as(self, credential: Credential, request: Request) -> bytes:
+    async def _send_as(self, credential: Credential, request: ApiRequest) -> bytes:
         with _worded(request):
             async with asyncio.timeout(request.within):
                 while self._idle:
@@ -140,13 +140,13 @@ class LightConnection:
             raise AnswerLost(f"{request}: the connection broke: no answer")
         return self._told(request, answer)
 
-    def _told(self, request: Request, answer: _Answer) -> bytes:
+    def _told(self, request: ApiRequest, answer: _Answer) -> bytes:
         status, body = answer.parser.get_status_code(), bytes(answer.body)
         if status < 300:
             return body
         raise api_error(request.method, request.target, status, body, answer.retry_after)
 
-    async def _opened(self, request: Request, credential: Credential) -> _Streams:
+    async def _opened(self, request: ApiRequest, credential: Credential) -> _Streams:
         tls = (credential.tls or ssl.create_default_context()) if self._secure else None
         name = (self._access.tls_server_name or self._host) if self._secure else None
         place = f"{request}: no connection to {self._host}:{self._port}"
@@ -166,7 +166,7 @@ class LightConnection:
             raise ConnectionFailed(f"{place}: this is no name of a host") from error
         return _Streams(reader, writer)
 
-    async def _asked(self, streams: _Streams, credential: Credential, request: Request) -> _Answer | None:
+    async def _asked(self, streams: _Streams, credential: Credential, request: ApiRequest) -> _Answer | None:
         """Return the answer, None where the connection was closed before any of it."""
         lines = [
             f"GET {self._prefix}{request.target} HTTP/1.1",
@@ -200,7 +200,7 @@ class LightConnection:
 
 
 @contextmanager
-def _worded(request: Request) -> Iterator[None]:
+def _worded(request: ApiRequest) -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:

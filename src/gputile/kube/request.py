@@ -11,7 +11,7 @@ Query = Mapping[str, str]
 NO_QUERY: Query = {}
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     """What is sent; ``within`` is in seconds and covers all of it."""
 
     method: str

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim, encode_assignment
+from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE
 
@@ -38,7 +38,7 @@ class ArbiterProcess:
         for name, gpus in containers.items():
             path = self.directory / name
             path.mkdir(exist_ok=True)
-            allocations.append(Allocation(str(path), tuple(gpus)))
+            allocations.append(AssignedContainer(str(path), tuple(gpus)))
             write_share(path, quantum_ms, gpus)
         self.send(Assignment(tuple(allocations), quantum_ms))
         self.paths = [Path(allocation.directory) / SOCKET for allocation in allocations]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim
-from gputile.node.arbiter.connection import MOST_READ, Connection
+from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
+from gputile.node.arbiter.connection import MOST_READ, ContainerConnection
 from gputile.node.arbiter.listener import CONNECTIONS_AT_ONCE, CONNECTIONS_PER_S
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.arbiter.rate_limit import (
@@ -98,7 +98,7 @@ class Recorder(Arbiter):
         for name in names:
             (directory / name).mkdir()
         directories = [str(directory / name) for name in names]
-        await self.assign(Assignment(tuple(Allocation(name, (GpuClaim(GPU),)) for name in directories)))
+        await self.assign(Assignment(tuple(AssignedContainer(name, (GpuClaim(GPU),)) for name in directories)))
         return [Path(name) / SOCKET for name in directories]
 
 
@@ -233,7 +233,7 @@ async def test_one_that_ends_while_it_is_not_read_is_gone(tmp_path: Path) -> Non
     (path,) = await arbiter.serve(tmp_path, "one")
     here, there = socket.socketpair()
     line = ConnectionQueue(loop)
-    connection = Connection(str(path.parent), 1, arbiter, line)
+    connection = ContainerConnection(str(path.parent), 1, arbiter, line)
     await loop.connect_accepted_socket(lambda: connection, here)
     there.sendall(GREETING)
     assert decode(await asyncio.to_thread(there.recv, SIZE)).kind is MessageKind.WELCOME

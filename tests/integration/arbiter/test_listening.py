@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim
+from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.server import Arbiter
 
@@ -24,7 +24,7 @@ def sockets() -> set[str]:
 
 @pytest.mark.anyio
 async def test_one_socket_for_each_container_and_none_that_stays(tmp_path: Path) -> None:
-    one = Assignment((Allocation(str(tmp_path), (GpuClaim(GPU),)),))
+    one = Assignment((AssignedContainer(str(tmp_path), (GpuClaim(GPU),)),))
 
     arbiter, before = Arbiter(), sockets()
     await asyncio.gather(arbiter.assign(one), arbiter.listen())
@@ -39,7 +39,7 @@ async def test_one_socket_for_each_container_and_none_that_stays(tmp_path: Path)
 @pytest.mark.anyio
 async def test_a_container_that_goes_while_its_socket_is_made_leaves_none(tmp_path: Path) -> None:
     allocations = tmp_path / "allocations"
-    one = Assignment((Allocation(str(allocations / "a"), (GpuClaim(GPU),)),))
+    one = Assignment((AssignedContainer(str(allocations / "a"), (GpuClaim(GPU),)),))
 
     arbiter, before = Arbiter(), sockets()
     await arbiter.assign(one)  # its directory is not there yet

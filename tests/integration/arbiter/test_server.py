@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim
+from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.listener import MOST_CONNECTIONS
 from gputile.node.arbiter.protocol import SIZE, VERSION, Message, MessageKind, decode, uuid_fields
 from tests.integration.arbiter.process import ArbiterProcess
@@ -149,7 +149,7 @@ def test_another_arbiter_waits_for_the_first_to_end(tmp_path: Path) -> None:
         first = ArbiterProcess(tmp_path)
         (path,) = serve(first, "one")
         second = stack.enter_context(ArbiterProcess(tmp_path))
-        second.send(Assignment((Allocation(str(path.parent), (GpuClaim(GPU),)),)))
+        second.send(Assignment((AssignedContainer(str(path.parent), (GpuClaim(GPU),)),)))
         Peer(path)
         first.stop()
         second.until_served([path])
@@ -161,7 +161,7 @@ def test_one_that_waits_for_the_first_to_end_ends_with_its_agent(tmp_path: Path)
     with ArbiterProcess(tmp_path) as first:
         (path,) = serve(first, "one")
         second = ArbiterProcess(tmp_path)
-        second.send(Assignment((Allocation(str(path.parent), (GpuClaim(GPU),)),)))
+        second.send(Assignment((AssignedContainer(str(path.parent), (GpuClaim(GPU),)),)))
         second.stop()
         Peer(path)
 

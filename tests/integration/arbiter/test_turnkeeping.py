@@ -15,7 +15,7 @@ from gputile.node.agent.checkpoint.node_files import NodeFiles
 from gputile.node.agent.gpu_time import arbiter_process
 from gputile.node.agent.gpu_time.arbiter_process import ArbiterProcess
 from gputile.node.agent.gpu_time.time_shares import TimeShares
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim
+from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.protocol import SIZE, SOCKET, Message, MessageKind, decode, uuid_fields
 from gputile.node.gateway.node_lock import NodeLock
 
@@ -25,7 +25,7 @@ USED_NS = 40_000_000
 
 
 def shares_of(store: NodeFiles, *names: str) -> TimeShares:
-    allocations = tuple(Allocation(str(store.allocations / name), (GpuClaim(GPU),)) for name in names)
+    allocations = tuple(AssignedContainer(str(store.allocations / name), (GpuClaim(GPU),)) for name in names)
     return TimeShares(Assignment(allocations), dict.fromkeys(names, b"gputile-share 1\nend\n"))
 
 

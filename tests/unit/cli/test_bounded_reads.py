@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.cli.patience import duration_s
+from gputile.cli.bounded_reads import duration_s
 from tests.unit.cli.programs import arguments
 
 LIVE = [["inspect"], ["explain", "p"], ["status"], ["simulate", "--from-cluster"]]

@@ -20,7 +20,7 @@ class ConfigurationError(ValueError):
 
 
 class _Section(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Settings that every part of the configuration shares: an unknown field is an error, not a typo ignored."""
+    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
 
 
 class Trust(_Section, frozen=True):
@@ -45,7 +45,7 @@ class Trust(_Section, frozen=True):
     ] = {}
 
 
-class Admission(_Section, frozen=True):
+class AdmissionConfiguration(_Section, frozen=True):
     """The admission webhook; ``gangs`` is whether gangs are planned at all (M13)."""
 
     trusted_users: Annotated[
@@ -84,7 +84,7 @@ class Features(_Section, frozen=True):
     ] = True
 
 
-class Gangs(_Section, frozen=True):
+class GangConfiguration(_Section, frozen=True):
     """How gangs are planned; ``admission.gangs`` is whether they are (M13)."""
 
     hold_seconds: Annotated[
@@ -121,7 +121,7 @@ class Gangs(_Section, frozen=True):
     ] = 3600
 
 
-class Controller(_Section, frozen=True):
+class ControllerConfiguration(_Section, frozen=True):
     """The controller: taints (G7), and nodes whose agent is silent."""
 
     taint_nodes: Annotated[
@@ -219,10 +219,10 @@ class Configuration(_Section, frozen=True):
         ),
     ] = 16
     trust: Annotated[Trust, Meta(description="Who may share a GPU that isolates nothing.")] = Trust()
-    admission: Annotated[Admission, Meta(description="The admission webhook.")] = Admission()
+    admission: Annotated[AdmissionConfiguration, Meta(description="The admission webhook.")] = AdmissionConfiguration()
     features: Annotated[Features, Meta(description="What GPU nodes may be switched to.")] = Features()
-    gangs: Annotated[Gangs, Meta(description="How gangs are planned.")] = Gangs()
-    controller: Annotated[Controller, Meta(description="The controller.")] = Controller()
+    gangs: Annotated[GangConfiguration, Meta(description="How gangs are planned.")] = GangConfiguration()
+    controller: Annotated[ControllerConfiguration, Meta(description="The controller.")] = ControllerConfiguration()
     gpu_time: Annotated[GpuTime, Meta(description="How time on GPUs is shared.")] = GpuTime()
     scheduler_name: Annotated[
         str,

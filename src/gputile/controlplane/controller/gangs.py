@@ -123,7 +123,7 @@ class Gangs:
             cluster_state.ledger.changes.position,
             bool(ends),
             now_ns,
-            min((queue_order for queue_order in times if queue_order > now_ns), default=_NEVER),
+            min((time_ns for time_ns in times if time_ns > now_ns), default=_NEVER),
         )
 
 
@@ -207,7 +207,7 @@ def reservation_lasts(cluster_state: ClusterState, pod: Pod) -> bool:
 
 
 def _valid_reservation(cluster_state: ClusterState, pod: Pod) -> Reservation | None:
-    whole = cluster_state.ledger.configuration.gangs.hold_seconds * 10**9
+    whole = cluster_state.ledger.configuration.gangs.hold_seconds * _SECOND
     margin = whole // _RENEW_PART
     reservation = cluster_state.reservation(pod)
     # One that ends later than any should was written while a clock was wrong.

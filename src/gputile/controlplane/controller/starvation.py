@@ -8,7 +8,7 @@ to wait.
 
 from dataclasses import dataclass
 
-from gputile.api.config.v1alpha1 import Gangs
+from gputile.api.config.v1alpha1 import GangConfiguration
 from gputile.core.devices.gang_membership import GangName
 
 _SECOND = 10**9
@@ -26,7 +26,7 @@ class _GaveWay:
 class StarvationTimeout:
     """Keeps the account of one planner; times are Unix time in nanoseconds."""
 
-    def __init__(self, settings: Gangs) -> None:
+    def __init__(self, settings: GangConfiguration) -> None:
         self._settings = settings
         self._starved: GangName | None = None
         self._since_ns: int | None = None  # since when GPUs are reserved, for whichever gang, without a start

@@ -36,7 +36,7 @@ FIRST_POD_S = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class Clock:
+class BinderClock:
     """Where time comes from: ``monotonic`` in seconds, ``unix_ns`` in nanoseconds since the epoch."""
 
     monotonic: Callable[[], float]
@@ -60,7 +60,7 @@ class _Unconfirmed:
 class Binder:
     """Sends Bindings, one at a time for each pod, any number at a time for different pods."""
 
-    def __init__(self, engine: PlacementEngine, pod_api: PodApi, clock: Clock) -> None:
+    def __init__(self, engine: PlacementEngine, pod_api: PodApi, clock: BinderClock) -> None:
         self._engine = engine
         self._ledger = engine.ledger
         self._pod_api = pod_api

@@ -22,7 +22,7 @@ from gputile.api.policy import PodDisruptionBudget
 from gputile.api.well_known import EXTENDER_LEASE
 from gputile.controlplane.config_reload import ConfigReloader, background
 from gputile.controlplane.extender.app import create_app
-from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.fence import fence_off
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
@@ -101,7 +101,7 @@ class Extender:
         self._pod_api = ApiServerPodApi(connection, self._election.leads)
         engine = PlacementEngine(self.ledger, prices_later=True)
         self._price_learning = PriceLearning(engine)
-        self.binder = Binder(engine, self._pod_api, Clock(time.monotonic, time.time_ns))
+        self.binder = Binder(engine, self._pod_api, BinderClock(time.monotonic, time.time_ns))
         self.app: Starlette = create_app(
             ExtenderHandlers(engine, self.binder, self._record, self._requeuer.refused, budgets=budgets),
             self.metrics,

@@ -33,7 +33,7 @@ def victims(
     state = engine.state(node)
     if state is None:
         return None
-    first, room = frozenset(proposed), _Room(engine.ledger, state, request)
+    first, room = frozenset(proposed), _NodeWithoutVictims(engine.ledger, state, request)
     bookings = list(engine.ledger.on_node(node))
     for booking in bookings:
         if booking.uid in first:
@@ -94,7 +94,7 @@ def _in_order(staying: list[Booking], priority: int) -> Iterable[Booking]:
                     del on_gpu[uuid]
 
 
-class _Room:
+class _NodeWithoutVictims:
     """What is left on the GPUs of one node while pods leave it and stay after all."""
 
     def __init__(self, ledger: Ledger, state: NodeState, request: Request) -> None:

@@ -36,7 +36,7 @@ class GpuClaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Share(self.weight, self.floor, self.ceiling, self.priority)
 
 
-class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class AssignedContainer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One container: the directory with its socket, and its GPUs."""
 
     directory: str
@@ -46,7 +46,7 @@ class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Assignment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that the arbiter serves."""
 
-    allocations: tuple[Allocation, ...] = ()
+    allocations: tuple[AssignedContainer, ...] = ()
     quantum_ms: int = DEFAULT_QUANTUM_MS
     longest_wait_ms: int = DEFAULT_LONGEST_WAIT_MS
 

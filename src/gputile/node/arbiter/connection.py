@@ -31,7 +31,7 @@ class ConnectionHandler(Protocol):
         """Tell people of a container that misbehaves, now and then."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class ContainerConnection(asyncio.BufferedProtocol):
     """Speaks with the process ``member`` of the container ``allocation``, whose connections all stand in ``line``."""
 
     def __init__(self, allocation: str, member: int, desk: ConnectionHandler, line: ConnectionQueue) -> None:

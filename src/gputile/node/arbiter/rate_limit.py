@@ -120,7 +120,7 @@ class PoolShare:
         self._pool.spend(number)
 
 
-class Clock(Protocol):
+class TimerLoop(Protocol):
     """What ``ConnectionQueue`` needs of an event loop."""
 
     def time(self) -> float:
@@ -158,7 +158,7 @@ class ConnectionQueue:
     comes in a second.
     """
 
-    def __init__(self, clock: Clock, allowance: Purse | None = None) -> None:
+    def __init__(self, clock: TimerLoop, allowance: Purse | None = None) -> None:
         self._clock = clock
         self._allowance = allowance or TokenBucket(MESSAGES_AT_ONCE, MESSAGES_PER_S)
         self._waiting: deque[Speaker] = deque()

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from gputile.node.arbiter.assignment_message import Allocation, Assignment
-from gputile.node.arbiter.connection import Connection
+from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment
+from gputile.node.arbiter.connection import ContainerConnection
 from gputile.node.arbiter.listener import (
     CONNECTIONS_AT_ONCE,
     CONNECTIONS_PER_S,
@@ -43,7 +43,7 @@ COMPLAIN_EVERY_S: Final = 60.0
 
 @dataclass(slots=True)
 class _Container:
-    allocation: Allocation
+    allocation: AssignedContainer
     uuids: dict[tuple[int, int], str]
     messages: PoolShare
     arrivals: PoolShare
@@ -64,7 +64,7 @@ class Arbiter:
         self._messages = Pool(NODE_MESSAGES_AT_ONCE, NODE_MESSAGES_PER_S)
         self._arrivals = Pool(NODE_CONNECTIONS_AT_ONCE, NODE_CONNECTIONS_PER_S)
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ContainerConnection] = {}
         self._last_member = 0
         self._refused: set[str] = set()  # told people of once
         self._arriving: set[asyncio.Task[object]] = set()
@@ -176,12 +176,12 @@ class Arbiter:
         if self._full(name):  # by now
             return _Refusal()
         container, member = self._containers[name], self._last_member + 1
-        connection = self._connections[member] = Connection(name, member, self, container.line)
+        connection = self._connections[member] = ContainerConnection(name, member, self, container.line)
         self._last_member = member
         container.members.add(member)
         return connection
 
-    def _put(self, allocation: Allocation) -> None:
+    def _put(self, allocation: AssignedContainer) -> None:
         try:
             uuids = {uuid_fields(gpu.uuid): gpu.uuid for gpu in allocation.gpus}
         except ProtocolError as error:

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar, Final
 import msgspec
 
 from gputile.api.old_keys import OldKeys
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim, encode_assignment
+from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim, encode_assignment
 from gputile.node.arbiter.protocol import SOCKET
 from gputile.node.arbiter.shares import WHOLE
 from gputile.node.isolation.library import library_path
@@ -120,7 +120,7 @@ def _arbitrated(
         place.mkdir()
         (place / LIMITS).write_bytes(encode_limits([GpuLimit(uuid, LIMIT_MIB)], turn=str(place / SOCKET)))
         (place / USAGE).write_bytes(bytes(USAGE_BYTES))
-    allocations = (Allocation(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
+    allocations = (AssignedContainer(str(place), (claim,)) for place, claim in zip(places, claims, strict=True))
     # In a process group of its own, as the probes are: Ctrl-C reaches only this process, which then ends them.
     command = [sys.executable, "-m", "gputile.node.arbiter"]
     arbiter = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from gputile.api.well_known import WHOLE_GPU
 from gputile.tools.nodepool import karpenter
 from gputile.tools.nodepool.hints import TAINT_EFFECT, TAINT_VALUE, advertised, node_labels, sum_note, template_labels
-from gputile.tools.nodepool.plan import GPU_OPERATOR, Command, File, PoolPlan, command, written
+from gputile.tools.nodepool.plan import GPU_OPERATOR, File, PoolPlan, ShellCommand, command, written
 from gputile.tools.nodepool.pool import NodePool
 
 TEMPLATE: Final = "k8s.io/cluster-autoscaler/node-template"
@@ -65,7 +65,7 @@ def autoscaler_tags(pool: NodePool) -> dict[str, str]:
     return tags | {f"{TEMPLATE}/label/{k}": v for k, v in template_labels(pool).items() if k not in joined}
 
 
-def _tag_commands(pool: NodePool) -> tuple[Command, ...]:
+def _tag_commands(pool: NodePool) -> tuple[ShellCommand, ...]:
     region, cluster, name = (shlex.quote(each) for each in (pool.location, pool.cluster, pool.name))
     find = (
         f"GROUP=$(aws eks describe-nodegroup --region {region} --cluster-name {cluster} --nodegroup-name {name} \\\n"
@@ -79,4 +79,4 @@ def _tag_commands(pool: NodePool) -> tuple[Command, ...]:
         "What a new node will advertise, so that a group of no nodes can grow: eksctl tags the group with labels only."
     )
     tag = f"aws autoscaling create-or-update-tags --region {region} --tags \\\n  " + " \\\n  ".join(tags)
-    return Command(find, why), Command(tag)
+    return ShellCommand(find, why), ShellCommand(tag)

@@ -10,7 +10,7 @@ from typing import Final
 from gputile.api.well_known import WHOLE_GPU
 from gputile.tools.nodepool.hints import advertised, node_labels, sum_note, taint
 from gputile.tools.nodepool.labels import NO_PLUGIN
-from gputile.tools.nodepool.plan import Command, PoolPlan, command, pairs, written
+from gputile.tools.nodepool.plan import PoolPlan, ShellCommand, command, pairs, written
 from gputile.tools.nodepool.pool import NodePool
 
 INSTALLER: Final = (
@@ -35,7 +35,7 @@ def plan(pool: NodePool) -> PoolPlan:
         ("--node-taints", taint()),
         f"--enable-autoscaling --num-nodes {pool.min_nodes} --min-nodes {pool.min_nodes} --max-nodes {pool.max_nodes}",
     )
-    install = Command(f"kubectl apply -f {INSTALLER}", "The driver, on Container-Optimized OS.") if own else None
+    install = ShellCommand(f"kubectl apply -f {INSTALLER}", "The driver, on Container-Optimized OS.") if own else None
     return PoolPlan(
         (create, *([install] if install else [])),
         written((_plugin_note(own), _autoscaler_note(pool), sum_note(pool))),

@@ -9,16 +9,16 @@ from typing import Any
 from gputile.api.well_known import WHOLE_GPU
 from gputile.tools.nodepool.hints import TAINT_EFFECT, TAINT_VALUE, advertised, node_labels, sum_note
 from gputile.tools.nodepool.labels import INSTANCE_TYPE
-from gputile.tools.nodepool.plan import Command, File, PoolPlan, written
+from gputile.tools.nodepool.plan import File, PoolPlan, ShellCommand, written
 from gputile.tools.nodepool.pool import NodePool
 
 
-def plan(pool: NodePool, before: tuple[Command, ...], values: tuple[str, ...]) -> PoolPlan:
+def plan(pool: NodePool, before: tuple[ShellCommand, ...], values: tuple[str, ...]) -> PoolPlan:
     """Return Karpenter's objects of a pool."""
     name = f"{pool.name}.karpenter.yaml"
     overlay = _overlay(pool)
     return PoolPlan(
-        (*before, File(name, (_node_pool(pool), *overlay)), Command(f"kubectl apply -f {name}")),
+        (*before, File(name, (_node_pool(pool), *overlay)), ShellCommand(f"kubectl apply -f {name}")),
         written(
             (
                 "NodeOverlay is alpha: install Karpenter with --set settings.featureGates.nodeOverlay=true, or it does "

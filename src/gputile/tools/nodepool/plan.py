@@ -17,7 +17,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ShellCommand:
     """A shell command, and why it is there."""
 
     text: str
@@ -28,15 +28,15 @@ class Command:
 class PoolPlan:
     """The whole of it. ``notes`` are sentences, ``values`` the chart's values that go with such nodes."""
 
-    steps: tuple[File | Command, ...]
+    steps: tuple[File | ShellCommand, ...]
     notes: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
 
 
-def command(program: str, *options: str | tuple[str, str], why: str = "") -> Command:
+def command(program: str, *options: str | tuple[str, str], why: str = "") -> ShellCommand:
     """Return a command with one option a line; a pair is an option and its value, quoted where it has to be."""
     words = [option if isinstance(option, str) else f"{option[0]} {shlex.quote(option[1])}" for option in options]
-    return Command(" \\\n  ".join([program, *words]), why)
+    return ShellCommand(" \\\n  ".join([program, *words]), why)
 
 
 def pairs(values: Mapping[str, str]) -> str:
@@ -55,13 +55,13 @@ def written(notes: Iterable[str | None]) -> tuple[str, ...]:
 
 
 GPU_OPERATOR = (
-    Command(
+    ShellCommand(
         "kubectl create namespace gpu-operator --dry-run=client --output=yaml | kubectl apply --filename=-",
         f"The Operator's pods reach GPUs past any booking, which gputile refuses where {UNSAFE_ACCESS_LABEL} does not "
         "allow it.",
     ),
-    Command(f"kubectl label namespace gpu-operator {UNSAFE_ACCESS_LABEL}=allowed --overwrite"),
-    Command(
+    ShellCommand(f"kubectl label namespace gpu-operator {UNSAFE_ACCESS_LABEL}=allowed --overwrite"),
+    ShellCommand(
         "helm repo add nvidia https://helm.ngc.nvidia.com/nvidia --force-update",
         "NVIDIA's GPU Operator installs driver and toolkit. Its device plugin stays off: gputile's agent is it.",
     ),

@@ -34,11 +34,11 @@ Autoscaler = Literal["cluster-autoscaler", "karpenter"]
 AUTOSCALERS: Final = get_args(Autoscaler)
 
 
-class _Described(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What people type: an unknown field is an error, not a typo ignored."""
+class _PoolSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
 
 
-class Gpus(_Described, frozen=True, kw_only=True):
+class Gpus(_PoolSection, frozen=True, kw_only=True):
     """The GPUs of one node. ``memory`` is what ``nvidia-smi --query-gpu=memory.total`` prints, such as 23028MiB."""
 
     count: Annotated[int, msgspec.Meta(description="How many GPUs a node has.", ge=1, le=MOST_GPUS)] = 1
@@ -49,7 +49,7 @@ class Gpus(_Described, frozen=True, kw_only=True):
     model: Annotated[str, msgspec.Meta(description="Their model, as nvidia-smi prints it.", max_length=96)] = ""
 
 
-class NodePool(_Described, frozen=True, kw_only=True):
+class NodePool(_PoolSection, frozen=True, kw_only=True):
     """A pool of equal GPU nodes.
 
     ``location`` is the region (EKS) or the location (GKE), ``resource_group`` AKS's. ``accelerator`` is GKE's name of

@@ -120,7 +120,7 @@ class _Run:
         self._running: list[tuple[float, int, int, tuple[int, ...]]] = []
         self._waiting: list[deque[int]] = [deque() for _ in workload.shapes]
         self._waits = np.zeros(len(workload.shapes), np.bool_)
-        self._room = _Room(cluster, workload)
+        self._room = _FittingShapes(cluster, workload)
 
     def play(self) -> Float64:
         for pod, now in enumerate(self._plan.created.tolist()):
@@ -158,7 +158,7 @@ class _Run:
             self._waits[index] = bool(self._waiting[index])
 
 
-class _Room:
+class _FittingShapes:
     """Which of a workload's shapes fit one node: the question of ``Cluster.fits`` the other way round."""
 
     def __init__(self, cluster: ReplayCluster, workload: Workload) -> None:

@@ -13,7 +13,7 @@ POINTS = (95, 100, 130)
 """Arrived demand, per cent of the cluster's GPUs, at which policies are compared."""
 
 
-class Result(OldKeys, frozen=True, rename="camel"):
+class ReplayResult(OldKeys, frozen=True, rename="camel"):
     """One replay. ``allocated`` is in per cent of the cluster's GPUs, by the per cent that had arrived."""
 
     old_keys: ClassVar[Mapping[str, str]] = {"failedPods": "failed_pods"}
@@ -36,7 +36,7 @@ def allocated(curve: Curve, point: int) -> float | None:
     return round(float(100 * curve.used[at].mean() / curve.total), 3) if at.any() else None
 
 
-def result(workload: str, policy: str, seed: int, curve: Curve, seconds: float) -> Result:
+def result(workload: str, policy: str, seed: int, curve: Curve, seconds: float) -> ReplayResult:
     """Summarise a replay."""
     points = {str(point): allocated(curve, point) for point in POINTS}
-    return Result(workload, policy, seed, points, curve.failed, round(seconds, 3))
+    return ReplayResult(workload, policy, seed, points, curve.failed, round(seconds, 3))

@@ -17,7 +17,7 @@ from gputile.tools.replay.catalog import make_policy
 from gputile.tools.replay.departures import Stay
 from gputile.tools.replay.engine import replay
 from gputile.tools.replay.fragmentation import Trail, replay_with_trail
-from gputile.tools.replay.results import Result, result
+from gputile.tools.replay.results import ReplayResult, result
 from gputile.tools.replay.trace import Arrivals, Nodes, Workload, read_arrivals, read_nodes, read_workload
 
 Outcome = TypeVar("Outcome")
@@ -40,7 +40,7 @@ def _read(task: Task) -> tuple[Nodes, Workload, Arrivals]:
     return nodes, workload, read_arrivals(task.trace, nodes, workload, task.seed)
 
 
-def measure(task: Task) -> Result:
+def measure(task: Task) -> ReplayResult:
     """Replay arrivals without departures; seconds are CPU time, which other processes do not change."""
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
@@ -48,7 +48,7 @@ def measure(task: Task) -> Result:
     return result(task.workload, task.policy, task.seed, curve, time.process_time() - started)
 
 
-def measure_with_trail(task: Task) -> tuple[Result, Trail]:
+def measure_with_trail(task: Task) -> tuple[ReplayResult, Trail]:
     """Replay like ``measure`` and follow the fragments, which counts into the seconds."""
     nodes, workload, arrivals = _read(task)
     started = time.process_time()

@@ -17,11 +17,11 @@ API_VERSION = "gputile.io/v1alpha1"
 MOST_NODES = 20_000
 
 
-class _Described(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """What people type: an unknown field is an error, not a typo ignored."""
+class _DescriptionSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
 
 
-class GpuGroup(_Described, frozen=True, kw_only=True):
+class GpuGroup(_DescriptionSection, frozen=True, kw_only=True):
     """Equal GPUs. ``bandwidth`` is how they are linked, or a matrix in GB/s; ``unhealthy`` counts within the group."""
 
     count: Annotated[int, msgspec.Meta(description="How many GPUs.", ge=1, le=MOST_GPUS)] = 1
@@ -36,7 +36,7 @@ class GpuGroup(_Described, frozen=True, kw_only=True):
     ] = []
 
 
-class DescribedTaint(_Described, frozen=True, kw_only=True):
+class DescribedTaint(_DescriptionSection, frozen=True, kw_only=True):
     """core/v1 Taint."""
 
     key: Annotated[str, msgspec.Meta(description="The taint's key.")]
@@ -44,7 +44,7 @@ class DescribedTaint(_Described, frozen=True, kw_only=True):
     effect: Annotated[str, msgspec.Meta(description="NoSchedule, PreferNoSchedule or NoExecute.")] = "NoSchedule"
 
 
-class DescribedNode(_Described, frozen=True, kw_only=True):
+class DescribedNode(_DescriptionSection, frozen=True, kw_only=True):
     """One node, or ``count`` equal ones called ``name``-1 and so on. No ``mode`` is a node without the label."""
 
     name: Annotated[str, msgspec.Meta(description="The node's name; of several, what their names begin with.")]
@@ -73,7 +73,7 @@ class DescribedNode(_Described, frozen=True, kw_only=True):
     resources: Annotated[ResourceList, msgspec.Meta(description="Further resources, as Kubernetes quantities.")] = {}
 
 
-class ClusterDescription(_Described, frozen=True, kw_only=True):
+class ClusterDescription(_DescriptionSection, frozen=True, kw_only=True):
     """The whole description."""
 
     api_version: Annotated[Literal["gputile.io/v1alpha1"], msgspec.Meta(description="The version of this file.")]

@@ -10,7 +10,7 @@ from gputile.core.scheduling.gang_rules import held_by_others, needed_members, q
 
 
 @dataclass(slots=True)
-class Groups:
+class PodGroups:
     """What is known of PodGroups, by namespace and name.
 
     ``sizes`` are their least numbers of members, ``unreadable`` says what is wrong with those of the cluster that have
@@ -69,7 +69,7 @@ def started_by_gang(pods: Iterable[Pod]) -> dict[GangName, int]:
     return {gang: len(started(bound)) for gang, bound in members.items()}
 
 
-def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: Groups) -> str:
+def incomplete(gang: GangName, size: int, running: int, waiting: int, groups: PodGroups) -> str:
     """Return why a gang cannot start yet whatever room there is, "" where it can.
 
     ``size`` pods start together; ``running`` have started, and ``waiting`` could.

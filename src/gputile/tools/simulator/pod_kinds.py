@@ -26,11 +26,11 @@ Step = str | int
 Path = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
 
 
-class _Written(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """Common settings of the table."""
+class _TableSection(msgspec.Struct, rename="camel", forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A part of a file that people write: an unknown field is an error, since it may be a typing mistake."""
 
 
-class Count(_Written, frozen=True):
+class Count(_TableSection, frozen=True):
     """A number in the object: what stands at ``path``, ``default`` where nothing does, and ``plus`` added."""
 
     path: Annotated[Path, msgspec.Meta(description="Where the number stands in the object.")]
@@ -38,7 +38,7 @@ class Count(_Written, frozen=True):
     plus: Annotated[int, msgspec.Meta(description="What is added to it.")] = 0
 
 
-class PodsOfKind(_Written, frozen=True):
+class PodsOfKind(_TableSection, frozen=True):
     """Pods that a kind makes: a template, and numbers whose product is how many there are of it.
 
     In a path "*" stands for each entry of a list or mapping; a number's "*" is the same entry as the template's.
@@ -66,7 +66,7 @@ class PodsOfKind(_Written, frozen=True):
     ] = {}
 
 
-class PodKind(_Written, frozen=True):
+class PodKind(_TableSection, frozen=True):
     """A kind; one without ``pods`` makes none. ``suspended`` is the path of what holds its pods back while true.
 
     ``owned`` are labels by which its pods are known where their controller is another object.
@@ -84,7 +84,7 @@ class PodKind(_Written, frozen=True):
     ] = {}
 
 
-class KindsTable(_Written, frozen=True):
+class KindsTable(_TableSection, frozen=True):
     """The whole table."""
 
     api_version: Annotated[Literal["gputile.io/v1alpha1"], msgspec.Meta(description="The version of this file.")]

@@ -13,7 +13,7 @@ from gputile.core.ledger.node_info import unit_in_force
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.cluster import described_nodes, described_unit, written_node
 from gputile.tools.simulator.description import MOST_NODES
-from gputile.tools.simulator.gangs import Groups
+from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import STDIN_TWICE, Manifest, ManifestError, load_manifests
 from gputile.tools.simulator.notes import Note
@@ -37,7 +37,7 @@ class Scenario:
     bound: list[Pod] = field(default_factory=list)
     pending: list[Pod] = field(default_factory=list)
     waiting: list[Pod] = field(default_factory=list)
-    groups: Groups = field(default_factory=Groups)
+    groups: PodGroups = field(default_factory=PodGroups)
     unit_mib: int | None = None
     manifests: list[Manifest] = field(default_factory=list)
     namespace: str = DEFAULT_NAMESPACE
@@ -49,7 +49,7 @@ def load_scenario(
     workloads: Sequence[str] = (),
     *,
     nodes: Sequence[Node] = (),
-    groups: Groups | None = None,
+    groups: PodGroups | None = None,
     configured_mib: int | None = None,
     stdin: BinaryIO | None = None,
 ) -> Scenario:
@@ -69,7 +69,7 @@ def read_scenario(
     workloads: Sequence[str] = (),
     *,
     nodes: Sequence[Node] = (),
-    groups: Groups | None = None,
+    groups: PodGroups | None = None,
     configured_mib: int | None = None,
     namespace: str = DEFAULT_NAMESPACE,
     stdin: BinaryIO | None = None,
@@ -89,7 +89,7 @@ def read_scenario(
         raise ManifestError(STDIN_TWICE)
     described, asked = load_manifests(cluster, stdin, described=True), load_manifests(workloads, stdin)
     manifests = [*described.manifests, *(manifest.within(namespace) for manifest in asked.manifests)]
-    scenario = Scenario(nodes=list(nodes), groups=groups or Groups(), namespace=namespace)
+    scenario = Scenario(nodes=list(nodes), groups=groups or PodGroups(), namespace=namespace)
     for manifest in filter(_is_cluster, manifests):
         _take_unit(manifest, scenario, configured_mib)
     default_mib = configured_mib or scenario.unit_mib or unit_in_force(nodes) or DEFAULT_UNIT_MIB

@@ -30,7 +30,7 @@ from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
 from gputile.tools.simulator.binding import bind
 from gputile.tools.simulator.equal_pods import EqualPods, Likeness, NodeStates, likeness
 from gputile.tools.simulator.explanation import waiting_for
-from gputile.tools.simulator.gangs import Groups, incomplete, started_by_gang, turns
+from gputile.tools.simulator.gangs import PodGroups, incomplete, started_by_gang, turns
 from gputile.tools.simulator.scenario import Scenario
 
 # What one rank counts beside the in-tree scores, with the weight of examples/extender/scheduler.yaml: the GPU decides.
@@ -58,7 +58,7 @@ class Simulation:
     ledger: Ledger = field(init=False)
     engine: PlacementEngine = field(init=False)
     _predicates: Predicates = field(init=False)
-    _groups: Groups = field(init=False, default_factory=Groups)
+    _groups: PodGroups = field(init=False, default_factory=PodGroups)
     _placed_on: list[str] = field(init=False, default_factory=list)
     _states: NodeStates = field(init=False)
     _equal: OrderedDict[Likeness, EqualPods] = field(init=False, default_factory=OrderedDict)

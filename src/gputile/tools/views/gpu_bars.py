@@ -67,7 +67,7 @@ class NodeBars:
     remarks: list[str]
 
 
-class Groups:
+class BarGroups:
     """The letters and colours of groups: one for each, the last for all others where there are too many.
 
     ``known`` are the groups with what they have; those with most get letters, in the order of their names.
@@ -87,13 +87,13 @@ class Groups:
         return _LETTERS[number] if number < len(self.names) else _OTHERS_LETTER
 
 
-def groups_of(nodes: Collection[NodeBars]) -> Groups:
+def groups_of(nodes: Collection[NodeBars]) -> BarGroups:
     """Return the groups of all pieces."""
     known: Counter[str] = Counter()
     for node in nodes:
         for bar in node.bars:
             known.update(bar.pieces)
-    return Groups(known)
+    return BarGroups(known)
 
 
 def node_bars(nodes: Sequence[NodeSummary], unit_mib: int, group_of: GroupOf) -> list[NodeBars]:
@@ -101,7 +101,7 @@ def node_bars(nodes: Sequence[NodeSummary], unit_mib: int, group_of: GroupOf) ->
     return [NodeBars(node.name, _bars(node, unit_mib, group_of), _remarks(node, unit_mib)) for node in nodes]
 
 
-def draw(nodes: Sequence[NodeBars], unit_mib: int, groups: Groups, paper: Paper) -> list[Line]:
+def draw(nodes: Sequence[NodeBars], unit_mib: int, groups: BarGroups, paper: Paper) -> list[Line]:
     """Return the lines of the drawing, none of them wider than the paper where that has 40 columns or more."""
     if not any(node.bars for node in nodes):
         return [(Span("No node has GPUs."),), *_without_bars(nodes, paper)]
@@ -175,7 +175,7 @@ def _grid(nodes: Sequence[NodeBars], columns: int, paper: Paper) -> _Grid:
     return _Grid(in_row, index, max(2, min(bar, _WIDEST)), amounts)
 
 
-def _row(bars: Sequence[Bar], grid: _Grid, groups: Groups, paper: Paper) -> Line:
+def _row(bars: Sequence[Bar], grid: _Grid, groups: BarGroups, paper: Paper) -> Line:
     spans: list[Span] = []
     for number, bar in enumerate(bars):
         if number:
@@ -187,7 +187,7 @@ def _row(bars: Sequence[Bar], grid: _Grid, groups: Groups, paper: Paper) -> Line
     return tuple(spans)
 
 
-def _bar(bar: Bar, width: int, groups: Groups, paper: Paper) -> list[Span]:
+def _bar(bar: Bar, width: int, groups: BarGroups, paper: Paper) -> list[Span]:
     numbered: Counter[int] = Counter()
     for name, amount in bar.pieces.items():
         numbered[groups.number(name)] += amount
@@ -208,7 +208,7 @@ def _out_of_order(paper: Paper) -> str:
     return "x" if paper.ascii_only else "╳"
 
 
-def _merged(pieces: Counter[int], most: int, groups: Groups) -> dict[int, int]:
+def _merged(pieces: Counter[int], most: int, groups: BarGroups) -> dict[int, int]:
     """Return the pieces by the number of their group; where there are more than ``most``, the smallest as others."""
     kept = dict(pieces.most_common() if len(pieces) <= most else pieces.most_common(most - 1))
     found = {number: kept[number] for number in sorted(kept)}
@@ -252,7 +252,7 @@ def _without_bars(nodes: Sequence[NodeBars], paper: Paper) -> list[Line]:
     return [(Span(text),) for each in told for text in wrapped(inert(each), paper.columns)]
 
 
-def _legend(groups: Groups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
+def _legend(groups: BarGroups, paper: Paper, shown: Collection[int], *, ill: bool) -> list[Line]:
     """Return the lines that say which letter is which of the groups ``shown``, and what is free or out of order."""
     named = [*map(inert, groups.names), OTHERS]
     entries = [(Span(groups.letter(number), number), named[number]) for number in sorted(shown)]

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, ObjectMeta, Pod, SchedulingGate
 from gputile.api.pod_groups import PodGroup, PodGroupSpec
 from gputile.api.well_known import (
@@ -59,7 +59,7 @@ class Bench:
     """A view and a planner, with time that is set by hand."""
 
     def __init__(self, *nodes: Node, gpus: int = 4) -> None:
-        self.view = ClusterState(Configuration(admission=Admission(gangs=True)))
+        self.view = ClusterState(Configuration(admission=AdmissionConfiguration(gangs=True)))
         self.plans = 0
         self.planner = GangPlanner(self.view, self.new_plan)
         at_once(self.view.node_event(Replaced(nodes or [node(gpus=gpus)])))

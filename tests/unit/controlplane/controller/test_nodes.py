@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gputile.api.config.v1alpha1 import Configuration, Controller
+from gputile.api.config.v1alpha1 import Configuration, ControllerConfiguration
 from gputile.api.core import Node, NodeCondition, Pod, Taint
 from gputile.api.well_known import AGENT_SILENT, GPU_MEMORY, INVENTORY_ANNOTATION, TAINTED_ANNOTATION, WHOLE_GPU
 from gputile.controlplane.controller.node_diagnosis import UnitsInForce, condition_patch, diagnose
@@ -233,7 +233,7 @@ async def test_a_write_that_failed_is_tried_again(failure: Exception) -> None:
 @pytest.mark.anyio
 async def test_a_silent_agent_is_told_of_when_it_lasts_and_only_by_the_active_replica() -> None:
     now, active, nodes = [0.0], [False], {"n": silent()}
-    configuration = Configuration(controller=Controller(taint_nodes=False, agent_silent_seconds=30))
+    configuration = Configuration(controller=ControllerConfiguration(taint_nodes=False, agent_silent_seconds=30))
     writer = Writer()
     keeper = NodeReconciler(writer, configuration, nodes.get, lambda: active[0], lambda: now[0])
     await keeper.work("n")
@@ -258,7 +258,10 @@ async def test_a_silent_agent_is_told_of_when_it_lasts_and_only_by_the_active_re
 
 @pytest.mark.anyio
 async def test_a_node_has_one_timer_however_often_it_changes_while_its_agent_is_silent() -> None:
-    now, configuration = [0.0], Configuration(controller=Controller(taint_nodes=False, agent_silent_seconds=30))
+    now, configuration = (
+        [0.0],
+        Configuration(controller=ControllerConfiguration(taint_nodes=False, agent_silent_seconds=30)),
+    )
     before = asyncio.all_tasks()
     keeper = NodeReconciler(Writer(), configuration, {"n": silent()}.get, lambda: True, lambda: now[0])
     for i in range(1000):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gputile.api.core import Pod
 from gputile.controlplane.extender import app as app_module
 from gputile.controlplane.extender.app import create_app
-from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
@@ -32,7 +32,7 @@ class Served:
         self.cluster = ModelCluster(lambda: Fate.OK)
         self.notices: list[PodEvent] = []
         engine = PlacementEngine(self.ledger)
-        binder = Binder(engine, self.cluster, Clock(lambda: 0.0, lambda: 1))
+        binder = Binder(engine, self.cluster, BinderClock(lambda: 0.0, lambda: 1))
         verbs = ExtenderHandlers(engine, binder, self.notices.append, lambda: None)
 
         async def admit() -> None:

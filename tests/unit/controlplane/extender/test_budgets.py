@@ -8,7 +8,7 @@ import pytest
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderPreemptionArgs, MetaPod, MetaVictims
 from gputile.api.policy import PodDisruptionBudget
-from gputile.controlplane.extender.binder import Binder, Clock
+from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.controlplane.extender.informer import Informer
@@ -119,7 +119,7 @@ async def test_what_preempt_adds_counts_b5() -> None:
     engine, cluster = PlacementEngine(ledger), ModelCluster(lambda: Fate.OK)
     verbs = ExtenderHandlers(
         engine,
-        Binder(engine, cluster, Clock(lambda: 0.0, lambda: 1)),
+        Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1)),
         lambda _: None,
         lambda: None,
         budgets=budgets_of(budget(1)),

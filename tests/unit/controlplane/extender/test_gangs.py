@@ -6,11 +6,11 @@ import copy
 import msgspec
 import pytest
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
 from gputile.api.extender import ExtenderArgs, ExtenderBindingArgs, ExtenderPreemptionArgs, MetaVictims
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, HOLD_ANNOTATION, POD_GROUP_LABEL
-from gputile.controlplane.extender.binder import FIRST_POD_S, Binder, BindError, Clock
+from gputile.controlplane.extender.binder import FIRST_POD_S, Binder, BinderClock, BindError
 from gputile.controlplane.extender.handlers import ExtenderHandlers
 from gputile.core.devices.allocation import Allocation
 from gputile.core.devices.reservation import Reservation, encode_reservation
@@ -36,7 +36,7 @@ def member(name: str, labels: dict[str, str], annotations: dict[str, str] | None
 )
 @pytest.mark.parametrize("hold", [None, "", "{", '{"version":1}'])
 async def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, str], hold: str | None) -> None:
-    configuration = Configuration(admission=Admission(gangs=True))
+    configuration = Configuration(admission=AdmissionConfiguration(gangs=True))
     ledger = ledger_of(*(gpu_node(name, mode="cgpu") for name in NODES), configuration=configuration)
     asking = member("p", labels, {HOLD_ANNOTATION: hold} if hold is not None else None)
     ledger.apply(PodApplied(asking))
@@ -44,7 +44,7 @@ async def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, st
     cluster.add(asking)
     engine = PlacementEngine(ledger)
     verbs = ExtenderHandlers(
-        engine, Binder(engine, cluster, Clock(lambda: 0.0, lambda: 1)), lambda _: None, lambda: None
+        engine, Binder(engine, cluster, BinderClock(lambda: 0.0, lambda: 1)), lambda _: None, lambda: None
     )
 
     found = verbs.filter(ExtenderArgs(pod=asking, node_names=NODES))
@@ -62,7 +62,7 @@ async def test_a_pod_of_a_gang_without_a_place_goes_nowhere(labels: dict[str, st
 
 # -- a plan begins with its first pod
 
-GANGS = Configuration(admission=Admission(gangs=True))
+GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 LABELS = {GANG_NAME_LABEL: "g", GANG_SIZE_LABEL: "2"}
 
 
@@ -74,7 +74,7 @@ class Bench:
         self.cluster = ModelCluster(lambda: next(script, Fate.OK))
         self.ledger = ledger_of(gpu_node("a", mode="cgpu"), configuration=GANGS)
         self.now = 0.0
-        self.binder = Binder(PlacementEngine(self.ledger), self.cluster, Clock(lambda: self.now, lambda: 1))
+        self.binder = Binder(PlacementEngine(self.ledger), self.cluster, BinderClock(lambda: self.now, lambda: 1))
         self.pods: dict[str, Pod] = {}  # as the API server holds them
         for name in ("p1", "p2"):
             self.place(name, "g/1")

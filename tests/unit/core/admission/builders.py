@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from gputile.api.admission import AdmissionRequest
-from gputile.api.config.v1alpha1 import Admission
+from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.core.admission.json_patch import apply_patch, encode_patch
 from gputile.core.admission.review import AdmissionPolicy, Verdict, mutate, validate
 
 USER = "system:serviceaccount:team:author"
 AGENT = "system:serviceaccount:gputile:gputile-agent"
-POLICY = AdmissionPolicy(unit_mib=128, trusted=frozenset(Admission().trusted_users))
+POLICY = AdmissionPolicy(unit_mib=128, trusted=frozenset(AdmissionConfiguration().trusted_users))
 
 Json = dict[str, Any]
 

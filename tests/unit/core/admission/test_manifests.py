@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gputile.api.config.v1alpha1 import Admission
+from gputile.api.config.v1alpha1 import AdmissionConfiguration
 from gputile.api.well_known import (
     CDI_ANNOTATION_PREFIX,
     GANG_GATE,
@@ -81,7 +81,7 @@ def test_every_namespace_is_in_one_of_both_policies(document: int, kind: str) ->
 
 
 def test_the_trusted_are_the_same_everywhere() -> None:
-    trusted = set(Admission().trusted_users)
+    trusted = set(AdmissionConfiguration().trusted_users)
     for name in ("allocations.gputile.io", "gangs.gputile.io"):
         (webhook,) = [webhook for webhook in WEBHOOKS if webhook["name"] == name]
         assert conditions(webhook)["by-others-than-gputile"] == trusted

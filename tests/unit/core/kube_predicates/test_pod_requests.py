@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod, PodSpec
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
 from gputile.core.kube_predicates.pod_requests import cpu_request, pod_requests
@@ -163,7 +163,9 @@ def test_a_gang_whose_pods_the_nodes_cpu_cannot_hold_does_not_start(fields: dict
     cpu = "1" if fields else "3"
     nodes = [gpu_node(n, mode="share", allocatable={"cpu": "4", "pods": "9", "aliyun.com/gpu-mem": "60"}) for n in "ab"]
     pods = [member(f"p{i}", cpu, fields) for i in range(3)]
-    engine = PlacementEngine(ledger_of(*nodes, configuration=Configuration(admission=Admission(gangs=True))))
+    engine = PlacementEngine(
+        ledger_of(*nodes, configuration=Configuration(admission=AdmissionConfiguration(gangs=True)))
+    )
     members = [GangCandidate(each, engine.request(each)) for each in pods]
     plan = at_once(plan_gang(members, 3, engine, Predicates(nodes), 1))
     assert not plan.fits

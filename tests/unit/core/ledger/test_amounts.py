@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
@@ -214,7 +214,7 @@ def test_no_amount_stops_the_ledger_or_changes_another_node(
     placement: Any, nodes: list[dict[str, Any]], elsewhere: list[dict[str, Any]], here: list[dict[str, Any]]
 ) -> None:
     """Nodes and pods that anybody may write are taken in, and the others are served as before."""
-    configuration = Configuration(placement=placement, admission=Admission(gangs=True))
+    configuration = Configuration(placement=placement, admission=AdmissionConfiguration(gangs=True))
     good = msgspec.to_builtins(GOOD)
     with warnings.catch_warnings(), np.errstate(all="raise", under="ignore"):
         warnings.simplefilter("error")

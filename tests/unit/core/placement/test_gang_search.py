@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Node, Pod
 from gputile.api.well_known import GPU_MEMORY, WHOLE_GPU
 from gputile.core.kube_predicates.predicates import Predicates
@@ -127,7 +127,7 @@ def test_more_pods_than_there_is_room_for_are_hopeless_at_once() -> None:
 
 # -- on a ledger
 
-CONFIGURATION = Configuration(max_pods_per_gpu=2, admission=Admission(gangs=True))
+CONFIGURATION = Configuration(max_pods_per_gpu=2, admission=AdmissionConfiguration(gangs=True))
 
 
 def node(name: str, mode: str, sizes: Sequence[int], cpu: int) -> Node:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL, HOLD_ANNOTATION
 from gputile.core.devices.allocation import Allocation
@@ -36,7 +36,7 @@ from tests.corebuilders import GIB15, book, gpu_node, ledger_of, pod, request_of
 
 pytestmark = pytest.mark.requirement("M13", "B5")
 
-GANGS = Configuration(admission=Admission(gangs=True))
+GANGS = Configuration(admission=AdmissionConfiguration(gangs=True))
 LATER = 1000
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import ObjectMeta
 from gputile.api.pod_groups import PodGroup, PodGroupSpec
-from gputile.tools.simulator.admission import Admission as PodAdmission
-from gputile.tools.simulator.gangs import Groups
+from gputile.tools.simulator.admission import Admission
+from gputile.tools.simulator.gangs import PodGroups
 from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.scenario import load_scenario, make_pods, read_scenario
 from gputile.tools.simulator.simulation import Outcome, Simulation
@@ -53,7 +53,7 @@ def pods(count: int, labels: str, spec: str = "") -> str:
 
 def outcomes(tmp_path: Path, text: str, *, gangs: bool = True) -> dict[str, Outcome]:
     scenario = load_scenario([write(tmp_path, CLUSTER, "cluster.yaml")], [write(tmp_path, text)])
-    simulation = Simulation(Configuration(admission=Admission(gangs=gangs)))
+    simulation = Simulation(Configuration(admission=AdmissionConfiguration(gangs=gangs)))
     return {outcome.pod.metadata.name: outcome for outcome in simulation.run(scenario, lambda: 1)}
 
 
@@ -97,10 +97,10 @@ def test_pods_that_are_missing_keep_the_others_waiting(tmp_path: Path) -> None:
 def test_a_pod_group_that_is_known_already_counts_unless_a_file_has_it(tmp_path: Path) -> None:
     """A file goes before the cluster, also before what cannot be read there."""
     names = [write(tmp_path, CLUSTER, "cluster"), write(tmp_path, pods(3, BY_OBJECT), "pods")]
-    known = Groups(absent="is nowhere")
+    known = PodGroups(absent="is nowhere")
     known.add(PodGroup(ObjectMeta(name="g", namespace="default"), PodGroupSpec(3)))
-    broken = Groups(unreadable={("default", "g"): "spec.minMember: it is odd"}, absent="is nowhere")
-    elsewhere = Groups({("other", "g"): 3}, absent="is nowhere")
+    broken = PodGroups(unreadable={("default", "g"): "spec.minMember: it is odd"}, absent="is nowhere")
+    elsewhere = PodGroups({("other", "g"): 3}, absent="is nowhere")
     group, zero = write(tmp_path, GROUP, "group"), write(tmp_path, GROUP.replace("5", "0"), "zero")
     nowhere = "gang g: PodGroup default/g is nowhere, or its spec.minMember is not 1 or more"
     lacking = "gang g: 3 of the 5 pods that start together exist"
@@ -114,7 +114,7 @@ def test_a_pod_group_that_is_known_already_counts_unless_a_file_has_it(tmp_path:
         (broken, [zero], nowhere),
     ):
         scenario = load_scenario(names[:1], [*names[1:], *more], groups=groups)
-        found = list(Simulation(Configuration(admission=Admission(gangs=True))).run(scenario, lambda: 1))
+        found = list(Simulation(Configuration(admission=AdmissionConfiguration(gangs=True))).run(scenario, lambda: 1))
         assert found[0].reason == why
 
 
@@ -127,7 +127,7 @@ def test_pods_of_the_gang_that_run_count_as_started(tmp_path: Path) -> None:
         [write(tmp_path, CLUSTER, "a"), write(tmp_path, text, "b")],
         [write(tmp_path, running + pod("new", in_gang(3)), "c")],
     )
-    (outcome,) = Simulation(Configuration(admission=Admission(gangs=True))).run(scenario, lambda: 1)
+    (outcome,) = Simulation(Configuration(admission=AdmissionConfiguration(gangs=True))).run(scenario, lambda: 1)
     assert outcome.node == "s2"  # s1 is closed: nobody knows which GPUs its pods are on
 
 
@@ -152,8 +152,8 @@ def test_a_gangs_turn_comes_by_priority_and_with_its_last_pod(tmp_path: Path) ->
 def test_a_gang_that_can_never_be_served_names_the_rule(tmp_path: Path) -> None:
     files = write(tmp_path, pod("m0", in_gang(2)) + pod("m1", in_gang(2), units="16Gi"))
     scenario = read_scenario([write(tmp_path, CLUSTER, "cluster.yaml")], [files])
-    make_pods(scenario, Intake(PodAdmission(enforced=False)))
-    simulation = Simulation(Configuration(admission=Admission(gangs=True)))
+    make_pods(scenario, Intake(Admission(enforced=False)))
+    simulation = Simulation(Configuration(admission=AdmissionConfiguration(gangs=True)))
     found = {outcome.pod.metadata.name: outcome for outcome in simulation.run(scenario, lambda: 1)}
     assert not placed(found)
     assert found["m0"].reason.startswith("gang g: ")
@@ -165,7 +165,7 @@ def test_how_many_more_gangs_fit(tmp_path: Path) -> None:
     """Each copy is a gang of its own."""
     scenario = load_scenario([write(tmp_path, CLUSTER, "a")], [write(tmp_path, pods(2, in_gang(2)))])
     more, scenario.pending = scenario.pending, []
-    simulation = Simulation(Configuration(admission=Admission(gangs=True)))
+    simulation = Simulation(Configuration(admission=AdmissionConfiguration(gangs=True)))
     assert list(simulation.run(scenario, lambda: 1)) == []
     fit = fit_more(simulation, more, lambda: 1, lambda _: None)
     assert (fit.copies, fit.nodes) == (1, {"s1": 2})

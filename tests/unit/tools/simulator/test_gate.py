@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from gputile.api.config.v1alpha1 import Admission as Settings
-from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.cli.app import app
 from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.fields import broken_fields
@@ -88,7 +87,7 @@ def test_what_admission_refuses_passes_without_it(tmp_path: Path) -> None:
 def test_admission_completes_pods_as_the_webhook_does(tmp_path: Path) -> None:
     kind = "pod-group.scheduling.sigs.k8s.io"
     body = changed(POD, "metadata.labels", {f"{kind}/name": "g", f"{kind}/min-available": "2"})
-    configuration = Configuration(gpu_memory_unit="128MiB", admission=Settings(gangs=True))
+    configuration = Configuration(gpu_memory_unit="128MiB", admission=AdmissionConfiguration(gangs=True))
     (pod,) = expand(load_text(tmp_path, json.dumps(body)).manifests, [], Intake(Admission(configuration))).pods
     assert pod.metadata.annotations == {"gputile.io/memory-unit-mib": "128"}
     assert [gate.name for gate in pod.spec.scheduling_gates] == ["gputile.io/gang"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gputile.api.config.v1alpha1 import Admission, Configuration
+from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.tools.simulator.simulation import Simulation
 from gputile.tools.simulator.unplaced import Advice, advice
 from tests.unit.tools.simulator.builders import scenario
@@ -32,7 +32,7 @@ spec: {{{spec} containers: [{{name: c, image: i, resources: {{limits: {{aliyun.c
 def advised(tmp_path: Path, text: str, *, gangs: bool = False) -> dict[str, Advice]:
     """Return the advice for the pods that have no place, by their names."""
     found = scenario(tmp_path, text, CLUSTER)
-    configuration = Configuration(admission=Admission(gangs=gangs))
+    configuration = Configuration(admission=AdmissionConfiguration(gangs=gangs))
     outcomes = list(Simulation(configuration).run(found, lambda: 1))
     refused = [outcome.pod for outcome in outcomes if outcome.node is None]
     given = advice(refused, found, outcomes, configuration, 1)

@@ -18,7 +18,7 @@ import msgspec
 from gputile.api.core import ObjectMeta, Pod
 from gputile.core.devices.request import Phase
 from gputile.node.agent.allocate.allocation_state import AllocationState, ExpectedAllocation
-from gputile.node.agent.allocate.answer import Grant, environment, pod_mib, shares_of
+from gputile.node.agent.allocate.answer import AllocateAnswer, environment, pod_mib, shares_of
 from gputile.node.agent.allocate.container_matcher import (
     ContainerCandidate,
     candidates,
@@ -89,7 +89,9 @@ class DeviceAllocator:
         state.last_uid = blank.uid
         return ids
 
-    def allocate(self, resource: str, ids: tuple[str, ...], *, may_wait: bool = False) -> tuple[Grant, PodDevices]:
+    def allocate(
+        self, resource: str, ids: tuple[str, ...], *, may_wait: bool = False
+    ) -> tuple[AllocateAnswer, PodDevices]:
         """Take ``ids`` as given to the container that is being admitted; return what it gets, and what its pod holds.
 
         What others on the GPUs forbid is no reason to fail the pod if it ``may_wait``: ``PreStartContainer`` keeps it
@@ -179,7 +181,7 @@ class DeviceAllocator:
 
 def _grant(
     state: AllocationState, candidate: ContainerCandidate | None, pod_devices: PodDevices, devices: ContainerDevices
-) -> Grant:
+) -> AllocateAnswer:
     """Return what the container is given with its devices."""
     pod, asked = (candidate.pod, candidate.request) if candidate else (None, None)
     indices = state.gpus(pod_devices, devices.container, pod)
@@ -188,7 +190,7 @@ def _grant(
     mib = pod_mib(pod_devices, pod, indices[0]) if indices else 0
     threads = pod.mps_threads if pod else 0
     granted = environment(state.node_config, uuids, shares, pod_devices.unit_mib, mib, threads)
-    return Grant(granted, devices.directory, uuids)
+    return AllocateAnswer(granted, devices.directory, uuids)
 
 
 def answered(

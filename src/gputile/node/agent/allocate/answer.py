@@ -31,7 +31,7 @@ _INDEX, _UNIT = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_UNIT"
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class AllocateAnswer:
     """The answer to ``Allocate``. ``directory`` is the name of the allocation's directory on the host."""
 
     environment: Mapping[str, str]

@@ -5,7 +5,7 @@ import asyncio
 from gputile.api.well_known import Mode
 from gputile.node.agent.advertise.mps import CONTAINER_PIPES, PIPE_ENV, MpsDaemons, daemon_name
 from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY, Grant, Limits
+from gputile.node.agent.allocate.answer import CONTAINER_DIRECTORY, AllocateAnswer, Limits
 from gputile.node.agent.allocate.cdi_files import CdiFiles
 from gputile.node.agent.allocate.container_start import Start
 from gputile.node.agent.allocate.isolation_mounts import IsolationMounts
@@ -36,7 +36,7 @@ class ContainerPreparation:
         self._cdi = cdi
         self._arbiter = arbiter
 
-    def response(self, mode: Mode, grant: Grant) -> pb.ContainerAllocateResponse:
+    def response(self, mode: Mode, grant: AllocateAnswer) -> pb.ContainerAllocateResponse:
         """Return the answer to ``Allocate``."""
         allocation = self._host_allocations / grant.directory
         mounts = [pb.Mount(container_path=CONTAINER_DIRECTORY, host_path=str(allocation), read_only=True)]
@@ -49,7 +49,7 @@ class ContainerPreparation:
             envs=dict(grant.environment), mounts=mounts, cdi_devices=[pb.CDIDevice(name=name) for name in devices]
         )
 
-    def prepare(self, grant: Grant) -> None:
+    def prepare(self, grant: AllocateAnswer) -> None:
         """Make the directories that the container mounts.
 
         Raises:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gputile.node.agent.advertise.advertised_state import AdvertisedState
 from gputile.node.agent.allocate.allocation import DeviceAllocator, answered
 from gputile.node.agent.allocate.allocation_state import AllocationState
-from gputile.node.agent.allocate.answer import Grant, mounts_of
+from gputile.node.agent.allocate.answer import AllocateAnswer, mounts_of
 from gputile.node.agent.allocate.container_preparation import ContainerPreparation
 from gputile.node.agent.allocate.container_start import NotYet, Start, prestart
 from gputile.node.agent.allocate.isolation_mounts import NotIsolated
@@ -74,7 +74,7 @@ class AllocationHandler:
             self._compare.wish()
             return response
 
-    async def _grant(self, resource: str, ids: tuple[str, ...], now: float) -> tuple[Grant, PodDevices]:
+    async def _grant(self, resource: str, ids: tuple[str, ...], now: float) -> tuple[AllocateAnswer, PodDevices]:
         """Take the IDs as given; look at the kubelet's list (again) before they are refused, since that is for good.
 
         What the list said when the kubelet asked for a preference may be forgotten by now: the kubelet's checkpoint,
@@ -92,7 +92,7 @@ class AllocationHandler:
             log.warning("%d of %s are given, to start later: %s", len(ids), resource, error)
             return granted
 
-    def _write(self, grant: Grant) -> None:
+    def _write(self, grant: AllocateAnswer) -> None:
         """Write down what was granted; what fails here is made good before the container starts, or recovered."""
         try:
             self._files.prepare(grant)

@@ -14,7 +14,7 @@ from gputile.node.agent.allocate.isolation_mounts import ISOLATED
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import PodDevices, gpus_of
 from gputile.node.agent.status.metrics import TimeUsed
-from gputile.node.arbiter.assignment_message import Allocation, Assignment, GpuClaim
+from gputile.node.arbiter.assignment_message import AssignedContainer, Assignment, GpuClaim
 from gputile.node.arbiter.shares import Share, ShareClaim, fallback, share_of
 from gputile.node.native_layouts import SHARE_FIRST_LINE
 
@@ -76,7 +76,7 @@ def time_shares(allocation_state: AllocationState, directory: str, beside: str =
         for name, gpus in shares.items()
     }
     allocations = tuple(
-        Allocation(
+        AssignedContainer(
             f"{directory}/{name}",
             tuple(GpuClaim(uuid, s.weight, s.floor, s.ceiling, s.priority) for uuid, s in gpus.items()),
         )
