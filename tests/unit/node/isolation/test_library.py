@@ -13,8 +13,9 @@ from gputile.core.devices.allocation import GpuShare
 from gputile.node.agent.allocate.answer import Limits
 from gputile.node.agent.allocate.isolation_mounts import IsolationMounts, NotIsolated
 from gputile.node.agent.allocate.usage_files import UsageFiles
-from gputile.node.agent.allocate.usage_mount import is_mounted, mount_usage
+from gputile.node.agent.allocate.usage_mount import mount_usage
 from gputile.node.agent.checkpoint.node_files import NodeFiles
+from gputile.node.agent.nosuid import is_ours
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.isolation.library import NAME, LibraryMissing, install, library_path, place_in
 from gputile.node.isolation.limits_format import USAGE_BYTES
@@ -285,4 +286,4 @@ def test_no_file_system_is_put_over_what_others_have(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="not gputile's alone, there is utmp"):
         mount_usage(tmp_path, 1)
     assert list(tmp_path.iterdir()) == [tmp_path / "utmp"]
-    assert not is_mounted(tmp_path)
+    assert not is_ours(tmp_path)

@@ -13,7 +13,6 @@ Source: NVIDIA's "Multi-Process Service", chapters "Environment Variables" and "
 import asyncio
 import hashlib
 import logging
-import os
 import shutil
 import stat
 from collections import defaultdict
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.agent.advertise.daemon_process import DaemonProcess
+from gputile.node.agent.nosuid import is_nosuid
 from gputile.support.process_supervision import Restarts, end
 
 log = logging.getLogger(__name__)
@@ -144,7 +144,7 @@ class MpsDaemons:
             self._directory.mkdir(mode=_PASSED, parents=True, exist_ok=True)
             if stat.S_IMODE(self._directory.stat().st_mode) != _PASSED:
                 self._directory.chmod(_PASSED)
-            safe = os.statvfs(self._directory).f_flag & os.ST_NOSUID
+            safe = is_nosuid(self._directory)
         except OSError as error:
             return f"the directory for the pipes of MPS cannot be used: {error}"
         if safe:

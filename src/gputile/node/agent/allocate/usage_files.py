@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from gputile.node.agent.nosuid import is_nosuid
 from gputile.node.native_layouts import USAGE_BYTES, USAGE_LOCK_SLOTS
 from gputile.support.files import write_whole
 
@@ -57,7 +58,7 @@ class UsageFiles:
         """Return why no container may be given a file here, "" if one may."""
         try:
             close_to_others(self.directory)
-            safe = os.statvfs(self.directory).f_flag & os.ST_NOSUID
+            safe = is_nosuid(self.directory)
         except OSError as error:
             return f"the directory for what containers write cannot be used: {error}"
         if safe:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from gputile.node.agent.advertise.mps import SEVERAL, SINGLE
+from gputile.node.agent.nosuid import SOURCE, is_ours
 from gputile.node.isolation.limits_format import USAGE
 
-SOURCE: Final = "gputile-usage"
 _OWN: Final = (USAGE, SINGLE, SEVERAL)  # what an agent leaves there where nothing is mounted
 # linux/mount.h
 _NOSUID, _NODEV, _NOEXEC, _REMOUNT = 2, 4, 8, 32
@@ -26,7 +26,7 @@ def mount_usage(directory: Path, mib: int) -> None:
         OSError: this process may not mount, more is in use there than ``mib``, or others' files would be hidden.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    again = is_mounted(directory)
+    again = is_ours(directory)
     if not again and (others := [path for path in directory.iterdir() if not path.name.startswith(_OWN)]):
         raise OSError(f"{directory} is not gputile's alone, there is {others[0].name}: name a directory of its own")
     flags = _NOSUID | _NODEV | _NOEXEC | (_REMOUNT if again else 0)
@@ -35,16 +35,6 @@ def mount_usage(directory: Path, mib: int) -> None:
     if libc.mount(SOURCE.encode(), os.fsencode(directory), b"tmpfs", ctypes.c_ulong(flags), options.encode()):
         number = ctypes.get_errno()
         raise OSError(number, f"mounting {directory}: {os.strerror(number)}")
-
-
-def is_mounted(directory: Path) -> bool:
-    """Return whether the file system that is seen at ``directory`` is one of ours (proc(5), ``mountinfo``)."""
-    seen = ""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        place, _, kind = line.partition(" - ")
-        if place.split(" ")[4] == str(directory):
-            seen = kind
-    return seen.split(" ")[:2] == ["tmpfs", SOURCE]
 
 
 if __name__ == "__main__":
