@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from gputile.kube.errors import KubeError
 from gputile.kube.lease import LeaseHolder
+from gputile.kube.lease_state import NOBODY_YET
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,7 @@ class LeaderElection:
         """
         lapsed = not self._lease.valid()
         if not await (self._lease.acquire() if lapsed else self._lease.renew()):
-            raise NotReady(f"replica {self._lease.holder or 'of another name'} is the active one")
+            raise NotReady(_who_leads(self._lease.holder))
         term = self._lease.term
         if term != self._caught_up:
             log.info("taking over", extra={"lease_transitions": term[1], "released": self._lease.vacated})
@@ -150,3 +151,10 @@ class LeaderElection:
 
 
 Election = LeaderElection | SoleReplica
+
+
+def _who_leads(holder: str) -> str:
+    """Return why this replica does not lead, for the Event of a pod that waits for it."""
+    if holder == NOBODY_YET:
+        return "no replica is active yet: the Lease is new"
+    return f"replica {holder or 'of another name'} is the active one"

@@ -127,6 +127,15 @@ async def test_a_replica_stands_by_and_leads_when_the_lease_is_free(caplog: pyte
 
 
 @pytest.mark.anyio
+async def test_while_the_lease_is_new_a_replica_says_that_nobody_leads_yet() -> None:
+    """People read it in the Event of a pod that comes right after the installation."""
+    async with on_stage() as scene:
+        del scene.server.store[LEASES]["controller"]
+        with pytest.raises(NotReady, match=r"^no replica is active yet: the Lease is new$"):
+            await scene.election.lead()
+
+
+@pytest.mark.anyio
 async def test_a_replica_that_stops_while_it_lists_lets_the_lease_lapse() -> None:
     """The request that made it take over outlives its server, which waits for requests only for a while.
 
