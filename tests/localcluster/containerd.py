@@ -4,17 +4,19 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.localcluster import nvidiaruntime
 from tests.localcluster.images import PAUSE_IMAGE
+from tests.localcluster.podnetwork import PodNetwork
 from tests.localcluster.processes import PATIENCE_S, ProcessFailed
 from tests.localcluster.withoutseccomp import write_wrapper
 
-SOCKET = "containerd.sock"
-# A network that is there and that nothing uses: the pods of the tests use the machine's own.
+SOCKET, STATE = "containerd.sock", "containerd-state"
+# A network that is there and that nothing uses: such a node's pods use the machine's own.
 NETWORK = '{"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "loopback"}]}'
 CONFIGURATION = """
 version = 3
 root = "{directory}/containerd"
-state = "{directory}/containerd-state"
+state = "{directory}/{state}"
 disabled_plugins = ["io.containerd.nri.v1.nri"]
 
 [grpc]
@@ -35,19 +37,33 @@ disabled_plugins = ["io.containerd.nri.v1.nri"]
       BinaryName = "{runc}"
 
   [plugins."io.containerd.cri.v1.runtime".cni]
-    bin_dirs = ["{directory}/cni"]
+    bin_dirs = ["{plugins}"]
     conf_dir = "{directory}/cni"
     use_internal_loopback = true
 """
 
 
-def containerd_command(programs: Mapping[str, Path], directory: Path) -> list[str]:
-    """Write the configuration into ``directory`` and return the command; shims are found beside containerd."""
-    (directory / "cni").mkdir()
-    (directory / "cni" / "none.conflist").write_text(NETWORK)
+def containerd_command(
+    programs: Mapping[str, Path], directory: Path, network: PodNetwork | None = None, driver: Path | None = None
+) -> list[str]:
+    """Write the configuration into ``directory`` and return the command; shims are found beside containerd.
+
+    ``driver`` describes the GPUs that containers may ask for, as ``nodedriver`` writes it.
+    """
+    (directory / "cni").mkdir(exist_ok=True)
+    (directory / "cni" / "pods.conflist").write_text(network.configuration() if network else NETWORK)
     path = directory / "containerd.toml"
-    runc = write_wrapper(directory / "runc", programs["runc"])
-    text = CONFIGURATION.format(directory=directory, socket=SOCKET, pause=PAUSE_IMAGE, runc=runc)
+    runtime = write_wrapper(directory / "runc", programs["runc"])
+    if driver is not None:
+        runtime = nvidiaruntime.write_wrapper(directory / "nvidia-container-runtime", runtime, driver)
+    text = CONFIGURATION.format(
+        directory=directory,
+        socket=SOCKET,
+        state=STATE,
+        pause=PAUSE_IMAGE,
+        runc=runtime,
+        plugins=network.plugins if network else directory / "cni",
+    )
     path.write_text(text)
     return [str(programs["containerd"]), f"--config={path}", "--log-level=warn"]
 

@@ -1,5 +1,6 @@
 """A Kubernetes control plane for as long as a ``with`` block lasts."""
 
+import ipaddress
 import json
 import subprocess
 import time
@@ -21,7 +22,8 @@ from tests.localcluster.processes import PATIENCE_S, Process, ProcessFailed
 from tests.localcluster.schedulerconfig import SchedulerOptions, scheduler_configuration
 from tests.localcluster.scratch import Scratch
 
-SERVICE_HOSTS = (LOOPBACK, "localhost", "kubernetes.default.svc", "10.96.0.1")
+SERVICE_HOSTS = (LOOPBACK, "localhost", "kubernetes.default.svc")
+SERVICES = "10.96.0.0/16"
 
 
 class KubectlFailed(RuntimeError):
@@ -32,7 +34,8 @@ class ControlPlane:
     """etcd, kube-apiserver and kube-controller-manager on free loopback ports, in a temporary directory.
 
     Entering the context starts them; leaving it kills them and whatever ``start_process`` and ``start_scheduler``
-    started, and removes the directory. ``apiserver_arguments`` and ``controller_arguments`` are added to theirs.
+    started, and removes the directory. ``apiserver_arguments`` and ``controller_arguments`` are added to theirs;
+    ``services`` is the range of the Services' addresses.
     """
 
     def __init__(
@@ -41,9 +44,11 @@ class ControlPlane:
         *,
         apiserver_arguments: Sequence[str] = (),
         controller_arguments: Sequence[str] = (),
+        services: str = SERVICES,
     ) -> None:
         self.programs = programs if programs is not None else binaries.find()
         self._extra = {"kube-apiserver": apiserver_arguments, "kube-controller-manager": controller_arguments}
+        self._services = ipaddress.ip_network(services)
         self.processes: dict[str, Process] = {}
         self._api: Api | None = None
 
@@ -73,7 +78,7 @@ class ControlPlane:
         write_key(self.service_account_key)
         self._users = Users(self.authority, self.url)
         self.api = self._api = Api(self.url, str(self.ca), self.identity("admin"))
-        serving = self.authority.server("apiserver", SERVICE_HOSTS)
+        serving = self.authority.server("apiserver", (*SERVICE_HOSTS, str(self._services[1])))
         apiserver = commands.apiserver(
             self.programs["kube-apiserver"],
             port=port,
@@ -83,7 +88,8 @@ class ControlPlane:
             kubelet_client=self.identity("admin"),
             service_account_key=self.service_account_key,
         )
-        self.start_process("kube-apiserver", [*apiserver, *self._extra["kube-apiserver"]], ready=self.api.healthy)
+        apiserver += [f"--service-cluster-ip-range={self._services}", *self._extra["kube-apiserver"]]
+        self.start_process("kube-apiserver", apiserver, ready=self.api.healthy)
         controller = commands.controller_manager(
             self.programs["kube-controller-manager"],
             kubeconfig=self.kubeconfig("system:kube-controller-manager", ADMIN_GROUPS),

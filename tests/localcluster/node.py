@@ -7,27 +7,32 @@ are untouched, and several nodes can run on one machine. It needs root and Linux
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.fakes.nvml import FakeMachine
 from tests.localcluster import nodespace
 from tests.localcluster.client import ApiError
-from tests.localcluster.containerd import containerd_answers, containerd_command, import_images
+from tests.localcluster.containerd import STATE, containerd_answers, containerd_command, import_images
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import write_images
 from tests.localcluster.nodeaddress import add_address, remove_address
 from tests.localcluster.nodecgroups import make_cgroups, remove_cgroups
-from tests.localcluster.nodekubelet import STATIC_PODS, kubelet_command
+from tests.localcluster.nodedriver import write_driver
+from tests.localcluster.nodekubelet import STATIC_PODS, KubeletIdentity, kubelet_command
 from tests.localcluster.nosuid import nosuid_directory
+from tests.localcluster.outfit import Outfit
 from tests.localcluster.ports import free_ports
 from tests.localcluster.processes import PATIENCE_S, Process
 from tests.localcluster.scratch import Scratch
 from tests.localcluster.toolchain import ComponentMissing
 
 PREFIX = "gputile-node-"
+ORDINARY = Outfit()
 
 
 class RealNode:
@@ -35,15 +40,25 @@ class RealNode:
 
     ``kubelet`` and ``containerd`` are its processes: either may be killed and started again at any time, while the
     containers run on. ``programs`` are those of ``binaries.NODE``. ``usage`` is for what containers write.
+    ``machine`` has its GPUs, where the outfit has any.
     """
 
+    machine: FakeMachine
+
     def __init__(
-        self, plane: ControlPlane, programs: Mapping[str, Path], name: str, labels: Mapping[str, str] | None = None
+        self,
+        plane: ControlPlane,
+        programs: Mapping[str, Path],
+        name: str,
+        labels: Mapping[str, str] | None = None,
+        outfit: Outfit = ORDINARY,
     ) -> None:
         self.plane = plane
         self.name = name
         self._programs = programs
         self._labels = labels or {}
+        self._outfit = outfit
+        self._driver: Path | None = None
         self._started: list[Process] = []
 
     def __enter__(self) -> Self:
@@ -112,28 +127,44 @@ class RealNode:
         except OSError as error:
             raise ComponentMissing(f"this machine does not let a kubelet run: {error}") from error
         self.usage = nosuid_directory()  # a mount that is made later is not seen in the node's namespaces
-        programs, directory = self._programs, self.directory
-        images = write_images(directory)
-        space = self._run("namespaces", [sys.executable, "-I", "-S", nodespace.__file__, directory])
-        space.wait_ready((directory / nodespace.PID_FILE).exists)
-        inside = nodespace.entering(directory)
-        self.containerd = self._run("containerd", [*inside, *containerd_command(programs, directory)])
-        self.containerd.wait_ready(lambda: containerd_answers(programs, directory), interval=0.2)
-        import_images(programs, directory, images)
-        command = kubelet_command(
-            programs["kubelet"],
-            directory,
-            name=self.name,
-            address=address,
-            port=free_ports(1)[0],
-            authority=self.plane.ca,
-            kubeconfig=self.plane.kubeconfig(f"system:node:{self.name}", ["system:nodes"]),
+        if self._outfit.machine is not None:
+            self._driver, self.machine = write_driver(self.directory, self._outfit.machine)
+        self._identity = KubeletIdentity(
+            self.name,
+            address,
+            free_ports(1)[0],
+            self.plane.kubeconfig(f"system:node:{self.name}", ["system:nodes"]),
         )
-        self.kubelet = self._run("kubelet", [*inside, *command])
-        self.kubelet.wait_ready(self.is_ready, PATIENCE_S, interval=0.1)
+        images = write_images(self.directory)
+        self._boot(images, *self._outfit.images)
         # The controller-manager removes the taint of a new node some time after it is ready.
         patch = {"metadata": {"labels": self._labels}, "spec": {"taints": None}}
         self.plane.api.patch(f"/api/v1/nodes/{self.name}", patch)
+
+    def reboot(self) -> None:
+        """Kill everything at once as a power cut does, and boot: what a node keeps on its disk is all that stays."""
+        for process in reversed(self._started):
+            process.kill()
+        self._started.clear()
+        remove_cgroups(self.directory.name)
+        make_cgroups(self.directory.name)
+        shutil.rmtree(self.directory / STATE)  # in memory, as /run is
+        (self.directory / nodespace.PID_FILE).unlink()
+        self._boot()
+
+    def _boot(self, *images: Path) -> None:
+        programs, directory = self._programs, self.directory
+        space = self._run("namespaces", [sys.executable, "-I", "-S", nodespace.__file__, directory])
+        space.wait_ready((directory / nodespace.PID_FILE).exists)
+        inside = nodespace.entering(directory)
+        containerd = containerd_command(programs, directory, self._outfit.network, self._driver)
+        self.containerd = self._run("containerd", [*inside, *containerd])
+        self.containerd.wait_ready(lambda: containerd_answers(programs, directory), interval=0.2)
+        for archive in images:
+            import_images(programs, directory, archive)
+        kubelet = kubelet_command(programs["kubelet"], directory, self._identity, self.plane.ca, self._outfit.kubelet)
+        self.kubelet = self._run("kubelet", [*inside, *kubelet])
+        self.kubelet.wait_ready(self.is_ready, PATIENCE_S, interval=0.1)
 
     def _run(self, name: str, command: list[str | Path]) -> Process:
         process = Process(name, command, self.directory / f"{name}.log")

@@ -1,6 +1,8 @@
 """The kubelet of one node: its configuration and its command."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +13,43 @@ STATIC_PODS = "static-pods"
 NEVER = {"memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%"}
 
 
+@dataclass(frozen=True)
+class KubeletIdentity:
+    """Who a kubelet is: the node's ``name``, where it listens, and the ``kubeconfig`` that it speaks with."""
+
+    name: str
+    address: str
+    port: int
+    kubeconfig: Path
+
+
 def kubelet_command(
-    program: Path, directory: Path, *, name: str, address: str, port: int, authority: Path, kubeconfig: Path
+    program: Path, directory: Path, identity: KubeletIdentity, authority: Path, more: Mapping[str, Any]
 ) -> list[str]:
-    """Write the configuration into ``directory`` and return the command of a kubelet of the cluster."""
-    (directory / STATIC_PODS).mkdir()
+    """Write the configuration into ``directory`` and return the command of a kubelet of the cluster.
+
+    ``authority`` is whose clients it lets in, ``more`` is more of its configuration.
+    """
+    (directory / STATIC_PODS).mkdir(exist_ok=True)
     path = directory / "kubelet.json"
-    path.write_text(json.dumps(_configuration(directory, address, port, authority), indent=2))
+    path.write_text(json.dumps({**_configuration(directory, identity, authority), **more}, indent=2))
     return [
         str(program),
         f"--config={path}",
-        f"--kubeconfig={kubeconfig}",
-        f"--hostname-override={name}",
-        f"--node-ip={address}",
+        f"--kubeconfig={identity.kubeconfig}",
+        f"--hostname-override={identity.name}",
+        f"--node-ip={identity.address}",
         f"--cert-dir={directory}",
     ]
 
 
-def _configuration(directory: Path, address: str, port: int, authority: Path) -> dict[str, Any]:
+def _configuration(directory: Path, identity: KubeletIdentity, authority: Path) -> dict[str, Any]:
     """Return the configuration: that of an ordinary node but for what makes many small pods quick and stay."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "address": address,
-        "port": port,
+        "address": identity.address,
+        "port": identity.port,
         "healthzPort": 0,
         "authentication": {
             "anonymous": {"enabled": False},

@@ -1,8 +1,8 @@
 """A mount and a PID namespace for a node: ``python -m tests.localcluster.nodespace DIRECTORY``.
 
-The kubelet finds its usual paths there, with DIRECTORY behind them, and the machine's own stay as they are. When the
-first process of the namespace dies, the kernel kills all others and drops all mounts, so nothing of a node can outlive
-it: no container, no shim, no overlay. It dies with its parent, and that with the tests.
+Kubelet and agent find their usual paths there, with DIRECTORY behind them, and the machine's own stay as they are. When
+the first process of the namespace dies, the kernel kills all others and drops all mounts, so nothing of a node can
+outlive it: no container, no shim, no overlay. It dies with its parent, and that with the tests.
 """
 
 import ctypes
@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 CLONE_NEWNS, CLONE_NEWPID = 0x00020000, 0x20000000
-MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
 PR_SET_PDEATHSIG = 1
 PID_FILE = "namespace.pid"
-BOUND = {"kubelet": "/var/lib/kubelet", "log": "/var/log"}
+BOUND = {"kubelet": "/var/lib/kubelet", "log": "/var/log", "gputile": "/var/lib/gputile"}
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -44,6 +44,7 @@ def main() -> None:
         (directory / name).mkdir(exist_ok=True)
         _mount(str(directory / name), target, flags=MS_BIND)
     _mount("tmpfs", "/run", "tmpfs")
+    _mount("none", "/", flags=MS_REC | MS_SHARED)  # within the namespace: what a container mounts, its node sees
     reader, writer = os.pipe()
     first = os.fork()
     if first == 0:

@@ -1,0 +1,54 @@
+"""The chart as people install it: every component a pod on real nodes, out of the image that a release has."""
+
+import json
+import re
+
+import pytest
+
+from gputile.api.well_known import ALLOCATION_ANNOTATION, GPU_MEMORY
+from tests.documents import document_yaml
+from tests.e2e.pods.cluster import GPU_NODE, PLAIN_NODE
+from tests.e2e.pods.release import COMPONENTS, PodRelease
+from tests.e2e.pods.workload import said_by, share_of
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U2", "U11")]
+
+
+def test_every_component_runs_and_status_says_deployed(release: PodRelease) -> None:
+    said = release.wait_deployed()
+    assert said.startswith("gputile: Deployed\n")
+    rows = [line.split() for line in said.splitlines()]
+    assert [GPU_NODE, "ready", "cgpu", "128MiB", "4"] in rows
+    assert "1 node has no GPU, and its agent rests." in said
+    for component, count in COMPONENTS.items():
+        pods = release.pods(component)
+        assert len(pods) == count
+        assert {pod["spec"]["nodeName"] for pod in pods} == {GPU_NODE, PLAIN_NODE}
+    node = release.cluster.nodes[GPU_NODE]
+    assert node.object()["status"]["allocatable"][GPU_MEMORY] == "480"
+    taint = {"key": "nvidia.com/gpu", "effect": "NoSchedule"}
+    release.cluster.wait(lambda: taint in node.object()["spec"].get("taints", []), "the taint of GPU nodes")
+
+
+def test_no_component_lacks_a_right_or_was_restarted(release: PodRelease) -> None:
+    for component in COMPONENTS:
+        for pod in release.pods(component):
+            assert not re.search("forbidden|denied|permitted", release.log(pod), re.IGNORECASE), release.log(pod)
+            assert [status["restartCount"] for status in pod["status"]["containerStatuses"]].count(0) == len(
+                pod["status"]["containerStatuses"]
+            ), release.log(pod)
+
+
+@pytest.mark.requirement("U3")
+def test_the_documents_statefulset_runs_unmodified_with_its_share(release: PodRelease) -> None:
+    """Sixteen units of 128 MiB: seen by the program, enforced on it, and in the ledger."""
+    cluster = release.cluster
+    cluster.kubectl("apply", "-f", "-", input=document_yaml("001")[0])
+    try:
+        assert said_by(cluster, "binpack-0") == share_of(2048)
+        (pod,) = cluster.pods("default", app="binpack-1")
+        (gpu,) = json.loads(pod["metadata"]["annotations"][ALLOCATION_ANNOTATION])["cards"]
+        assert gpu["mib"] == 2048
+        assert gpu["uuid"] in {each.uuid for each in cluster.nodes[GPU_NODE].machine.gpus}
+    finally:
+        cluster.kubectl("delete", "statefulset", "binpack", "--namespace=default")
