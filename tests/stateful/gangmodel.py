@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from gputile.api.core import Node, Pod, SchedulingGate
+from gputile.api.core import Node, Pod, PodCondition, SchedulingGate
 from gputile.api.well_known import (
     ALLOCATION_ANNOTATION,
     GANG_GATE,
@@ -77,11 +77,6 @@ def gang_size(pods: Iterable[Pod]) -> int:
 
 def runs(one: Pod) -> bool:
     return bool(one.spec.node_name) and not one.finished
-
-
-def bound_at(one: Pod) -> str:
-    """Return when a pod was bound, as the API server writes times."""
-    return stamp(decode_allocation(one.metadata.annotations[ALLOCATION_ANNOTATION]).assumed_ns)
 
 
 def waits(one: Pod) -> bool:
@@ -251,13 +246,18 @@ class Server:
 
     # the extender's
 
-    def bind(self, uid: str, version: str, node: str, annotations: dict[str, str]) -> Pod | None:
-        """Return the bound pod; None where the Binding is refused."""
+    def bind(self, uid: str, version: str, node: str, annotations: dict[str, str], now_ns: int) -> Pod | None:
+        """Return the pod as it is bound at ``now_ns`` of the API server's clock; None where the Binding is refused."""
         current = self.pods.get(uid)
         if current is None or current.spec.node_name or version not in ("", current.metadata.resource_version):
             return None
-        bound = annotated(current, **annotations)
-        return self.store(msgspec.structs.replace(bound, spec=msgspec.structs.replace(current.spec, node_name=node)))
+        scheduled = PodCondition(type="PodScheduled", status="True", last_transition_time=stamp(now_ns))
+        bound = msgspec.structs.replace(
+            annotated(current, **annotations),
+            spec=msgspec.structs.replace(current.spec, node_name=node),
+            status=msgspec.structs.replace(current.status, conditions=(scheduled,)),
+        )
+        return self.store(bound)
 
     async def pod(self, namespace: str, name: str) -> Pod | None:
         fate = self.fate()

@@ -57,7 +57,6 @@ from tests.stateful.gangmodel import (
     Crash,
     Server,
     Told,
-    bound_at,
     gang_name,
     gang_size,
     healthy_gpus,
@@ -93,7 +92,7 @@ UNITS = st.sampled_from([4, 4, 3, 2, 1])
 SOON_OR_ALL = st.sampled_from([10_000, 10_000, 10_000, 1, 2, 5])
 TIMES = (1, HOLD_SECONDS // 2, HOLD_SECONDS * 4 // 5, HOLD_SECONDS * 4 // 5, HOLD_SECONDS, PATIENCE_SECONDS + 1)
 YEAR = 365 * 86_400
-CLOCKS = st.sampled_from([0, 0, YEAR, -YEAR, HOLD_SECONDS, -HOLD_SECONDS, 20])
+CLOCKS = st.sampled_from([0, 0, YEAR, -YEAR, HOLD_SECONDS, -HOLD_SECONDS, 20, -10, 60])
 
 
 def _some(uids: Sequence[str]) -> st.SearchStrategy[Sequence[str]]:
@@ -459,7 +458,7 @@ class Gangs(RuleBasedStateMachine):
             landing, self.under_way = tuple(self.under_way), []
         for asking, decision, places in landing:
             uid = asking.metadata.uid
-            bound = self.server.bind(uid, decision.version, decision.node, decision.annotations(asking))
+            bound = self.server.bind(uid, decision.version, decision.node, decision.annotations(asking), self.now_ns)
             if bound is None:
                 self.extender.apply(Forgotten(uid))
                 continue
@@ -636,7 +635,7 @@ class Gangs(RuleBasedStateMachine):
 
 def _in_one_second(waiting: Pod, bound: Pod) -> bool:
     """Return whether ``waiting`` may have existed when ``bound`` was bound, by times that have seconds only."""
-    return (waiting.metadata.creation_timestamp or "") <= bound_at(bound)
+    return (waiting.metadata.creation_timestamp or "") <= bound.bound_at
 
 
 def _running(pods: Sequence[Pod], together: Callable[[Pod, Pod], bool]) -> int:
@@ -774,9 +773,11 @@ def test_a_gang_that_has_waited_too_long_is_passed_by_nobody() -> None:
 
 
 @pytest.mark.parametrize("ended", [1, 2])
-def test_pods_of_a_gang_that_end_before_the_others_are_bound(ended: int) -> None:
-    """Short work: whoever has done it is not made again, and the others are still to start."""
+@pytest.mark.parametrize("ahead", [0, -10, 60])
+def test_pods_of_a_gang_that_end_before_the_others_are_bound(ended: int, ahead: int) -> None:
+    """Short work: whoever has done it is not made again, and the others are still to start; whatever clocks say."""
     machine = Gangs()
+    machine.a_clock_is_set("extender", ahead)
     machine.a_gang_comes(4, 2, 0, 0)
     machine.the_controller_hears(10_000)
     machine.the_controller_acts([], 2)
@@ -789,11 +790,17 @@ def test_pods_of_a_gang_that_end_before_the_others_are_bound(ended: int) -> None
     assert len(bound_of(machine)) == 4
 
 
-def test_a_new_run_does_not_start_beside_what_is_left_of_the_one_before() -> None:
-    """Its pods did not exist when those of the earlier run were bound."""
+@pytest.mark.parametrize("ahead", [0, -10, 60])
+def test_a_new_run_does_not_start_beside_what_is_left_of_the_one_before(ahead: int) -> None:
+    """Its pods did not exist when those of the earlier run were bound, even if the extender's clock says so."""
     machine = Gangs()
     machine.a_gang_comes(3, 4, 0, 0)
-    machine.everything_settles()
+    machine.the_controller_hears(10_000)
+    machine.the_controller_acts([], 2)
+    machine.a_clock_is_set("extender", ahead)
+    machine.the_extender_hears(10_000)
+    for i in range(3):
+        assert machine.schedule(f"g1-{i}")
     for uid in sorted(bound_of(machine)):
         machine.a_pod_ends(uid, "Succeeded")
     machine.time_passes(1)

@@ -10,6 +10,8 @@ import msgspec
 
 from gputile.api.affinity import Affinity, TopologySpreadConstraint
 
+POD_SCHEDULED = "PodScheduled"
+
 Quantity = str | int | float
 ResourceList = dict[str, Quantity]
 
@@ -104,10 +106,22 @@ class PodSpec(_Object):
     priority: int | None = None
 
 
+class PodCondition(_Object):
+    """core/v1 PodCondition."""
+
+    type: str = ""
+    status: str = ""
+    last_transition_time: str | None = None
+
+
 class PodStatus(_Object):
-    """core/v1 PodStatus."""
+    """core/v1 PodStatus. Of the conditions only ``PodScheduled`` is kept: nobody reads the others."""
 
     phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.conditions = tuple(each for each in self.conditions if each.type == POD_SCHEDULED)
 
 
 class Pod(_Object):
@@ -126,6 +140,16 @@ class Pod(_Object):
     def finished(self) -> bool:
         """Whether every container has stopped for good: the phase is Succeeded or Failed."""
         return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def bound_at(self) -> str:
+        """When the API server executed the pod's Binding, as Kubernetes writes times; "" where it does not say.
+
+        BindingREST sets the condition, and the kubelet keeps its time, so this is a time of the clock that
+        ``creationTimestamp`` is of, unlike those that gputile writes into annotations.
+        """
+        scheduled = (each for each in self.status.conditions if each.status == "True")
+        return next((each.last_transition_time or "" for each in scheduled), "")
 
 
 class NodeSpec(_Object):

@@ -1,13 +1,12 @@
 """The rules of gangs that are the same wherever they are applied: the controller on a cluster, and the simulator."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from gputile.api.core import Pod
-from gputile.api.well_known import ALLOCATION_ANNOTATION, GANG_GATE
-from gputile.core.devices.allocation import AllocationError, decode_allocation
+from gputile.api.well_known import GANG_GATE
 from gputile.core.devices.gang_membership import GangName, labelled_size
+from gputile.core.devices.reservation import reservation_of
 
 if TYPE_CHECKING:
     from gputile.core.scheduling.gang_plan import GangPlan
@@ -35,24 +34,24 @@ def started(pods: Sequence[Pod]) -> list[Pod]:
     """Return the pods of one gang that count as started.
 
     One that is being deleted makes room for its successor and does not count. One that has succeeded counts while
-    others of the gang run, and for pods that existed when it was bound: they were to start together with it. Left over
-    from an earlier run of the same name it must not let a new run start in part.
+    others of the gang run, and for pods that were to start together with it: they are in the plan by which it started,
+    or existed when it was bound. Left over from an earlier run of the same name it must not let a new run start in
+    part. Both times are the API server's: clocks of gputile's own processes have no say.
     """
     bound = [pod for pod in pods if pod.spec.node_name and not pod.finished and not pod.metadata.deletion_timestamp]
     succeeded = [pod for pod in pods if pod.status.phase == "Succeeded"]
     if bound or not succeeded:
         return bound + succeeded
-    oldest = min((pod.metadata.creation_timestamp or "" for pod in pods if waits(pod)), default="")
-    return [pod for pod in succeeded if oldest and oldest <= _bound_at(pod)]
+    waiting = [pod for pod in pods if waits(pod)]
+    oldest = min((pod.metadata.creation_timestamp or "" for pod in waiting), default="")
+    plans = {reservation.plan for pod in waiting if (reservation := reservation_of(pod)) is not None}
+    return [pod for pod in succeeded if (oldest and oldest <= pod.bound_at) or _is_of(plans, pod)]
 
 
-def _bound_at(pod: Pod) -> str:
-    """Return when a pod got its GPUs, written as Kubernetes writes times; "" where its annotations do not say."""
-    try:
-        assumed_ns = decode_allocation(pod.metadata.annotations.get(ALLOCATION_ANNOTATION, "")).assumed_ns
-        return datetime.fromtimestamp(assumed_ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if assumed_ns else ""
-    except (AllocationError, ValueError, OverflowError, OSError):
-        return ""
+def _is_of(plans: Collection[str], pod: Pod) -> bool:
+    """Return whether one of the plans gave the pod its place."""
+    reservation = reservation_of(pod)
+    return reservation is not None and reservation.plan in plans
 
 
 def needed_members(size: int, placed: int) -> int:
