@@ -11,9 +11,13 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from gputile.api.json_size import has_more_items
+
 MOST_FOUND: Final = 20
 RULE: Final = "rule"
 """Key of ``msgspec.Meta.extra``: what a pattern demands, in words."""
+
+_MOST_COMPARED: Final = 16_384  # items of JSON
 
 T = TypeVar("T")
 
@@ -62,7 +66,13 @@ def decode(text: bytes | str | msgspec.Raw, decoder: "msgspec.json.Decoder[T]") 
 
 
 def misfits_of_json(error: Exception, text: bytes | str | msgspec.Raw, kind: Any) -> list[Misfit]:
-    """Return why ``text`` could not be decoded as ``kind``; ``error`` is what msgspec raised."""
+    """Return why ``text`` could not be decoded as ``kind``; ``error`` is what msgspec raised.
+
+    JSON of very many items is not compared with ``kind``, since that holds up an event loop: msgspec's words tell then.
+    """
+    raw = text.encode(errors="replace") if isinstance(text, str) else bytes(text)
+    if isinstance(error, msgspec.ValidationError) and has_more_items(raw, _MOST_COMPARED):
+        return [_in_its_words(error)]
     try:
         value = msgspec.json.decode(text)
     except RecursionError:
@@ -87,5 +97,9 @@ def _misfits(error: Exception, value: Any, kind: Any) -> list[Misfit]:
         from gputile.api.type_check import misfits  # costs what nobody needs whose values fit
 
         found = list(islice(misfits(value, kind), MOST_FOUND))
+    return found or [_in_its_words(error)]
+
+
+def _in_its_words(error: Exception) -> Misfit:
     said, _, where = str(error).partition(" - at `$")
-    return found or [Misfit(where.rstrip("`").lstrip("."), str(error.__cause__ or said))]
+    return Misfit(where.rstrip("`").lstrip("."), str(error.__cause__ or said))

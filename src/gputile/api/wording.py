@@ -7,6 +7,9 @@ from typing import Any, Final
 LONGEST: Final = 60
 """Characters of a name or value that are shown."""
 
+LONGEST_REFUSAL: Final = 400
+"""Characters of a reason why something is refused; names in it come from others, and may have a megabyte."""
+
 _MOST_NAMED: Final = 20  # valid values or fields
 _PLAIN_KEY: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
@@ -38,6 +41,12 @@ def shown(text: str) -> str:
     """Return text of a manifest in quotes: cut, and printable."""
     cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
     return '"' + "".join(character if character.isprintable() else "?" for character in cut) + '"'
+
+
+def shortened(text: str) -> str:
+    """Return the reason of a refusal, cut to ``LONGEST_REFUSAL`` characters and printable."""
+    cut = text if len(text) <= LONGEST_REFUSAL else f"{text[: LONGEST_REFUSAL - 3]}..."
+    return cut if cut.isprintable() else "".join(each if each.isprintable() else "?" for each in cut)
 
 
 def supported(valid: Sequence[Any]) -> str:

@@ -1,6 +1,5 @@
 """The extender's HTTP application: it decodes requests, encodes answers, and answers every request."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -8,7 +7,7 @@ from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -19,17 +18,21 @@ from gputile.api.extender import (
     ExtenderPreemptionArgs,
     FilterResult,
 )
+from gputile.api.json_size import has_more_items
 from gputile.api.misfit import MisfitError, decode
 from gputile.controlplane.extender.handlers import BadRequest, ExtenderHandlers
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
+from gputile.controlplane.request_body import BodyReader, BodyRefused
 from gputile.support.monitoring import monitoring_routes
 
 log = logging.getLogger(__name__)
 
-# kube-scheduler sends one pod and at most some thousand names; a body beyond this is not from it.
-LARGEST_BODY = 64 * 1024 * 1024
-BODY_SECONDS = 5.0  # a peer that went in the middle would hold up a change of configuration for ever
+# kube-scheduler sends one pod and some thousand names, or the victims on a tenth of the nodes; a body beyond this is
+# not from it. One of many tiny items would hold the loop for seconds.
+LARGEST_BODY = 8 * 1024 * 1024
+MOST_ITEMS = {"preempt": 262_144}
+MOST_ITEMS_ELSE = 81_920
 
 _args = msgspec.json.Decoder(ExtenderArgs)
 _binding_args = msgspec.json.Decoder(ExtenderBindingArgs)
@@ -46,12 +49,15 @@ def create_app(
     *,
     admit: Callable[[], Awaitable[None]],
     not_ready: Callable[[], str],
+    intake: BodyReader | None = None,
 ) -> Starlette:
-    """Return the ASGI application.
+    """Return the ASGI application, which reads what it is asked by ``intake``.
 
     ``admit`` raises ``NotReady`` where this replica may not act. ``not_ready`` returns why it is not ready to be
     asked, "" where it is.
     """
+
+    bodies = BodyReader(LARGEST_BODY) if intake is None else intake
 
     async def filter_(body: bytes) -> Answer:
         result = handlers.filter(decode(body, _args))
@@ -75,7 +81,7 @@ def create_app(
 
     def endpoint(verb: str, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         counter, seconds = metrics.requests, metrics.seconds.labels(verb)
-        failure = errors.get(verb)
+        failure, most_items = errors.get(verb), MOST_ITEMS.get(verb, MOST_ITEMS_ELSE)
 
         def failed(text: str, status: int, outcome: str) -> Response:
             counter.labels(verb, outcome).inc()
@@ -86,11 +92,17 @@ def create_app(
         async def serve(request: Request) -> Response:
             begin = time.perf_counter()
             try:
-                body = await _body(request)
+                body = await bodies.body(request)
+                if has_more_items(body, most_items):
+                    raise BadRequest(f"the body has more than {most_items} items of JSON")
                 await admit()
                 result, outcome = await handler(body)
             except MisfitError as error:
                 return failed(f"{verb}: the request is not what kube-scheduler sends: {error}", 400, "bad_request")
+            except BodyRefused as refused:
+                return failed(f"{verb}: {refused}", refused.status, "bad_request")
+            except ClientDisconnect:
+                return failed(f"{verb}: the client went away", 400, "bad_request")
             except BadRequest as error:
                 return failed(f"{verb}: {error}", 400, "bad_request")
             except NotReady as error:
@@ -116,21 +128,6 @@ def create_app(
             *monitoring_routes(metrics.registry, not_ready),
         ]
     )
-
-
-async def _body(request: Request) -> bytes:
-    size = 0
-    parts: list[bytes] = []
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > LARGEST_BODY:
-                    raise BadRequest(f"the body has more than {LARGEST_BODY} bytes")
-                parts.append(part)
-    except TimeoutError:
-        raise BadRequest(f"the body did not come within {BODY_SECONDS:g} s") from None
-    return b"".join(parts)
 
 
 def _json(result: Any) -> Response:

@@ -23,8 +23,8 @@ from gputile.api.admission import (
     encode_refused,
 )
 from gputile.api.misfit import decode
+from gputile.controlplane.request_body import BodyReader, BodyRefused
 from gputile.controlplane.webhook.metrics import WebhookMetrics
-from gputile.controlplane.webhook.request_body import BodyReader, BodyRefused
 from gputile.core.admission.json_patch import encode_patch
 from gputile.core.admission.refusal import message
 from gputile.core.admission.review import (

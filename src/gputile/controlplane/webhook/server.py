@@ -12,10 +12,10 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.controlplane.request_body import BodyReader
 from gputile.controlplane.webhook.app import create_app
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.metrics import WebhookMetrics
-from gputile.controlplane.webhook.request_body import BodyReader
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.kube.config_file import ConfigFile, read
 from gputile.kube.connection import Connection
@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 # Go's HTTP client keeps an idle connection for 90 s: it has to be the one that closes it.
 KEEP_ALIVE_SECONDS = 120
+# The API server takes objects of up to 3 MiB and sends two of them at most (old and new), in one AdmissionReview.
+LARGEST_BODY = 7 * 1024 * 1024
 ANSWER_SECONDS = 10
 FOLLOW_EVERY_S = 2.0
 
@@ -68,7 +70,7 @@ class Webhook:
             names=service_names(settings),
             now=lambda: datetime.now(UTC),
         )
-        self.app = create_app(self.policy, self.metrics, BodyReader())
+        self.app = create_app(self.policy, self.metrics, BodyReader(LARGEST_BODY))
         self.health_app = monitoring_app(self.metrics.registry, self.not_ready)
         self._describe()
 

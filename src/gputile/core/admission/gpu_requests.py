@@ -27,6 +27,8 @@ def asks_for(pod: Pod, resource: str) -> bool:
 
 def asked_by(container: Container) -> Iterator[str]:
     """Yield the GPU resources that a container asks for and gputile decides about."""
+    if not (container.resources.limits or container.resources.requests):
+        return
     for name in GPU_RESOURCES:
         amounts = (container.resources.limits.get(name), container.resources.requests.get(name))
         if any(amount is not None and not _is_zero(amount) for amount in amounts):

@@ -2,7 +2,10 @@
 
 from typing import Final
 
+import msgspec
+
 from gputile.api.core import Pod
+from gputile.api.json_size import has_more_items
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.refusal import AdmissionRefusal, AdmissionRule
 
@@ -11,7 +14,22 @@ MOST_VOLUMES: Final = 1024
 MOST_MOUNTS: Final = 4096  # of all containers, block devices included
 MOST_PATH_CHARACTERS: Final = 256 * 1024  # of all mounts and host paths; Linux takes 4,096 for one
 MOST_NODE_RULES: Final = 1024  # terms of node affinity, and their expressions
+MOST_ANNOTATIONS: Final = 16_384  # Kubernetes takes 256 KiB of them
 MOST_TOLERATIONS: Final = 1024
+MOST_ITEMS: Final = 65_536  # of the object as JSON: decoding it takes time for each, whatever it is
+
+
+def too_many_items(*objects: msgspec.Raw) -> list[AdmissionRefusal]:
+    """Return that an object says more than is read, nothing where none does; it is not decoded for that."""
+    if not any(has_more_items(bytes(each), MOST_ITEMS) for each in objects):
+        return []
+    return [
+        AdmissionRefusal(
+            AdmissionRule.POD,
+            f"the object has more than {MOST_ITEMS} fields and entries of lists, labels and annotations, and is not "
+            f"judged: write fewer",
+        )
+    ]
 
 
 def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
@@ -27,12 +45,13 @@ def too_large(pod: Pod, view: PodView) -> list[AdmissionRefusal]:
         ("mounts", sum(len(c.volume_mounts) + len(c.volume_devices) for c in containers), MOST_MOUNTS),
         ("characters of paths", _path_characters(view), MOST_PATH_CHARACTERS),
         ("terms and expressions of node affinity", _node_rules(pod), MOST_NODE_RULES),
+        ("annotations", len(view.metadata.annotations), MOST_ANNOTATIONS),
         ("tolerations", len(pod.spec.tolerations), MOST_TOLERATIONS),
     )
     return [
         AdmissionRefusal(
             AdmissionRule.POD,
-            f"spec: the pod has {count} {what}, and {most} are the most that are judged: ask for fewer",
+            f"the pod has {count} {what}, and {most} are the most that are judged: ask for fewer",
         )
         for what, count, most in counts
         if count > most

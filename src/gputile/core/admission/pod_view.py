@@ -9,8 +9,8 @@ import msgspec
 from gputile.api.core import ObjectMeta
 
 
-class _Part(msgspec.Struct, rename="camel", kw_only=True):
-    """Common settings; fields that no rule reads are skipped."""
+class _Part(msgspec.Struct, rename="camel", gc=False, kw_only=True):
+    """Common settings; fields that no rule reads are skipped. No object refers back to another (see ``api.core``)."""
 
 
 class EnvVar(_Part):
@@ -23,7 +23,7 @@ class EnvVar(_Part):
 class Capabilities(_Part):
     """core/v1 Capabilities."""
 
-    add: list[str] = []
+    add: tuple[str, ...] = ()
 
 
 class SecurityContext(_Part):
@@ -51,10 +51,10 @@ class ContainerView(_Part):
     """core/v1 Container and EphemeralContainer."""
 
     name: str = ""
-    env: list[EnvVar] = []
+    env: tuple[EnvVar, ...] = ()
     security_context: SecurityContext | None = None
-    volume_mounts: list[VolumeMount] = []
-    volume_devices: list[VolumeDevice] = []
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    volume_devices: tuple[VolumeDevice, ...] = ()
 
 
 class HostPath(_Part):
@@ -79,14 +79,14 @@ class SchedulingGateView(_Part):
 class PodSpecView(_Part):
     """core/v1 PodSpec."""
 
-    containers: list[ContainerView] = []
-    init_containers: list[ContainerView] = []
-    ephemeral_containers: list[ContainerView] = []
-    volumes: list[Volume] = []
+    containers: tuple[ContainerView, ...] = ()
+    init_containers: tuple[ContainerView, ...] = ()
+    ephemeral_containers: tuple[ContainerView, ...] = ()
+    volumes: tuple[Volume, ...] = ()
     host_pid: bool = msgspec.field(default=False, name="hostPID")
     host_ipc: bool = msgspec.field(default=False, name="hostIPC")
     node_name: str = ""
-    scheduling_gates: list[SchedulingGateView] = []
+    scheduling_gates: tuple[SchedulingGateView, ...] = ()
 
 
 class PodView(_Part):

@@ -1,6 +1,6 @@
 """Who may write the ledger: allocations are the annotations of pods, and nobody but gputile writes them (B2, B9)."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from gputile.api.well_known import (
@@ -48,8 +48,8 @@ def count_changed(old: Mapping[str, str], new: Mapping[str, str]) -> list[Admiss
     return [AdmissionRefusal(AdmissionRule.COUNT_CHANGED, rule)]
 
 
-def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
-    return (key for key in {*old, *new} if old.get(key) != new.get(key))
+def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
+    return {key for key, _ in old.items() ^ new.items()}
 
 
 def _protected(key: str) -> bool:

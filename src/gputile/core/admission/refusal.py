@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from gputile.api.wording import shortened
+
 MOST_SHOWN: Final = 12
 MOST_FOUND: Final = 50  # a pod may have thousands of mistakes; nobody reads them, and looking for them takes time
-_LONGEST = 400  # characters of one refusal: names and values in it come from the pod
 
 
 class AdmissionRule(StrEnum):
@@ -33,20 +34,18 @@ class AdmissionRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRefusal:
-    """One broken rule; ``text`` names the field, the rule and the remedy."""
+    """One broken rule; ``text`` names the field, the rule and the remedy, cut where it is absurdly long."""
 
     rule: AdmissionRule
     text: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", shortened(self.text))
+
 
 def message(refusals: Sequence[AdmissionRefusal]) -> str:
     """Return what the user is told: all refusals, the first ``MOST_SHOWN`` in full."""
-    shown = [f"{_cut(refusal.text)} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
+    shown = [f"{refusal.text} [{refusal.rule}]" for refusal in refusals[:MOST_SHOWN]]
     if len(refusals) > MOST_SHOWN:
         shown.append("and more")
     return f"gputile: {'; '.join(shown)}"
-
-
-def _cut(text: str) -> str:
-    printable = "".join(character if character.isprintable() else "?" for character in text)
-    return printable if len(printable) <= _LONGEST else f"{printable[:_LONGEST]}..."

@@ -17,7 +17,7 @@ from gputile.core.admission.gang_gate import broken_wait
 from gputile.core.admission.gpu_requests import asks_for_gpu, is_decided
 from gputile.core.admission.isolation_bypass import broken_access
 from gputile.core.admission.json_patch import Operation
-from gputile.core.admission.pod_size import too_large
+from gputile.core.admission.pod_size import MOST_ANNOTATIONS, too_large, too_many_items
 from gputile.core.admission.pod_view import PodView
 from gputile.core.admission.protected_annotations import (
     count_changed,
@@ -81,6 +81,8 @@ def mutate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     """
     if not _is_pod(request) or request.operation != "CREATE" or request.sub_resource:
         return _not_asked(request)
+    if refused := too_many_items(request.object):
+        return Verdict(refusals=tuple(refused))
     pod, view = _decoded(request.object, _POD), _decoded(request.object, _VIEW)
     if _is_mirror(pod, request):
         return ALLOWED
@@ -104,7 +106,10 @@ def validate(request: AdmissionRequest, policy: AdmissionPolicy) -> Verdict:
     Raises:
         Unreadable: the object is no pod, or no Binding.
     """
-    if request.operation == "CREATE" and request.kind.kind == "Binding":
+    is_binding = request.operation == "CREATE" and request.kind.kind == "Binding"
+    if (is_binding or _is_pod(request)) and (refused := too_many_items(request.object, request.old_object)):
+        return Verdict(refusals=tuple(refused))
+    if is_binding:
         binding = _decoded(request.object, _VIEW)
         return Verdict(refusals=tuple(_broken_binding(binding, request, policy)))
     if not _is_pod(request):
@@ -146,28 +151,30 @@ def _broken_binding(binding: PodView, request: AdmissionRequest, policy: Admissi
 def _broken_change(request: AdmissionRequest, policy: AdmissionPolicy) -> list[AdmissionRefusal]:
     """Return every rule that a change of a pod breaks; what was there before is not judged again."""
     old, new = _decoded(request.old_object, _VIEW), _decoded(request.object, _VIEW)
+    # so many new annotations take long to compare, too
+    many = len(new.metadata.annotations) > MOST_ANNOTATIONS + len(old.metadata.annotations)
+    added = new if many else _added(old, new)
+    if refused := too_large(Pod(), added):
+        return refused
     user = request.user_info.username
     refusals = forged_on_update(old.metadata.annotations, new.metadata.annotations, user, policy.trusted)
     if user not in policy.trusted:
         refusals += count_changed(old.metadata.labels, new.metadata.labels)
     if policy.gangs:
         refusals += broken_wait(old, new, user, policy.trusted)
-    pod, added = _decoded(request.object, _POD), _added(old, new)
     refusals += broken_shares(added.metadata.annotations, policy.time.most_weight(request.namespace))
-    if refused := too_large(Pod(), added):
-        return [*refusals, *refused]
-    if not policy.unsafe_access:
-        refusals += islice(broken_access(added, gpu=asks_for_gpu(pod)), MOST_FOUND)
+    if added != PodView() and not policy.unsafe_access:
+        gpu = asks_for_gpu(_decoded(request.object, _POD))
+        refusals += islice(broken_access(added, gpu=gpu), MOST_FOUND)
     return refusals
 
 
 def _added(old: PodView, new: PodView) -> PodView:
     """Return what a change adds to a pod: ephemeral containers and annotations; all else of a spec is fixed."""
     known = {container.name for container in old.spec.ephemeral_containers}
-    annotations = {k: v for k, v in new.metadata.annotations.items() if old.metadata.annotations.get(k) != v}
     added = PodView()
-    added.spec.ephemeral_containers = [c for c in new.spec.ephemeral_containers if c.name not in known]
-    added.metadata.annotations = annotations
+    added.spec.ephemeral_containers = tuple(c for c in new.spec.ephemeral_containers if c.name not in known)
+    added.metadata.annotations = dict(new.metadata.annotations.items() - old.metadata.annotations.items())
     return added
 
 

@@ -22,15 +22,23 @@ from gputile.api.well_known import (
     TOPOLOGY_GPU,
     WHOLE_GPU,
 )
+from gputile.api.wording import shortened
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB
 from gputile.core.kube_predicates.pod_requests import cpu_request
 
 PERCENT_STEP = 5
+MOST_CONTAINERS = 1024  # of a pod; tens of thousands would keep others waiting, and no kubelet starts as many
 MOST_PERCENT = 100  # of one GPU; several GPUs have as much each (M8)
 
 
 class RequestError(ValueError):
-    """The pod asks for a GPU in a way that can never be served; the text names the field, the rule and the remedy."""
+    """The pod asks for a GPU in a way that can never be served; the text names the field, the rule and the remedy.
+
+    It is said of each node that was asked about, so it is cut where names in it are absurdly long.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__(shortened(text))
 
 
 class RequestKind(Enum):
@@ -108,6 +116,9 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
     Raises:
         RequestError: the request breaks a rule.
     """
+    count = len(pod.spec.init_containers) + len(pod.spec.containers)
+    if count > MOST_CONTAINERS:
+        raise RequestError(f"the pod has {count} containers, and {MOST_CONTAINERS} are the most that are read")
     asked = tuple(_container_requests(pod))
     kinds = {kind for _, kind in asked}
     if not kinds:
@@ -169,6 +180,8 @@ def _container_requests(pod: Pod) -> Iterator[tuple[ContainerRequest, RequestKin
 def _container_request(
     container: Container, phase: Phase, field: str
 ) -> Iterator[tuple[ContainerRequest, RequestKind]]:
+    if not (container.resources.limits or container.resources.requests):
+        return
     where = f"spec.{field}[{container.name}].resources"
     counts = {name: count for name in GPU_RESOURCES if (count := _limit(container, name, where))}
     memory, percent = counts.get(GPU_MEMORY, 0), counts.get(GPU_CORE, 0)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
+from gputile.api.wording import shortened
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import MIXED_GROUPS
@@ -47,7 +48,7 @@ class GangRefusal:
         gpu = "" if self.index is None else f"GPU {self.index} of "
         place = f"{gpu}node {self.node}, where {self.pod} has its place,"
         why = self.rule.value.format(kept=self.kept, size=self.size, node=self.node, pod=self.pod, place=place)
-        return f"gang {self.gang}: {why}" if self.gang else why
+        return shortened(f"gang {self.gang}: {why}" if self.gang else why)
 
 
 def lost_place(ledger: Ledger, reservation: Booking) -> GangRefusal | None:

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputile.api.core import Pod
-from gputile.controlplane.extender import app as app_module
-from gputile.controlplane.extender.app import create_app
+from gputile.api.well_known import GPU_MEMORY
+from gputile.api.wording import LONGEST_REFUSAL
+from gputile.controlplane.extender.app import LARGEST_BODY, MOST_ITEMS, MOST_ITEMS_ELSE, create_app
 from gputile.controlplane.extender.binder import Binder, BinderClock
 from gputile.controlplane.extender.handlers import ExtenderHandlers, PodEvent
 from gputile.controlplane.extender.metrics import ExtenderMetrics
 from gputile.controlplane.leader_election import NotReady
+from gputile.controlplane.request_body import BodyReader
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
 from tests.examples import examples
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.requirement("B1")
 class Served:
     """The application on two nodes, called as an ASGI server calls it."""
 
-    def __init__(self, ready: str = "") -> None:
+    def __init__(self, ready: str = "", intake: BodyReader | None = None) -> None:
         self.ledger: Ledger = ledger_of(gpu_node("a"), gpu_node("b", mode="core_mem"))
         self.cluster = ModelCluster(lambda: Fate.OK)
         self.notices: list[PodEvent] = []
@@ -39,7 +41,7 @@ class Served:
             if ready:
                 raise NotReady(ready)
 
-        self.app = create_app(verbs, ExtenderMetrics(), admit=admit, not_ready=lambda: ready)
+        self.app = create_app(verbs, ExtenderMetrics(), admit=admit, not_ready=lambda: ready, intake=intake)
 
     async def call(
         self, path: str, body: bytes = b"", method: str = "POST", *, never_ends: bool = False
@@ -207,8 +209,36 @@ async def test_no_amount_in_a_pod_breaks_filter(limits: dict[str, Any]) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_body_that_does_not_come_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_does_not_come_is_given_up() -> None:
     """A peer that went in the middle of it would hold up the next configuration for ever."""
-    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.05)
-    _, body = await Served().call("/bind", never_ends=True)
+    _, body = await Served(intake=BodyReader(1000, seconds=0.05)).call("/bind", never_ends=True)
     assert b"did not come within 0.05 s" in body
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
+async def test_a_body_of_very_many_items_is_not_decoded(verb: str) -> None:
+    """Each item takes time, whatever it is, and all other calls wait meanwhile."""
+    many = b"[" + b"{}," * MOST_ITEMS.get(verb, MOST_ITEMS_ELSE) + b"{}]"
+    _, body = await Served().call(f"/{verb}", b'{"Pod": {"spec": {"containers": ' + many + b"}}}")
+    assert b"items of JSON" in body
+
+
+@pytest.mark.anyio
+async def test_a_body_that_is_too_large_is_not_read_on() -> None:
+    _, body = await Served().call("/filter", b"x" * (LARGEST_BODY + 1))
+    assert f"more than {LARGEST_BODY} bytes".encode() in body
+
+
+@pytest.mark.anyio
+async def test_names_of_absurd_length_make_no_long_answer() -> None:
+    """What is wrong with a pod is said of each node that was asked about."""
+    pod = gpu_pod("p")
+    pod.spec.containers[0].name = "n" * 1_000_000
+    pod.spec.containers[0].resources.limits = {GPU_MEMORY: "1.5"}
+    names = [f"node-{i}" for i in range(5000)]
+    status, body = await Served().call("/filter", json.dumps({"Pod": wire(pod), "NodeNames": names}).encode())
+    assert status == 200
+    refused = json.loads(body)["FailedAndUnresolvableNodes"]
+    assert len(refused) == 5000
+    assert max(map(len, refused.values())) <= LONGEST_REFUSAL

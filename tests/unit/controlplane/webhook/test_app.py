@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
+from gputile.controlplane.request_body import BodyReader
 from gputile.controlplane.webhook import app as app_module
 from gputile.controlplane.webhook.app import create_app
 from gputile.controlplane.webhook.metrics import WebhookMetrics
-from gputile.controlplane.webhook.request_body import BodyReader
+from gputile.controlplane.webhook.server import LARGEST_BODY
 from gputile.core.admission.review import AdmissionPolicy
 from gputile.support.monitoring import monitoring_app
 from tests.examples import examples
@@ -29,7 +30,7 @@ class Served:
 
     def __init__(self, **limits: Any) -> None:
         self.metrics = WebhookMetrics()
-        self.intake = BodyReader(**limits)
+        self.intake = BodyReader(**{"largest": LARGEST_BODY, **limits})
         self.why = ""
         self.app = create_app(self._policy, self.metrics, self.intake)
         self.health = monitoring_app(self.metrics.registry, lambda: self.why)

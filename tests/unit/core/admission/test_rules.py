@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gputile.api.config.v1alpha1 import GpuTime
+from gputile.api.wording import LONGEST_REFUSAL
 from gputile.core.admission.isolation_bypass import plain_path
 from gputile.core.admission.refusal import MOST_FOUND, MOST_SHOWN, AdmissionRefusal, AdmissionRule, message
 from gputile.core.admission.review import UnreadableReview, mutate, validate
@@ -321,6 +322,10 @@ def required(terms: list[list[str]]) -> Json:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
 
 
+def annotated(count: int) -> Json:
+    return {"annotations": {f"a{i}": "" for i in range(count)}}
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -334,10 +339,22 @@ def required(terms: list[list[str]]) -> Json:
         (pod(GPU, container=block("/" * 262_145)), "the pod has 262145 characters of paths, and 262144 are"),
         (pod(GPU, volumes=host("/a" * 131_073)), "the pod has 262146 characters of paths, and 262144 are"),
         (pod(GPU, tolerations=[{}] * 1025), "the pod has 1025 tolerations, and 1024 are"),
+        (pod(GPU, meta=annotated(16_385)), "the pod has 16385 annotations, and 16384 are"),
         (pod(GPU, affinity=required([[]] * 1025)), "the pod has 1025 terms and expressions of node affinity, and 1024"),
         (pod(GPU, affinity=required([["a"] * 1024])), "the pod has 1025 terms and expressions of node affinity"),
     ],
-    ids=["containers", "volumes", "mounts", "mount", "block", "host", "tolerations", "terms", "expressions"],
+    ids=[
+        "containers",
+        "volumes",
+        "mounts",
+        "mount",
+        "block",
+        "host",
+        "tolerations",
+        "annotations",
+        "terms",
+        "expressions",
+    ],
 )
 def test_a_pod_of_absurd_size_is_refused_before_it_is_judged(body: Json, said: str) -> None:
     """Tens of thousands of parts would keep the pods of others waiting."""
@@ -360,6 +377,36 @@ def test_debug_containers_of_absurd_size_are_refused_before_they_are_judged(adde
     (refusal,) = validate(change, POLICY).refusals
     assert refusal.rule is AdmissionRule.POD
     assert said in refusal.text
+
+
+@pytest.mark.parametrize(
+    "many",
+    [
+        pod(GPU, ephemeralContainers=[{"name": f"d{i}"} for i in range(33_000)]),
+        pod(GPU, meta=annotated(66_000)),
+        pod(GPU, volumes=[{}] * 33_000) | {"spec": {"schedulerName": 7, "tolerations": [{}] * 33_000}},
+    ],
+    ids=["containers", "annotations", "type error"],
+)
+def test_an_object_of_very_many_items_is_not_decoded(many: Json) -> None:
+    """Neither a new pod nor a change of one, whether it says so itself or the pod before it did."""
+    asked = (mutate, request(many)), (validate, request(many)), (validate, request(many, many))
+    for judge, change in (*asked, (validate, request(pod(GPU), many))):
+        (refusal,) = judge(change, POLICY).refusals
+        assert refusal.rule is AdmissionRule.POD
+        assert "more than 65536 fields and entries" in refusal.text
+
+
+def test_a_change_that_adds_very_many_annotations_is_refused() -> None:
+    change = request(pod(GPU, meta=annotated(17_000)), pod(GPU))
+    (refusal,) = validate(change, POLICY).refusals
+    assert "17000 annotations, and 16384 are the most" in refusal.text
+
+
+def test_names_of_absurd_length_make_no_long_refusal() -> None:
+    body = pod(GPU, container={"name": "n" * 1_000_000, **env("NVIDIA_VISIBLE_DEVICES", value="all")})
+    (refusal,) = mutate(request(body), POLICY).refusals
+    assert len(refusal.text) <= LONGEST_REFUSAL
 
 
 def test_debug_containers_that_were_there_before_count_for_nothing() -> None:

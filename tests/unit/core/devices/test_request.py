@@ -121,3 +121,10 @@ def test_any_pod_is_a_request_or_a_request_error(
     with suppress(RequestError):
         request = parse_request(asking, 128)
         assert request is None or (request.shape.mib > 0) == (request.shape.kind is RequestKind.SHARED)
+
+
+def test_a_pod_of_very_many_containers_is_not_read() -> None:
+    """Nobody waits while tens of thousands are; no kubelet would start as many."""
+    many = pod("p", *(container(f"c{i}", mem=1) for i in range(1025)))
+    with pytest.raises(RequestError, match="the pod has 1025 containers, and 1024 are the most"):
+        parse_request(many, 1024)

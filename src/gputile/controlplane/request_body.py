@@ -5,8 +5,6 @@ from typing import Final
 
 from starlette.requests import Request
 
-# The API server takes objects of up to 3 MiB and sends two of them at most (old and new), in one AdmissionReview.
-LARGEST_BODY: Final = 7 * 1024 * 1024
 MOST_BYTES: Final = 64 * 1024 * 1024  # of all bodies that are being read at the same time
 BODY_SECONDS: Final = 5.0
 
@@ -22,10 +20,11 @@ class BodyRefused(Exception):
 class BodyReader:
     """Counts the bytes of all bodies that are being read. Where they are too many, the largest is given up.
 
-    So whoever sends large bodies slowly cannot keep out the small ones of others.
+    So whoever sends large bodies slowly cannot keep out the small ones of others. ``largest`` is how many bytes one
+    may have, ``most`` how many all together, ``seconds`` how long one may take to come.
     """
 
-    def __init__(self, *, largest: int = LARGEST_BODY, most: int = MOST_BYTES, seconds: float = BODY_SECONDS) -> None:
+    def __init__(self, largest: int, *, most: int = MOST_BYTES, seconds: float = BODY_SECONDS) -> None:
         self._largest = largest
         self._most = most
         self._seconds = seconds
