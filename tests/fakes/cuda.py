@@ -13,6 +13,7 @@ from gputile.node.isolation.simulated_gpus import (
     DRIVER,
     MIB,
     STATE_VARIABLE,
+    SimulatedDriver,
     SimulatedGpu,
     SimulatedGpus,
     SimulatedProcess,
@@ -51,4 +52,5 @@ class FakeGpus(SimulatedGpus):
         copy_bytes_per_us: int = 0,
         driver_version: int = 13000,
     ) -> None:
-        super().__init__(directory, library().parent, mib, context_mib, module_mib, copy_bytes_per_us, driver_version)
+        driver = SimulatedDriver(context_mib, module_mib, copy_bytes_per_us, driver_version)
+        super().__init__(directory, library().parent, mib, driver)

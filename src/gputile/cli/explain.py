@@ -1,6 +1,7 @@
 """``gputile explain``: why a pod is pending, by node and GPU, and what would have to change."""
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 
 _NODES_SHOWN = 10
 _HOLDERS_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Explanation:
+    """What is said of a pod: its state, sentences, what each node says, and changes that would help."""
+
+    pod: "Pod"
+    state: str
+    text: "Sequence[str]"
+    reports: "Sequence[NodeReport]" = ()
+    changes: "Sequence[Remedy]" = ()
 
 
 def explain(
@@ -67,10 +79,10 @@ def explain(
         subject = Subject(found, state.nodes, state.pods, state.configuration, time.time_ns())
     except RequestError as error:
         text = refused_for_good(found, error)
-        _write_answer(output, found, "Refused", [text], [], [], every=every_node)
+        _write_answer(output, _Explanation(found, "Refused", [text]), every=every_node)
         raise typer.Exit(NOT_PLACED) from error
     if found.finished or found.spec.node_name:
-        _write_answer(output, found, *_placed(found), [], [], every=every_node)
+        _write_answer(output, _Explanation(found, *_placed(found)), every=every_node)
         return
     _explain_pending(subject, output, every=every_node)
 
@@ -92,7 +104,8 @@ def _explain_pending(subject: "Subject", output: Output, *, every: bool) -> None
         ever = "" if any(not report.unresolvable for report in reports) else ", not even when they are empty"
         text.append(f"It fits none of {len(reports)} node(s){ever}.")
     state = "Waits" if waiting else ("Fits" if fitting else "Pending")
-    _write_answer(output, subject.pod, state, text, reports, remedies(subject, reports), every=every)
+    explanation = _Explanation(subject.pod, state, text, reports, remedies(subject, reports))
+    _write_answer(output, explanation, every=every)
     if not fitting:
         raise typer.Exit(NOT_PLACED)
 
@@ -133,32 +146,21 @@ def _gpus(allocation: "Allocation") -> str:
     return "; ".join(parts)
 
 
-def _write_answer(
-    output: Output,
-    pod: "Pod",
-    state: str,
-    text: "list[str]",
-    reports: "Sequence[NodeReport]",
-    changes: "Sequence[Remedy]",
-    *,
-    every: bool,
-) -> None:
+def _write_answer(output: Output, explanation: _Explanation, *, every: bool) -> None:
     if output is Output.JSON:
-        write_json(_answer(pod, state, text, reports, changes))
+        write_json(_answer(explanation))
         return
-    for sentence in text:
+    for sentence in explanation.text:
         write_text(sentence)
-    if reports:
+    if explanation.reports:
         write("\n")
-        _write_nodes(reports, every=every)
-    if changes:
+        _write_nodes(explanation.reports, every=every)
+    if explanation.changes:
         write("\n")
-        write_remedies(changes)
+        write_remedies(explanation.changes)
 
 
-def _answer(
-    pod: "Pod", state: str, text: "list[str]", reports: "Sequence[NodeReport]", changes: "Sequence[Remedy]"
-) -> "ExplainAnswer":
+def _answer(explanation: _Explanation) -> "ExplainAnswer":
     from gputile.cli.answers import ExplainAnswer, ExplainedNode
 
     nodes = [
@@ -171,16 +173,17 @@ def _answer(
             cards=report.gpus,
             fits=report.fits,
         )
-        for report in reports
+        for report in explanation.reports
     ]
+    pod = explanation.pod
     return ExplainAnswer(
         namespace=pod.metadata.namespace,
         pod=pod.metadata.name,
-        state=state,
+        state=explanation.state,
         node=pod.spec.node_name or None,
-        text=" ".join(text),
+        text=" ".join(explanation.text),
         nodes=nodes,
-        changes=list(changes),
+        changes=list(explanation.changes),
     )
 
 

@@ -128,12 +128,12 @@ def _temporary_root() -> Iterator[None]:
 
 def _simulated(limit_mib: int, seconds: float) -> "tuple[list[MemoryRow], list[TimeRow]]":
     from gputile.node.isolation.memory_check import memory_rows
-    from gputile.node.isolation.simulated_gpus import SimulatedGpus, driver_directory
+    from gputile.node.isolation.simulated_gpus import SimulatedDriver, SimulatedGpus, driver_directory
     from gputile.node.isolation.time_check import time_rows
 
     with tempfile.TemporaryDirectory(prefix="gputile-") as directory:
         sizes, rate = [SIMULATED_MIB], SIMULATED_BYTES_PER_US
-        gpus = SimulatedGpus(Path(directory), driver_directory(), sizes, context_mib=64, copy_bytes_per_us=rate)
+        gpus = SimulatedGpus(Path(directory), driver_directory(), sizes, SimulatedDriver(64, copy_bytes_per_us=rate))
         uuid, environment = gpus.uuids[0], gpus.environment()
         memory = list(memory_rows(uuid, limit_mib, environment, slack_mib=128))
         return memory, list(time_rows(uuid, environment, seconds)) if seconds else []

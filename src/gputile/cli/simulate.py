@@ -203,12 +203,11 @@ def _read(
 ) -> "Scenario":
     """Return what the files and the nodes of the live cluster hold together."""
     from gputile.tools.simulator.manifests import ManifestError
-    from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, read_scenario
+    from gputile.tools.simulator.scenario import DEFAULT_NAMESPACE, ScenarioFiles, read_scenario
 
     try:
         return read_scenario(
-            cluster,
-            files,
+            ScenarioFiles(cluster, files),
             nodes=live.nodes if live is not None else (),
             groups=live.groups if live is not None else None,
             configured_mib=given.unit_mib if given is not None else None,

@@ -4,11 +4,9 @@ The transport is aiohttp: a small POST over TLS costs it 0.08 to 0.15 ms of CPU 
 that binds hundreds of pods a second shares its core with them.
 """
 
-import asyncio
-import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -16,34 +14,26 @@ from typing import Any, Self
 import aiohttp
 from yarl import URL
 
-from gputile.kube.backoff import Backoff
+from gputile.kube.attempts import Attempts, with_credential
 from gputile.kube.credentials import Credential
-from gputile.kube.errors import (
-    AnswerLost,
-    ConnectionFailed,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    api_error,
-)
+from gputile.kube.errors import AnswerLost, ConnectionFailed, api_error
 from gputile.kube.kubeconfig import Access
 from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, ApiRequest, Query
 from gputile.version import VERSION
-
-log = logging.getLogger(__name__)
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 
-_RETRY = Backoff(first=0.1, longest=2.0)
+_ATTEMPTS = Attempts()
+_MOST_CONNECTIONS = 64
 
 
 class Connection:
     """A pool of keep-alive connections to one API server; an async context manager.
 
-    ``within`` is in seconds and covers a whole request where the call gives none. A GET is tried ``attempts`` times
-    with ``retry`` between; a POST or PATCH is never sent twice, except after a 401 with other credentials.
+    ``within`` is in seconds and covers a whole request where the call gives none. ``attempts`` are those of a GET; a
+    POST or PATCH is never sent twice, except after a 401 with other credentials.
     """
 
     def __init__(
@@ -51,17 +41,11 @@ class Connection:
         access: Access,
         *,
         within: float = 10.0,
-        attempts: int = 4,
-        retry: Backoff = _RETRY,
-        max_connections: int = 64,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        attempts: Attempts = _ATTEMPTS,
     ) -> None:
         self._access = access
         self._within = within
         self._attempts = attempts
-        self._retry = retry
-        self._max_connections = max_connections
-        self._sleep = sleep
         self._session: aiohttp.ClientSession | None = None
 
     @property
@@ -70,7 +54,7 @@ class Connection:
         return self._access.namespace
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(limit=self._max_connections, socket_factory=_watchful_socket)
+        connector = aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, socket_factory=_watchful_socket)
         self._session = aiohttp.ClientSession(
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -92,14 +76,7 @@ class Connection:
             KubeError: the failure of the last attempt.
         """
         request = ApiRequest("GET", path, within or self._within, query)
-        for attempt in range(self._attempts - 1):
-            try:
-                return await self._send(request)
-            except (ConnectionFailed, AnswerLost, ServerError, TooManyRequests) as error:
-                log.info("trying again: %s", error)
-                wait = max(self._retry.delay(attempt), error.retry_after)
-            await self._sleep(wait)
-        return await self._send(request)
+        return await self._attempts.of(lambda: self._send(request))
 
     async def post(self, path: str, body: bytes, *, within: float | None = None) -> bytes:
         """Create ``body`` (JSON) under ``path`` and return what the API server stored.
@@ -148,13 +125,7 @@ class Connection:
                 return await response.read()
 
     async def _open(self, request: ApiRequest) -> aiohttp.ClientResponse:
-        credential = await self._access.credentials.current()
-        try:
-            return await self._open_as(credential, request)
-        except Unauthorized:
-            if not self._access.credentials.refused(credential):
-                raise
-        return await self._open_as(await self._access.credentials.current(), request)
+        return await with_credential(self._access.credentials, lambda credential: self._open_as(credential, request))
 
     async def _open_as(self, credential: Credential, request: ApiRequest) -> aiohttp.ClientResponse:
         if self._session is None:

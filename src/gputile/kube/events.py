@@ -2,9 +2,8 @@
 
 import asyncio
 import logging
-import time
 import uuid
-from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, NoReturn
 
@@ -12,6 +11,7 @@ import msgspec
 
 from gputile.api.core import ObjectReference
 from gputile.kube.backoff import Backoff
+from gputile.kube.clock import SYSTEM_CLOCK, Clock
 from gputile.kube.connection import Connection
 from gputile.kube.errors import ConnectionFailed, KubeError, NotFound, TooManyRequests
 from gputile.kube.event_buffer import EventBuffer, EventKey, Occurrences, shortened
@@ -20,14 +20,29 @@ log = logging.getLogger(__name__)
 
 COMPONENT = "gputile"
 NAME_LENGTH = 253
-_BACKOFF = Backoff()
+
+
+@dataclass(frozen=True, slots=True)
+class EventLimits:
+    """How many events are sent: ``per_second`` on average, ``burst`` at once; at most ``capacity`` wait for that.
+
+    After a failure as long as ``backoff`` says goes by before the next attempt.
+    """
+
+    per_second: float = 10.0
+    burst: int = 50
+    capacity: int = 4096
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+_LIMITS = EventLimits()
 
 
 class EventRecorder:
-    """Takes events at any rate and sends at most ``per_second`` on average, ``burst`` at once.
+    """Takes events at any rate and sends them within ``limits``.
 
     ``instance`` names this process among its like. ``failed`` and ``dropped`` count the events that were not sent,
-    because the API server refused them and because more than ``capacity`` were waiting.
+    because the API server refused them and because too many were waiting.
     """
 
     def __init__(
@@ -35,24 +50,15 @@ class EventRecorder:
         connection: Connection,
         instance: str,
         *,
-        per_second: float = 10.0,
-        burst: int = 50,
-        capacity: int = 4096,
-        backoff: Backoff = _BACKOFF,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        limits: EventLimits = _LIMITS,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.failed = 0
         self._connection = connection
         self._instance = instance
-        self._per_second = per_second
-        self._burst = burst
-        self._box = EventBuffer(capacity)
-        self._backoff = backoff
-        self._now = now
-        self._monotonic = monotonic
-        self._sleep = sleep
+        self._limits = limits
+        self._box = EventBuffer(limits.capacity)
+        self._clock = clock
         self._filled = asyncio.Event()
 
     @property
@@ -87,26 +93,26 @@ class EventRecorder:
         """
         text = shortened(message)
         key = EventKey(about.kind, about.namespace, about.name, about.uid, kind, reason, "" if latest else text)
-        self._box.put(key, about, self._now(), self._monotonic(), text)
+        self._box.put(key, about, self._clock.now(), self._clock.monotonic(), text)
         self._filled.set()
 
     async def run(self) -> NoReturn:
         """Send what is recorded, until cancelled."""
-        failures = 0
-        paid_until = self._monotonic()  # each event pays for 1 / per_second; a burst may run ahead of the clock
+        limits, failures = self._limits, 0
+        paid_until = self._clock.monotonic()  # each event pays for 1 / per_second; a burst may run ahead of the clock
         while True:
             await self._until_filled()
-            paid_until = max(paid_until, self._monotonic())
-            ahead = paid_until - self._monotonic() - (self._burst - 1) / self._per_second
+            paid_until = max(paid_until, self._clock.monotonic())
+            ahead = paid_until - self._clock.monotonic() - (limits.burst - 1) / limits.per_second
             if ahead > 0:
-                await self._sleep(ahead)
-            paid_until += 1 / self._per_second
+                await self._clock.sleep(ahead)
+            paid_until += 1 / limits.per_second
             key, occurrences = self._box.take()
             try:
                 await self._send(key, occurrences)
             except (ConnectionFailed, TooManyRequests) as error:
                 self._box.put_back(key, occurrences)
-                await self._sleep(max(self._backoff.delay(failures), error.retry_after))
+                await self._clock.sleep(max(self._limits.backoff.delay(failures), error.retry_after))
                 failures += 1
                 continue
             except KubeError as error:

@@ -6,15 +6,13 @@ The lease follows the traffic: nothing here renews by itself. A replica that is 
 """
 
 import asyncio
-import time
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from gputile.api.core import ObjectMeta
 from gputile.api.misfit import MisfitError, decode
+from gputile.kube.clock import SYSTEM_CLOCK, Clock
 from gputile.kube.connection import Connection
 from gputile.kube.errors import BadAnswer, Conflict, NotFound
 from gputile.kube.lease_state import RELEASED_S, LeaseRecord, LeaseState, LeaseStep
@@ -48,8 +46,7 @@ class LeaseHolder:
         state: LeaseState,
         *,
         within: float = 5.0,
-        monotonic: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._connection = connection
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
@@ -57,8 +54,7 @@ class LeaseHolder:
         self._name = name
         self._state = state
         self._within = within
-        self._monotonic = monotonic
-        self._now = now
+        self._clock = clock
         self._lock = asyncio.Lock()
 
     @property
@@ -82,7 +78,7 @@ class LeaseHolder:
 
     def valid(self) -> bool:
         """Return whether this replica is the active one, now."""
-        return self._state.valid(self._monotonic())
+        return self._state.valid(self._clock.monotonic())
 
     async def observe(self) -> None:
         """Read the lease.
@@ -136,20 +132,20 @@ class LeaseHolder:
                 except (Conflict, NotFound):  # perhaps by a renewal of this replica's whose answer was lost
                     await self._read()
                     continue
-                self._state.seen(stored, self._monotonic())
+                self._state.seen(stored, self._clock.monotonic())
 
     async def _claim(self) -> bool:
         for _ in range(2):
-            step = self._state.next_step(self._monotonic())
+            step = self._state.next_step(self._clock.monotonic())
             if step is LeaseStep.WAIT:
                 return False
-            started = self._monotonic()
+            started = self._clock.monotonic()
             try:
                 stored = await self._write(step, self._state.wanted())
             except (Conflict, NotFound):
                 await self._read()
                 continue
-            self._state.written(stored, started, self._monotonic())
+            self._state.written(stored, started, self._clock.monotonic())
             break
         return self.valid()
 
@@ -158,10 +154,10 @@ class LeaseHolder:
             record = _record(await self._connection.get(self._path, within=self._within))
         except NotFound:
             record = None
-        self._state.seen(record, self._monotonic())
+        self._state.seen(record, self._clock.monotonic())
 
     async def _write(self, step: LeaseStep, record: LeaseRecord) -> LeaseRecord:
-        stamp = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        stamp = self._clock.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec: dict[str, Any] = {
             "holderIdentity": record.holder,
             "leaseDurationSeconds": int(record.duration),

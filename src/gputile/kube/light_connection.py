@@ -1,12 +1,15 @@
 """GET requests of a command that looks once and leaves.
 
-They go over asyncio's own streams: to load aiohttp takes longer than all that ``kubectl inspect cgpu`` does with it.
+They go over asyncio's own streams, and httptools parses the answers: ``kubectl inspect cgpu`` is to take less than
+0.7 s of CPU for 100 nodes, and takes 0.61 s. To load aiohttp instead would cost 0.23 s more, to load httpcore 0.11 s.
+The standard library's http.client would cost nothing, but it blocks: each request would need a thread, which no
+time-out ends. It also takes an answer that is cut off in its first line for an empty one.
 """
 
 import asyncio
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -14,23 +17,15 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from gputile.kube.backoff import Backoff
+from gputile.kube.attempts import Attempts, with_credential
 from gputile.kube.credentials import Credential
-from gputile.kube.errors import (
-    AnswerLost,
-    ConnectionFailed,
-    ServerError,
-    TooManyRequests,
-    Unauthorized,
-    api_error,
-)
+from gputile.kube.errors import AnswerLost, ConnectionFailed, api_error
 from gputile.kube.kubeconfig import Access
 from gputile.kube.request import CONNECT_SECONDS, JSON, NO_QUERY, ApiRequest, Query
 from gputile.version import VERSION
 
 _CHUNK: Final = 1 << 18
-_RETRY: Final = Backoff(first=0.1, longest=2.0)
-_ATTEMPTS: Final = 4
+_ATTEMPTS: Final = Attempts()
 
 
 class _Streams(NamedTuple):
@@ -76,9 +71,9 @@ class _Answer:
 class LightConnection:
     """Keep-alive connections to one API server, without a proxy; an async context manager."""
 
-    def __init__(self, access: Access, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    def __init__(self, access: Access, *, attempts: Attempts = _ATTEMPTS) -> None:
         self._access = access
-        self._sleep = sleep
+        self._attempts = attempts
         self._idle: list[_Streams] = []
         place = urlsplit(access.server)
         self._host = place.hostname or ""
@@ -109,22 +104,10 @@ class LightConnection:
             KubeError: the failure of the last attempt.
         """
         request = ApiRequest("GET", path, within or 10.0, query)
-        for attempt in range(_ATTEMPTS - 1):
-            try:
-                return await self._send(request)
-            except (ConnectionFailed, AnswerLost, ServerError, TooManyRequests) as error:
-                wait = max(_RETRY.delay(attempt), error.retry_after)
-            await self._sleep(wait)
-        return await self._send(request)
+        return await self._attempts.of(lambda: self._send(request))
 
     async def _send(self, request: ApiRequest) -> bytes:
-        credential = await self._access.credentials.current()
-        try:
-            return await self._send_as(credential, request)
-        except Unauthorized:
-            if not self._access.credentials.refused(credential):
-                raise
-        return await self._send_as(await self._access.credentials.current(), request)
+        return await with_credential(self._access.credentials, lambda credential: self._send_as(credential, request))
 
     async def _send_as(self, credential: Credential, request: ApiRequest) -> bytes:
         with _worded(request):

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, NoReturn
 
 from gputile.kube.backoff import Backoff
@@ -41,7 +41,6 @@ __all__ = ["Applied", "Deleted", "Reflector", "ReflectorCounts", "Replaced", "Un
 
 log = logging.getLogger(__name__)
 
-_BACKOFF = Backoff()
 _MOST_LOGGED = 1024  # unreadable objects that are remembered, so that each is logged once; anybody may create more
 _RESUMABLE = (ConnectionFailed, AnswerLost, TooManyRequests, ServerError, Unauthorized, Forbidden)
 
@@ -67,14 +66,31 @@ class ReflectorCounts:
     failures: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReflectorSettings:
+    """How a reflector lists and watches.
+
+    ``query`` narrows what is seen (``fieldSelector``, ``labelSelector``). A page of ``page_size`` objects may take
+    ``list_seconds``. A watch lasts ``watch_seconds`` (lowest and highest, drawn anew each time so that the agents of a
+    cluster do not come back together) and is given up ``margin`` seconds later if the API server has not ended it.
+    """
+
+    query: Query = field(default_factory=dict)
+    page_size: int = PAGE_SIZE
+    list_seconds: float = 60.0
+    watch_seconds: tuple[int, int] = (290, 590)
+    margin: float = 30.0
+    backoff: Backoff = field(default_factory=Backoff)
+
+
+_SETTINGS = ReflectorSettings()
+
+
 class Reflector(Generic[T]):
     """Lists and watches ``path``, and calls ``on_event`` for what it learns.
 
-    ``query`` narrows what is seen (``fieldSelector``, ``labelSelector``). A watch lasts ``watch_seconds`` (lowest and
-    highest, drawn anew each time so that the agents of a cluster do not come back together) and is given up
-    ``margin`` seconds later if the API server has not ended it. ``on_list`` takes the lists in place of ``on_event``,
-    and may take its time: the watch begins after it. What either raises ends :meth:`run`. ``synced`` tells whether the
-    consumer has received a complete list.
+    ``on_list`` takes the lists in place of ``on_event``, and may take its time: the watch begins after it. What either
+    raises ends :meth:`run`. ``synced`` tells whether the consumer has received a complete list.
     """
 
     def __init__(
@@ -85,12 +101,7 @@ class Reflector(Generic[T]):
         on_event: Callable[[WatchEvent[T]], None],
         *,
         on_list: Callable[[Replaced[T]], Awaitable[None]] | None = None,
-        query: Query | None = None,
-        page_size: int = PAGE_SIZE,
-        list_seconds: float = 60.0,
-        watch_seconds: tuple[int, int] = (290, 590),
-        margin: float = 30.0,
-        backoff: Backoff = _BACKOFF,
+        settings: ReflectorSettings = _SETTINGS,
     ) -> None:
         self.counts = ReflectorCounts()
         self.synced = False
@@ -99,12 +110,7 @@ class Reflector(Generic[T]):
         self._decoder = ObjectDecoder(kind)
         self._on_event = on_event
         self._on_list = on_list
-        self._query = dict(query or {})
-        self._page_size = page_size
-        self._list_seconds = list_seconds
-        self._watch_seconds = watch_seconds
-        self._margin = margin
-        self._backoff = backoff
+        self._settings = settings
         self._version = ""  # where a watch can go on; empty when only a list helps
         self._waiting: list[asyncio.Future[None]] = []
         self._scope: asyncio.Timeout | None = None
@@ -146,7 +152,7 @@ class Reflector(Generic[T]):
             self._version = ""
             self.counts.expired += 1
             self._failures += 1
-            return self._backoff.delay(self._failures - 2) if self._failures > 1 else 0.0
+            return self._settings.backoff.delay(self._failures - 2) if self._failures > 1 else 0.0
         except KubeError as error:
             log.warning("%s; trying again", error)
             if not _resumable(error):
@@ -155,7 +161,7 @@ class Reflector(Generic[T]):
                 self._failures = 0
             self.counts.failures += 1
             self._failures += 1
-            return max(self._backoff.delay(self._failures - 1), error.retry_after)
+            return max(self._settings.backoff.delay(self._failures - 1), error.retry_after)
         self._failures = 0
         return 0.0
 
@@ -166,9 +172,9 @@ class Reflector(Generic[T]):
                 self._connection,
                 self._path,
                 self._decoder,
-                self._query,
-                page_size=self._page_size,
-                seconds=self._list_seconds,
+                self._settings.query,
+                page_size=self._settings.page_size,
+                seconds=self._settings.list_seconds,
             )
         except BaseException:
             self._waiting = answered + self._waiting
@@ -189,9 +195,9 @@ class Reflector(Generic[T]):
                 asked.set_result(None)
 
     async def _watch(self) -> None:
-        seconds = random.SystemRandom().randint(*self._watch_seconds)
+        seconds = random.SystemRandom().randint(*self._settings.watch_seconds)
         query = {
-            **self._query,
+            **self._settings.query,
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": self._version,
@@ -200,7 +206,7 @@ class Reflector(Generic[T]):
         self.counts.watches += 1
         self._progressed = False
         lines = LineSplitter()
-        async with self._connection.stream(self._path, query, within=seconds + self._margin) as chunks:
+        async with self._connection.stream(self._path, query, within=seconds + self._settings.margin) as chunks:
             async for chunk in chunks:
                 for line in lines.feed(chunk):
                     self._handle(self._decoder.line(line, self._path))

@@ -9,6 +9,8 @@ import pytest
 
 from gputile.controlplane import leader_election
 from gputile.controlplane.leader_election import LeaderElection, NotReady, SoleReplica
+from gputile.kube.attempts import Attempts
+from gputile.kube.clock import Clock
 from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.lease import LeaseHolder
@@ -32,7 +34,9 @@ class Scene:
         self.story = list[str]()
         self.catch_up: Callable[[], Awaitable[None]] = self.list
         state = LeaseState("a", LEASE_S, MARGIN_S)
-        self.lease = LeaseHolder(connection, "ns", "controller", state, within=60.0, monotonic=lambda: self.time)
+        self.lease = LeaseHolder(
+            connection, "ns", "controller", state, within=60.0, clock=Clock(monotonic=lambda: self.time)
+        )
         self.election = LeaderElection(self.lease, lambda _: self.catch_up(), lambda: self.story.append("leads"))
 
     async def list(self) -> None:
@@ -49,7 +53,7 @@ class Scene:
 async def on_stage() -> AsyncIterator[Scene]:
     server = FakeApiServer()
     server.put(LEASES, LEASE)
-    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
         yield Scene(server, connection)
 
 

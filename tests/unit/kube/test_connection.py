@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from gputile.kube import errors
+from gputile.kube.attempts import Attempts
+from gputile.kube.clock import Clock
 from gputile.kube.connection import Connection
 from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
 from gputile.kube.kubeconfig import Access
@@ -24,7 +26,7 @@ async def served(attempts: int = 4) -> AsyncIterator[tuple[FakeApiServer, Connec
     server.put(PODS, pod("p"))
     async with (
         server.running(),
-        Connection(server.access(), retry=QUICK, within=2.0, attempts=attempts) as connection,
+        Connection(server.access(), attempts=Attempts(attempts, QUICK), within=2.0) as connection,
     ):
         yield server, connection
 
@@ -78,7 +80,7 @@ async def test_a_refused_connection_has_executed_nothing() -> None:
     server = FakeApiServer()
     async with server.running():
         access = server.access()
-    async with Connection(access, retry=QUICK, attempts=2) as connection:
+    async with Connection(access, attempts=Attempts(2, QUICK)) as connection:
         with pytest.raises(errors.ConnectionFailed) as raised:
             await connection.post(BINDING, b"{}")
         assert not raised.value.may_have_been_executed
@@ -98,7 +100,12 @@ async def test_a_get_is_tried_again_and_waits_as_long_as_it_is_asked() -> None:
 
     server = FakeApiServer()
     server.put(PODS, pod("p"))
-    async with server.running(), Connection(server.access(), retry=QUICK, within=10.0, sleep=sleep) as connection:
+    async with (
+        server.running(),
+        Connection(
+            server.access(), attempts=Attempts(backoff=QUICK, clock=Clock(sleep=sleep)), within=10.0
+        ) as connection,
+    ):
         server.fault("get", "answer", status=429, headers={"Retry-After": "7"})
         server.fault("get", "answer", status=503, body=b"<html>bad gateway</html>")
         server.fault("get", "reset")
@@ -175,7 +182,7 @@ async def test_the_server_and_the_client_show_certificates(tmp_path: Path) -> No
         async with Connection(Access(server.url, FixedCredentials(None, client_tls))) as connection:
             assert b"uid-p" in await connection.get(PODS)
         strangers = Access(server.url, FixedCredentials(None, ssl.create_default_context()))
-        async with Connection(strangers, attempts=1) as connection:
+        async with Connection(strangers, attempts=Attempts(1)) as connection:
             with pytest.raises(errors.ConnectionFailed, match="certificate"):
                 await connection.get(PODS)
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from gputile.kube.attempts import Attempts
+from gputile.kube.clock import Clock
 from gputile.kube.connection import Connection
 from gputile.kube.errors import AnswerLost, BadAnswer, Forbidden
 from gputile.kube.lease import LeaseHolder
@@ -25,7 +27,9 @@ class Scene:
 
     def replica(self, identity: str) -> LeaseHolder:
         state = LeaseState(identity, duration=15, margin=3)
-        return LeaseHolder(self.connection, "ns", "active", state, within=10.0, monotonic=lambda: self.time)
+        return LeaseHolder(
+            self.connection, "ns", "active", state, within=10.0, clock=Clock(monotonic=lambda: self.time)
+        )
 
     def end_of(self, replica: LeaseHolder) -> float:
         """Return until when the replica believes that it holds the Lease, in whole seconds."""
@@ -47,7 +51,7 @@ async def on_stage(*, there: bool = True) -> AsyncIterator[Scene]:
     server = FakeApiServer()
     if there:
         server.put(LEASES, {"metadata": {"name": "active"}, "spec": {"leaseDurationSeconds": 1}})
-    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
         yield Scene(server, connection)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gputile.kube import errors
+from gputile.kube.attempts import Attempts
+from gputile.kube.clock import Clock
 from gputile.kube.credentials import FixedCredentials, TokenFileCredentials
 from gputile.kube.kubeconfig import Access
 from gputile.kube.light_connection import LightConnection
@@ -22,7 +24,7 @@ async def at_once(_seconds: float) -> None:
 
 
 def light(access: Access) -> LightConnection:
-    return LightConnection(access, sleep=at_once)
+    return LightConnection(access, attempts=Attempts(clock=Clock(sleep=at_once)))
 
 
 async def test_connections_are_used_again_and_side_by_side() -> None:
@@ -43,7 +45,10 @@ async def test_a_get_is_tried_again() -> None:
 
     server = FakeApiServer()
     server.put(PODS, pod("p"))
-    async with server.running(), LightConnection(server.access(), sleep=sleep) as connection:
+    async with (
+        server.running(),
+        LightConnection(server.access(), attempts=Attempts(clock=Clock(sleep=sleep))) as connection,
+    ):
         server.fault("get", "answer", status=429, headers={"Retry-After": "7"})
         server.fault("get", "answer", status=503, body=b"<html>bad gateway</html>")
         server.fault("get", "cut")

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gputile.api.core import Pod
+from gputile.kube.attempts import Attempts
 from gputile.kube.backoff import Backoff
 from gputile.kube.connection import Connection
-from gputile.kube.reflector import Deleted, Reflector, Replaced, UnreadableObject, WatchEvent
+from gputile.kube.reflector import Deleted, Reflector, ReflectorSettings, Replaced, UnreadableObject, WatchEvent
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.unit.kube.views import PODS, QUICK, View, pod, unreadable_pod
 
@@ -24,8 +25,9 @@ class World:
 
     @asynccontextmanager
     async def reflecting(self, **settings: Any) -> AsyncIterator[Reflector[Pod]]:
-        settings = {"backoff": QUICK, "on_event": self.view, **settings}
-        reflector = Reflector(self.connection, PODS, Pod, **settings)
+        on_event, on_list = settings.pop("on_event", self.view), settings.pop("on_list", None)
+        chosen = ReflectorSettings(**{"backoff": QUICK, **settings})
+        reflector = Reflector(self.connection, PODS, Pod, on_event, on_list=on_list, settings=chosen)
         task = asyncio.create_task(reflector.run())
         try:
             async with asyncio.timeout(60):
@@ -42,7 +44,10 @@ async def in_world(pods: int = 3) -> AsyncIterator[World]:
     server.store[PODS] = {}
     for i in range(pods):
         server.put(PODS, pod(f"p{i}"))
-    async with server.running(), Connection(server.access(), retry=QUICK, within=10.0) as connection:
+    async with (
+        server.running(),
+        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=10.0) as connection,
+    ):
         yield World(server, connection)
 
 

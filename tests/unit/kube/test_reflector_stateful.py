@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gputile.api.core import Pod
+from gputile.kube.attempts import Attempts
 from gputile.kube.connection import Connection
-from gputile.kube.reflector import Reflector
+from gputile.kube.reflector import Reflector, ReflectorSettings
 from tests.examples import examples
 from tests.fakes.apiserver import FakeApiServer, until
 from tests.machine import lasting_loop
@@ -37,18 +38,14 @@ class ReflectorMachine(RuleBasedStateMachine):
 
     async def _start(self) -> None:
         await self.stack.enter_async_context(self.server.running())
-        connection = Connection(self.server.access(), retry=QUICK, attempts=2, within=0.1)
+        connection = Connection(self.server.access(), attempts=Attempts(2, QUICK), within=0.1)
         await self.stack.enter_async_context(connection)
         self.reflector = Reflector(
             connection,
             PODS,
             Pod,
             self.view,
-            page_size=2,
-            list_seconds=0.1,
-            watch_seconds=(1, 1),
-            margin=-0.9,
-            backoff=QUICK,
+            settings=ReflectorSettings(page_size=2, list_seconds=0.1, watch_seconds=(1, 1), margin=-0.9, backoff=QUICK),
         )
         self.task = asyncio.create_task(self.reflector.run())
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from gputile.api.core import Node, ObjectMeta, Pod
+from gputile.kube.attempts import Attempts
 from gputile.kube.connection import Connection
 from gputile.kube.errors import BadAnswer, Conflict
 from gputile.kube.writes import (
@@ -35,7 +36,7 @@ async def stored_objects() -> AsyncIterator[tuple[FakeApiServer, Connection]]:
     server = FakeApiServer()
     server.put(PODS, GATED)
     server.put(NODES, {"metadata": {"name": "n"}})
-    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
         yield server, connection
 
 

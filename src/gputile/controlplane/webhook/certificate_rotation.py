@@ -9,8 +9,7 @@ import binascii
 import logging
 import ssl
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import msgspec
 from gputile.api.misfit import MisfitError
 from gputile.api.misfit import decode as decode_json
 from gputile.controlplane.webhook.certificates import Material, MaterialError, Pair, decode, encode, next_material
+from gputile.kube.clock import SYSTEM_CLOCK, Clock
 from gputile.kube.connection import STRATEGIC_MERGE_PATCH, Connection
 from gputile.kube.errors import BadAnswer, Conflict, KubeError, NotFound
 
@@ -72,8 +72,7 @@ class CertificateRotation:
         secret: str,
         configuration: str,
         names: Sequence[str],
-        now: Callable[[], datetime],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -85,8 +84,8 @@ class CertificateRotation:
         self._secret = secret
         self._configuration = configuration
         self._names = tuple(names)
-        self._now = now
-        self.sleep = sleep
+        self._now = clock.now
+        self.sleep = clock.sleep
 
     async def run(self) -> None:
         """Do what is due, again and again."""

@@ -5,7 +5,6 @@ import gc
 import logging
 import signal
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +67,6 @@ class Webhook:
             secret=settings.secret,
             configuration=settings.configuration,
             names=service_names(settings),
-            now=lambda: datetime.now(UTC),
         )
         self.app = create_app(self.policy, self.metrics, BodyReader(LARGEST_BODY))
         self.health_app = monitoring_app(self.metrics.registry, self.not_ready)

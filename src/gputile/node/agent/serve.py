@@ -21,7 +21,7 @@ from gputile.kube.connection import Connection
 from gputile.kube.errors import KubeError
 from gputile.kube.events import EventRecorder
 from gputile.kube.kubeconfig import Access
-from gputile.kube.reflector import Reflector
+from gputile.kube.reflector import Reflector, ReflectorSettings
 from gputile.kube.reflector_metrics import export_reflectors
 from gputile.node.agent import malloc_trim
 from gputile.node.agent.advertise.mps import MpsDaemons
@@ -93,19 +93,17 @@ async def serve(
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = ApiServerNodeApi(connection, events, name)
-        eyes = Monitor(open_probe, await _published(connection, name))
-        claim = NodeLock(settings.host_paths.claim, behind.token)
-        host = Host(name, settings.host_paths, eyes, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
-        agent = Agent(host, cluster, configuration, gateway, claim)
+        monitor = Monitor(open_probe, await _published(connection, name))
+        node_lock = NodeLock(settings.host_paths.claim, behind.token)
+        host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
+        agent = Agent(host, cluster, configuration, gateway, node_lock)
         if settings.health_port:
             app = monitoring_app(agent.metrics.registry, agent.sick, agent.unready)
             start_monitoring(settings.health_port, app)
-        nodes = Reflector(
-            connection, "/api/v1/nodes", Node, agent.on_node, query={"fieldSelector": f"metadata.name={name}"}
-        )
-        pods = Reflector(
-            connection, "/api/v1/pods", Pod, agent.on_pods, query={"fieldSelector": f"spec.nodeName={name}"}
-        )
+        of_node = ReflectorSettings({"fieldSelector": f"metadata.name={name}"})
+        of_pods = ReflectorSettings({"fieldSelector": f"spec.nodeName={name}"})
+        nodes = Reflector(connection, "/api/v1/nodes", Node, agent.on_node, settings=of_node)
+        pods = Reflector(connection, "/api/v1/pods", Pod, agent.on_pods, settings=of_pods)
         export_reflectors(agent.metrics.registry, "agent", {"nodes": nodes, "pods": pods})
         work = asyncio.create_task(
             _together(

@@ -63,33 +63,43 @@ class SimulatedProcess:
     launches: int
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedDriver:
+    """What the driver itself takes of a GPU, for each context and module, MiB; how fast it copies; its version."""
+
+    context_mib: int = 0
+    module_mib: int = 0
+    copy_bytes_per_us: int = 0
+    version: int = 13000
+
+
+_DRIVER = SimulatedDriver()
+
+
 class SimulatedGpus:
-    """A machine with GPUs of ``mib`` MiB; its file is made in ``directory``. ``driver`` is where its libraries are."""
+    """A machine with GPUs of ``mib`` MiB; its file is made in ``directory``. ``libraries`` is where the driver is."""
 
     def __init__(
         self,
         directory: Path,
-        driver: Path,
+        libraries: Path,
         mib: Sequence[int] = (16384,),
-        context_mib: int = 0,
-        module_mib: int = 0,
-        copy_bytes_per_us: int = 0,
-        driver_version: int = 13000,
+        driver: SimulatedDriver = _DRIVER,
     ) -> None:
         self.path = directory / "gpus"
-        self._driver = driver
+        self._libraries = libraries
         self.uuids = tuple(f"GPU-{uuid.UUID(int=0x5117 << 64 | index + 1)}" for index in range(len(mib)))
-        rest = (0, 0, context_mib * MIB, module_mib * MIB, 0, 0, 0, copy_bytes_per_us)
+        rest = (0, 0, driver.context_mib * MIB, driver.module_mib * MIB, 0, 0, 0, driver.copy_bytes_per_us)
         gpus = b"".join(
             _GPU.pack(uuid.UUID(name[4:]).bytes, size * MIB, *rest) for name, size in zip(self.uuids, mib, strict=True)
         )
-        content = _HEADER.pack(SIMULATED_MAGIC, len(mib), driver_version, 0) + gpus
+        content = _HEADER.pack(SIMULATED_MAGIC, len(mib), driver.version, 0) + gpus
         self.path.write_bytes(content.ljust(SIMULATED_MACHINE.size, b"\0"))
 
     def environment(self) -> dict[str, str]:
         """Return the environment in which another process runs on this machine."""
         inherited = os.environ.get("LD_LIBRARY_PATH")
-        paths = [str(self._driver), *([inherited] if inherited else [])]
+        paths = [str(self._libraries), *([inherited] if inherited else [])]
         return {"LD_LIBRARY_PATH": ":".join(paths), STATE_VARIABLE: str(self.path)}
 
     def gpus(self) -> list[SimulatedGpu]:

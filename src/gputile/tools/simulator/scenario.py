@@ -44,6 +44,15 @@ class Scenario:
     notes: list[Note] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class ScenarioFiles:
+    """Names of files that describe a cluster, and of files with workloads; "-" in either is ``stdin``."""
+
+    cluster: Sequence[str]
+    workloads: Sequence[str] = ()
+    stdin: BinaryIO | None = None
+
+
 def load_scenario(
     cluster: Sequence[str],
     workloads: Sequence[str] = (),
@@ -58,36 +67,37 @@ def load_scenario(
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
     """
-    scenario = read_scenario(cluster, workloads, nodes=nodes, groups=groups, configured_mib=configured_mib, stdin=stdin)
+    scenario = read_scenario(
+        ScenarioFiles(cluster, workloads, stdin), nodes=nodes, groups=groups, configured_mib=configured_mib
+    )
     unit_mib = configured_mib or scenario.unit_mib or unit_in_force(scenario.nodes) or DEFAULT_UNIT_MIB
     make_pods(scenario, Intake(Admission(Configuration(gpu_memory_unit=f"{unit_mib}MiB"))))
     return scenario
 
 
 def read_scenario(
-    cluster: Sequence[str],
-    workloads: Sequence[str] = (),
+    files: ScenarioFiles,
     *,
     nodes: Sequence[Node] = (),
     groups: PodGroups | None = None,
     configured_mib: int | None = None,
     namespace: str = DEFAULT_NAMESPACE,
-    stdin: BinaryIO | None = None,
 ) -> Scenario:
-    """Return what the files of ``cluster`` and ``workloads`` hold together, beside ``nodes`` that are known already.
+    """Return what the files hold together, beside ``nodes`` that are known already.
 
-    Nodes and pods may stand in any of the files; "-" is the standard input. The PodGroups in them are added to
-    ``groups``, in place of those of the same names. ``configured_mib`` is the memory unit of the configuration in MiB,
-    None where none names it: nodes that are described without a unit count in it. Objects that may make pods stay
-    ``manifests``: how they are taken in depends on the configuration, and that on what was read. Objects of
-    ``workloads`` that name no namespace are in ``namespace``.
+    Nodes and pods may stand in any of the files. The PodGroups in them are added to ``groups``, in place of those of
+    the same names. ``configured_mib`` is the memory unit of the configuration in MiB, None where none names it: nodes
+    that are described without a unit count in it. Objects that may make pods stay ``manifests``: how they are taken in
+    depends on the configuration, and that on what was read. Objects of ``files.workloads`` that name no namespace are
+    in ``namespace``.
 
     Raises:
         ManifestError: a file, an object or the whole cannot be used.
     """
-    if "-" in cluster and "-" in workloads:
+    if "-" in files.cluster and "-" in files.workloads:
         raise ManifestError(STDIN_TWICE)
-    described, asked = load_manifests(cluster, stdin, described=True), load_manifests(workloads, stdin)
+    described = load_manifests(files.cluster, files.stdin, described=True)
+    asked = load_manifests(files.workloads, files.stdin)
     manifests = [*described.manifests, *(manifest.within(namespace) for manifest in asked.manifests)]
     scenario = Scenario(nodes=list(nodes), groups=groups or PodGroups(), namespace=namespace)
     for manifest in filter(_is_cluster, manifests):

@@ -9,6 +9,8 @@ import pytest
 from gputile.controlplane import leader_election
 from gputile.controlplane.extender.leader_gate import LeaderGate
 from gputile.controlplane.leader_election import LeaderElection, NotReady, SoleReplica
+from gputile.kube.attempts import Attempts
+from gputile.kube.clock import Clock
 from gputile.kube.connection import Connection
 from gputile.kube.errors import AnswerLost
 from gputile.kube.lease import LeaseHolder
@@ -29,7 +31,9 @@ class Replica:
         self.listed = 0
         self.fenced = list[bool]()
         state = LeaseState(name, LEASE_S, MARGIN_S)
-        lease = LeaseHolder(scene.connection, "ns", "extender", state, within=10.0, monotonic=lambda: scene.time)
+        lease = LeaseHolder(
+            scene.connection, "ns", "extender", state, within=10.0, clock=Clock(monotonic=lambda: scene.time)
+        )
         self.election = LeaderElection(lease, lambda fence: self.catch_up(fence))  # noqa: PLW0108 - tests replace it
         self.gate = LeaderGate(self.election, lambda: scene.time)
         self.catch_up: Callable[[bool], Awaitable[None]] = self.list
@@ -60,7 +64,7 @@ class Scene:
 async def on_stage() -> AsyncIterator[Scene]:
     server = FakeApiServer()
     server.put(LEASES, {"metadata": {"name": "extender"}, "spec": {"leaseDurationSeconds": 1}})  # one that was released
-    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
         yield Scene(server, connection)
 
 

@@ -14,6 +14,7 @@ from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.well_known import EXTENDER_LEASE, FENCE_ANNOTATION, GPU_MEMORY
 from gputile.controlplane.config_reload import ConfigReloader
 from gputile.controlplane.extender.server import Extender, ExtenderSettings
+from gputile.kube.attempts import Attempts
 from gputile.kube.connection import Connection
 from tests.fakes.apiserver import FakeApiServer, Object, until
 from tests.unit.controlplane.extender.builders import gpu_node
@@ -77,7 +78,10 @@ async def on_stage(lease_seconds: float = 0) -> AsyncIterator[Scene]:
         server.put(PODS, pod_body(name, 15))
     server.store[BUDGETS] = {}
     server.put(LEASES, {"metadata": {"name": EXTENDER_LEASE}, "spec": {"leaseDurationSeconds": 1}})
-    async with server.running(), Connection(server.access(), retry=QUICK, within=5.0) as connection:
+    async with (
+        server.running(),
+        Connection(server.access(), attempts=Attempts(backoff=QUICK), within=5.0) as connection,
+    ):
         scene = Scene(server, connection, lease_seconds)
         running = asyncio.create_task(scene.reloader.run())
         async with asyncio.timeout(120):

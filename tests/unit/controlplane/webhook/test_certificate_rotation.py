@@ -11,6 +11,8 @@ import pytest
 
 from gputile.controlplane.webhook.certificate_rotation import CertificateRotation
 from gputile.controlplane.webhook.certificates import LIFETIME, OVERLAP, RENEW_BEFORE
+from gputile.kube.attempts import Attempts
+from gputile.kube.clock import Clock
 from gputile.kube.connection import Connection
 from gputile.kube.errors import BadAnswer, Forbidden, KubeError, NotFound
 from tests.fakes.apiserver import FakeApiServer
@@ -36,7 +38,7 @@ class Scene:
             secret="certificates",
             configuration="gputile",
             names=(NAME,),
-            now=lambda: self.time,
+            clock=Clock(now=lambda: self.time),
         )
 
     def register(self) -> None:
@@ -61,7 +63,7 @@ class Scene:
 @asynccontextmanager
 async def on_stage() -> AsyncIterator[Scene]:
     server = FakeApiServer()
-    async with server.running(), Connection(server.access(), retry=QUICK, attempts=2) as connection:
+    async with server.running(), Connection(server.access(), attempts=Attempts(2, QUICK)) as connection:
         scene = Scene(server, connection)
         scene.register()
         yield scene

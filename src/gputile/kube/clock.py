@@ -1,0 +1,24 @@
+"""Where what speaks with the API server takes its time from."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+
+def utc_now() -> datetime:
+    """Return the time of day, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """``now`` is the time of day with its zone; ``monotonic`` and ``sleep`` count in seconds."""
+
+    now: Callable[[], datetime] = utc_now
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+SYSTEM_CLOCK = Clock()
