@@ -37,12 +37,17 @@ class Occurrences:
 
 
 class EventBuffer:
-    """Events by key: at most ``capacity`` to be sent, oldest first, and as many of those sent lately."""
+    """Events by key: at most ``capacity`` to be sent, and as many of those sent lately.
+
+    Namespaces take turns, and each sends its oldest first. Where too many wait, the namespace with the most of them
+    loses its oldest. So whoever makes events by the thousand delays and drops his own, not those of others.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.dropped = 0
         self._capacity = capacity
-        self._waiting: OrderedDict[EventKey, Occurrences] = OrderedDict()
+        self._waiting: OrderedDict[str, OrderedDict[EventKey, Occurrences]] = OrderedDict()  # by namespace, next first
+        self._count = 0
         self._sent: OrderedDict[EventKey, Occurrences] = OrderedDict()
 
     @property
@@ -51,49 +56,59 @@ class EventBuffer:
         return len(self._sent)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._count
 
     def put(self, key: EventKey, about: ObjectReference, when: datetime, now: float, message: str = "") -> None:
-        """Add one occurrence, at ``now`` of the monotonic clock; where the box is full the oldest event is dropped.
+        """Add one occurrence, at ``now`` of the monotonic clock; where too many wait one is dropped.
 
         ``message`` is what it says, where that is not in the key.
         """
         message = message or key.message
-        waiting = self._waiting.get(key)
+        queue = self._waiting.setdefault(key.namespace, OrderedDict())
+        waiting = queue.get(key)
         if waiting is not None:
             _again(waiting, when, now, message)
             return
         sent = self._sent.pop(key, None)
         if sent is not None and now - sent.seen_at < WINDOW_SECONDS:
             _again(sent, when, now, message)
-            self._waiting[key] = sent
+            queue[key] = sent
         else:
-            self._waiting[key] = Occurrences(about, when, when, now, message=message)
-        if len(self._waiting) > self._capacity:
-            self._waiting.popitem(last=False)
+            queue[key] = Occurrences(about, when, when, now, message=message)
+        self._count += 1
+        if self._count > self._capacity:
+            self._pop(max(self._waiting, key=lambda namespace: len(self._waiting[namespace])))
             self.dropped += 1
 
     def take(self) -> tuple[EventKey, Occurrences]:
-        """Remove and return the oldest event.
+        """Remove and return the oldest event of the namespace whose turn it is.
 
         Raises:
-            KeyError: there is none.
+            StopIteration: there is none.
         """
-        return self._waiting.popitem(last=False)
+        namespace = next(iter(self._waiting))
+        taken = self._pop(namespace)
+        if namespace in self._waiting:
+            self._waiting.move_to_end(namespace)
+        return taken
 
     def put_back(self, key: EventKey, occurrences: Occurrences) -> None:
         """Return what :meth:`take` gave because it could not be sent; it is next again."""
-        since = self._waiting.pop(key, None)
+        queue = self._waiting.setdefault(key.namespace, OrderedDict())
+        since = queue.get(key)
         if since is not None:
             occurrences.count += since.count
             occurrences.last = since.last
             occurrences.message = since.message
-        self._waiting[key] = occurrences
-        self._waiting.move_to_end(key, last=False)
+        else:
+            self._count += 1
+        queue[key] = occurrences
+        queue.move_to_end(key, last=False)
+        self._waiting.move_to_end(key.namespace, last=False)
 
     def sent(self, key: EventKey, occurrences: Occurrences) -> None:
         """Remember what was sent, so that the same event again only counts up."""
-        since = self._waiting.get(key)
+        since = self._waiting.get(key.namespace, OrderedDict[EventKey, Occurrences]()).get(key)
         if since is not None:
             since.count += occurrences.count
             since.first = occurrences.first
@@ -102,6 +117,15 @@ class EventBuffer:
         self._sent[key] = occurrences
         if len(self._sent) > self._capacity:
             self._sent.popitem(last=False)
+
+    def _pop(self, namespace: str) -> tuple[EventKey, Occurrences]:
+        """Remove and return the oldest event of a namespace that has one."""
+        queue = self._waiting[namespace]
+        oldest = queue.popitem(last=False)
+        self._count -= 1
+        if not queue:
+            del self._waiting[namespace]
+        return oldest
 
 
 def shortened(message: str) -> str:

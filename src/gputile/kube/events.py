@@ -42,7 +42,7 @@ class EventRecorder:
     """Takes events at any rate and sends them within ``limits``.
 
     ``instance`` names this process among its like. ``failed`` and ``dropped`` count the events that were not sent,
-    because the API server refused them and because too many were waiting.
+    because the API server refused them and because too many were waiting. Namespaces take turns.
     """
 
     def __init__(
