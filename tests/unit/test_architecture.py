@@ -57,6 +57,18 @@ def test_modules_beside_packages_are_named() -> None:
     assert not unnamed
 
 
+def test_the_page_of_the_agent_names_what_there_is() -> None:
+    """Each name in the table of what decides is of a module, class, function or type of the agent."""
+    agent = (ROOT / "docs" / "concepts" / "agent.md").read_text(encoding="utf-8")
+    table = agent.partition("| what happens | who decides |")[2].partition("\n\n")[0]
+    code = {path.stem: path.read_text(encoding="utf-8") for path in (SOURCE / "node" / "agent").rglob("*.py")}
+    there = set(code) | set(
+        re.findall(r"^ *(?:async def |def |class )?(\w+)(?: =|\(|:)", "\n".join(code.values()), re.M)
+    )
+    there |= {"GetPreferredAllocation", "Allocate", "PreStartContainer"}  # calls of the kubelet
+    assert [name for name in re.findall(r"`([a-z_A-Z.]+)`", table) if not there.issuperset(name.split("."))] == []
+
+
 def test_unit_tests_lie_as_the_sources_do() -> None:
     """Each package of tests/unit has its counterpart in src, or in docs for what tests the documentation."""
     tests = Path(__file__).parent

@@ -41,7 +41,7 @@ async def cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class FixedEyes:
+class FixedMonitor:
     """Sees the machine that the test sets."""
 
     def __init__(self, seen: Observation) -> None:
@@ -85,7 +85,7 @@ class Scene:
         self, directory: Path, configuration: Configuration, labels: Mapping[str, str], seen: Observation, seed: int
     ) -> None:
         self.cluster = FakeCluster(configuration, labels)
-        self.eyes = FixedEyes(seen)
+        self.monitor = FixedMonitor(seen)
         self.host_paths = HostPaths(
             directory / "dp",
             directory / "pr" / "kubelet.sock",
@@ -146,7 +146,7 @@ class Scene:
         link = to_gateway(*await asyncio.open_connection(sock=theirs))
         daemons = MpsDaemons(self.host_paths.state / MPS_DIRECTORY, str(self.mps_program))
         configuration = self.cluster.configuration
-        host = Host(NODE, self.host_paths, self.eyes, daemons)
+        host = Host(NODE, self.host_paths, self.monitor, daemons)
         self.agent = Agent(host, self.cluster, configuration, link, claim, CLOSED_FOR_S)
         self.cluster.connect(self.agent.on_pods, self.agent.on_node)
         attending = gateway.attend(*await asyncio.open_connection(sock=ours))
@@ -255,7 +255,7 @@ class Scene:
             if text is not None and not pod.finished:
                 for share in decode_allocation(text).gpus:
                     used[share.uuid] = used.get(share.uuid, 0) + share.mib
-        sizes = {gpu.uuid: gpu.mib for gpu in self.eyes.seen.machine.gpus}
+        sizes = {gpu.uuid: gpu.mib for gpu in self.monitor.seen.machine.gpus}
         return [f"{uuid}: {mib} of {sizes[uuid]}" for uuid, mib in used.items() if mib > sizes[uuid]]
 
 

@@ -20,7 +20,7 @@ from gputile.api.well_known import (
 from gputile.core.devices.allocation import Allocation, decode_allocation
 from gputile.node.agent.advertise.mode_and_unit import MODE_PENDING, UNIT_REFUSED
 from gputile.node.agent.advertise.node_offer import MIG_PROBLEM
-from gputile.node.agent.advertise.other_plugin import FOREIGN_PLUGIN
+from gputile.node.agent.advertise.other_plugin import OTHER_PLUGIN
 from gputile.node.nvml.probe import MigInstance
 from tests.corebuilders import container
 from tests.fakes.agentcluster import NODE, simple_pod
@@ -270,7 +270,7 @@ async def test_a_node_that_another_plugin_serves_is_left_alone(short: Path) -> N
         plugin = here.cluster.create(plugin, node=NODE)
         here.cluster.status(plugin.metadata.uid, PodStatus(phase="Running").phase, "")
         await here.until_offered(GPU_MEMORY, 0)
-        await here.until(lambda: here.cluster.condition(FOREIGN_PLUGIN).status == "True")
+        await here.until(lambda: here.cluster.condition(OTHER_PLUGIN).status == "True")
         assert INVENTORY_ANNOTATION not in here.cluster.node.metadata.annotations
         await here.until(lambda: not any(here.kubelet.manager.allocatable().values()))
         here.cluster.delete("default/nvdp")

@@ -269,14 +269,14 @@ async def test_an_annotation_that_names_no_gpu_is_replaced(short: Path) -> None:
 async def test_a_gpu_that_fails_leaves_and_comes_back(short: Path) -> None:
     async with scene(short, "share") as here:
         await here.until_offered(GPU_MEMORY, 60)
-        well = here.eyes.seen
+        well = here.monitor.seen
         sick = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
-        here.eyes.seen, here.eyes.changed = Observation(well.machine, sick), True
+        here.monitor.seen, here.monitor.changed = Observation(well.machine, sick), True
         await here.until_offered(GPU_MEMORY, 45)
         here.cluster.create(simple_pod("a", container(mem=4)))
         await here.until_running(1)
         assert here.gpus("default/a") != ("GPU-0",)
-        here.eyes.seen, here.eyes.changed = well, True
+        here.monitor.seen, here.monitor.changed = well, True
         await here.until_offered(GPU_MEMORY, 60)
 
 
@@ -452,9 +452,9 @@ async def test_a_disk_that_is_full_keeps_no_news_from_the_kubelet(short: Path) -
         in_the_way = checkpoint.with_name(f".{checkpoint.name}.{os.getpid()}")
         in_the_way.mkdir()
         before = checkpoint.stat().st_ino if checkpoint.exists() else 0
-        well = here.eyes.seen
+        well = here.monitor.seen
         sick = Health({"GPU-0": HealthState(healthy=False, reason="XID 79")})
-        here.eyes.seen, here.eyes.changed = Observation(well.machine, sick), True
+        here.monitor.seen, here.monitor.changed = Observation(well.machine, sick), True
         await here.until_offered(GPU_MEMORY, 45)
         in_the_way.rmdir()
         here.cluster.label(**{"some/label": "that changes"})

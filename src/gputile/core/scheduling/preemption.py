@@ -102,7 +102,7 @@ class _NodeWithoutVictims:
         self._group = ledger.group_number(request.shape.trust_group)
         serving_mode = state.info.serving_mode
         self._served = serves(serving_mode, request.shape) and same_unit(state.info, request.shape)
-        self._foreign = serving_mode is ServingMode.OTHER_PLUGIN
+        self._other_plugin = serving_mode is ServingMode.OTHER_PLUGIN
         # Pods that could be on any GPU: they close the node while they stay.
         blocking = ledger.unplaced(state.info.name) if state.serving_mode is ServingMode.BLOCKED else []
         self._blocking = {booking.uid for booking in blocking}
@@ -118,7 +118,7 @@ class _NodeWithoutVictims:
 
     def fits(self) -> bool:
         """Return whether the request fits the node as it is now, as ``placement.fit`` says it."""
-        return self._served and not self._blocked_by and (self._foreign or len(self._ready) >= self._shape.gpus)
+        return self._served and not self._blocked_by and (self._other_plugin or len(self._ready) >= self._shape.gpus)
 
     def leave(self, booking: Booking) -> None:
         """Look at the node as if a pod were gone."""

@@ -64,7 +64,7 @@ class Agent:
         cluster: NodeApi,
         configuration: Configuration,
         gateway: MessageChannel[FromGateway],
-        claim: NodeLock,
+        node_lock: NodeLock,
         closed_for: float = CLOSED_FOR_S,
     ) -> None:
         self.metrics = AgentMetrics()
@@ -79,7 +79,7 @@ class Agent:
         self._told = False
         self._worker = ThreadPoolExecutor(1, "gpu-probe")
         paths = host.paths
-        self._store = NodeFiles(paths.state, claim, UsageFiles(paths.usage / USAGE))
+        self._store = NodeFiles(paths.state, node_lock, UsageFiles(paths.usage / USAGE))
         self._records = Records(self._store, paths.device_plugins)
         self.allocation_state = self._starting_state(configuration)
         self._handover = HandOver(cluster, self.kubelet, self.allocation_state, closed_for)

@@ -84,17 +84,17 @@ async def serve(
     settings: AgentSettings,
     configuration: Configuration,
     open_probe: Callable[[], Probe],
-    behind: GatewayLink,
+    gateway_link: GatewayLink,
 ) -> int:
     """Run the agent until SIGTERM or SIGINT, or until its gateway has gone; return the exit status."""
     name, status = settings.node_name, 0
     malloc_trim.limit_arenas()
-    gateway = to_gateway(*await asyncio.open_connection(sock=behind.link))
+    gateway = to_gateway(*await asyncio.open_connection(sock=gateway_link.link))
     async with Connection(access) as connection:
         events = EventRecorder(connection, f"gputile-agent/{name}")
         cluster = ApiServerNodeApi(connection, events, name)
         monitor = Monitor(open_probe, await _published(connection, name))
-        node_lock = NodeLock(settings.host_paths.claim, behind.token)
+        node_lock = NodeLock(settings.host_paths.claim, gateway_link.token)
         host = Host(name, settings.host_paths, monitor, MpsDaemons(settings.host_paths.state / MPS_DIRECTORY))
         agent = Agent(host, cluster, configuration, gateway, node_lock)
         if settings.health_port:

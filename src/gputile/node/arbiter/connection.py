@@ -32,14 +32,14 @@ class ConnectionHandler(Protocol):
 
 
 class ContainerConnection(asyncio.BufferedProtocol):
-    """Speaks with the process ``member`` of the container ``allocation``, whose connections all stand in ``line``."""
+    """Speaks with the process ``member`` of the container ``allocation``, whose connections all stand in ``queue``."""
 
-    def __init__(self, allocation: str, member: int, desk: ConnectionHandler, line: ConnectionQueue) -> None:
+    def __init__(self, allocation: str, member: int, handler: ConnectionHandler, queue: ConnectionQueue) -> None:
         self._allocation = allocation
         self._member = member
-        self._desk = desk
+        self._handler = handler
         self._transport: asyncio.Transport | None = None
-        self._line = line
+        self._queue = queue
         self._buffer = bytearray(MOST_READ)
         self._filled = 0
         self._gpus: dict[int, str] = {}
@@ -57,17 +57,17 @@ class ContainerConnection(asyncio.BufferedProtocol):
         return memoryview(self._buffer)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take in the messages that are whole, as far as the container's line has room for them."""
+        """Take in the messages that are whole, as far as the container's queue has room for them."""
         self._filled += nbytes
-        self._line.read(self)
+        self._queue.read(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason makes no difference
         """Take note that the process is gone."""
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
-        self._line.leave(self)
-        self._desk.gone(self._allocation, self._member)
+        self._queue.leave(self)
+        self._handler.gone(self._allocation, self._member)
 
     def tell(self, uuid: str, instruction: Instruction) -> None:
         """Send an instruction about a GPU."""
@@ -86,7 +86,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- what the line calls
+    # -- what the queue calls
 
     @property
     def whole(self) -> int:
@@ -101,7 +101,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
                 if not self._ending:
                     self._take(decode(bytes(self._buffer[start : start + SIZE])))
         except ProtocolError as error:
-            self._desk.complain(self._allocation, f"a process is not understood: {error}")
+            self._handler.complain(self._allocation, f"a process is not understood: {error}")
             self.close()
         except Exception:
             self.close()  # else its message would come again and again
@@ -141,12 +141,12 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if not self._agreed:
             self._greet(message)
         elif kind is MessageKind.GPU:
-            uuid = self._desk.gpu_of(self._allocation, (message.a, message.b))
+            uuid = self._handler.gpu_of(self._allocation, (message.a, message.b))
             if uuid is None or message.gpu in self._gpus or uuid in self._gpus.values():
                 raise ProtocolError("a GPU that is not its own, or twice")
             self._gpus[message.gpu] = uuid
         elif kind in (MessageKind.WANT, MessageKind.BUSY, MessageKind.DONE) and message.gpu in self._gpus:
-            self._desk.said(self._allocation, self._member, self._gpus[message.gpu], message)
+            self._handler.said(self._allocation, self._member, self._gpus[message.gpu], message)
         else:
             raise ProtocolError(f"{kind.name} out of place")
 
@@ -154,7 +154,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if message.kind is not MessageKind.HELLO or message.a > message.b:
             raise ProtocolError("no HELLO")
         version = agree(message.a, message.b)
-        self._send(Message(MessageKind.WELCOME, a=version, b=self._desk.quantum))
+        self._send(Message(MessageKind.WELCOME, a=version, b=self._handler.quantum))
         self._agreed = version != 0
         if not self._agreed and self._transport is not None:
             self._transport.close()
@@ -167,7 +167,7 @@ class ContainerConnection(asyncio.BufferedProtocol):
         if self._transport is None or self._transport.is_closing():
             return
         if self._transport.get_write_buffer_size() > MOST_UNSENT:
-            self._desk.complain(self._allocation, "a process does not read what it is told")
+            self._handler.complain(self._allocation, "a process does not read what it is told")
             self.close()
             return
         self._transport.write(message.encode())

@@ -51,9 +51,9 @@ class Gateway:
     ``in_charge`` says whether an agent has taken charge of the node by now.
     """
 
-    def __init__(self, sockets: Sockets, claim: NodeLock) -> None:
+    def __init__(self, sockets: Sockets, node_lock: NodeLock) -> None:
         self.in_charge = False
-        self._claim = claim
+        self._node_lock = node_lock
         self._relay = Relay()
         self._pod_resources = PodResources(sockets.pod_resources)
         self._registrar = Registrar(sockets.device_plugins, self._relay.call, self._may_serve, self._tell)
@@ -141,7 +141,7 @@ class Gateway:
 
     async def _take_charge(self) -> None:
         if not self.in_charge:
-            self._claim.take()
+            self._node_lock.take()
             await self._registrar.sweep()
             self.in_charge = True
         self._tell()
@@ -166,7 +166,7 @@ class Gateway:
                 raise AbandonedError("the gateway that took over is gone")
 
     def _may_serve(self) -> bool:
-        return not self.in_charge or self._claim.mine
+        return not self.in_charge or self._node_lock.mine
 
     def _tell(self) -> None:
         registrar = self._registrar

@@ -13,7 +13,7 @@ from gputile.node.agent.advertise.mode_and_unit import ModePlan, plan
 from gputile.node.agent.advertise.mps import MpsDaemons
 from gputile.node.agent.advertise.node_config import MODE_RESOURCES, EffectiveMode, NodeConfig
 from gputile.node.agent.advertise.node_offer import closed, node_config_of, published
-from gputile.node.agent.advertise.other_plugin import SOCKET_PATTERNS, foreign_plugin
+from gputile.node.agent.advertise.other_plugin import SOCKET_PATTERNS, other_plugin_evidence
 from gputile.node.agent.allocate.allocation_state import AllocationState
 from gputile.node.agent.allocate.cdi_files import CdiFiles
 from gputile.node.agent.checkpoint.records import Records, published_before
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class AdvertisedState:
-    """The node's offer as it stands. ``plan`` is what is in force, ``foreign`` who serves the node instead."""
+    """The node's offer as it stands. ``plan`` is what is in force, ``other_plugin`` who serves the node instead."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class AdvertisedState:
         device_plugins: Path,
     ) -> None:
         self.allocation_state = allocation_state
-        self.foreign = ""
+        self.other_plugin = ""
         self.plan = ModePlan(allocation_state.node_config.effective_mode, ())
         self._effective_mode = records.effective_mode
         self._records = records
@@ -57,12 +57,12 @@ class AdvertisedState:
 
     def published(self) -> Inventory | None:
         """Return the inventory that the scheduler is to see; None where it must leave the choice to kube-scheduler."""
-        inventory = published(self.allocation_state.node_config, self.foreign)
+        inventory = published(self.allocation_state.node_config, self.other_plugin)
         return closed(self.allocation_state.node_config) if inventory is not None and self.plan.closing else inventory
 
     def shut(self, node: Node) -> bool:
         """Return whether the scheduler binds no more pods here, by what ``node`` says."""
-        if published(self.allocation_state.node_config, self.foreign) is None:
+        if published(self.allocation_state.node_config, self.other_plugin) is None:
             return True  # kube-scheduler goes by what the kubelet offers; nothing can be said beforehand
         text = node.metadata.annotations.get(INVENTORY_ANNOTATION)
         return text == encode_inventory(closed(self.allocation_state.node_config))
@@ -85,9 +85,9 @@ class AdvertisedState:
             self.plan = self._planned(seen, labels, free=free)
             if node is not None:
                 self._effective_mode = self.plan.effective_mode
-        self.foreign = self._find_foreign(node)
+        self.other_plugin = self._find_other_plugin(node)
         node_config = node_config_of(
-            seen.machine, seen.health, self.plan.effective_mode, self.foreign, self.mps_problem
+            seen.machine, seen.health, self.plan.effective_mode, self.other_plugin, self.mps_problem
         )
         self._want_daemons(node_config)
         if node is None and self._effective_mode is None:
@@ -145,7 +145,7 @@ class AdvertisedState:
         )
 
     def _want_daemons(self, node_config: NodeConfig) -> None:
-        if node_config.mode is not Mode.MPS or self.foreign:
+        if node_config.mode is not Mode.MPS or self.other_plugin:
             self._mps.want(())
             return
         single = {(gpu.uuid,) for gpu in node_config.inventory.gpus if gpu.healthy}
@@ -159,17 +159,17 @@ class AdvertisedState:
     def _wanted(self, node_config: NodeConfig) -> tuple[str, ...]:
         """Return each resource that is to be known here, be it with 0."""
         wanted = {*MODE_RESOURCES, *(instance.resource for instance in node_config.instances)}
-        if self.foreign:
+        if self.other_plugin:
             wanted.discard(WHOLE_GPU)
         return tuple(sorted(wanted))
 
-    def _find_foreign(self, node: Node | None) -> str:
+    def _find_other_plugin(self, node: Node | None) -> str:
         found = (path for pattern in SOCKET_PATTERNS for path in self._directory.glob(pattern))
         served = WHOLE_GPU in self._records.saved.registered or WHOLE_GPU in self._resources
         if node is not None and INVENTORY_ANNOTATION in node.metadata.annotations:
             served = True
         pods = (known.pod for known in self.allocation_state.pods.values())
-        return foreign_plugin((path.name for path in found if answers(path)), pods, node, served_before=served)
+        return other_plugin_evidence((path.name for path in found if answers(path)), pods, node, served_before=served)
 
 
 def starting_node_config(seen: Observation, effective_mode: EffectiveMode | None, unit_mib: int) -> NodeConfig:

@@ -14,15 +14,15 @@ MPS_PROBLEM: Final = "gputile.io/MpsProblem"
 
 
 def node_config_of(
-    machine: ProbedMachine, health: Health, effective_mode: EffectiveMode, foreign: str, mps_problem: str
+    machine: ProbedMachine, health: Health, effective_mode: EffectiveMode, other_plugin: str, mps_problem: str
 ) -> NodeConfig:
-    """Return what the node offers. ``foreign`` and ``mps_problem`` say why it offers nothing, "" if it can."""
+    """Return what the node offers. ``other_plugin`` and ``mps_problem`` say why it offers nothing, "" if it can."""
     replicas = effective_mode.replicas if effective_mode.sharing is Sharing.TIME_SLICING else 0
     inventory = inventory_of(machine, health, effective_mode.mode.value, effective_mode.unit_mib, replicas)
     instances = tuple(instances_of(machine, health)) if effective_mode.sharing is Sharing.MIG else ()
     withheld = ""
-    if foreign:
-        withheld = f"another device plugin hands out the GPUs of this node ({foreign})"
+    if other_plugin:
+        withheld = f"another device plugin hands out the GPUs of this node ({other_plugin})"
     elif effective_mode.mode is Mode.MPS and mps_problem:
         withheld = mps_problem
     return NodeConfig(inventory, effective_mode, instances, withheld)
@@ -42,9 +42,9 @@ def instances_of(machine: ProbedMachine, health: Health) -> list[MigDevice]:
     return found
 
 
-def published(node_config: NodeConfig, foreign: str) -> Inventory | None:
+def published(node_config: NodeConfig, other_plugin: str) -> Inventory | None:
     """Return the inventory that the scheduler sees; None where it must leave the choice of GPUs to kube-scheduler."""
-    if foreign:
+    if other_plugin:
         return None
     return closed(node_config) if node_config.withheld else node_config.inventory
 

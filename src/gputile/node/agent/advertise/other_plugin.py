@@ -11,7 +11,7 @@ from gputile.api.core import Node, NodeCondition, Pod, node_condition
 from gputile.api.quantity import QuantityError, parse_count
 from gputile.api.well_known import WHOLE_GPU
 
-FOREIGN_PLUGIN: Final = "gputile.io/OtherDevicePlugin"
+OTHER_PLUGIN: Final = "gputile.io/OtherDevicePlugin"
 
 # NVIDIA's device plugin names its sockets nvidia-<resource>.sock (internal/plugin/server.go), before 0.14 nvidia.sock;
 # HAMi's does so too. GKE's is nvidiaGPU-<time>.sock. gpushare's serves aliyun.com/gpu-mem (pkg/gpu/nvidia/const.go).
@@ -28,7 +28,9 @@ _POD_LABELS: tuple[tuple[str, str], ...] = (
 )
 
 
-def foreign_plugin(sockets: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool) -> str:
+def other_plugin_evidence(
+    sockets: Iterable[str], pods: Iterable[Pod], node: Node | None, *, served_before: bool
+) -> str:
     """Return what shows that another plugin serves the node, "" where none does.
 
     ``sockets`` are the answering sockets that match ``SOCKET_PATTERNS``; ``served_before`` says that gputile itself
@@ -44,15 +46,15 @@ def foreign_plugin(sockets: Iterable[str], pods: Iterable[Pod], node: Node | Non
     return ""
 
 
-def foreign_condition(evidence: str) -> NodeCondition:
+def other_plugin_condition(evidence: str) -> NodeCondition:
     """Return the node's condition."""
     if not evidence:
-        return node_condition(FOREIGN_PLUGIN, "False", "NoneFound", "no other device plugin serves GPUs here")
+        return node_condition(OTHER_PLUGIN, "False", "NoneFound", "no other device plugin serves GPUs here")
     message = (
         f"another device plugin hands out the GPUs of this node ({evidence}); gputile offers nothing here: "
         "keep the other plugin off the node, for instance by its nodeSelector, to let gputile serve it"
     )
-    return node_condition(FOREIGN_PLUGIN, "True", "OtherPluginFound", message)
+    return node_condition(OTHER_PLUGIN, "True", "OtherPluginFound", message)
 
 
 def _has(labels: Mapping[str, str], label: tuple[str, str]) -> bool:

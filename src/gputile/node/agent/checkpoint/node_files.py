@@ -40,11 +40,11 @@ class NodeFiles:
     allocation's directory mounted, whose mode lets any user of theirs in.
     """
 
-    def __init__(self, directory: Path, claim: NodeLock, usage: UsageFiles) -> None:
+    def __init__(self, directory: Path, node_lock: NodeLock, usage: UsageFiles) -> None:
         self.directory = directory
         self.usage = usage
         self._file = directory / "checkpoint.json"
-        self._claim = claim
+        self._node_lock = node_lock
         self._boot = _boot_id()
         self.allocations = directory / "allocations"
         close_to_others(directory, _PASSED)
@@ -53,7 +53,7 @@ class NodeFiles:
     @property
     def mine(self) -> bool:
         """Whether no younger agent has claimed the node."""
-        return self._claim.mine
+        return self._node_lock.mine
 
     def load(self) -> Checkpoint | None:
         """Return the checkpoint, None where there is none that can be read; a damaged one is put aside."""

@@ -9,7 +9,7 @@ from gputile.node.agent.advertise.advertised_state import AdvertisedState
 from gputile.node.agent.advertise.labels import node_labels
 from gputile.node.agent.advertise.mode_and_unit import placement_condition
 from gputile.node.agent.advertise.node_offer import mig_condition, mps_condition
-from gputile.node.agent.advertise.other_plugin import foreign_condition
+from gputile.node.agent.advertise.other_plugin import other_plugin_condition
 from gputile.node.agent.api_server import NodeApi
 from gputile.node.agent.gpu_time.time_shares import time_condition
 from gputile.node.agent.status.published import Wanted, gpu_conditions, node_patch
@@ -28,7 +28,7 @@ def wanted_status(advertised: AdvertisedState, seen: Observation, *, opened: boo
         conditions=(
             *gpu_conditions(seen.machine, seen.health),
             *advertised.plan.conditions,
-            foreign_condition(advertised.foreign),
+            other_plugin_condition(advertised.other_plugin),
             mig_condition(seen.machine, effective_mode),
             mps_condition(effective_mode, advertised.mps_problem),
             time_condition(advertised.allocation_state.labels),
@@ -41,7 +41,7 @@ def wanted_status(advertised: AdvertisedState, seen: Observation, *, opened: boo
 
 def _shared_gpus(advertised: AdvertisedState) -> int | None:
     """Return how many GPUs share their memory here; None where another plugin, gpushare's say, counts them."""
-    if advertised.foreign:
+    if advertised.other_plugin:
         return None
     node_config = advertised.allocation_state.node_config
     return len(node_config.inventory.gpus) if node_config.mode.shared and not node_config.withheld else 0
