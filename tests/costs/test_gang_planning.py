@@ -1,9 +1,7 @@
 """What gangs may cost others: GPUs that nobody can use, time of the event loop, memory."""
 
 import asyncio
-import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -19,6 +17,7 @@ from gputile.core.kube_predicates import predicates
 from gputile.core.ledger.changes import Changes
 from gputile.core.placement.steps import Steps, at_once
 from gputile.kube.reflector import Applied, Deleted, Replaced
+from tests.calls import calls
 from tests.corebuilders import gpu_node, pod
 from tests.unit.controlplane.controller.test_gang_planner import BORN, NOW, SECOND, Bench, member, placed, said
 
@@ -178,22 +177,6 @@ def test_a_round_ends_though_there_are_many_searches_and_the_next_goes_on() -> N
             break
         bench.view.freed += 1  # what becomes free meanwhile does not begin the turn anew
     assert len(told) == 6
-
-
-def calls(work: Callable[[], object]) -> int:
-    """Return how many functions ``work`` calls."""
-    count = 0
-
-    def note(_: FrameType, event: str, __: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def test_a_planned_gang_costs_in_proportion_to_its_pods_and_nothing_while_nothing_changes() -> None:

@@ -5,8 +5,7 @@ import gc
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator
-from types import FrameType
+from collections.abc import Generator
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling import gang_reservation
 from gputile.kube.reflector import Applied, Replaced
+from tests.calls import calls
 from tests.corebuilders import gpu_node
 from tests.unit.controlplane.controller.test_gang_planner import NOW, SECOND, Bench, member
 from tests.unit.tools.simulator.builders import node, pod
@@ -30,22 +30,6 @@ from tests.unit.tools.simulator.builders import node, pod
 def nodes(count: int) -> list[Node]:
     amounts = {"cpu": "99", "pods": "99", GPU_MEMORY: "999"}
     return [gpu_node(f"n{i}", mode="cgpu", sizes=[4096] * 8, allocatable=amounts) for i in range(count)]
-
-
-def calls(work: Callable[[], object]) -> int:
-    """Return how many functions ``work`` calls."""
-    count = 0
-
-    def note(_: FrameType, event: str, __: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 def largest_step(steps: Generator[None, None, Any]) -> int:

@@ -2,14 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gputile.cli.options import Reach
 from gputile.cli.output import fail
 from gputile.cli.progress import Progress
-from gputile.kube.errors import AnswerLost
+from gputile.kube.errors import AnswerLost, ConfigError, KubeError
 from gputile.kube.kubeconfig import Access, load_access
 from gputile.kube.light_connection import LightConnection
 from gputile.kube.request import NO_QUERY, Query
@@ -17,6 +17,8 @@ from gputile.kube.request import NO_QUERY, Query
 if TYPE_CHECKING:
     from gputile.kube.connection import Connection
 
+UNREACHABLE: Final = 1
+Read = TypeVar("Read")
 _UNITS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|ms|s|m|h)")
 _FOR_EVER_S: Final = 1e9
@@ -65,6 +67,16 @@ async def reads(reach: Reach) -> AsyncIterator[BoundedReads]:
     async with connection_to(access) as connection:
         with Progress(f"waiting for {access.server}", after=_SAY_AFTER_S):
             yield BoundedReads(connection, access.server, seconds)
+
+
+def read_or_leave(reading: Coroutine[Any, Any, Read]) -> Read:
+    """Return what was read of a cluster; leave the program, with what is wrong, where it cannot be read."""
+    try:
+        return asyncio.run(reading)
+    except ConfigError as error:
+        fail(f"cannot read the cluster: {error}")
+    except KubeError as error:
+        fail(f"cannot read the cluster: {error}", UNREACHABLE)
 
 
 def connection_to(access: Access) -> "LightConnection | Connection":

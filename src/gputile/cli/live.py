@@ -8,18 +8,16 @@ from gputile.api.core import Node, Pod
 from gputile.api.pod_groups import POD_GROUP_API_PATH, POD_GROUPS_PATH, PodGroup
 from gputile.api.well_known import UNSAFE_ACCESS_LABEL
 from gputile.api.workloads import ConfigMap, Namespace
-from gputile.cli.bounded_reads import reads
+from gputile.cli.bounded_reads import read_or_leave, reads
 from gputile.cli.configuration import Given, installed_configuration
 from gputile.cli.options import Reach
-from gputile.cli.output import fail
 from gputile.kube.decoding import ObjectDecoder
-from gputile.kube.errors import ConfigError, Forbidden, KubeError, NotFound
+from gputile.kube.errors import Forbidden, KubeError, NotFound
 from gputile.kube.listing import Reading, list_all, list_pages
 
 if TYPE_CHECKING:
     from gputile.tools.simulator.gangs import PodGroups
 
-UNREACHABLE = 1
 INSTALLED = {"labelSelector": "app.kubernetes.io/name=gputile"}
 
 
@@ -63,12 +61,7 @@ def read_cluster(reach: Reach, given: Given | None, installed_in: str, *, groups
             unsafe = await _unsafe_namespaces(connection)
             return Live(nodes, pods, *found, *more, unsafe, connection.namespace)
 
-    try:
-        return asyncio.run(read())
-    except ConfigError as error:
-        fail(f"cannot read the cluster: {error}")
-    except KubeError as error:
-        fail(f"cannot read the cluster: {error}", UNREACHABLE)
+    return read_or_leave(read())
 
 
 async def _configuration(connection: Reading, given: Given | None, namespace: str) -> tuple[Given | None, str]:

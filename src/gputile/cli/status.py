@@ -8,7 +8,7 @@ import typer
 from gputile.cli import candidates
 from gputile.cli.configuration import INSTALLED_IN
 from gputile.cli.options import REQUEST_TIMEOUT, Context, Kubeconfig, Printed, Reach, RequestTimeout
-from gputile.cli.output import NOT_PLACED, Output, fail, write, write_json
+from gputile.cli.output import NOT_PLACED, Output, write, write_json
 from gputile.cli.terminal import columns
 from gputile.cli.watching import Watch, watched
 
@@ -72,10 +72,9 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
 
     from gputile.api.core import Node
     from gputile.api.workloads import ConfigMap, DaemonSet, Deployment, Event, RunningPod
-    from gputile.cli.bounded_reads import reads
+    from gputile.cli.bounded_reads import read_or_leave, reads
     from gputile.cli.configuration import installed_configuration
-    from gputile.cli.live import INSTALLED, UNREACHABLE
-    from gputile.kube.errors import ConfigError, KubeError
+    from gputile.cli.live import INSTALLED
     from gputile.kube.listing import list_all
     from gputile.tools.views.status import assess
 
@@ -99,9 +98,4 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
         given, _ = installed_configuration(maps)
         return given.configuration.unit_mib if given is not None else 0
 
-    try:
-        return asyncio.run(read())
-    except ConfigError as error:
-        fail(f"cannot read the cluster: {error}")
-    except KubeError as error:
-        fail(f"cannot read the cluster: {error}", UNREACHABLE)
+    return read_or_leave(read())

@@ -135,6 +135,18 @@ _CODEC = VersionedCodec(Allocation, VERSION, AllocationError, check_allocation)
 encode_allocation, decode_allocation = _CODEC.encode, _CODEC.decode
 
 
+TOOL_ANNOTATIONS = (
+    ACK_ALLOCATION,
+    GPUSHARE_ASSIGNED,
+    GPUSHARE_ASSUME_TIME,
+    GPUSHARE_DEVICE,
+    GPUSHARE_INDEX,
+    GPUSHARE_POD,
+    MEMORY_UNIT_ANNOTATION,
+)
+"""What ``binding_annotations`` may write beside the ledger's entry."""
+
+
 def binding_annotations(allocation: Allocation, chosen: tuple[Chosen, ...], pod: Pod) -> dict[str, str]:
     """Return the annotations that a Binding of ``pod`` carries: the ledger's entry and what existing tools read (B9).
 

@@ -1,7 +1,6 @@
 """What a pod takes, as kube-scheduler counts it: ``PodRequests`` of k8s.io/component-helpers, and the API server's
 defaults before it (``SetDefaults_Pod``)."""
 
-import sys
 import tracemalloc
 from typing import Any
 
@@ -19,6 +18,7 @@ from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.calls import calls
 from tests.corebuilders import gpu_node, ledger_of
 
 GIB = 2**30
@@ -91,18 +91,8 @@ def test_the_cpu_alone_is_the_cpu_among_all_that_a_pod_takes(
 def test_the_cpu_is_read_without_the_other_resources() -> None:
     """A pod may name tens of thousands of them, which cost a service as many readings."""
     spec = spec_of({"limits": {"cpu": "1"} | {f"x.io/{i}": f"{i}k" for i in range(1000)}})
-    calls = 0
-
-    def count(_: object, event: str, __: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    sys.setprofile(count)
-    try:
-        assert cpu_request(spec) == 1000
-    finally:
-        sys.setprofile(None)
-    assert calls < 100
+    assert calls(lambda: cpu_request(spec)) < 100
+    assert cpu_request(spec) == 1000
 
 
 def test_nothing_of_the_length_of_names_and_amounts_is_kept() -> None:

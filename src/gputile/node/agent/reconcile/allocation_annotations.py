@@ -2,31 +2,15 @@
 
 from gputile.api.core import Pod
 from gputile.api.well_known import (
-    ACK_ALLOCATION,
     GPUSHARE_ASSIGNED,
-    GPUSHARE_ASSUME_TIME,
-    GPUSHARE_DEVICE,
-    GPUSHARE_INDEX,
-    GPUSHARE_POD,
-    MEMORY_UNIT_ANNOTATION,
     MIG_PREFIX,
 )
-from gputile.core.devices.allocation import Allocation, Chosen, GpuShare, binding_annotations
+from gputile.core.devices.allocation import TOOL_ANNOTATIONS, Allocation, Chosen, GpuShare, binding_annotations
 from gputile.core.devices.inventory import advertised_units
 from gputile.core.devices.request import ContainerRequest, RequestKind, effective
 from gputile.node.agent.advertise.node_config import NodeConfig
 from gputile.node.agent.allocate.known_pods import KnownPod
 from gputile.node.agent.allocate.pod_devices import PodDevices, gpus_of
-
-_WRITTEN = (
-    ACK_ALLOCATION,
-    GPUSHARE_ASSIGNED,
-    GPUSHARE_ASSUME_TIME,
-    GPUSHARE_DEVICE,
-    GPUSHARE_INDEX,
-    GPUSHARE_POD,
-    MEMORY_UNIT_ANNOTATION,
-)
 
 
 def allocation_of(pod: KnownPod, pod_devices: PodDevices, node_config: NodeConfig, now_ns: int) -> Allocation | None:
@@ -78,7 +62,7 @@ def annotations_of(allocation: Allocation, node_config: NodeConfig, pod: Pod) ->
     written = binding_annotations(allocation, chosen, pod)
     if GPUSHARE_ASSIGNED in written:
         written[GPUSHARE_ASSIGNED] = "true"
-    return {**dict.fromkeys(_WRITTEN), **written}
+    return {**dict.fromkeys(TOOL_ANNOTATIONS), **written}
 
 
 def _indices(pod: KnownPod, pod_devices: PodDevices, container: ContainerRequest) -> tuple[int, ...]:
