@@ -1,15 +1,13 @@
-/* Keeps allocations in a hash table under one lock, and reserves their bytes in the shared usage. */
+/* Keeps allocations in a hash table under one lock. */
 #include "accounting/allocation_table.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "accounting/limits.h"
-#include "accounting/shared_usage.h"
 #include "base/fork_handlers.h"
 
-enum { BUCKETS = 4096, SMALL = 1 << 20, GRAIN = 512, BLOCK = 2 << 20 };
+enum { BUCKETS = 4096 };
 
 struct link {
     struct gputile_allocation allocation;
@@ -83,18 +81,6 @@ bool gputile_allocation_take_of_owner(uint64_t owner, struct gputile_allocation 
             else at = &(*at)->next;
     pthread_mutex_unlock(&mutex);
     return any;
-}
-
-CUresult gputile_reserve(int gpu, uint64_t bytes) {
-    const struct gputile_gpu *limit = &gputile_limits()->gpu[gpu];
-    return gputile_shared_usage_reserve((unsigned)gpu, bytes, limit->bytes) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-void gputile_give_back(int gpu, uint64_t bytes) { gputile_shared_usage_return((unsigned)gpu, bytes); }
-
-uint64_t gputile_footprint(uint64_t bytes) {
-    uint64_t unit = bytes < SMALL ? GRAIN : BLOCK;
-    return bytes > UINT64_MAX - unit ? UINT64_MAX : (bytes + unit - 1) / unit * unit;
 }
 
 /* Not freed: a thread that the child does not have may have been changing the lists. */

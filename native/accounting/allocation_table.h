@@ -41,11 +41,4 @@ bool gputile_allocation_find(enum gputile_allocation_kind kind, uint64_t key, st
 /* Take any one allocation of an owner, mappings apart. */
 bool gputile_allocation_take_of_owner(uint64_t owner, struct gputile_allocation *taken);
 
-/* Reserve `bytes` on a GPU, atomically for the whole allocation: CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY. */
-CUresult gputile_reserve(int gpu, uint64_t bytes);
-void gputile_give_back(int gpu, uint64_t bytes);
-
-/* What a request for linear memory takes: the driver hands out blocks of 2 MiB, which small requests share. */
-uint64_t gputile_footprint(uint64_t bytes);
-
 #endif

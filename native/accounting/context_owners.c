@@ -3,6 +3,7 @@
 
 #include "accounting/overhead.h"
 #include "accounting/pools.h"
+#include "accounting/reservation.h"
 
 uint64_t gputile_context_key(CUcontext context) { return (uint64_t)(uintptr_t)context; }
 

@@ -3,11 +3,11 @@
 
 #include <stdbool.h>
 
-#include "accounting/allocation_table.h"
 #include "accounting/gpus.h"
 #include "accounting/limits.h"
 #include "accounting/nvml_client.h"
 #include "accounting/pools.h"
+#include "accounting/reservation.h"
 #include "accounting/shared_usage.h"
 #include "base/driver.h"
 #include "base/fork_handlers.h"

@@ -5,10 +5,10 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "accounting/allocation_table.h"
 #include "accounting/gpus.h"
 #include "accounting/limits.h"
 #include "accounting/memory_location.h"
+#include "accounting/reservation.h"
 #include "accounting/shared_usage.h"
 #include "base/driver.h"
 #include "base/fork_handlers.h"

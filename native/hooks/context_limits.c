@@ -4,6 +4,7 @@
 
 #include "accounting/allocation_table.h"
 #include "accounting/pools.h"
+#include "accounting/reservation.h"
 #include "base/driver.h"
 #include "base/fork_handlers.h"
 #include "hooks/current_gpu.h"

@@ -2,6 +2,7 @@
  * it back when the driver refuses. Freeing goes the other way: first the driver, then the count. */
 #include "accounting/allocation_table.h"
 #include "accounting/pools.h"
+#include "accounting/reservation.h"
 #include "base/log.h"
 #include "hooks/current_gpu.h"
 #include "hooks/hook_table.h"

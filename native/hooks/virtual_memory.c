@@ -5,6 +5,7 @@
 #include "accounting/gpus.h"
 #include "accounting/memory_location.h"
 #include "accounting/pools.h"
+#include "accounting/reservation.h"
 #include "base/log.h"
 #include "hooks/hook_table.h"
 #include "hooks/init.h"

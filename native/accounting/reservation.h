@@ -1,0 +1,16 @@
+/* Decides whether a GPU's memory is left for this container: what is over its limit is refused here. */
+#ifndef GPUTILE_RESERVATION_H
+#define GPUTILE_RESERVATION_H
+
+#include <stdint.h>
+
+#include "base/cuda_types.h"
+
+/* Reserve `bytes` on a GPU, atomically for the whole allocation: CUDA_SUCCESS or CUDA_ERROR_OUT_OF_MEMORY. */
+CUresult gputile_reserve(int gpu, uint64_t bytes);
+void gputile_give_back(int gpu, uint64_t bytes);
+
+/* What a request for linear memory takes: the driver hands out blocks of 2 MiB, which small requests share. */
+uint64_t gputile_footprint(uint64_t bytes);
+
+#endif
