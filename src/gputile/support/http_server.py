@@ -1,33 +1,114 @@
 """The HTTP server of the services that answer on their event loop."""
 
+import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gputile.support.connections import STANDARD_LIMITS, ConnectionLimits, OpenConnections
 from gputile.support.ports import bind_port
 
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.1  # after a connection could not be accepted, as where the process has too many open files
 ANY_ADDRESS = "0.0.0.0"  # noqa: S104 - the kubelet and Prometheus ask at the pod's address
 
 
 class Server(uvicorn.Server):
     """uvicorn without its own signal handlers, ours end more than one server, and on a port that is held before.
 
-    ``option`` is what asked for the port.
+    ``option`` is what asked for the port. Connections are open within ``limits``.
     """
 
-    def __init__(self, app: ASGIApp, option: str, host: str, port: int, **options: Any) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        option: str,
+        host: str,
+        port: int,
+        limits: ConnectionLimits = STANDARD_LIMITS,
+        **options: Any,
+    ) -> None:
         settings = {"log_config": None, "access_log": False, "lifespan": "off", "server_header": False, **options}
-        super().__init__(uvicorn.Config(app, host=host, port=port, **settings))
+        # a client is who connected, not whom its headers name
+        super().__init__(
+            uvicorn.Config(self._counted, host=host, port=port, proxy_headers=False, interface="asgi3", **settings)
+        )
         self.option = option
         self.held: list[socket.socket] = []
+        self.connections = OpenConnections(limits)
+        self._app = app
+        self._work: set[asyncio.Task[None]] = set()
 
     async def answer(self) -> None:
         """Answer on the port that is held, until ``stop``."""
-        await self.serve(self.held)
+        await self.serve([])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections: here, as uvicorn does not count those whose handshake is not over."""
+        await super().startup(sockets)
+        for each in self.held:
+            each.listen(self.config.backlog)
+            each.setblocking(False)
+            self._begin(self._accept(each))
+        self._begin(self._close_idle())
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nothing more, and end the connections that there are."""
+        for task in self._work:
+            task.cancel()
+        for each in self.held:
+            each.close()
+        await super().shutdown(sockets)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listening)
+            except OSError as error:
+                log.warning("a connection was not accepted: %s", error)
+                await asyncio.sleep(_PAUSE_S)
+                continue
+            self.connections.accepted(connection, address[:2])
+            self._begin(self._attend(connection))
+
+    async def _attend(self, connection: socket.socket) -> None:
+        """Shake hands, and let uvicorn read what is asked."""
+        loop, tls = asyncio.get_running_loop(), self.config.ssl
+        wait = self.connections.limits.first_seconds if tls else None
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(self._protocol, connection, ssl=tls, ssl_handshake_timeout=wait)
+        except OSError as error:
+            connection.close()
+            log.debug("a connection came to nothing: %s", error)
+
+    def _protocol(self) -> asyncio.Protocol:
+        kind: Any = self.config.http_protocol_class
+        protocol: asyncio.Protocol = kind(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+    async def _close_idle(self) -> None:
+        while True:
+            await asyncio.sleep(self.connections.limits.first_seconds / 4)
+            self.connections.close_idle()
+
+    async def _counted(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self.connections.asked(scope.get("client")):
+            await self._app(scope, receive, send)
 
     def stop(self) -> None:
         """Take no new connection, answer what is asked, and return from ``answer``."""

@@ -183,7 +183,6 @@ def _server(app: ASGIApp, option: str, host: str, port: int, **tls: Any) -> Serv
         option,
         host,
         port,
-        proxy_headers=False,
         ws="none",
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=ANSWER_SECONDS,
