@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError, load_configuration
+from gputile.support.files import read_whole
 from gputile.support.yaml_loader import DocumentError, load_document
 
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 5.0
+_MOST_BYTES = 4 * 1024 * 1024  # a ConfigMap has 1 MiB at most
 
 
 class ConfigFile:
@@ -41,7 +43,7 @@ class ConfigFile:
         if self._path is None:
             return
         try:
-            content = self._path.read_bytes()
+            content = read_whole(self._path, _MOST_BYTES)
             if content == self._content:
                 return
             self._content = content

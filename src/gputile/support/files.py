@@ -1,7 +1,42 @@
-"""Writing files that others read meanwhile."""
+"""Files of a machine: written so that others read them meanwhile, and read whatever stands in their place."""
 
 import os
+import stat
 from pathlib import Path
+from typing import Final
+
+_KINDS: Final = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class UnusableFileError(OSError):
+    """What stands in a file's place is no regular file, or longer than it may be; the text says which."""
+
+
+def read_whole(path: Path, most: int) -> bytes:
+    """Return what is in a regular file of at most ``most`` bytes; a pipe or a device in its place is not waited for.
+
+    Raises:
+        UnusableFileError: it is something else, or longer.
+        OSError: it is not there, or cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            kind = _KINDS.get(stat.S_IFMT(found.st_mode), "something else")
+            raise UnusableFileError(f"{path} is {kind}, and no file")
+        with open(descriptor, "rb", closefd=False) as file:
+            content = b"" if found.st_size > most else file.read(most + 1)
+        if found.st_size > most or len(content) > most:
+            raise UnusableFileError(f"{path} has more than {most} bytes")
+        return content
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: Path, content: bytes, mode: int = 0o644) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.kube.config_file import ConfigFile, read
 from tests.fakes.apiserver import until
+from tests.oddfiles import ODD
 
 pytestmark = pytest.mark.requirement("U9", "U10")
 
@@ -126,3 +127,13 @@ async def test_no_file_is_followed_where_none_is_given() -> None:
 def test_a_file_that_is_missing_is_an_error_of_the_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="No such file"):
         read(tmp_path / "none.yaml")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", ODD)
+async def test_what_has_come_into_its_place_is_neither_waited_for_nor_taken_in(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "configuration.yaml"
+    ODD[kind](path)
+    followed = ConfigFile(path, Configuration())
+    await followed.look()
+    assert "is not taken in: " in followed.problem

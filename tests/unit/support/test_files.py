@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gputile.support.files import write_whole
+from gputile.support.files import UnusableFileError, read_whole, write_whole
+from tests.oddfiles import ODD
 
 
 def test_a_file_is_replaced_at_once_with_its_mode_whatever_the_umask(tmp_path: Path) -> None:
@@ -30,3 +31,21 @@ def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         write_whole(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_file_is_neither_waited_for_nor_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x"
+    ODD[kind](path)
+    with pytest.raises(OSError, match=r"a directory|a pipe|Too many levels|more than 10 bytes|a device"):
+        read_whole(path, 10)
+
+
+def test_a_file_may_have_all_the_bytes_that_are_allowed(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"0123456789")
+    assert read_whole(path, 10) == b"0123456789"
+    with pytest.raises(UnusableFileError, match="more than 9 bytes"):
+        read_whole(path, 9)
+    with pytest.raises(FileNotFoundError):
+        read_whole(tmp_path / "y", 9)

@@ -10,6 +10,7 @@ from gputile.api.config.v1alpha1 import Configuration, ConfigurationError
 from gputile.kube.config_file import read
 from gputile.kube.errors import ConfigError
 from gputile.kube.kubeconfig import load_access
+from gputile.node.agent.checkpoint.node_files import StateError
 from gputile.node.agent.serve import GatewayLink, decode_settings, serve
 from gputile.node.gateway.messages import LINK
 from gputile.node.nvml.nvml_probe import open_real
@@ -30,7 +31,7 @@ def main() -> None:
         sys.exit(f"error: {error}")
     try:
         status = uvloop.run(serve(access, settings, configuration, open_real, GatewayLink(link, token)))
-    except PortError as error:
+    except (PortError, StateError) as error:
         sys.exit(f"error: {error}")
     sys.exit(status)
 

@@ -61,7 +61,10 @@ async def _alone(lock: Path | None, reader: _Input) -> bool:
     """Wait until no other arbiter of this node runs; return False if that is no longer wanted."""
     if lock is None:
         return True
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        sys.exit(f"error: the lock {lock} cannot be had: {error.strerror}")
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

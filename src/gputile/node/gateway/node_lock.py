@@ -5,7 +5,9 @@ The younger one claims a file. The older one then writes nothing more and lets g
 
 from pathlib import Path
 
-from gputile.support.files import write_whole
+from gputile.support.files import read_whole, write_whole
+
+_MOST_BYTES = 4096
 
 
 class NodeLock:
@@ -27,6 +29,6 @@ class NodeLock:
     def mine(self) -> bool:
         """Whether nobody has claimed the node since."""
         try:
-            return self._file.read_bytes() == self._token.encode()
+            return read_whole(self._file, _MOST_BYTES) == self._token.encode()
         except OSError:
             return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gputile.support.files import write_whole
+from gputile.support.files import UnusableFileError, read_whole, write_whole
 
 NAME: Final = "libgputile-cuda.so"
 CONTAINER_LIBRARY: Final = f"/etc/gputile/{NAME}"
@@ -19,6 +19,7 @@ CONTAINER_PRELOAD: Final = "/etc/ld.so.preload"  # ld.so(8)
 CONTAINER_NIX_PRELOAD: Final = "/etc/ld-nix.so.preload"  # nixpkgs, glibc's dont-use-system-ld-so-preload.patch
 CONTAINER_USAGE: Final = "/etc/gputile/usage"  # native/hooks/init.c
 _PRELOAD = "ld.so.preload"
+_MOST_BYTES = 64 * 1024 * 1024
 
 
 class LibraryMissing(RuntimeError):
@@ -82,8 +83,8 @@ def install(installed: Installed, content: bytes) -> None:
 def _content(path: Path) -> bytes | None:
     """Return what is in a regular file, None where there is none."""
     try:
-        return path.read_bytes() if stat.S_ISREG(path.lstat().st_mode) else None
-    except FileNotFoundError:
+        return read_whole(path, _MOST_BYTES) if stat.S_ISREG(path.lstat().st_mode) else None
+    except (FileNotFoundError, UnusableFileError):
         return None
 
 

@@ -11,8 +11,11 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gputile.support.files import read_whole
+
 _STOPPED, _ZOMBIE = 0, "Z"
 _LOOK_EVERY_S = 1.0
+_MOST_BYTES = 4096
 
 
 class DaemonProcess:
@@ -40,7 +43,7 @@ class DaemonProcess:
     def left(cls, file: Path) -> "DaemonProcess | None":
         """Return the daemon that an earlier agent has written down, None where it does not run any more."""
         try:
-            pid, start = map(int, file.read_text().split())
+            pid, start = map(int, read_whole(file, _MOST_BYTES).split())
         except (OSError, ValueError):
             return None
         found = cls(pid, file)

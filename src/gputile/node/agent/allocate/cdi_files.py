@@ -1,7 +1,6 @@
 """Writes the node's CDI specification, and reads those that are there."""
 
 import logging
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from gputile.node.agent.allocate.cdi import (
     specification,
 )
 from gputile.node.nvml.probe import ProbedMachine
-from gputile.support.files import write_whole
+from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,7 @@ class CdiFiles:
         path, found = self._directory / FILE_NAME, frozenset[str]()
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
-            if not path.exists() or path.read_bytes() != spec:
+            if _content(path) != spec:
                 write_whole(path, spec)
             for file in sorted(self._directory.glob("*.json")):
                 found |= _names_in(file)
@@ -77,10 +76,12 @@ class CdiFiles:
 
 def _names_in(file: Path) -> frozenset[str]:
     """Return the names of the devices in another's file; none where it is not one that can be read, or too long."""
+    content = _content(file)
+    return names(content) if content is not None else frozenset()
+
+
+def _content(file: Path) -> bytes | None:
     try:
-        found = file.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
-            return frozenset()
-        return names(file.read_bytes())
+        return read_whole(file, MOST_BYTES)
     except OSError:
-        return frozenset()
+        return None

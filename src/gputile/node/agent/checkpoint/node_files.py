@@ -23,14 +23,19 @@ from gputile.node.agent.checkpoint.codec import Checkpoint, CheckpointError, dec
 from gputile.node.arbiter.protocol import SHARE_FILE, SOCKET
 from gputile.node.gateway.node_lock import NodeLock
 from gputile.node.isolation.limits_format import LIMITS, GpuLimit, encode_limits
-from gputile.support.files import write_whole
+from gputile.support.files import read_whole, write_whole
 
 log = logging.getLogger(__name__)
 
 BOOT_FILE = "boot"
 """In an allocation's directory: the boot (random(4), boot_id) in which its container was last let start."""
 _PASSED = 0o711  # MPS runs a server as the user of its clients, and the way to its pipes leads through here
+_MOST_BYTES = 64 * 1024 * 1024  # of a file that is read; a node of many pods has some hundred thousand
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+class StateError(Exception):
+    """The agent has no place for its files; the text says which, and why."""
 
 
 class NodeFiles:
@@ -38,6 +43,9 @@ class NodeFiles:
 
     What is of containers is closed to other users of the node: a container's socket is its own. Containers have their
     allocation's directory mounted, whose mode lets any user of theirs in.
+
+    Raises:
+        StateError: the directory cannot be used.
     """
 
     def __init__(self, directory: Path, node_lock: NodeLock, usage: UsageFiles) -> None:
@@ -47,8 +55,11 @@ class NodeFiles:
         self._node_lock = node_lock
         self._boot = _boot_id()
         self.allocations = directory / "allocations"
-        close_to_others(directory, _PASSED)
-        close_to_others(self.allocations)
+        try:
+            close_to_others(directory, _PASSED)
+            close_to_others(self.allocations)
+        except OSError as error:
+            raise StateError(f"the directory of the agent's state cannot be used: {error}") from error
 
     @property
     def mine(self) -> bool:
@@ -56,22 +67,42 @@ class NodeFiles:
         return self._node_lock.mine
 
     def load(self) -> Checkpoint | None:
-        """Return the checkpoint, None where there is none that can be read; a damaged one is put aside."""
+        """Return the checkpoint, None where there is none that can be read; what else is in its place is put aside."""
         try:
-            text = self._file.read_bytes()
+            return decode_checkpoint(read_whole(self._file, _MOST_BYTES))
         except FileNotFoundError:
             return None
-        try:
-            return decode_checkpoint(text)
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             log.error("checkpoint %s: %s; recovering from the kubelet", self._file, error)
-            self._file.replace(self._file.with_suffix(".damaged"))
+            self._put_aside()
             return None
 
+    def _put_aside(self) -> None:
+        """Make room for a checkpoint. Where that fails, none can be written, which says so itself."""
+        aside = self._file.with_suffix(".damaged")
+        try:
+            if aside.is_dir() and not aside.is_symlink():
+                shutil.rmtree(aside)
+            elif self._file.is_dir():
+                aside.unlink(missing_ok=True)
+            self._file.replace(aside)
+        except OSError as error:
+            log.error("checkpoint %s cannot be put aside: %s", self._file, error)
+
     def save(self, checkpoint: Checkpoint) -> None:
-        """Write the checkpoint, unless that is another's business by now."""
-        if self.mine:
-            write_whole(self._file, encode_checkpoint(checkpoint))
+        """Write the checkpoint, unless that is another's business by now.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if not self.mine:
+            return
+        content = encode_checkpoint(checkpoint)
+        try:
+            write_whole(self._file, content)
+        except IsADirectoryError:
+            self._put_aside()
+            write_whole(self._file, content)
 
     def prepare(self, directory: str) -> Path:
         """Make an allocation's directory, which must be there before the container is created; return its path."""
@@ -107,7 +138,7 @@ class NodeFiles:
     def limits(self, directory: str) -> Limits | None:
         """Return what was last written for a container, None where that cannot be read."""
         try:
-            return msgspec.json.decode((self.allocations / directory / LIMITS_FILE).read_bytes(), type=Limits)
+            return msgspec.json.decode(read_whole(self.allocations / directory / LIMITS_FILE, _MOST_BYTES), type=Limits)
         except (OSError, msgspec.MsgspecError, UnicodeError, RecursionError):
             return None
 
@@ -123,7 +154,7 @@ class NodeFiles:
 
     def _has_started(self, path: Path) -> bool:
         try:
-            return (path / BOOT_FILE).read_bytes() == self._boot.encode()
+            return read_whole(path / BOOT_FILE, _MOST_BYTES) == self._boot.encode()
         except OSError:  # of an agent that wrote no such file
             return (path / LIMITS_FILE).exists()
 

@@ -1,5 +1,6 @@
 """What the agent remembers through its own death, and how it gets back what it has lost."""
 
+import logging
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +17,11 @@ from gputile.node.agent.allocate.pod_devices import ContainerDevices, with_devic
 from gputile.node.agent.checkpoint.codec import Checkpoint
 from gputile.node.agent.checkpoint.kubelet_checkpoint import FILE_NAME, recover
 from gputile.node.agent.checkpoint.node_files import NodeFiles
+from gputile.support.files import read_whole
+
+log = logging.getLogger(__name__)
+
+_MOST_BYTES = 64 * 1024 * 1024  # of the kubelet's checkpoint; one of 250 pods has some hundred thousand
 
 
 class Records:
@@ -28,6 +34,7 @@ class Records:
         self.lost = loaded is None
         self.saved = loaded or Checkpoint()
         self._recovered: tuple[object, ...] = ()  # what the kubelet's checkpoint was last compared with
+        self._problem = ""  # why the kubelet's checkpoint could not be read, as it was said last
 
     @property
     def effective_mode(self) -> EffectiveMode | None:
@@ -76,10 +83,15 @@ class Records:
             seen = (stat.st_ino, stat.st_mtime_ns, node_config, tuple(device_table), pods)
             if seen == self._recovered:  # the kubelet puts a new file in the place of the old one
                 return
-            text = self._kubelets.read_bytes()
-        except OSError:
+            text = read_whole(self._kubelets, _MOST_BYTES)
+        except FileNotFoundError:
             return
-        self._recovered = seen
+        except OSError as error:
+            if str(error) != self._problem:
+                log.warning("the kubelet's checkpoint is not read: %s", error)
+            self._problem = str(error)
+            return
+        self._recovered, self._problem = seen, ""
         known_pods = {pod.uid: pod for pod in allocation_state.pods.values()}
         for pod_devices in recover(text, known_pods, node_config, time.time_ns()):
             known = device_table.get(pod_devices.uid) or pod_devices.only(())

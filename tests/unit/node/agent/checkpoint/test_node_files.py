@@ -6,8 +6,10 @@ import pytest
 
 from gputile.node.agent.allocate.answer import LIMITS_FILE
 from gputile.node.agent.allocate.usage_files import UsageFiles
-from gputile.node.agent.checkpoint.node_files import BOOT_FILE, NodeFiles
+from gputile.node.agent.checkpoint.codec import Checkpoint
+from gputile.node.agent.checkpoint.node_files import BOOT_FILE, NodeFiles, StateError
 from gputile.node.gateway.node_lock import NodeLock
+from tests.oddfiles import ODD
 
 DAMAGED = [b"", b"\0" * 64, b'{"mode":"\xff\xfe"}', b'{"x":' + b"[" * 100_000]
 
@@ -30,3 +32,58 @@ def test_a_damaged_claim_is_another_one(tmp_path: Path) -> None:
     assert claim.mine
     (tmp_path / "owner").write_bytes(b"\xff\xfe")
     assert not claim.mine
+
+
+def files_in(tmp_path: Path) -> NodeFiles:
+    claim = NodeLock(tmp_path / "owner", "this agent")
+    claim.take()
+    return NodeFiles(tmp_path / "state", claim, UsageFiles(tmp_path / "usage"))
+
+
+@pytest.mark.parametrize("before", [*ODD, "nothing"])
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_checkpoint_is_put_aside(tmp_path: Path, kind: str, before: str) -> None:
+    """Whatever an earlier one has left aside; the next checkpoint is written and read."""
+    files = files_in(tmp_path)
+    ODD[kind](tmp_path / "state" / "checkpoint.json")
+    if before != "nothing":
+        ODD[before](tmp_path / "state" / "checkpoint.damaged")
+    assert files.load() is None
+    saved = Checkpoint(mode="cgpu", unit_mib=128)
+    files.save(saved)
+    assert files.load() == saved
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_checkpoint_is_written_whatever_has_come_into_its_place(tmp_path: Path, kind: str) -> None:
+    files = files_in(tmp_path)
+    ODD[kind](tmp_path / "state" / "checkpoint.json")
+    saved = Checkpoint(mode="cgpu", unit_mib=128)
+    files.save(saved)
+    assert files.load() == saved
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_file_of_an_allocation_is_none(tmp_path: Path, kind: str) -> None:
+    files = files_in(tmp_path)
+    directory = files.prepare("one")
+    ODD[kind](directory / LIMITS_FILE)
+    ODD[kind](directory / BOOT_FILE)
+    assert files.limits("one") is None
+    assert files.started() <= {"one"}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_claim_is_nobodys(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "state").mkdir()
+    ODD[kind](tmp_path / "owner")
+    assert NodeLock(tmp_path / "owner", "this agent").mine
+
+
+@pytest.mark.parametrize("kind", ["pipe", "huge"])
+@pytest.mark.parametrize("place", ["state", "state/allocations"])
+def test_a_directory_that_cannot_be_used_is_an_error_that_says_so(tmp_path: Path, kind: str, place: str) -> None:
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    ODD[kind](tmp_path / place)
+    with pytest.raises(StateError, match=r"^the directory of the agent's state cannot be used: .*state"):
+        files_in(tmp_path)
