@@ -174,6 +174,13 @@ def test_it_ends_with_the_agent(tmp_path: Path) -> None:
     assert process.wait(20.0) == 0
 
 
+def test_a_lock_that_cannot_be_had_is_said(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gputile.node.arbiter", "--lock", str(tmp_path)]
+    ended = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == f"error: the lock {tmp_path} cannot be had: Is a directory\n"
+
+
 def test_lines_that_are_no_assignments(arbiter: ArbiterProcess) -> None:
     arbiter.send_raw(b'{"allocations": 5}\nnonsense\n{"allocations": [], "more": 1}\n')
     (path,) = serve(arbiter, "one")
