@@ -1,12 +1,10 @@
 """What the tests of the extender on a real kube-scheduler share: pods by the hundred, and what must hold of them."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gputile.api.core import Node, Pod
 from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import decode_allocation
 from gputile.core.devices.inventory import decode_inventory
@@ -98,10 +96,3 @@ def why_pending(plane: ControlPlane, namespace: str, name: str) -> str:
     """Return what kube-scheduler wrote into the pod's status."""
     conditions = plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")["status"].get("conditions", [])
     return " ".join(each.get("message", "") for each in conditions if each["type"] == "PodScheduled")
-
-
-def typed(kind: type[Pod] | type[Node], body: Any) -> Any:
-    """Return an object of the API server as gputile reads it."""
-    import msgspec
-
-    return msgspec.json.decode(json.dumps(body), type=kind)

@@ -18,7 +18,6 @@ from gputile.node.gateway.protocols import podresources_v1_pb2 as pb
 from gputile.node.gateway.protocols.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.e2e.extender import pod_body
 from tests.fakes import nvml
-from tests.localcluster.client import ApiError
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.gputile import MANAGED, WEIGHT, configuration_file, start_extender, write_configuration
 from tests.localcluster.images import PROBE_IMAGE, SHOW, SHOW_ONCE
@@ -277,12 +276,3 @@ def booked_gpus(pod: Mapping[str, Any]) -> dict[str, set[str]]:
     except AllocationError:
         return {}
     return {name: {share.uuid for share in shares} for name, shares in containers.items()}
-
-
-def is_gone(plane: ControlPlane, namespace: str, name: str) -> bool:
-    """Return whether the API server has no pod of that name."""
-    try:
-        plane.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-    except ApiError as error:
-        return error.status == 404
-    return False

@@ -42,7 +42,7 @@ class BoundedReads:
         """Return the object or list at ``path``; ``within`` counts where it is shorter.
 
         Raises:
-            KubeError: it cannot be had in that time.
+            KubeError: it could not be read in that time.
         """
         seconds = min(self._seconds, within or self._seconds) if self._seconds < _FOR_EVER_S else _FOR_EVER_S
         try:

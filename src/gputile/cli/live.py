@@ -65,7 +65,7 @@ def read_cluster(reach: Reach, given: Given | None, installed_in: str, *, groups
 
 
 async def _configuration(connection: Reading, given: Given | None, namespace: str) -> tuple[Given | None, str]:
-    """Return the configuration, read where none is ``given``; None, and why, where it cannot be had."""
+    """Return the configuration, read where none is ``given``; None, and why, where it cannot be read."""
     if given is not None:
         return given, ""
     try:

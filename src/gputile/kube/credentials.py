@@ -26,7 +26,7 @@ class Credentials(Protocol):
         """Return what to send now.
 
         Raises:
-            ConfigError: there is none to be had.
+            ConfigError: there is none.
         """
 
     def refused(self, credential: Credential) -> bool:

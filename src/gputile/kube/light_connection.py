@@ -80,7 +80,7 @@ class LightConnection:
         self._secure = place.scheme == "https"
         self._port = place.port or (443 if self._secure else 80)
         self._prefix = place.path
-        self._named = place.netloc.rpartition("@")[2]
+        self._host_header = place.netloc.rpartition("@")[2]
 
     @property
     def namespace(self) -> str:
@@ -110,26 +110,26 @@ class LightConnection:
         return await with_credential(self._access.credentials, lambda credential: self._send_as(credential, request))
 
     async def _send_as(self, credential: Credential, request: ApiRequest) -> bytes:
-        with _worded(request):
+        with _named(request):
             async with asyncio.timeout(request.within):
                 while self._idle:
                     streams = self._idle.pop()
-                    answer = await self._asked(streams, credential, request)
+                    answer = await self._exchange(streams, credential, request)
                     if answer is not None:
-                        return self._told(request, answer)
+                        return self._body_of(request, answer)
                     # the server had closed it, and has done nothing: the next one, at last a new one
-                answer = await self._asked(await self._opened(request, credential), credential, request)
+                answer = await self._exchange(await self._connect(request, credential), credential, request)
         if answer is None:
             raise AnswerLost(f"{request}: the connection broke: no answer")
-        return self._told(request, answer)
+        return self._body_of(request, answer)
 
-    def _told(self, request: ApiRequest, answer: _Answer) -> bytes:
+    def _body_of(self, request: ApiRequest, answer: _Answer) -> bytes:
         status, body = answer.parser.get_status_code(), bytes(answer.body)
         if status < 300:
             return body
         raise api_error(request.method, request.target, status, body, answer.retry_after)
 
-    async def _opened(self, request: ApiRequest, credential: Credential) -> _Streams:
+    async def _connect(self, request: ApiRequest, credential: Credential) -> _Streams:
         tls = (credential.tls or ssl.create_default_context()) if self._secure else None
         name = (self._access.tls_server_name or self._host) if self._secure else None
         place = f"{request}: no connection to {self._host}:{self._port}"
@@ -149,11 +149,11 @@ class LightConnection:
             raise ConnectionFailed(f"{place}: this is no name of a host") from error
         return _Streams(reader, writer)
 
-    async def _asked(self, streams: _Streams, credential: Credential, request: ApiRequest) -> _Answer | None:
+    async def _exchange(self, streams: _Streams, credential: Credential, request: ApiRequest) -> _Answer | None:
         """Return the answer, None where the connection was closed before any of it."""
         lines = [
             f"GET {self._prefix}{request.target} HTTP/1.1",
-            f"Host: {self._named}",
+            f"Host: {self._host_header}",
             f"User-Agent: gputile/{VERSION}",
             f"Accept: {JSON}",
             *([f"Authorization: {credential.authorization}"] if credential.authorization else ()),
@@ -183,7 +183,7 @@ class LightConnection:
 
 
 @contextmanager
-def _worded(request: ApiRequest) -> Iterator[None]:
+def _named(request: ApiRequest) -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:

@@ -30,7 +30,7 @@ async def list_pages(
     ``seconds`` is the limit of one page.
 
     Raises:
-        KubeError: it cannot be had.
+        KubeError: it cannot be read.
     """
     objects: list[T] = []
     unreadable: list[UnreadableObject] = []
@@ -59,7 +59,7 @@ async def list_all(connection: Reading, path: str, kind: type[T], query: Query |
     """Return all objects at ``path`` that can be read, those of a selection by ``query``.
 
     Raises:
-        KubeError: the list cannot be had.
+        KubeError: the list cannot be read.
     """
     _, replaced = await list_pages(connection, path, ObjectDecoder(kind), query or {})
     return list(replaced.objects)

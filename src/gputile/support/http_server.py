@@ -125,7 +125,7 @@ def holding(*servers: Server) -> Iterator[None]:
     """Hold the ports of all these servers, whether they answer already or not.
 
     Raises:
-        PortError: one cannot be had.
+        PortError: one of the ports cannot be opened.
     """
     with contextlib.ExitStack() as stack:
         for server in servers:

@@ -4,7 +4,7 @@ import socket
 
 
 class PortError(Exception):
-    """A port cannot be had; says which option asked for it, why not, and what helps."""
+    """A port cannot be opened; the text says which option asked for it, why not, and what helps."""
 
     def __init__(self, option: str, host: str, port: int, error: OSError) -> None:
         address = f"{host} port {port}" if host else f"port {port}"
@@ -15,7 +15,7 @@ def bind_port(option: str, host: str, port: int) -> socket.socket:
     """Return a socket that has ``port`` of ``host``, and does not listen yet; ``option`` is what asked for it.
 
     Raises:
-        PortError: it cannot be had.
+        PortError: it cannot be opened.
     """
     held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:

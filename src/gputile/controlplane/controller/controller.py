@@ -204,7 +204,7 @@ async def serve(access: Access, configuration: Configuration, settings: Controll
     """Run the controller until SIGTERM or SIGINT; a changed configuration starts it anew within the process.
 
     Raises:
-        PortError: ``health_port`` cannot be had.
+        PortError: ``health_port`` cannot be opened.
     """
     async with Connection(access) as connection:
         reloader = ConfigReloader(lambda each: Controller(connection, each, settings), configuration, settings.config)

@@ -88,8 +88,8 @@ class _Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ever:
-    """What a search found for the pods in the cluster without any other pod, when that had ``grown`` so often."""
+class _AloneInCluster:
+    """What a search found for the pods in a cluster without others; ``grown`` is the cluster's at that time."""
 
     pods: frozenset[str]
     needed: int
@@ -119,7 +119,7 @@ class GangPlanner:
         self._gangs = Gangs(cluster_state)
         self._starvation = StarvationTimeout(self._configuration.gangs)
         self._tried: dict[GangName, _Tried] = {}
-        self._ever: dict[GangName, _Ever] = {}
+        self._ever: dict[GangName, _AloneInCluster] = {}
         self._refused: dict[GangName, _Refused] = {}
         self._several_started = False
         self._reported: dict[GangName, tuple[str, str]] = {}
@@ -319,7 +319,7 @@ class GangPlanner:
         known, grown = self._ever.get(gang.name), self._cluster_state.grown
         if known is None or (known.pods, known.needed, known.grown) != (pods, gang.needed, grown):
             plan = yield from self._search(members, gang.needed, self._cluster_state.empty_placement)
-            known = self._ever[gang.name] = _Ever(pods, gang.needed, grown, plan)
+            known = self._ever[gang.name] = _AloneInCluster(pods, gang.needed, grown, plan)
         return known.plan
 
     def _search(self, members: Sequence[GangCandidate], needed: int, placement: PlacementState) -> Steps[GangPlan]:

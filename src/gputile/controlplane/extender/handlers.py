@@ -36,7 +36,7 @@ from gputile.core.scheduling.preemption import victims
 
 log = logging.getLogger(__name__)
 
-# Of the pods that filter has shown, for bind: so many, and so many bytes of their JSON. What is not remembered is read.
+# Bind needs the pods that filter has seen: it keeps at most so many, and so many bytes of JSON, and reads the others.
 _PODS_REMEMBERED, _BYTES_REMEMBERED = 8192, 8 << 20
 
 
@@ -48,7 +48,7 @@ class BadRequest(Exception):
 class PodEvent:
     """Something to tell the people who look at a pod: an Event's type, reason and message.
 
-    ``latest``: said again with other amounts it is the same Event, with the latest message.
+    With ``latest`` an Event of the same reason gets this message, whatever amounts its own had.
     """
 
     pod: Pod

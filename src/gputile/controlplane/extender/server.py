@@ -189,7 +189,7 @@ async def serve(access: Access, configuration: Configuration, settings: Extender
     """Run the extender until SIGTERM or SIGINT; Bindings that are under way are finished first.
 
     Raises:
-        PortError: a port cannot be had.
+        PortError: a port cannot be opened.
     """
     async with Connection(access) as connection:
         reloader = ConfigReloader(lambda each: Extender(connection, each, settings), configuration, settings.config)

@@ -112,7 +112,7 @@ class Webhook:
         """Serve until SIGTERM or SIGINT.
 
         Raises:
-            PortError: a port cannot be had.
+            PortError: a port cannot be opened.
         """
         health = _server(self.health_app, "--health-port", settings.host, settings.health_port)
         certificate = {"ssl_context_factory": lambda *_: self.rotation.context}
@@ -150,7 +150,7 @@ async def serve(access: Access, settings: WebhookSettings) -> None:
 
     Raises:
         ConfigurationError: the configuration file cannot be used.
-        PortError: a port cannot be had.
+        PortError: a port cannot be opened.
     """
     configuration = ConfigFile(settings.config, read(settings.config) if settings.config else Configuration())
     async with Connection(access) as connection:

@@ -75,10 +75,10 @@ class PlacementEngine:
     def reprice(self, prices: Prices) -> None:
         """Weigh by these prices, and by how scarce things are now."""
         models, cpu = self.supply()
-        self.go_by(build(self.ledger.node_arrays, prices, models, cpu))
+        self.use_packing_state(build(self.ledger.node_arrays, prices, models, cpu))
 
-    def go_by(self, packing_state: PackingState) -> None:
-        """Weigh by this from now on; what changed since it was opened is weighed as it is."""
+    def use_packing_state(self, packing_state: PackingState) -> None:
+        """Weigh by ``packing_state`` from now on; nodes that changed since it was built are weighed as they are now."""
         self.packing_state = packing_state
 
     def supply(self) -> tuple[list[str], int]:

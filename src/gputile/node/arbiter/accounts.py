@@ -33,9 +33,9 @@ class Bucket:
 
 @dataclass(slots=True)
 class Account:
-    """One container on one GPU: ``key`` is what it is called, and ``name`` that as text.
+    """One container on one GPU: ``key`` identifies it, and ``name`` is the key as text.
 
-    ``virtual`` is the time it has had, by its weight.
+    ``virtual`` is the time that it has had, divided by its weight.
 
     ``waiting`` are its processes that wait, the first that came first. ``tied``: its turns here begin with those on
     other GPUs; ``asks``: it waits for one of those. ``had_all_at`` is when a turn last came to its end here, and

@@ -24,7 +24,7 @@ Said = list[tuple[str, Instruction]]
 
 @dataclass(slots=True)
 class _Round:
-    """What a container has had since none of its set's GPUs was its."""
+    """What a container has had since it last had no turn on any GPU of its set."""
 
     joined: set[str] = field(default_factory=set)  # GPUs that it got beside those that it had
     continues: bool = False  # its last round left work on a GPU that needs another: it is the next to have all

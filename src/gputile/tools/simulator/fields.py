@@ -42,11 +42,6 @@ def broken_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
     return found
 
 
-def unknown_fields(type_name: str, value: Any, path: str = "") -> list[Broken]:
-    """Return the mistakes of ``broken_fields`` that concern unknown field names."""
-    return [broken for broken in broken_fields(type_name, value, path) if broken[1].startswith("unknown field")]
-
-
 @functools.cache
 def _fields(type_name: str) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the fields' types, and the names of those that must be there."""

@@ -79,7 +79,7 @@ class DriftCheck:
         if synced:
             self._store.keep_only(self._state.directories())
             self._state.device_table.started = self._store.started()
-        # Who is not identified is looked for until it has been long enough.
+        # The next round looks again for the pods of devices that nobody has identified.
         identified = all(pod_devices.identified for pod_devices in self._state.device_table)
         self._right = compared if not found and identified else None
         return conflict

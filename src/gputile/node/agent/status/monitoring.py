@@ -92,7 +92,7 @@ def start_monitoring(port: int, app: "WSGIApplication") -> WSGIServer:
     """Serve ``app`` on ``port`` until the server's ``shutdown``.
 
     Raises:
-        PortError: the port cannot be had.
+        PortError: the port cannot be opened.
     """
     try:
         server = _Server(port)
