@@ -29,7 +29,11 @@ class KubernetesKinds(msgspec.Struct, frozen=True):
 
 @functools.cache
 def kubernetes_kinds() -> KubernetesKinds:
-    """Return what is known of Kubernetes' kinds."""
+    """Return what is known of Kubernetes' kinds.
+
+    Raises:
+        FileNotFoundError: the installation lacks the table.
+    """
     data = pkgutil.get_data(__name__, "fields.json")
     if data is None:
         raise FileNotFoundError("fields.json is not a part of this installation")

@@ -34,6 +34,9 @@ def encode_limits(gpus: Iterable[GpuLimit], turn: str = "", overhead_mib: int | 
 
     ``turn`` is the socket in the container where GPU time is handed out, "" for none. ``overhead_mib`` is the most
     that contexts and modules are charged to a process on a GPU; None leaves it to the library.
+
+    Raises:
+        ValueError: there are no GPUs, or too many, or one has no UUID.
     """
     known = tuple(gpus)
     if not 0 < len(known) <= MOST_GPUS or any(not _WORD.fullmatch(gpu.uuid) for gpu in known):

@@ -69,7 +69,11 @@ class Stay(OldKeys, frozen=True, rename="camel"):
 
 
 def schedule(nodes: Nodes, workload: Workload, seed: int, load: float) -> Schedule:
-    """Draw who comes when."""
+    """Draw the order and the times in which pods come: ``load`` is the demand at the peak, as a part of all GPUs.
+
+    Raises:
+        TraceError: the workload has no times, asks for no GPU, or needs too many arrivals.
+    """
     if workload.lifetime is None:
         raise TraceError(f"workload {workload.name}: its file has no creation_time and deletion_time")
     created, deleted = workload.lifetime

@@ -15,7 +15,11 @@ class PlotError(Exception):
 
 
 def require(path: Path) -> None:
-    """Raise ``PlotError`` when a plot cannot be drawn into this file; cheap, to be asked before the work is done."""
+    """Check, before the work is done, that a plot can be drawn into this file.
+
+    Raises:
+        PlotError: it cannot.
+    """
     if path.suffix not in FORMATS:
         raise PlotError(f"{path}: the file's name should end in {' or '.join(FORMATS)}")
     if not path.parent.is_dir():

@@ -119,7 +119,11 @@ def read_nodes(directory: Path) -> Nodes:
 
 
 def workloads(directory: Path) -> list[str]:
-    """Return the names of the workloads in a trace's directory."""
+    """Return the names of the workloads in a trace's directory.
+
+    Raises:
+        TraceError: there is no such directory.
+    """
     if not directory.is_dir():
         raise TraceError(f"{directory}: no such directory; it should hold {NODES_FILE} and {PODS_FILE.format('NAME')}")
     before, after = PODS_FILE.split("{}")
@@ -197,7 +201,11 @@ def draw_arrivals(nodes: Nodes, workload: Workload, seed: int) -> Arrivals:
 
 
 def check_arrivals(workload: Workload, arrivals: float) -> None:
-    """Raise a TraceError where more pods would have to arrive than can be replayed."""
+    """Check that so many pods can be replayed.
+
+    Raises:
+        TraceError: there are more than can be.
+    """
     if arrivals > MOST_ARRIVALS:
         raise TraceError(
             f"workload {workload.name}: its pods ask for so little of the nodes' GPUs that {arrivals:,.0f} would have "

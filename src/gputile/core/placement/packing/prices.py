@@ -92,7 +92,11 @@ class Prices:
 
 
 def prices(demand: Demand) -> Prices:
-    """Price a demand that asks for some GPU."""
+    """Price a demand that asks for some GPU.
+
+    Raises:
+        ValueError: it asks for none.
+    """
     gpu = (demand.gpus > 0) & (demand.weight > 0)
     if not gpu.any():
         raise ValueError("a demand without GPU pods has no prices")
