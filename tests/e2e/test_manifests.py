@@ -12,6 +12,7 @@ import yaml
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.object_rules import template_path
 from gputile.tools.simulator.scenario import load_scenario
+from tests.api_rules import BREAKING, TAKEN
 from tests.localcluster import kubernetes_fields
 from tests.localcluster.admission import RunningWebhook, installed
 from tests.localcluster.client import ApiError
@@ -83,12 +84,12 @@ def test_the_fields_are_those_of_the_api_server(control_plane: ControlPlane) -> 
 
 @pytest.mark.requirement("B4")
 def test_what_is_right_is_taken_by_both(control_plane: ControlPlane, namespace: str, tmp_path: Path) -> None:
-    said = [(answer(control_plane, namespace, body), verdict(tmp_path, body)) for body in VALID]
-    assert said == [("", "")] * len(VALID)
+    said = [(answer(control_plane, namespace, body), verdict(tmp_path, body)) for body in (*VALID, *TAKEN)]
+    assert said == [("", "")] * (len(VALID) + len(TAKEN))
 
 
 @pytest.mark.requirement("B4")
-@pytest.mark.parametrize("case", REFUSED, ids=ids(REFUSED))
+@pytest.mark.parametrize("case", [*REFUSED, *BREAKING], ids=ids([*REFUSED, *BREAKING]))
 def test_what_is_wrong_is_refused_by_both(control_plane: ControlPlane, case: Case, tmp_path: Path) -> None:
     assert answer(control_plane, "default", case.body)
     assert case.said in verdict(tmp_path, case.body)

@@ -19,6 +19,7 @@ from gputile.core.admission.review import AdmissionPolicy, UnreadableReview, Ver
 from gputile.core.kube_predicates.api_rules import broken_rule
 from gputile.tools.simulator.manifests import Manifest, ManifestError, Origin, decode
 from gputile.tools.simulator.notes import Note
+from gputile.tools.simulator.priority_classes import SYSTEM_CLASSES, with_priority, written_classes
 
 _POD = GroupVersionKind(version="v1", kind="Pod")
 
@@ -28,22 +29,29 @@ class Admission:
     """The admission of a cluster that goes by ``configuration``.
 
     ``enforced`` is whether gputile's webhook and policies are there. Pods of the namespaces ``unsafe`` may reach GPUs
-    past the ledger, as the namespaces' labels say.
+    past the ledger, as the namespaces' labels say. ``priorities`` are the values of PriorityClasses, by name.
     """
 
     configuration: Configuration = field(default_factory=Configuration)
     enforced: bool = True
     unsafe: frozenset[str] = frozenset()
+    priorities: Mapping[str, int] = field(default_factory=lambda: SYSTEM_CLASSES)
 
     def beside(self, manifests: Iterable[Manifest]) -> "Admission":
-        """Return the admission where the namespaces among ``manifests`` are there too."""
+        """Return the admission where the namespaces and PriorityClasses among ``manifests`` are there too.
+
+        Raises:
+            ManifestError: a PriorityClass cannot be used.
+        """
+        manifests = list(manifests)
         labels = {
             manifest.body.get("metadata", {}).get("name"): manifest.body.get("metadata", {}).get("labels", {})
             for manifest in manifests
             if manifest.kind == "Namespace" and isinstance(manifest.body.get("metadata", {}), dict)
         }
         allowed = {name for name, found in labels.items() if _is_unsafe(found)}
-        return replace(self, unsafe=self.unsafe - labels.keys() | allowed)
+        priorities = {**self.priorities, **written_classes(manifests)}
+        return replace(self, unsafe=self.unsafe - labels.keys() | allowed, priorities=priorities)
 
     def admit(self, origin: Origin, path: str, pod: Mapping[str, Any], notes: list[Note]) -> Pod:
         """Return a new pod as a cluster stores it; ``path`` is where its fields stand ("", "spec.template").
@@ -52,6 +60,7 @@ class Admission:
             ManifestError: it is refused; each broken rule is a line.
         """
         prefix = f"{path}." if path else ""
+        pod = with_priority(origin, prefix, pod, self.priorities, notes)
         if self.enforced:
             pod = self._reviewed(origin, prefix, pod, notes)
         return checked(origin, path, decode(origin, path, pod, Pod))

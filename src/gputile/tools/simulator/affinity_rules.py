@@ -6,11 +6,14 @@ Which operators and numbers are right is judged with what the predicates read, s
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from gputile.api.wording import shown
 from gputile.tools.simulator.fields import Broken
-from gputile.tools.simulator.names import broken_label_value, broken_labels, broken_qualified_name
+from gputile.tools.simulator.names import broken_label_name, broken_label_value, broken_labels, broken_qualified_name
 
 Json = Mapping[str, Any]
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+_OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
+_MOST_WEIGHT: Final = 100
 _PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -31,9 +34,11 @@ def broken_affinity(path: str, spec: Json) -> Iterator[Broken]:
         for i, weighted in enumerate(rules.get(_PREFERRED, ())):
             where = f"{path}.affinity.{kind}.{_PREFERRED}[{i}].podAffinityTerm"
             yield from _of_pods(where, weighted["podAffinityTerm"])
-    for i, constraint in enumerate(spec.get("topologySpreadConstraints", ())):
-        where = f"{path}.topologySpreadConstraints[{i}].labelSelector"
-        yield from broken_selector(where, constraint.get("labelSelector", {}))
+            yield from _operators(f"{where}.labelSelector", weighted["podAffinityTerm"].get("labelSelector", {}))
+            if not 1 <= weighted["weight"] <= _MOST_WEIGHT:
+                said = f"Invalid value: {weighted['weight']}: must be in the range 1-{_MOST_WEIGHT}"
+                yield f"{path}.affinity.{kind}.{_PREFERRED}[{i}].weight", said
+    yield from _spread(f"{path}.topologySpreadConstraints", spec.get("topologySpreadConstraints", ()))
 
 
 def broken_selector(path: str, selector: Json) -> Iterator[Broken]:
@@ -47,6 +52,49 @@ def _of_pods(path: str, term: Json) -> Iterator[Broken]:
         yield f"{path}.topologyKey", why
     for field in ("labelSelector", "namespaceSelector"):
         yield from broken_selector(f"{path}.{field}", term.get(field, {}))
+    for i, namespace in enumerate(term.get("namespaces", ())):
+        if why := broken_label_name(namespace):
+            yield f"{path}.namespaces[{i}]", why
+    yield from _keys(path, term, ("matchLabelKeys", "mismatchLabelKeys"))
+    for i, key in enumerate(term.get("matchLabelKeys", ())):
+        if key in term.get("mismatchLabelKeys", ()):
+            yield f"{path}.matchLabelKeys[{i}]", f"Invalid value: {shown(key)}: is in mismatchLabelKeys too"
+
+
+def _operators(path: str, selector: Json) -> Iterator[Broken]:
+    for i, expression in enumerate(selector.get("matchExpressions", ())):
+        if expression["operator"] not in _OPERATORS:
+            said = f"Invalid value: {shown(expression['operator'])}: not a valid selector operator"
+            yield f"{path}.matchExpressions[{i}].operator", said
+
+
+def _spread(path: str, constraints: Any) -> Iterator[Broken]:
+    rules: set[tuple[str, str]] = set()
+    for i, constraint in enumerate(constraints):
+        where = f"{path}[{i}]"
+        yield from broken_selector(f"{where}.labelSelector", constraint.get("labelSelector", {}))
+        yield from _keys(where, constraint, ("matchLabelKeys",))
+        if "minDomains" in constraint and constraint["whenUnsatisfiable"] != "DoNotSchedule":
+            said = f"Invalid value: {constraint['minDomains']}"
+            yield f"{where}.minDomains", f"{said}: can only be used where whenUnsatisfiable is DoNotSchedule"
+        rule = (constraint["topologyKey"], constraint["whenUnsatisfiable"])
+        if rule in rules:
+            said = shown(", ".join(rule))
+            yield (
+                where,
+                f"Duplicate value: {said}: there is another constraint with this topologyKey and whenUnsatisfiable",
+            )
+        rules.add(rule)
+
+
+def _keys(path: str, owner: Json, fields: tuple[str, ...]) -> Iterator[Broken]:
+    """Yield what is wrong with labels whose values are taken from the pod itself."""
+    for field in fields:
+        for i, key in enumerate(owner.get(field, ())):
+            if why := broken_qualified_name(key):
+                yield f"{path}.{field}[{i}]", why
+        if owner.get(field) and "labelSelector" not in owner:
+            yield f"{path}.{field}", "Forbidden: must not be specified when labelSelector is not set"
 
 
 def _expressions(path: str, term: Json) -> Iterator[Broken]:

@@ -1,5 +1,6 @@
 """Fields that no version of a kind has, and values of the wrong type: what ``kubectl --validate=strict`` refuses."""
 
+import datetime
 import functools
 import re
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", r
 # Required in OpenAPI because Go always writes them; the API server takes their absence for "" or 0.
 _MAY_BE_EMPTY = frozenset(
     {
+        ("batch.v1.PodFailurePolicy", "rules"),
         ("core.v1.HTTPHeader", "value"),
         ("core.v1.ISCSIVolumeSource", "lun"),
         ("core.v1.PreferredSchedulingTerm", "preference"),
@@ -151,8 +153,16 @@ def _quantity(_: str, value: Any, path: str) -> Iterator[Broken]:
 
 
 def _time(_: str, value: Any, path: str) -> Iterator[Broken]:
-    if not isinstance(value, str) or not _TIME.fullmatch(value):
+    if not isinstance(value, str) or not _TIME.fullmatch(value) or not _is_date(value):
         yield path, "must be a time as 2026-01-31T12:00:00Z"
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.datetime.fromisoformat(text[:19])
+    except ValueError:
+        return False
+    return True
 
 
 def _any(_type_name: str, _value: Any, _path: str) -> Iterator[Broken]:

@@ -11,6 +11,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.ASCII)
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?", re.ASCII)
 _PORT_NAME = re.compile(r"[-a-z0-9]*", re.ASCII)
+_FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")
 _MOST_ANNOTATIONS = 256 * 1024  # bytes
 
 
@@ -62,6 +63,15 @@ def broken_qualified_name(name: str) -> str:
         rule = "at most 63 letters, digits, '-', '_' and '.', beginning and ending with a letter or digit"
         return f"Invalid value: {shown(name)}: a name must be {rule}"
     return ""
+
+
+def broken_finalizer(name: str) -> str:
+    """Return why ``name`` is none of a finalizer; "" where it is one."""
+    if why := broken_qualified_name(name):
+        return why
+    if "/" in name or name in _FINALIZERS:
+        return ""
+    return f"Invalid value: {shown(name)}: must have a domain before it, as example.com/{name}"
 
 
 def broken_label_value(value: str) -> str:

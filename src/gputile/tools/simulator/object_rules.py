@@ -1,15 +1,23 @@
 """What the API server demands of the kinds that make pods (k8s.io/kubernetes, pkg/apis/apps and batch, validation)."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gputile.api.wording import shown
 from gputile.tools.simulator.affinity_rules import broken_selector
+from gputile.tools.simulator.claim_rules import broken_claim
+from gputile.tools.simulator.cron_schedule import broken_schedule, broken_time_zone
 from gputile.tools.simulator.fields import Broken
+from gputile.tools.simulator.job_rules import broken_job_name, broken_job_spec
 from gputile.tools.simulator.manifests import Manifest
 from gputile.tools.simulator.names import broken_label_name, broken_subdomain
+from gputile.tools.simulator.number_rules import broken_least
 from gputile.tools.simulator.pod_rules import broken_metadata, broken_pod_spec
+from gputile.tools.simulator.rollout_rules import (
+    broken_daemon_set_rollout,
+    broken_deployment_rollout,
+    broken_stateful_set_rollout,
+)
 
 Json = Mapping[str, Any]
 TEMPLATES: Final = {"CronJob": ("spec", "jobTemplate", "spec", "template")}
@@ -17,8 +25,6 @@ TEMPLATE: Final = ("spec", "template")
 _LONGEST_CRON_JOB: Final = 52
 _ALWAYS: Final = ("Always",)
 _OF_JOB: Final = ("OnFailure", "Never")
-_CRON: Final = re.compile(r"@(yearly|annually|monthly|weekly|daily|midnight|hourly|every \S+)|\S+( +\S+){4}", re.ASCII)
-_ZERO: Final = ("0", "0%")
 _OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist")
 
 
@@ -36,6 +42,8 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
     elif manifest.kind == "Pod":
         yield from broken_pod_spec("spec", body["spec"])
     else:
+        if manifest.kind == "Job":
+            yield from broken_job_name(body.get("metadata", {}).get("name", ""), body["spec"])
         yield from _KINDS[manifest.kind](body["spec"])
 
 
@@ -49,11 +57,16 @@ def _identity(kind: str, metadata: Json) -> Iterator[Broken]:
     name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
     if not name and not prefix:
         yield "metadata.name", "Required value: name or generateName is required"
-    elif why := broken_subdomain(name or prefix.rstrip("-") or "-"):
-        yield f"metadata.{'name' if name else 'generateName'}", why
-    elif kind == "CronJob" and len(name) > _LONGEST_CRON_JOB:
+    for field, text in (("name", name), ("generateName", prefix.rstrip("-") if prefix else "")):
+        if text and (why := broken_subdomain(text)):
+            yield f"metadata.{field}", why
+    if kind == "CronJob" and len(name) > _LONGEST_CRON_JOB:
         rule = f"must be no more than {_LONGEST_CRON_JOB} characters"
         yield "metadata.name", f"Invalid value: {shown(name)}: {rule}"
+    if kind == "StatefulSet" and name and (why := broken_label_name(name)):
+        yield "metadata.name", why
+    elif kind == "StatefulSet" and "." in prefix:
+        yield "metadata.generateName", f"Invalid value: {shown(prefix)}: must not contain dots"
     if metadata.get("namespace") and (why := broken_label_name(metadata["namespace"])):
         yield "metadata.namespace", why
     yield from broken_metadata("metadata", metadata)
@@ -69,6 +82,9 @@ def _template_of(path: str, spec: Json, policies: tuple[str, ...]) -> Iterator[B
         yield f"{path}.template.spec.containers", "Required value"
         return
     yield from broken_template(f"{path}.template", template)
+    if policies == _ALWAYS and "activeDeadlineSeconds" in template["spec"]:
+        where = f"{path}.template.spec.activeDeadlineSeconds"
+        yield where, "Forbidden: pods that are always started again have no deadline; a Job's may have one"
     policy = template["spec"].get("restartPolicy", "")
     where = f"{path}.template.spec.restartPolicy"
     if policies == _OF_JOB and policy in ("", "Always"):
@@ -95,7 +111,7 @@ def _selected(spec: Json, kind: str) -> Iterator[Broken]:
         elif operator not in ("In", "NotIn") and expression.get("values"):
             wrong = True
             yield f"{where}.values", "Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-    if not selector.get("matchLabels") and not expressions:
+    if kind != "job" and not selector.get("matchLabels") and not expressions:
         yield "spec.selector", f"Invalid value: {{}}: empty selector is invalid for {kind}"
     elif not wrong:
         labels = (spec.get("template") or {}).get("metadata", {}).get("labels", {})
@@ -116,33 +132,21 @@ def _selects(selector: Json, labels: Mapping[str, str]) -> bool:
     )
 
 
-def _not_negative(path: str, spec: Json, *fields: str) -> Iterator[Broken]:
-    for field in fields:
-        if spec.get(field, 0) < 0:
-            yield f"{path}.{field}", f"Invalid value: {spec[field]}: must be greater than or equal to 0"
-
-
 def _deployment(spec: Json) -> Iterator[Broken]:
-    yield from _not_negative("spec", spec, "replicas", "minReadySeconds", "revisionHistoryLimit")
+    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds", "revisionHistoryLimit")
     yield from _selected(spec, "deployment")
-    strategy = spec.get("strategy", {})
-    rolling = strategy.get("rollingUpdate")
-    if strategy.get("type") == "Recreate" and rolling is not None:
-        yield "spec.strategy.rollingUpdate", "Forbidden: may not be specified when strategy `type` is 'Recreate'"
-    elif rolling is not None and all(str(rolling.get(each, 1)) in _ZERO for each in ("maxSurge", "maxUnavailable")):
-        where = "spec.strategy.rollingUpdate.maxUnavailable"
-        yield where, "Invalid value: 0: may not be 0 when `maxSurge` is 0"
+    yield from broken_deployment_rollout(spec)
     yield from _template_of("spec", spec, _ALWAYS)
 
 
 def _replica_set(spec: Json) -> Iterator[Broken]:
-    yield from _not_negative("spec", spec, "replicas", "minReadySeconds")
+    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
     yield from _selected(spec, "replicaset")
     yield from _template_of("spec", spec, _ALWAYS)
 
 
 def _replication_controller(spec: Json) -> Iterator[Broken]:
-    yield from _not_negative("spec", spec, "replicas", "minReadySeconds")
+    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds")
     labels = (spec.get("template") or {}).get("metadata", {}).get("labels", {})
     selector = spec.get("selector") or labels  # the API server's default
     if not selector:
@@ -153,11 +157,17 @@ def _replication_controller(spec: Json) -> Iterator[Broken]:
 
 
 def _stateful_set(spec: Json) -> Iterator[Broken]:
-    yield from _not_negative("spec", spec, "replicas", "minReadySeconds", "revisionHistoryLimit")
-    yield from _not_negative("spec.ordinals", spec.get("ordinals", {}), "start")
+    yield from broken_least("spec", spec, 0, "replicas", "minReadySeconds", "revisionHistoryLimit")
+    yield from broken_least("spec.ordinals", spec.get("ordinals", {}), 0, "start")
     if spec.get("serviceName") and (why := broken_label_name(spec["serviceName"])):
         yield "spec.serviceName", why
     yield from _selected(spec, "statefulset")
+    yield from broken_stateful_set_rollout(spec)
+    for i, claim in enumerate(spec.get("volumeClaimTemplates", ())):
+        where, name = f"spec.volumeClaimTemplates[{i}]", claim.get("metadata", {}).get("name", "")
+        if why := broken_label_name(name) if name else "Required value":
+            yield f"{where}.metadata.name", why
+        yield from broken_claim(f"{where}.spec", claim.get("spec", {}))
     yield from _template_of("spec", _with_claimed_volumes(spec), _ALWAYS)
 
 
@@ -177,31 +187,41 @@ def _with_claimed_volumes(spec: Json) -> Json:
 
 
 def _daemon_set(spec: Json) -> Iterator[Broken]:
-    yield from _not_negative("spec", spec, "minReadySeconds", "revisionHistoryLimit")
+    yield from broken_least("spec", spec, 0, "minReadySeconds", "revisionHistoryLimit")
     yield from _selected(spec, "daemonset")
+    yield from broken_daemon_set_rollout(spec)
     yield from _template_of("spec", spec, _ALWAYS)
 
 
 def _job(spec: Json, path: str = "spec") -> Iterator[Broken]:
-    yield from _not_negative(
-        path, spec, "parallelism", "completions", "backoffLimit", "activeDeadlineSeconds", "ttlSecondsAfterFinished"
-    )
-    if spec.get("completionMode") == "Indexed" and "parallelism" in spec and "completions" not in spec:
+    yield from broken_job_spec(path, spec)
+    counted = "parallelism" in spec or path != "spec"  # a Job that names neither has one of each
+    if spec.get("completionMode") == "Indexed" and "completions" not in spec and counted:
         yield f"{path}.completions", "Required value: when completion mode is Indexed"
-    if spec.get("selector") and not spec.get("manualSelector"):
+    if path != "spec" and spec.get("manualSelector"):
+        yield f"{path}.manualSelector", 'Unsupported value: true: supported values: "false"'
+    elif spec.get("manualSelector"):
+        if not spec.get("selector"):
+            yield f"{path}.selector", "Required value: when manualSelector is true"
+        else:
+            yield from _selected(spec, "job")
+    elif spec.get("selector"):
         yield f"{path}.selector", "Invalid value: `selector` not auto-generated: leave it out, or set manualSelector"
     yield from _template_of(path, spec, _OF_JOB)
 
 
 def _cron_job(spec: Json) -> Iterator[Broken]:
-    if not _CRON.fullmatch(spec["schedule"].strip()):
-        rule = "expected exactly 5 fields: minute, hour, day of month, month, day of week"
-        yield "spec.schedule", f"Invalid value: {shown(spec['schedule'])}: {rule}"
-    yield from _not_negative("spec", spec, "startingDeadlineSeconds", "successfulJobsHistoryLimit")
+    if why := broken_schedule(spec["schedule"]):
+        yield "spec.schedule", f"Invalid value: {shown(spec['schedule'])}: {why}"
+    if "timeZone" in spec and (why := broken_time_zone(spec["timeZone"])):
+        yield "spec.timeZone", f"Invalid value: {shown(spec['timeZone'])}: {why}"
+    limits = ("startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit")
+    yield from broken_least("spec", spec, 0, *limits)
     job = spec["jobTemplate"].get("spec")
     if job is None:
         yield "spec.jobTemplate.spec", "Required value"
     else:
+        yield from broken_metadata("spec.jobTemplate.metadata", spec["jobTemplate"].get("metadata", {}))
         yield from _job(job, "spec.jobTemplate.spec")
 
 

@@ -29,6 +29,12 @@ kind: PodGroup
 metadata: {name: g}
 spec: {minMember: 5}
 """
+URGENT = """---
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: urgent}
+value: 1
+"""
 BY_OBJECT = "scheduling.x-k8s.io/pod-group: g"
 
 
@@ -145,7 +151,7 @@ def test_without_planned_gangs_their_labels_mean_nothing_and_gates_stay(tmp_path
 def test_a_gangs_turn_comes_by_priority_and_with_its_last_pod(tmp_path: Path) -> None:
     first = pod("m0", in_gang(2)) + pod("alone") + pod("other") + pod("m1", in_gang(2))
     assert placed(outcomes(tmp_path, first)) == ["alone", "other"]
-    urgent = pod("alone") + pod("other") + pods(2, in_gang(2), "priority: 1,")
+    urgent = URGENT + pod("alone") + pod("other") + pods(2, in_gang(2), "priorityClassName: urgent,")
     assert placed(outcomes(tmp_path, urgent)) == ["m0", "m1", "alone"]
 
 

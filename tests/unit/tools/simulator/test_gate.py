@@ -18,6 +18,7 @@ from gputile.tools.simulator.intake import Intake
 from gputile.tools.simulator.manifests import ManifestError
 from gputile.tools.simulator.validation import Validation
 from gputile.tools.simulator.workloads import expand
+from tests.api_rules import BREAKING, TAKEN
 from tests.manifests import DEPLOYMENT, FORBIDDEN, JOB, POD, REFUSED, RICH, VALID, Case, Json, changed, ids
 
 from .builders import load_text, node, write
@@ -47,12 +48,12 @@ def simulate(tmp_path: Path, text: str, *options: str) -> tuple[int, str]:
     return result.exit_code, result.stderr
 
 
-@pytest.mark.parametrize("body", VALID, ids=range(len(VALID)))
+@pytest.mark.parametrize("body", [*VALID, *TAKEN], ids=range(len(VALID) + len(TAKEN)))
 def test_what_is_right_is_taken(tmp_path: Path, body: Json) -> None:
     assert verdict(tmp_path, body) == ""
 
 
-@pytest.mark.parametrize("case", [*REFUSED, *FORBIDDEN], ids=ids([*REFUSED, *FORBIDDEN]))
+@pytest.mark.parametrize("case", [*REFUSED, *BREAKING, *FORBIDDEN], ids=ids([*REFUSED, *BREAKING, *FORBIDDEN]))
 def test_what_is_wrong_is_refused_with_file_document_and_field(tmp_path: Path, case: Case) -> None:
     said = verdict(tmp_path, case.body)
     assert case.said in said
