@@ -89,6 +89,7 @@ class FakeApiServer:
         self.gone_as_event = False
         self.token: str | None = None
         self.refused: dict[str, tuple[int, str]] = {}  # by path: the status and reason of every answer
+        self.proxied: dict[str, tuple[int, bytes]] = {}  # by path: what a pod answers that is asked through the server
         self.faults: list[Fault] = []
         self.requests: list[Request] = []
         self._snapshots: dict[str, tuple[int, list[Object]]] = {}
@@ -187,6 +188,9 @@ class FakeApiServer:
             return True
         if self.token and request.headers.get("authorization") != f"Bearer {self.token}":
             _write(writer, 401, json.dumps(status_body(401, "Unauthorized")).encode())
+            return True
+        if request.path in self.proxied:
+            _write(writer, *self.proxied[request.path])
             return True
         try:
             if request.kind == "watch":

@@ -96,10 +96,24 @@ class ContainerStatus(_WorkloadObject):
     last_state: ContainerState = msgspec.field(default_factory=ContainerState)
 
 
+class NamedPort(_WorkloadObject):
+    """core/v1 ContainerPort."""
+
+    name: str = ""
+    container_port: int = 0
+
+
+class ServingContainer(_WorkloadObject):
+    """core/v1 Container: where it listens."""
+
+    ports: list[NamedPort] = []
+
+
 class RunningPodSpec(_WorkloadObject):
-    """core/v1 PodSpec: where the pod is."""
+    """core/v1 PodSpec: where the pod is, and where it listens."""
 
     node_name: str = ""
+    containers: list[ServingContainer] = []
 
 
 class RunningPodStatus(_WorkloadObject):

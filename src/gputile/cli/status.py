@@ -75,6 +75,7 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
     from gputile.cli.bounded_reads import read_or_leave, reads
     from gputile.cli.configuration import installed_configuration
     from gputile.cli.live import INSTALLED
+    from gputile.cli.readiness import unready_reasons
     from gputile.kube.listing import list_all
     from gputile.tools.views.status import assess
 
@@ -92,7 +93,8 @@ def _read(reach: Reach, namespace: str, release: str) -> "Installation":
                 list_all(connection, "/api/v1/nodes", Node),
                 list_all(connection, f"{core}/configmaps", ConfigMap, ours),
             )
-            return assess([*deployments, *daemon_sets], pods, events, nodes, _unit(maps))
+            said = await unready_reasons(connection, namespace, pods)
+            return assess([*deployments, *daemon_sets], pods, events, nodes, _unit(maps), said)
 
     def _unit(maps: list[ConfigMap]) -> int:
         given, _ = installed_configuration(maps)

@@ -41,14 +41,18 @@ class BadAnswer(KubeError):
 
 
 class ApiError(KubeError):
-    """The API server answered that it does not do what it was asked: HTTP ``status``, machine-readable ``reason``."""
+    """The API server answered that it does not do what it was asked: HTTP ``status``, machine-readable ``reason``.
 
-    def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0) -> None:
+    ``said`` is its answer alone, ``message`` with what it was asked, and what may help.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, retry_after: float = 0.0, said: str = "") -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
         self.message = message
         self.retry_after = retry_after
+        self.said = said
 
 
 class Unauthorized(ApiError):
@@ -115,7 +119,7 @@ def status_error(method: str, path: str, status: int, said: Status, retry_after:
     remedy = _remedy(status, method, path)
     if remedy:
         parts.append(remedy)
-    return kind(status, said.reason, "; ".join(parts), retry_after)
+    return kind(status, said.reason, "; ".join(parts), retry_after, said.message)
 
 
 def _remedy(status: int, method: str, path: str) -> str:

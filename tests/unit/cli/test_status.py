@@ -8,13 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from tests.fakes.apiserver import FakeApiServer
+from tests.fakes.apiserver import FakeApiServer, status_body
 
 pytestmark = pytest.mark.requirement("U11")
 
 run = CliRunner()
 DEPLOYMENTS = "/apis/apps/v1/namespaces/gputile/deployments"
 CONFIG_MAPS = "/api/v1/namespaces/gputile/configmaps"
+PODS = "/api/v1/namespaces/gputile/pods"
 
 
 def webhook(available: int) -> dict[str, object]:
@@ -69,6 +70,31 @@ def test_it_waits_for_what_it_is_told_to(server: FakeApiServer, kubeconfig: str)
     result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "--wait", "60"])
     timer.join()
     assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "gputile: Deployed")
+
+
+def unready(name: str) -> dict[str, object]:
+    return {
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/component": "webhook"}},
+        "spec": {"containers": [{"ports": [{"name": "https"}, {"name": "metrics", "containerPort": 8083}]}]},
+        "status": {"phase": "Running"},
+    }
+
+
+@pytest.mark.requirement("U11")
+def test_a_pod_that_is_not_ready_says_why_itself(server: FakeApiServer, kubeconfig: str) -> None:
+    """The kubelet knows only that its probe got a 503."""
+    server.store[DEPLOYMENTS]["gputile-webhook"] = webhook(0)
+    server.store[PODS]["gputile-webhook-0"] = unready("gputile-webhook-0")
+    path = f"{PODS}/gputile-webhook-0:8083/proxy/readyz"
+    server.proxied[path] = 503, b"the certificates cannot be looked after"
+    result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])
+    (component,) = json.loads(result.stdout)["components"]
+    assert component["reason"] == "pod gputile-webhook-0: the certificates cannot be looked after"
+    for answer in ((503, json.dumps(status_body(503, "ServiceUnavailable")).encode()), (200, b"")):
+        server.proxied[path] = answer
+        result = run.invoke(app, ["status", "--kubeconfig", kubeconfig, "-o", "json"])
+        (component,) = json.loads(result.stdout)["components"]
+        assert component["reason"] == "its pods are starting"
 
 
 CONFIG = """

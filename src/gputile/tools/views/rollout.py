@@ -5,8 +5,9 @@ unless somebody acts: an image that cannot be pulled, a container that crashes, 
 case the reason is what the cluster itself says about it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Final
 
 import msgspec
@@ -41,15 +42,23 @@ class Component(msgspec.Struct, frozen=True, rename="camel"):
     reason: Annotated[str, msgspec.Meta(description='What is in the way, "" for nothing.')] = ""
 
 
-def component_of(workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]) -> Component:
-    """Return the state of a component from its workload, its pods, and the events of its namespace."""
+def component_of(
+    workload: Deployment | DaemonSet,
+    pods: Sequence[RunningPod],
+    events: Sequence[Event],
+    said: Mapping[str, str] = MappingProxyType({}),
+) -> Component:
+    """Return the state of a component from its workload, its pods, and the events of its namespace.
+
+    ``said`` is why pods that run are not ready, in their own words, by their names.
+    """
     name = workload.metadata.labels.get(COMPONENT_LABEL, workload.metadata.name)
     kind = "Deployment" if isinstance(workload, Deployment) else "DaemonSet"
     wanted, updated, available, total = _counts(workload)
     seen = workload.status.observed_generation >= workload.metadata.generation
     if seen and updated >= wanted and available >= wanted and total <= updated:
         return Component(name, kind, RolloutState.READY, available, wanted)
-    state, reason = _trouble(workload, pods, events)
+    state, reason = _trouble(workload, pods, events, said)
     if not reason:
         reason = f"{updated} of {wanted} pods are of the newest kind" if updated < wanted else "its pods are starting"
     return Component(name, kind, state, min(available, wanted), wanted, reason)
@@ -70,10 +79,10 @@ def _counts(workload: Deployment | DaemonSet) -> tuple[int, int, int, int]:
 
 
 def _trouble(
-    workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event]
+    workload: Deployment | DaemonSet, pods: Sequence[RunningPod], events: Sequence[Event], said: Mapping[str, str]
 ) -> tuple[RolloutState, str]:
     """Return the worst that is known, with its reason; "" where nothing is."""
-    found = [_pod_trouble(pod, events) for pod in pods if not pod.ready and not _replaced(workload, pod)]
+    found = [_pod_trouble(pod, events, said) for pod in pods if not pod.ready and not _replaced(workload, pod)]
     for wanted in (RolloutState.FAILED, RolloutState.DEPLOYING):
         for state, reason in found:
             if state is wanted and reason:
@@ -95,7 +104,7 @@ def _replaced(workload: Deployment | DaemonSet, pod: RunningPod) -> bool:
     return ended and total >= wanted
 
 
-def _pod_trouble(pod: RunningPod, events: Sequence[Event]) -> tuple[RolloutState, str]:
+def _pod_trouble(pod: RunningPod, events: Sequence[Event], said: Mapping[str, str]) -> tuple[RolloutState, str]:
     name, status = pod.metadata.name, pod.status
     if status.phase == "Failed":
         return (
@@ -113,6 +122,8 @@ def _pod_trouble(pod: RunningPod, events: Sequence[Event]) -> tuple[RolloutState
     scheduled = conditions.get("PodScheduled", WorkloadCondition())
     if scheduled.status == "False":
         return RolloutState.DEPLOYING, f"pod {name}: {scheduled.reason}: {scheduled.message}"
+    if name in said:
+        return RolloutState.DEPLOYING, f"pod {name}: {said[name]}"
     event = _latest(events, name)
     if event is not None:
         return RolloutState.DEPLOYING, f"pod {name}: {event.reason}: {event.message}"

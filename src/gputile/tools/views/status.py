@@ -1,7 +1,8 @@
 """``gputile status``: whether the installation is deployed, component by component, and how each node is set (U11)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated
 
 import msgspec
@@ -63,9 +64,13 @@ def assess(
     events: Sequence[Event],
     nodes: Sequence[Node],
     unit_mib: int,
+    said: Mapping[str, str] = MappingProxyType({}),
 ) -> Installation:
-    """Return the state of the installation with these workloads and pods."""
-    components = sorted((component_of(w, _pods_of(w, pods), events) for w in workloads), key=lambda c: c.name)
+    """Return the state of the installation with these workloads and pods.
+
+    ``said`` is why pods that run are not ready, in their own words, by their names.
+    """
+    components = sorted((component_of(w, _pods_of(w, pods), events, said) for w in workloads), key=lambda c: c.name)
     agents = _agents(pods)
     states = {component.state for component in components}
     phase = RolloutPhase.DEPLOYED

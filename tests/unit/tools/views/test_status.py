@@ -197,6 +197,13 @@ def test_what_is_in_the_way_is_told_in_the_clusters_own_words(
     assert installation.phase is (RolloutPhase.FAILED if state is RolloutState.FAILED else RolloutPhase.DEPLOYING)
 
 
+def test_what_a_pod_says_itself_goes_before_the_event_of_its_probe() -> None:
+    events = [event("p", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 503")]
+    said = {"p": "there is no certificate yet"}
+    installation = assess([deployment(availableReplicas=0)], [pod()], events, [], 1024, said)
+    assert the_only(installation) == (RolloutState.DEPLOYING, "pod p: there is no certificate yet")
+
+
 def test_the_worst_pod_is_told_and_a_ready_one_never() -> None:
     ready = pod(name="well", conditions=[condition("Ready", "True")], containerStatuses=[CRASHED])
     slow = pod(name="slow", conditions=[condition("Ready", "False", "ContainersNotReady", "m")])
