@@ -78,6 +78,7 @@ class CertificateRotation:
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.problem = "there is no certificate yet"
         self.material: Material | None = None
+        self._trusted: Pair | None = None  # what the API server has been told to trust
         self.served = asyncio.Event()  # a certificate is loaded
         self._connection = connection
         self._secrets = f"/api/v1/namespaces/{namespace}/secrets"
@@ -98,6 +99,16 @@ class CertificateRotation:
                 log.warning(self.problem)
             await self.sleep(RETRY_SECONDS if self.problem else INTERVAL_SECONDS)
 
+    def unusable(self) -> str:
+        """Return why no review should be sent here, "" where the API server trusts what is served.
+
+        A certificate that cannot be looked after any more is good until it ends.
+        """
+        material = self.material
+        if material is not None and material.current == self._trusted and self._now() < material.expires:
+            return ""
+        return self.problem or "its certificate has ended"
+
     async def once(self) -> None:
         """Read the Secret, renew what is due, serve it, and tell the API server whom to trust.
 
@@ -112,6 +123,7 @@ class CertificateRotation:
         self.served.set()
         for kind in _KINDS:
             await self._publish(kind, material)
+        self._trusted = material.current
 
     async def _agree(self) -> Material:
         for _ in range(_ATTEMPTS):

@@ -87,7 +87,7 @@ class Webhook:
 
     def not_ready(self) -> str:
         """Return why no review should be sent here, "" where one may."""
-        return "it is about to end" if self.draining else self.rotation.problem
+        return "it is about to end" if self.draining else self.rotation.unusable()
 
     def _describe(self) -> None:
         gauge, rotation, configuration = self.metrics.registry.gauge, self.rotation, self.configuration
@@ -96,6 +96,11 @@ class Webhook:
             "gputile_webhook_certificate_expiry_timestamp_seconds",
             "When the serving certificate ends, Unix time; 0 without one.",
             lambda: rotation.material.expires.timestamp() if rotation.material else 0.0,
+        )
+        gauge(
+            "gputile_webhook_certificate_kept",
+            "1 while the certificate is looked after; 0: it serves to its end, and nobody renews it.",
+            lambda: not rotation.problem,
         )
         gauge(
             "gputile_webhook_configuration_valid",

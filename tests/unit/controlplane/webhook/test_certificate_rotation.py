@@ -221,6 +221,40 @@ async def test_it_goes_on_after_any_failure_and_says_what_it_is() -> None:
 
 
 @pytest.mark.anyio
+async def test_a_certificate_that_is_trusted_serves_to_its_end_whatever_happens_to_the_rights() -> None:
+    """GPU pods are refused while no replica is ready, and all of them lose their rights at once."""
+
+    async with on_stage() as scene:
+
+        async def sleep(_: float) -> None:
+            raise asyncio.CancelledError
+
+        rotation = scene.replica()
+        rotation.sleep = sleep
+        assert rotation.unusable() == "there is no certificate yet"
+        await rotation.once()
+        for path in (f"{SECRETS}/certificates", SECRETS):
+            scene.server.refused[path] = (403, "Forbidden")
+        with pytest.raises(asyncio.CancelledError):
+            await rotation.run()
+        assert "Forbidden" in rotation.problem
+        assert rotation.unusable() == ""
+        scene.time += LIFETIME
+        assert "Forbidden" in rotation.unusable()
+
+
+@pytest.mark.anyio
+async def test_a_certificate_that_nobody_was_told_of_serves_nobody() -> None:
+    async with on_stage() as scene:
+        rotation = scene.replica()
+        scene.server.refused[f"{REGISTRATION}/{KINDS[1]}/gputile"] = (403, "Forbidden")
+        with pytest.raises(Forbidden):
+            await rotation.once()
+        assert rotation.served.is_set()
+        assert rotation.unusable() != ""
+
+
+@pytest.mark.anyio
 async def test_lost_answers_and_conflicts_end_in_agreement() -> None:
     """An answer that gets lost after the write: the next look finds what was stored."""
 
