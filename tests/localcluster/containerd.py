@@ -87,6 +87,17 @@ def import_images(programs: Mapping[str, Path], directory: Path, archive: Path) 
         raise ProcessFailed(f"containerd does not take the images: {done.stderr}")
 
 
+def tag_image(programs: Mapping[str, Path], directory: Path, reference: str, other: str) -> None:
+    """Give an image another name too.
+
+    Raises:
+        ProcessFailed: containerd does not do it.
+    """
+    done = _ctr(programs, directory, "--namespace=k8s.io", "images", "tag", reference, other)
+    if done.returncode != 0:
+        raise ProcessFailed(f"containerd does not name the image {other}: {done.stderr}")
+
+
 def _ctr(programs: Mapping[str, Path], directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [str(programs["ctr"]), f"--address={directory / SOCKET}", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)

@@ -17,7 +17,13 @@ from typing import Any, Self
 from tests.fakes.nvml import FakeMachine
 from tests.localcluster import nodespace
 from tests.localcluster.client import ApiError
-from tests.localcluster.containerd import STATE, containerd_answers, containerd_command, import_images
+from tests.localcluster.containerd import (
+    STATE,
+    containerd_answers,
+    containerd_command,
+    import_images,
+    tag_image,
+)
 from tests.localcluster.controlplane import ControlPlane
 from tests.localcluster.images import write_images
 from tests.localcluster.nodeaddress import add_address, remove_address
@@ -96,6 +102,10 @@ class RealNode:
             with contextlib.suppress(FileNotFoundError):  # the kubelet removes those of starts long ago
                 lines += file.read_text().splitlines()
         return "\n".join(line.split(" ", 3)[3] for line in lines if line.count(" ") >= 3)  # time, stream, flag, text
+
+    def tag_image(self, reference: str, other: str) -> None:
+        """Give an image that the node has another name too."""
+        tag_image(self._programs, self.directory, reference, other)
 
     def put_static_pod(self, name: str, body: Mapping[str, Any] | None) -> None:
         """Give the kubelet a static pod as a file; None takes it away."""

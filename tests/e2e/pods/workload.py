@@ -51,3 +51,18 @@ def sample_pod(name: str, units: int) -> dict[str, Any]:
 def started(pod: dict[str, Any]) -> list[tuple[str, int]]:
     """Return the ID of each of a pod's containers, and how often it was started anew."""
     return [(status["containerID"], status["restartCount"]) for status in pod["status"]["containerStatuses"]]
+
+
+def sample_set(name: str, units: int) -> dict[str, Any]:
+    """Return a StatefulSet of one such pod."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "replicas": 1,
+            "serviceName": name,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": sample_pod(name, units)["spec"]},
+        },
+    }
