@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gputile.support.connections import STANDARD_LIMITS, ConnectionLimits, OpenConnections
 from gputile.support.ports import bind_port
@@ -118,6 +118,23 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave SIGTERM and SIGINT alone."""
         yield
+
+
+def closing(app: ASGIApp, ends: Callable[[], bool]) -> ASGIApp:
+    """Return ``app``, which lets each client go after an answer while the server ``ends``.
+
+    A client that keeps its connection may send a request just when the server closes it, and has no answer then.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_last(message: Message) -> None:
+            if message["type"] == "http.response.start" and ends():
+                message = {**message, "headers": [*message.get("headers", []), (b"connection", b"close")]}
+            await send(message)
+
+        await app(scope, receive, send_last)
+
+    return answer
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from gputile.core.admission.review import AdmissionPolicy
 from gputile.kube.config_file import ConfigFile, read
 from gputile.kube.connection import Connection
 from gputile.kube.kubeconfig import Access
-from gputile.support.http_server import Server, holding
+from gputile.support.http_server import Server, closing, holding
 from gputile.support.loop_lag import LoopLag
 from gputile.support.monitoring import monitoring_app
 
@@ -68,7 +68,8 @@ class Webhook:
             configuration=settings.configuration,
             names=service_names(settings),
         )
-        self.app = create_app(self.policy, self.metrics, BodyReader(LARGEST_BODY))
+        answering = create_app(self.policy, self.metrics, BodyReader(LARGEST_BODY))
+        self.app = closing(answering, lambda: self.draining)
         self.health_app = monitoring_app(self.metrics.registry, self.not_ready)
         self._describe()
 

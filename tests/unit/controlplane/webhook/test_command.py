@@ -69,13 +69,18 @@ async def test_it_serves_reviews_and_probes_and_ends_when_asked(tmp_path: Path) 
         assert (await client.get(f"{health}/readyz")).status_code == 200
         assert webhook.rotation.material is not None
         trust = ssl.create_default_context(cadata=webhook.rotation.material.bundle.decode())
-        async with httpx.AsyncClient(verify=trust, trust_env=False) as api_server:
-            assert (await api_server.post(f"https://127.0.0.1:{port}/mutate", content=b"{}")).status_code == 400
+        api_server = httpx.AsyncClient(verify=trust, trust_env=False)
+        answered = await api_server.post(f"https://127.0.0.1:{port}/mutate", content=b"{}")
+        assert (answered.status_code, answered.headers.get("connection")) == (400, None)
         metrics = (await client.get(f"{health}/metrics")).text
         assert "gputile_webhook_ready 1.0" in metrics
         assert "gputile_webhook_memory_unit_mib 1024.0" in metrics
         os.kill(os.getpid(), signal.SIGTERM)
         await until(lambda: webhook.draining, 60)
         assert (await client.get(f"{health}/readyz")).status_code == 503
+        # The API server sends the next review elsewhere, rather than on a connection that is about to be closed.
+        answered = await api_server.post(f"https://127.0.0.1:{port}/mutate", content=b"{}")
+        assert (answered.status_code, answered.headers.get("connection")) == (400, "close")
+        await api_server.aclose()
         async with asyncio.timeout(60):
             await running
