@@ -290,7 +290,7 @@ class NodeTimeSlices:
     def _begin(self, near: set[str], now: int) -> Said:
         said: Said = []
         free = {uuid for uuid in near if self._gpus[uuid].owner is None}
-        candidates = self._candidates(near, now) if free else []
+        candidates = self._candidates(near, now) if free and self._may_begin(near, free, now) else []
         busy_until = {uuid: None if uuid in free else self._gpus[uuid].free_at(now) for uuid in near}
         begun = plan(now, candidates, busy_until, self.quantum, self.quantum // SPARE_PART)
         for begin in begun:
@@ -306,6 +306,24 @@ class NodeTimeSlices:
             if candidate.until is None and free.issuperset(candidate.gpus):
                 self._look_again[candidate.gpus[0]] = now + LOOK_AGAIN
         return said
+
+    def _may_begin(self, near: set[str], free: set[str], now: int) -> bool:
+        """Return whether anybody wants no other GPUs than free ones; in what order all wait matters to nobody else.
+
+        It is not so for most events: the GPUs of a set become free one after the other.
+        """
+        for uuid in near:
+            self._gpus[uuid].idle_hold(now)  # one that is over is not waited for
+        if any(a.waiting and not a.tied for uuid in free for a in self._gpus[uuid].accounts.values()):
+            return True
+        owners = self._owners(near)
+        for name in self._among(near):
+            if name in owners and self._has(name):
+                if any(free.issuperset(join.gpus) for join in self._joins(name, now)):
+                    return True
+            elif free.issuperset(self._tied[name]):
+                return True
+        return False
 
     def _take_note(self, begin: Begin) -> None:
         round_ = self._rounds.get(begin.name)

@@ -1,11 +1,15 @@
 """Containers that use several GPUs together: what they get done on a simulated node, and what others do."""
 
+from itertools import product
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputile.node.arbiter.backfill import Begin, TurnCandidate, plan
 from gputile.node.arbiter.node_timeslices import NodeTimeSlices
 from gputile.node.arbiter.shares import WHOLE, Share
-from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, Grant, Limit, TimeSliceScheduler
+from gputile.node.arbiter.timeslice_scheduler import MOST_HOLDERS, MS, Grant, Instruction, Limit, TimeSliceScheduler
 from gputile.node.arbiter.together import TOGETHER_FOR, USED_WITHIN, Together
 from tests.unit.node.arbiter.collective import Job, Node
 
@@ -226,3 +230,38 @@ def test_nothing_is_kept_of_containers_and_processes_that_are_gone() -> None:
         for gpu in "AB":
             together.forget(name, gpu)
     assert len(together) == 0
+
+
+class Thorough(NodeTimeSlices):
+    """It looks at all who wait, whoever may begin."""
+
+    def _may_begin(self, near: set[str], free: set[str], now: int) -> bool:
+        return True
+
+
+_STEP = st.tuples(st.sampled_from(["want", "done", "leave", "tick"]), st.integers(0, 3), st.integers(0, 2))
+
+
+@given(st.lists(st.tuples(_STEP, st.sampled_from([0, MS // 10, MS, 7 * MS, 300 * MS]), st.booleans()), max_size=60))
+def test_what_is_not_looked_at_would_begin_nothing(steps: list[tuple[tuple[str, int, int], int, bool]]) -> None:
+    """Four containers, each with a process that uses up to three GPUs."""
+    both: tuple[NodeTimeSlices, NodeTimeSlices] = NodeTimeSlices(6 * MS), Thorough(6 * MS)
+    said: list[list[tuple[str, Instruction]]] = [[], []]
+    now = 10_000 * MS
+    for node, gpu, container in product(both, range(3), range(4)):
+        node.put(f"g{gpu}", f"c{container}", Share(priority=container // 3), now)
+    for (what, container, gpu), later, again in steps:
+        now += later
+        uuid, name, member = f"g{gpu}", f"c{container}", container
+        for node, log in zip(both, said, strict=True):
+            turn = max((each.turn for where, each in log if where == uuid and each.member == member), default=0)
+            if what == "want":
+                log += node.want(uuid, name, member, now)
+            elif what == "done":
+                log += node.done(uuid, member, turn, MS, again, now)
+            elif what == "leave":
+                log += node.leave(uuid, member, now)
+            else:
+                log += node.tick(uuid, now)
+        assert said[0] == said[1]
+        assert both[0].touched(now) == both[1].touched(now)
