@@ -1,0 +1,74 @@
+"""What may go wrong with an installation: ``gputile status`` names it, and what runs runs on."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.pods.cluster import GPU_NODE
+from tests.e2e.pods.release import PodRelease
+from tests.e2e.pods.workload import said_by, sample_pod, share_of, started
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.requirement("U11")]
+
+
+@pytest.fixture(autouse=True)
+def running(release: PodRelease) -> Iterator[None]:
+    """A GPU pod that runs before, and still runs afterwards."""
+    cluster = release.cluster
+    cluster.create(sample_pod("running", 16))
+    assert said_by(cluster, "running") == share_of(2048)
+    (before,) = cluster.pods("default")
+    yield
+    (after,) = (pod for pod in cluster.pods("default") if pod["metadata"]["name"] == "running")
+    assert started(after) == started(before)
+    cluster.clear()
+
+
+def wait_reason(release: PodRelease, component: str, fits: Callable[[str], bool]) -> None:
+    """Wait until ``gputile status`` gives such a reason for a component."""
+    try:
+        release.cluster.wait(lambda: fits(release.reasons().get(component, "")), f"the reason of {component}")
+    except TimeoutError as error:
+        raise AssertionError(release.status().stdout) from error
+
+
+def test_an_image_that_is_not_there_is_named_and_pods_go_on(release: PodRelease) -> None:
+    """The components of the working image stay until new ones are ready, so a new GPU pod runs too."""
+    release.upgrade({"image.tag": "missing"})
+    for component in ("agent", "controller", "scheduler", "webhook"):
+        wait_reason(release, component, lambda reason: "localhost/gputile:missing" in reason)
+    assert release.status().stdout.startswith("gputile: Failed: agent, controller, scheduler, webhook")
+    release.cluster.create(sample_pod("meanwhile", 16))
+    assert said_by(release.cluster, "meanwhile") == share_of(2048)
+    release.helm("rollback", release.name)
+    release.wait_deployed()
+
+
+def test_a_namespace_that_admits_no_agent_is_named(release: PodRelease) -> None:
+    """Pod Security's profile "restricted": the agent mounts directories of its node."""
+    label = "pod-security.kubernetes.io/enforce"
+    cluster = release.cluster
+    cluster.kubectl("label", "namespace", release.namespace, f"{label}=restricted")
+    try:
+        cluster.kubectl(
+            "delete", "pod", f"--namespace={release.namespace}", release.agent(GPU_NODE)["metadata"]["name"]
+        )
+        wait_reason(release, "agent", lambda reason: 'violates PodSecurity "restricted' in reason)
+    finally:
+        cluster.kubectl("label", "namespace", release.namespace, f"{label}-")
+    release.wait_deployed()
+
+
+def test_a_webhook_without_the_right_to_its_certificates_is_named(release: PodRelease) -> None:
+    """The Secret is gone, and nobody may write another one."""
+    cluster, own = release.cluster, f"--namespace={release.namespace}"
+    role = cluster.kubectl("get", "rolebinding", "gputile-webhook", own, "-o", "json")
+    cluster.kubectl("delete", "rolebinding", "gputile-webhook", own)
+    try:
+        cluster.kubectl("rollout", "restart", "deployment", "gputile-webhook", own)
+        wait_reason(release, "webhook", lambda reason: "secrets" in reason and "forbidden" in reason)
+        cluster.create(sample_pod("meanwhile", 16))
+        assert said_by(cluster, "meanwhile") == share_of(2048)
+    finally:
+        cluster.kubectl("apply", "-f", "-", input=role)
+    release.wait_deployed()
