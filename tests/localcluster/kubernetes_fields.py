@@ -16,9 +16,17 @@ from tests.localcluster.skipping import components_or_skip
 FILE = Path(__file__).resolve().parents[2] / "src" / "gputile" / "api" / "kubernetes" / "fields.json"
 # The kinds whose fields are checked, and those that have them as a part; of all others the names are enough.
 CHECKED = {
-    "v1": ("Node", "Pod", "PodTemplate", "ReplicationController"),
+    "v1": (
+        *("ConfigMap", "LimitRange", "Namespace", "Node", "PersistentVolumeClaim", "Pod", "PodTemplate"),
+        *("ReplicationController", "ResourceQuota", "Secret", "Service", "ServiceAccount"),
+    ),
     "apps/v1": ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet"),
+    "autoscaling/v2": ("HorizontalPodAutoscaler",),
     "batch/v1": ("CronJob", "Job"),
+    "networking.k8s.io/v1": ("Ingress", "NetworkPolicy"),
+    "policy/v1": ("PodDisruptionBudget",),
+    "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    "scheduling.k8s.io/v1": ("PriorityClass",),
 }
 _SCALARS = {"boolean": "bool", "string": "string", "number": "number", "object": "any"}
 _PREFIXES = ("io.k8s.api.", "io.k8s.apimachinery.pkg.apis.", "io.k8s.apimachinery.pkg.api.", "io.k8s.apimachinery.pkg.")
@@ -67,7 +75,8 @@ def _path(version: str) -> str:
 
 
 def _root(version: str, kind: str) -> str:
-    return f"io.k8s.api.{(version if '/' in version else f'core/{version}').replace('/', '.')}.{kind}"
+    group, _, number = version.rpartition("/")
+    return f"io.k8s.api.{group.partition('.')[0] or 'core'}.{number}.{kind}"
 
 
 def _short(name: str) -> str:

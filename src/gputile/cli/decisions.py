@@ -142,7 +142,7 @@ class _Report:
 
     def _sentence(self) -> str:
         use, total = _use(self._nodes)
-        gpus = f"{use} of {total} GPU{'' if total == 1 else 's'} {'is' if use == 1 else 'are'} in use"
+        gpus = f"{use} of {total} GPU{'' if total == 1 else 's'} {'is' if 1 in (use, total) else 'are'} in use"
         pods, count = len(self._result.outcomes), self._result.placed
         verb = "has" if 1 in (pods, count) else "have"
         placed = f"{count} of {pods} pod{'' if pods == 1 else 's'} {verb} a place; " if pods else ""

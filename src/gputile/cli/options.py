@@ -21,10 +21,22 @@ Config = Annotated[
 ]
 Printed = Annotated[Output, typer.Option("--output", "-o", help="What to print.")]
 Plain = Annotated[bool, typer.Option("--ascii", help="Draw with ASCII characters only.")]
+
+
+def _time(text: str) -> str:
+    """Return a time that was given; leave the program where it is none, also where no API server is asked."""
+    if text != REQUEST_TIMEOUT:
+        from gputile.cli.bounded_reads import duration_s
+
+        duration_s(text)
+    return text
+
+
 RequestTimeout = Annotated[
     str,
     typer.Option(
         "--request-timeout",
+        callback=_time,
         metavar="TIME",
         help="How long to wait for each answer of the API server: 10s, 2m; 0: ever.",
     ),

@@ -22,6 +22,13 @@ def test_a_server_that_never_answers_is_an_error(silent: str, words: list[str]) 
     assert "within 0.3 s; --request-timeout gives it more time" in done.stderr
 
 
+@pytest.mark.parametrize("words", [["inspect"], ["explain", "p"], ["simulate"]])
+def test_a_time_that_is_none_is_refused_also_where_no_server_is_asked(words: list[str]) -> None:
+    done = CliRunner().invoke(app, [*words, "--cluster", "examples/cluster.yaml", "--request-timeout", "soon"])
+    assert done.exit_code == 2
+    assert done.stderr == "error: --request-timeout soon: say a time as 10s, 1m30s or 500ms; 0 waits for ever\n"
+
+
 def test_a_terminal_says_whom_it_waits_for(silent: str) -> None:
     ours, theirs = pty.openpty()
     command = arguments("main", "inspect", "--kubeconfig", silent, "--request-timeout", "60s")

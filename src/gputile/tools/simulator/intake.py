@@ -9,7 +9,7 @@ from gputile.tools.simulator.admission import Admission
 from gputile.tools.simulator.fields import POD_TEMPLATE, Broken, broken_fields
 from gputile.tools.simulator.manifests import Manifest, ManifestError
 from gputile.tools.simulator.notes import Note
-from gputile.tools.simulator.object_rules import Json, broken_object, broken_template
+from gputile.tools.simulator.object_rules import Json, broken_beside, broken_object, broken_template
 from gputile.tools.simulator.pod_kinds import PodKinds, known_kinds
 from gputile.tools.simulator.validation import Validation
 
@@ -42,10 +42,13 @@ class Intake:
         """Return whether the object is of a kind that makes pods, by the table or by itself.
 
         Raises:
-            ManifestError: the kind is not known.
+            ManifestError: the kind is not known, or the API server would refuse an object of one that makes none.
         """
         kind, version = manifest.kind, manifest.api_version
-        if kind in kubernetes_kinds().kinds.get(version, {}):
+        own = kubernetes_kinds().kinds.get(version, {})
+        if kind in own:
+            if kind not in MAKERS and own[kind]:
+                self._check_beside(manifest, own[kind], notes)
             return kind in MAKERS
         found = self.kinds.find(manifest)
         if found is not None:
@@ -75,6 +78,13 @@ class Intake:
         """
         self._refuse(manifest, broken_fields(POD_TEMPLATE, template, path), notes)
         self._refuse(manifest, list(broken_template(path, template)), notes)
+
+    def _check_beside(self, manifest: Manifest, type_name: str, notes: list[Note]) -> None:
+        """Check the fields and the name of an object that makes no pods; what is left out has defaults, or none."""
+        broken = [each for each in broken_fields(type_name, manifest.body) if each[1] != "Required value"]
+        self._refuse(manifest, broken, notes)
+        if not manifest.stored:
+            self._refuse(manifest, list(broken_beside(manifest)), notes)
 
     def _refuse(self, manifest: Manifest, broken: list[Broken], notes: list[Note]) -> None:
         unknown = [each for each in broken if each[1].startswith("unknown field")]

@@ -1,5 +1,6 @@
 """What the API server demands of the kinds that make pods (k8s.io/kubernetes, pkg/apis/apps and batch, validation)."""
 
+import base64
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from gputile.tools.simulator.rollout_rules import (
 Json = Mapping[str, Any]
 TEMPLATES: Final = {"CronJob": ("spec", "jobTemplate", "spec", "template")}
 TEMPLATE: Final = ("spec", "template")
+_OF_ANY_NAME: Final = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+_NAMED_BY_LABELS: Final = ("Namespace", "Service", "StatefulSet")
 _LONGEST_CRON_JOB: Final = 52
 _ALWAYS: Final = ("Always",)
 _OF_JOB: Final = ("OnFailure", "Never")
@@ -36,7 +39,7 @@ def template_path(kind: str) -> tuple[str, ...]:
 def broken_object(manifest: Manifest) -> Iterator[Broken]:
     """Yield what is wrong with an object of a kind that makes pods, whose fields are right."""
     body = manifest.body
-    yield from _identity(manifest.kind, body.get("metadata", {}))
+    yield from broken_identity(manifest.kind, body.get("metadata", {}))
     if not body.get("spec"):
         yield ("spec.containers" if manifest.kind == "Pod" else "spec"), "Required value"
     elif manifest.kind == "Pod":
@@ -47,23 +50,35 @@ def broken_object(manifest: Manifest) -> Iterator[Broken]:
         yield from _KINDS[manifest.kind](body["spec"])
 
 
+def broken_beside(manifest: Manifest) -> Iterator[Broken]:
+    """Yield what is wrong with an object of a kind that makes no pods, as it stands beside those that do."""
+    yield from broken_identity(manifest.kind, manifest.body.get("metadata", {}))
+    if manifest.kind == "Secret":
+        for key, value in manifest.body.get("data", {}).items():
+            try:
+                base64.b64decode("".join(value.split("\n")), validate=True)
+            except ValueError:
+                yield f"data[{shown(key)}]", "must be base64: write plain text into stringData"
+
+
 def broken_template(path: str, template: Json) -> Iterator[Broken]:
     """Yield what is wrong with the template of pods that stands at ``path``."""
     yield from broken_metadata(f"{path}.metadata", template.get("metadata", {}))
     yield from broken_pod_spec(f"{path}.spec", template.get("spec", {}))
 
 
-def _identity(kind: str, metadata: Json) -> Iterator[Broken]:
+def broken_identity(kind: str, metadata: Json) -> Iterator[Broken]:
+    """Yield what is wrong with the metadata of an object; kinds of RBAC take any name that a path takes."""
     name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
     if not name and not prefix:
         yield "metadata.name", "Required value: name or generateName is required"
     for field, text in (("name", name), ("generateName", prefix.rstrip("-") if prefix else "")):
-        if text and (why := broken_subdomain(text)):
+        if text and kind not in _OF_ANY_NAME and (why := broken_subdomain(text)):
             yield f"metadata.{field}", why
     if kind == "CronJob" and len(name) > _LONGEST_CRON_JOB:
         rule = f"must be no more than {_LONGEST_CRON_JOB} characters"
         yield "metadata.name", f"Invalid value: {shown(name)}: {rule}"
-    if kind == "StatefulSet" and name and (why := broken_label_name(name)):
+    if kind in _NAMED_BY_LABELS and name and (why := broken_label_name(name)):
         yield "metadata.name", why
     elif kind == "StatefulSet" and "." in prefix:
         yield "metadata.generateName", f"Invalid value: {shown(prefix)}: must not contain dots"

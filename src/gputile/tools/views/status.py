@@ -14,6 +14,7 @@ from gputile.core.devices.inventory import Inventory, InventoryError, decode_inv
 from gputile.tools.views.inspect import unit_name
 from gputile.tools.views.rollout import COMPONENT_LABEL, Component, RolloutState, component_of
 from gputile.tools.views.table import aligned
+from gputile.tools.views.terminal_text import inert
 
 
 class RolloutPhase(StrEnum):
@@ -91,7 +92,7 @@ def assess(
 def table(installation: Installation, width: int | None = None) -> str:
     """Return the installation as people read it, in tables of at most ``width`` columns."""
     bad = [component.name for component in installation.components if component.state is not RolloutState.READY]
-    lines = [f"gputile: {installation.phase}{': ' if bad else ''}{', '.join(bad)}"]
+    lines = [f"gputile: {installation.phase}{': ' if bad else ''}{', '.join(map(inert, bad))}"]
     if installation.components:
         rows: list[tuple[str, ...]] = [("COMPONENT", "READY", "STATE", "REASON")]
         rows += [(c.name, f"{c.ready}/{c.wanted}", c.state.value, c.reason) for c in installation.components]

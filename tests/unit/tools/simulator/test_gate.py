@@ -66,6 +66,35 @@ def test_the_exit_code_is_2(tmp_path: Path, case: Case) -> None:
     assert (code, case.said in said) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("version", "kind", "rest", "said"),
+    [
+        ("v1", "ConfigMap", {"data": {"port": "80"}}, ""),
+        ("v1", "ConfigMap", {"data": {"port": 80}}, 'data["port"]: must be a string, is a number: write it in quotes'),
+        ("v1", "ConfigMap", {"metadata": {"name": "A_b"}}, 'metadata.name: Invalid value: "A_b"'),
+        ("v1", "ConfigMap", {"metadata": {}}, "metadata.name: Required value"),
+        ("v1", "ConfigMap", {"metadata": {"name": "a", "lables": {}}}, "lables: unknown field; did you mean labels?"),
+        ("v1", "Secret", {"data": {"key": "cGxhaW4="}}, ""),
+        ("v1", "Secret", {"data": {"key": "plain text"}}, 'data["key"]: must be base64: write plain text into'),
+        ("v1", "Service", {"spec": {"prots": []}}, "spec.prots: unknown field; did you mean ports?"),
+        ("v1", "Service", {"spec": {"ports": [{"port": "80"}]}}, "spec.ports[0].port: must be a whole number"),
+        ("v1", "PersistentVolumeClaim", {"spec": {"accessMode": []}}, "did you mean accessModes?"),
+        ("policy/v1", "PodDisruptionBudget", {"spec": {"minAvaliable": 1}}, "did you mean minAvailable?"),
+        ("autoscaling/v2", "HorizontalPodAutoscaler", {"spec": {"maxReplica": 3}}, "did you mean maxReplicas?"),
+        ("networking.k8s.io/v1", "Ingress", {"spec": {"rule": []}}, "spec.rule: unknown field; did you mean rules?"),
+        ("rbac.authorization.k8s.io/v1", "ClusterRole", {"metadata": {"name": "system:A_b"}, "rules": []}, ""),
+        ("rbac.authorization.k8s.io/v1", "Role", {"rule": []}, "rule: unknown field; did you mean rules?"),
+        ("scheduling.k8s.io/v1", "PriorityClass", {"value": 5, "globaldefault": True}, "did you mean globalDefault?"),
+    ],
+)
+def test_objects_beside_the_workloads_are_checked_too(
+    tmp_path: Path, version: str, kind: str, rest: Json, said: str
+) -> None:
+    found = verdict(tmp_path, {"apiVersion": version, "kind": kind, "metadata": {"name": "a"}, **rest}, POD)
+    assert said in found
+    assert bool(found) == bool(said)
+
+
 def test_all_mistakes_of_all_objects_are_told_at_once(tmp_path: Path) -> None:
     twice = changed(changed(POD, "spec.nodeSelectr", {}), "spec.containers.0.image", 1)
     negative, unknown = changed(JOB, "spec.parallelism", -1), changed(DEPLOYMENT, "spec.replica", 1)

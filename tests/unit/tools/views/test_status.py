@@ -85,6 +85,13 @@ def test_a_cluster_without_gpu_nodes_is_deployed() -> None:
     assert assess([daemon_set(0)], [], [], [], 1024).phase is RolloutPhase.DEPLOYED
 
 
+def test_names_that_a_terminal_would_obey_are_printed_inert() -> None:
+    text = table(assess([deployment("evil\x1b[31m\u202e", availableReplicas=0)], [], [], [], 1024))
+    assert text.startswith("gputile: Deploying: ")
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+
+
 def test_nothing_there_is_not_installed() -> None:
     installation = assess([], [], [], [], 0)
     assert installation.phase is RolloutPhase.NOT_INSTALLED
