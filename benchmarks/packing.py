@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.report import Result
-from gputile.tools.replay.catalog import POLICIES, make_policy
+from gputile.tools.replay.catalog import POLICIES, make_placer
 from gputile.tools.replay.engine import replay
 from gputile.tools.replay.results import POINTS, allocated
 from gputile.tools.replay.trace import Nodes, PodShape, Workload, draw_arrivals, read_nodes, read_workload
@@ -96,7 +96,8 @@ def measure(task: tuple[Path, Mix, str, int]) -> tuple[float, ...]:
     trace, mix, policy, seed = task
     nodes: Nodes = read_nodes(trace)
     workload = draw(mix, read_workload(trace, mix.source), int(nodes.gpus.sum()))
-    curve = replay(nodes, workload, draw_arrivals(nodes, workload, seed), make_policy(policy, nodes, workload, seed))
+    arrivals = draw_arrivals(nodes, workload, seed)
+    curve = replay(make_placer(policy, nodes, workload, arrivals, seed), workload, arrivals)
     return tuple(math.nan if found is None else found for found in (allocated(curve, point) for point in POINTS))
 
 

@@ -17,6 +17,7 @@ from gputile.api.well_known import GPU_MEMORY
 from gputile.controlplane.controller.cluster_state import ClusterState
 from gputile.controlplane.controller.gang_reconciler import WRITES_AT_ONCE, GangReconciler
 from gputile.controlplane.controller.update_queue import UpdateQueue
+from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling import gang_reservation
@@ -160,5 +161,5 @@ def test_bookings_that_differ_in_their_version_only_are_equal() -> None:
     booking = next(view.ledger.bookings())
     assert msgspec.structs.replace(booking, version="9") == booking
     assert hash(msgspec.structs.replace(booking, version="9")) == hash(booking)
-    assert msgspec.structs.replace(booking, cpu=9) != booking
+    assert msgspec.structs.replace(booking, host=HostResources(9, 9)) != booking
     assert booking != "a booking"

@@ -354,8 +354,10 @@ class Cluster(RuleBasedStateMachine):
     def kept_scores_are_those_of_a_new_placer(self) -> None:
         for asks in ASKS:
             for namespace in "ab":
-                shape = request_of(asking_pod("p", asks, namespace=namespace)).shape
-                assert self.engine.scores(shape).tolist() == PlacementEngine(self.ledger).scores(shape).tolist()
+                request = request_of(asking_pod("p", asks, namespace=namespace))
+                for shape in (request.shape, None):
+                    fresh = PlacementEngine(self.ledger).scores(shape, request.host)
+                    assert self.engine.scores(shape, request.host).tolist() == fresh.tolist()
 
     def teardown(self) -> None:
         self.kept_scores_are_those_of_a_new_placer()

@@ -24,7 +24,7 @@ from gputile.api.well_known import (
 )
 from gputile.api.wording import shortened
 from gputile.core.devices.inventory import MOST_GPUS, MOST_MIB
-from gputile.core.kube_predicates.pod_requests import cpu_request
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 PERCENT_STEP = 5
 MOST_CONTAINERS = 1024  # of a pod; tens of thousands would keep others waiting, and no kubelet starts as many
@@ -89,13 +89,13 @@ class Shape:
 class Request:
     """A pod's GPU request in its normal form. ``unit_mib`` is the memory unit that its counts are in.
 
-    ``cpu`` is the milli-CPU that it asks for: packing weighs it, and nothing is refused for it here.
+    ``host`` is what it asks for beside GPUs: placement weighs it, and nothing is refused for it here.
     """
 
     shape: Shape
     unit_mib: int
     containers: tuple[ContainerRequest, ...]
-    cpu: int = 0
+    host: HostResources = NO_HOST_RESOURCES
 
     @property
     def units(self) -> int:
@@ -133,7 +133,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             raise RequestError(f"{kind.value}: {gpus} GPUs are more than a node can have ({MOST_GPUS})")
         # A whole GPU may be one of several pods' in turns; a set by topology never is.
         group = trust_group(pod) if kind is RequestKind.WHOLE else ""
-        return Request(Shape(kind, gpus, trust_group=group), unit_mib, containers, cpu_request(pod.spec))
+        return Request(Shape(kind, gpus, trust_group=group), unit_mib, containers, host_request(pod.spec))
     gpus, unit = _gpu_count(pod), _stamped_unit(pod, unit_mib)
     for container in containers:
         _check_spread(container, gpus)
@@ -148,7 +148,7 @@ def parse_request(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str] = b
             f"the pod asks for {percent} percent of one GPU ({GPU_CORE}), and a GPU has {MOST_PERCENT}: ask less, or "
             f"more GPUs by the label {GPU_COUNT_LABEL}"
         )
-    return Request(Shape(kind, gpus, mib, percent, trust_group(pod), unit), unit, containers, cpu_request(pod.spec))
+    return Request(Shape(kind, gpus, mib, percent, trust_group(pod), unit), unit, containers, host_request(pod.spec))
 
 
 def effective(containers: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]) -> int:

@@ -6,6 +6,7 @@ GPU resources count too, as totals of the node: that is all that kube-scheduler 
 import math
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import NamedTuple
 
 from gputile.api.core import Container, Node, PodSpec, Quantity, ResourceList
 from gputile.api.quantity import LONGEST_QUANTITY, QuantityError, parse_quantity
@@ -17,10 +18,23 @@ PODS = "pods"
 _HUGE_PAGES = "hugepages-"
 MOST_CPU = 2**30
 """Milli-CPU of a pod or a node that can still be added up in 64 bits: a million cores, more than any machine has."""
+MOST_HOST_MIB = 2**40
+"""The same for MiB of a machine's memory: an exbibyte."""
+_MIB = 1024**2
 _FIRST = {CPU: 0, MEMORY: 1, "ephemeral-storage": 2}  # the order in which kube-scheduler looks
 INSUFFICIENT_GPU = frozenset(f"Insufficient {name}" for name in GPU_RESOURCES)
 """kube-scheduler's words for nodes that lack a GPU resource, of which gputile says more."""
 Amounts = dict[str, int]
+
+
+class HostResources(NamedTuple):
+    """Milli-CPU, and MiB of the machine's memory (not of its GPUs)."""
+
+    cpu: int = 0
+    mib: int = 0
+
+
+NO_HOST_RESOURCES = HostResources()
 
 
 def pod_requests(spec: PodSpec) -> Amounts:
@@ -29,12 +43,13 @@ def pod_requests(spec: PodSpec) -> Amounts:
     return {name: peak[name] for name in sorted(peak, key=lambda name: _FIRST.get(name, 3)) if peak[name]}
 
 
-def cpu_request(spec: PodSpec) -> int:
-    """Return the milli-CPU that the pod takes while it runs, at most ``MOST_CPU``.
+def host_request(spec: PodSpec) -> HostResources:
+    """Return the milli-CPU and the MiB, rounded up, that the pod takes, at most ``MOST_CPU`` and ``MOST_HOST_MIB``.
 
     Nothing else is read: services ask this of every pod, and a pod may name tens of thousands of resources.
     """
-    return min(_peak(spec, _cpu_alone).get(CPU, 0), MOST_CPU)
+    peak = _peak(spec, _host_amounts)
+    return HostResources(min(peak.get(CPU, 0), MOST_CPU), min(-(-peak.get(MEMORY, 0) // _MIB), MOST_HOST_MIB))
 
 
 def _peak(spec: PodSpec, read: Callable[[ResourceList], Amounts]) -> Amounts:
@@ -64,10 +79,14 @@ def _peak(spec: PodSpec, read: Callable[[ResourceList], Amounts]) -> Amounts:
     return peak
 
 
-def cpu_allocatable(node: Node) -> int | None:
-    """Return the milli-CPU that pods may take of the node, at most ``MOST_CPU``; None where it does not say."""
-    cpu = (node.status.allocatable or node.status.capacity).get(CPU)
-    return min(_floor(CPU, cpu), MOST_CPU) if cpu is not None else None
+def host_allocatable(node: Node, unknown: HostResources) -> HostResources:
+    """Return what pods may take of the node, as ``host_request`` counts; of ``unknown`` what it does not say."""
+    resources = node.status.allocatable or node.status.capacity
+    cpu, memory = resources.get(CPU), resources.get(MEMORY)
+    return HostResources(
+        unknown.cpu if cpu is None else min(_floor(CPU, cpu), MOST_CPU),
+        unknown.mib if memory is None else min(_floor(MEMORY, memory) // _MIB, MOST_HOST_MIB),
+    )
 
 
 def _container_requests(container: Container, read: Callable[[ResourceList], Amounts]) -> Amounts:
@@ -120,9 +139,9 @@ def _amounts(resources: ResourceList) -> Amounts:
     return amounts
 
 
-def _cpu_alone(resources: ResourceList) -> Amounts:
-    """Return the milli-CPU as ``_amounts`` does, and nothing else."""
-    return {CPU: -_floor(CPU, resources[CPU], sign=-1)} if CPU in resources else {}
+def _host_amounts(resources: ResourceList) -> Amounts:
+    """Return CPU and memory as ``_amounts`` does, and nothing else."""
+    return {name: -_floor(name, resources[name], sign=-1) for name in (CPU, MEMORY) if name in resources}
 
 
 def _floor(name: str, quantity: Quantity, sign: int = 1) -> int:

@@ -9,7 +9,7 @@ from gputile.api.well_known import ALLOCATION_ANNOTATION
 from gputile.core.devices.allocation import Allocation, AllocationError, GpuShare, decode_allocation
 from gputile.core.devices.request import Request, RequestError, RequestKind, Shape, parse_request
 from gputile.core.devices.reservation import reservation_of
-from gputile.core.kube_predicates.pod_requests import cpu_request
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources, host_request
 
 
 class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
@@ -20,7 +20,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     asks for over all GPUs (0 for whole GPUs). ``assumed_at`` is the monotonic time in seconds of a bind that the
     watch has not confirmed yet, None once it has.
 
-    ``cpu`` is the milli-CPU that the pod asks for; it counts where the policy is packing.
+    ``host`` is what the pod asks for of the machine beside its GPUs.
 
     ``plan`` names the gang's plan that gave the pod its place, "" for a pod of none, and ``plan_size`` is how many
     places the plan has. A ``reserved`` booking is a reservation: the GPUs are kept for a pod that no Binding has been
@@ -42,7 +42,7 @@ class Booking(msgspec.Struct, frozen=True, gc=False, eq=False):
     plan_size: int = 0
     reserved: bool = False
     expires_ns: int = 0
-    cpu: int = 0
+    host: HostResources = NO_HOST_RESOURCES
     first: bool = False
     version: str = ""
 
@@ -104,14 +104,14 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
     """
     if not pod.spec.node_name or pod.finished:
         return None
-    request, asked_mib, cpu = None, 0, 0
+    request, asked_mib = None, 0
     try:
         request = parse_request(pod, unit_mib, trust_group)
         if request is None:
             return None
-        asked_mib, cpu = request.shape.mib * request.shape.gpus, request.cpu
+        asked_mib, host = request.shape.mib * request.shape.gpus, request.host
     except RequestError:
-        cpu = cpu_request(pod.spec)
+        host = host_request(pod.spec)
     allocation, problem = _allocation_of(pod, request)
     reservation = reservation_of(pod)
     return Booking(
@@ -126,7 +126,7 @@ def booking_of(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str]) -> Bo
         priority=pod.spec.priority or 0,
         plan=reservation.plan if reservation else "",
         plan_size=reservation.size if reservation else 0,
-        cpu=cpu,
+        host=host,
         first=reservation.first if reservation else False,
     )
 

@@ -12,6 +12,7 @@ import msgspec
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.api.core import Node, Pod
+from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking, booking_of
 from gputile.core.ledger.changes import Changes
 from gputile.core.ledger.events import (
@@ -51,7 +52,7 @@ class Ledger:
         self._bookings: dict[str, Booking] = {}
         self._on_node: dict[str, dict[str, Booking]] = {}
         self._reservations = Reservations()
-        self._non_gpu_pods = NonGpuPods() if configuration.placement == "packing" else None
+        self._non_gpu_pods = NonGpuPods()
         self._plans: dict[str, set[str]] = {}  # plan of a gang -> UIDs of the pods booked by it
         self._most_groups = _GROUPS
 
@@ -69,8 +70,7 @@ class Ledger:
             case PodDeleted(uid):
                 self._reservations.put(uid, None)
                 self._release(uid)
-                if self._non_gpu_pods is not None:
-                    self._charge(self._non_gpu_pods.drop(uid))
+                self._charge(self._non_gpu_pods.drop(uid))
             case PodsReplaced(pods, unreadable):
                 self._pods_replaced(pods, unreadable)
             case NodeApplied(node):
@@ -106,8 +106,7 @@ class Ledger:
         uid = pod.metadata.uid
         booking = booking_of(pod, self.configuration.unit_mib, self.configuration.trust_group)
         held = self._bookings.get(uid)
-        if self._non_gpu_pods is not None:
-            self._charge(self._non_gpu_pods.put(pod) if booking is None else self._non_gpu_pods.drop(uid))
+        self._charge(self._non_gpu_pods.put(pod) if booking is None else self._non_gpu_pods.drop(uid))
         if booking is None:
             # A pod is never unbound: an unbound one that holds something is news from before its Binding.
             if pod.finished or pod.spec.node_name:
@@ -121,12 +120,12 @@ class Ledger:
             self._release(uid)
             self._book(booking)
 
-    def _charge(self, changes: Iterable[tuple[str, int]]) -> None:
-        """Take milli-CPU from nodes, or give it back."""
-        for node, cpu in changes:
+    def _charge(self, changes: Iterable[tuple[str, HostResources]]) -> None:
+        """Take CPU and memory from nodes, or give them back."""
+        for node, host in changes:
             row = self.row_of.get(node)
             if row is not None:
-                self.node_arrays.cpu[row] -= cpu
+                self._table.charge(row, host)
                 self.changes.add(row)
 
     def _reservation_applied(self, pod: Pod, held: Booking | None) -> None:
@@ -155,9 +154,8 @@ class Ledger:
         for uid in [u for u, b in self._bookings.items() if u not in seen and b.assumed_at is None]:
             self._release(uid)
         self._reservations.keep_only(seen, self._bookings)
-        if self._non_gpu_pods is not None:
-            for uid in self._non_gpu_pods.uids() - seen:
-                self._charge(self._non_gpu_pods.drop(uid))
+        for uid in self._non_gpu_pods.uids() - seen:
+            self._charge(self._non_gpu_pods.drop(uid))
         for pod in pods:
             self._pod_applied(pod)
 
@@ -186,8 +184,7 @@ class Ledger:
         row = self._table.put(node_info)
         if row is None:
             return
-        if self._non_gpu_pods is not None:
-            self.node_arrays.cpu[row] -= self._non_gpu_pods.on_node(node_info.name)
+        self._table.charge(row, self._non_gpu_pods.on_node(node_info.name))
         for booking in self._on_node.get(node_info.name, {}).values():
             self._table.take(row, booking)
         self._refresh_serving_mode(row, node_info.name)

@@ -17,13 +17,14 @@ NO_GROUP, MIXED_GROUPS = 0, -1
 class NodeArrays:
     """Arrays of shape [rows, GPUs] unless said otherwise.
 
-    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent`` and ``cpu`` are wide
-    enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the GPU. ``usable``: the GPU
-    exists and is healthy. ``group``: number of the trust group whose pods are on the GPU, 0 for none, -1 for several.
-    Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether pods go to the less used GPU,
-    ``max_pods_per_gpu``, how many pods a GPU may hold, ``unit``, its memory unit in MiB, ``grouped``, whether its
-    GPUs hold one trust group only, ``packed``, whether its GPUs are chosen by what later pods will want, and
-    ``cpu``, the milli-CPU that pods have left of it (of GPU pods alone unless the policy is packing).
+    ``total`` and ``used``: MiB. ``percent``: percent of compute in use. ``used``, ``percent``, ``cpu`` and
+    ``host_mib`` are wide enough for the sum of whatever annotations and pods may claim. ``pods``: pods on the GPU.
+    ``usable``: the GPU exists and is healthy. ``group``: number of the trust group whose pods are on the GPU, 0 for
+    none, -1 for several. Of shape [rows]: ``serving_mode``, what the node takes, ``spread``, whether pods go to the
+    less used GPU, ``max_pods_per_gpu``, how many pods a GPU may hold, ``unit``, its memory unit in MiB, ``grouped``,
+    whether its GPUs hold one trust group only, ``packed``, whether its GPUs are chosen by what later pods will want,
+    ``all_cpu`` and ``all_host_mib``, the milli-CPU and the MiB of the machine's memory that pods may take of it, and
+    ``cpu`` and ``host_mib``, what they have left of that.
     """
 
     def __init__(self, rows: int = 16, gpus: int = 8) -> None:
@@ -39,7 +40,10 @@ class NodeArrays:
         self.spread: Bool = np.zeros(rows, np.bool_)
         self.grouped: Bool = np.zeros(rows, np.bool_)
         self.packed: Bool = np.zeros(rows, np.bool_)
+        self.all_cpu: Int64 = np.zeros(rows, np.int64)
+        self.all_host_mib: Int64 = np.zeros(rows, np.int64)
         self.cpu: Int64 = np.zeros(rows, np.int64)
+        self.host_mib: Int64 = np.zeros(rows, np.int64)
 
     @property
     def rows(self) -> int:

@@ -21,10 +21,10 @@ from gputile.api.well_known import (
 from gputile.api.wording import nearest
 from gputile.core.devices.advertised import model_labels
 from gputile.core.devices.inventory import Inventory, InventoryError, advertised_units, decode_inventory, unknown_mode
-from gputile.core.kube_predicates.pod_requests import cpu_allocatable
+from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable
 
-UNKNOWN_CPU = 128_000
-"""Milli-CPU of a node that does not say: enough for its GPUs."""
+UNKNOWN_HOST = HostResources(cpu=128_000, mib=1024 * 1024)
+"""What a node has that does not say: enough for its GPUs."""
 
 
 class ServingMode(IntEnum):
@@ -63,7 +63,7 @@ _SERVING_MODE = {
 class NodeInfo:
     """What a Node object says, checked. ``problem`` says why a node serves nothing, where something is wrong.
 
-    ``cpu`` is the milli-CPU that pods may take of it. ``model`` is the GPUs' model as the node's label has it, ""
+    ``host`` is what pods may take of it beside GPUs. ``model`` is the GPUs' model as the node's label has it, ""
     where they differ. ``configured_unit_mib`` is the memory unit that the cluster's configuration has for all nodes,
     ``unit_mib`` the one that is in force on this one.
     """
@@ -78,7 +78,7 @@ class NodeInfo:
     max_pods_per_gpu: int
     grouped: bool
     problem: str = ""
-    cpu: int = UNKNOWN_CPU
+    host: HostResources = UNKNOWN_HOST
     model: str = ""
     configured_unit_mib: int = 0
 
@@ -119,7 +119,6 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
     serving_mode = ServingMode.NOTHING if problem else _serving_mode(node, mode, inventory)
     if HANDOVER_ANNOTATION in meta.annotations and not problem:
         serving_mode, problem = ServingMode.NOTHING, "its agent is being exchanged; it takes GPU pods again in a moment"
-    cpu = cpu_allocatable(node)
     max_pods_per_gpu = inventory.replicas if serving_mode is ServingMode.SLICED else UNLIMITED_PODS
     if mode in (Mode.CGPU, Mode.CORE_MEM, Mode.MPS):
         max_pods_per_gpu = configuration.max_pods_per_gpu
@@ -134,7 +133,7 @@ def node_info_of(node: Node, configuration: Configuration) -> NodeInfo:
         max_pods_per_gpu=max_pods_per_gpu,
         grouped=mode is Mode.SHARE or serving_mode is ServingMode.SLICED,
         problem=problem,
-        cpu=UNKNOWN_CPU if cpu is None else cpu,
+        host=host_allocatable(node, UNKNOWN_HOST),
         model=model_labels(inventory.gpus).get(MODEL_LABEL, ""),
         configured_unit_mib=configuration.unit_mib,
     )

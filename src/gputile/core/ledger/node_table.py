@@ -5,6 +5,7 @@ It knows neither pods nor events: the ledger says which booking is counted and w
 
 from collections.abc import Collection, Iterator
 
+from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking
 from gputile.core.ledger.node_arrays import MIXED_GROUPS, NO_GROUP, NodeArrays
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
@@ -43,7 +44,8 @@ class NodeTable:
         arrays.spread[row] = node_info.placement == "spread"
         arrays.grouped[row] = node_info.grouped
         arrays.packed[row] = node_info.placement == "packing"
-        arrays.cpu[row] = node_info.cpu
+        arrays.all_cpu[row], arrays.all_host_mib[row] = node_info.host
+        arrays.cpu[row], arrays.host_mib[row] = node_info.host
         for i, gpu in enumerate(gpus):
             arrays.total[row, i] = node_info.gpu_total(i)
             arrays.usable[row, i] = gpu.healthy
@@ -86,7 +88,7 @@ class NodeTable:
         arrays, position = self.node_arrays, self._position[row]
         group, known = self._group(booking.trust_group), booking.allocation is not None
         replicas = self._replicas(row)
-        arrays.cpu[row] -= booking.cpu
+        self.charge(row, booking.host)
         for share in booking.gpus:
             column = position.get(share.uuid)
             if column is None:
@@ -103,11 +105,16 @@ class NodeTable:
                 arrays.group[row, column] = MIXED_GROUPS
         return known
 
+    def charge(self, row: int, host: HostResources) -> None:
+        """Take CPU and memory from the node in ``row``; negative amounts come back."""
+        self.node_arrays.cpu[row] -= host.cpu
+        self.node_arrays.host_mib[row] -= host.mib
+
     def give_back(self, row: int, booking: Booking, others: Collection[Booking]) -> bool:
         """Undo ``take``; ``others`` are the bookings that stay on the node. Return ``knows_gpus``."""
         arrays, position = self.node_arrays, self._position[row]
         known, replicas = booking.allocation is not None, self._replicas(row)
-        arrays.cpu[row] += booking.cpu
+        self.charge(row, HostResources(-booking.host.cpu, -booking.host.mib))
         for share in booking.gpus:
             column = position.get(share.uuid)
             if column is None:

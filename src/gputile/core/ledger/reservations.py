@@ -40,7 +40,7 @@ def reserved_booking(pod: Pod, unit_mib: int, trust_group: Callable[[Pod], str])
         expires_ns=reservation.expires_ns,
         first=reservation.first,
         version=pod.metadata.resource_version,
-        cpu=request.cpu,
+        host=request.host,
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gputile.core.devices.inventory import Gpu
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NO_GROUP
 from gputile.core.ledger.node_info import NodeInfo, ServingMode
@@ -37,12 +38,16 @@ class GpuState:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """A node and its GPUs. ``blocked_by`` names the pods on GPUs nobody knows that close the node."""
+    """A node and its GPUs. ``blocked_by`` names the pods on GPUs nobody knows that close the node.
+
+    ``host_left`` is what pods have left of its CPU and memory; negative amounts where more was promised than it has.
+    """
 
     info: NodeInfo
     serving_mode: ServingMode
     gpus: tuple[GpuState, ...]
     blocked_by: tuple[str, ...] = ()
+    host_left: HostResources = NO_HOST_RESOURCES
 
     @property
     def spread(self) -> bool:
@@ -79,4 +84,8 @@ def node_state(ledger: Ledger, row: int, node_info: NodeInfo, without: frozenset
         serving_mode=ServingMode.BLOCKED if blocked_by else node_info.serving_mode,
         gpus=tuple(gpus),
         blocked_by=tuple(blocked_by),
+        host_left=HostResources(
+            int(arrays.cpu[row]) + sum(b.host.cpu for b in gone),
+            int(arrays.host_mib[row]) + sum(b.host.mib for b in gone),
+        ),
     )

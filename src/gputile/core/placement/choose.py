@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.ledger.snapshot import GpuState, NodeState
 from gputile.core.placement.fit import fits, gpu_fits
@@ -44,25 +45,31 @@ def choose_gpus(node: NodeState, shape: Shape, group: int, value: Float64 | None
     return tuple(gpu for _, gpu in ready[: shape.gpus])
 
 
-def node_score(node: NodeState, shape: Shape, group: int, policy_name: str) -> int | None:
-    """Return 0 to 1000 for ``node``, higher is better; None where the pod does not fit.
+def node_score(node: NodeState, shape: Shape, group: int, policy_name: str, host: HostResources) -> int | None:
+    """Return a score of 0 or more for ``node``, higher is better; None where the pod does not fit.
 
-    ``policy_name`` is the cluster's: it tells full nodes from empty ones, while a node's own label only tells among
-    its GPUs (M9). So the scores of all nodes compare.
+    ``host`` is what the pod asks for beside GPUs. ``policy_name`` is the cluster's: it tells full nodes from empty
+    ones, while a node's own label only tells among its GPUs (M9). So the scores of all nodes compare.
     """
     chosen = choose_gpus(node, shape, group)
     if chosen is None:
         return None
     if node.serving_mode in (ServingMode.OTHER_PLUGIN, ServingMode.SLICED):
         return 0  # after those that give a GPU to the pod alone
-    policy = POLICIES[policy_name]
+    policy, host_free = POLICIES[policy_name], _host_free(node, host)
     if shape.kind is not RequestKind.SHARED:
-        held = sum(not gpu.empty for gpu in node.gpus)
-        used = held + shape.gpus
-        return int(policy.node_score(used, len(node.gpus), used, len(node.gpus)))
+        used = sum(not gpu.empty for gpu in node.gpus) + shape.gpus
+        return int(policy.node_score(1000, 1000 * used // len(node.gpus), host_free))
     first = min(chosen, key=_policy(node).gpu_key)
     used, total = sum(gpu.held for gpu in node.gpus), sum(gpu.total for gpu in node.gpus)
-    return int(policy.node_score(first.used + shape.mib, first.total, used + shape.gpus * shape.mib, total))
+    node_used = 1000 * (used + shape.gpus * shape.mib) // total
+    return int(policy.node_score(1000 * (first.used + shape.mib) // first.total, node_used, host_free))
+
+
+def _host_free(node: NodeState, host: HostResources) -> int:
+    """Return what the pod leaves of the machine's CPU or memory, whichever is less, in thousandths."""
+    pairs = zip(node.host_left, host, node.info.host, strict=True)
+    return min(min(max((left - asked) * 1000 // max(whole, 1), 0), 1000) for left, asked, whole in pairs)
 
 
 def _policy(node: NodeState) -> ModuleType:

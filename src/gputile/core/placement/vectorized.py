@@ -8,10 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.changes import Rows
 from gputile.core.ledger.node_arrays import NO_GROUP, NodeArrays
 from gputile.core.ledger.node_info import ServingMode
 from gputile.core.placement.fit_refusal import FitRule
+from gputile.core.placement.policies import binpack
+from gputile.core.placement.policies.spread import HIGHEST as HIGHEST_SPREAD
 from gputile.core.placement.policies.spread import SCALE
 
 Int64 = npt.NDArray[np.int64]
@@ -23,15 +26,34 @@ _MANY = 1 << 31
 _FAR = np.iinfo(np.int64).max
 
 
-def scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
-    """Return for each of ``rows`` its score from 0 to 1000, or -1 where the request does not fit: shape [rows].
+def scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, host: HostResources, *, emptier: bool) -> Int64:
+    """Return for each of ``rows`` its score, 0 or more, or -1 where the request does not fit: shape [rows].
 
-    ``emptier`` tells whether emptier nodes are better (the cluster's policy is spread). A slice of rows is read in
-    place; an array of rows is copied out first.
+    ``host`` is what the pod asks for beside GPUs. ``emptier`` tells whether emptier nodes are better (the cluster's
+    policy is spread). A slice of rows is read in place; an array of rows is copied out first.
     """
     if shape.kind is RequestKind.SHARED:
-        return _shared_scores(arrays, shape, group, rows, emptier=emptier)
-    return _whole_scores(arrays, shape, group, rows, emptier=emptier)
+        return _shared_scores(arrays, shape, group, rows, host, emptier=emptier)
+    return _whole_scores(arrays, shape, group, rows, host, emptier=emptier)
+
+
+def scores_without_gpus(arrays: NodeArrays, rows: Which, host: HostResources) -> Int64:
+    """Return for each of ``rows`` how well a pod without GPUs suits it, as binpack has it: shape [rows].
+
+    A node without GPUs is the best: the pod takes nothing there that a pod with GPUs could want.
+    """
+    total = arrays.total[rows]
+    with_gpus = (total > 0).any(axis=1)
+    used = np.minimum(arrays.used[rows], total).sum(axis=1) * 1000 // np.maximum(total.sum(axis=1), 1)
+    result = _node_scores(np.zeros(len(total), np.int64), used, arrays, rows, host, emptier=False)
+    result[~with_gpus] = binpack.HIGHEST
+    return result
+
+
+def positions(rows: Which, part: Rows) -> Rows:
+    """Return which rows of the arrays ``part`` of ``rows`` are."""
+    found: Rows = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
+    return found
 
 
 def ready(arrays: NodeArrays, shape: Shape, group: int, rows: Which) -> tuple[Bool, Bool]:
@@ -98,22 +120,24 @@ def serving(arrays: NodeArrays, shape: Shape) -> Bool:
     return result
 
 
-def _whole_scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
+def _whole_scores(
+    arrays: NodeArrays, shape: Shape, group: int, rows: Which, host: HostResources, *, emptier: bool
+) -> Int64:
     serving_mode = arrays.serving_mode[rows]
     empty = arrays.pods[rows] == 0
     fit, _ = ready(arrays, shape, NO_GROUP, rows)
     gpus = np.maximum(_count(arrays.total[rows] > 0), 1)
-    used = _count(~empty) + shape.gpus
-    score = 500 * used // gpus * 2
-    if emptier:
-        score = 1000 - score
+    used = 1000 * (_count(~empty) + shape.gpus) // gpus
+    score = _node_scores(np.full(len(used), 1000), used, arrays, rows, host, emptier=emptier)
     result = np.where(fit, score, UNFIT)
     if shape.kind is RequestKind.WHOLE:
         result[(serving_mode == ServingMode.OTHER_PLUGIN) | sliced(arrays, shape, group, rows)] = 0
     return result
 
 
-def _shared_scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *, emptier: bool) -> Int64:
+def _shared_scores(
+    arrays: NodeArrays, shape: Shape, group: int, rows: Which, host: HostResources, *, emptier: bool
+) -> Int64:
     fit, gpus = ready(arrays, shape, group, rows)
     free = arrays.total[rows] - arrays.used[rows]
     result = np.full(len(fit), UNFIT, np.int64)
@@ -121,9 +145,25 @@ def _shared_scores(arrays: NodeArrays, shape: Shape, group: int, rows: Which, *,
         # Only rows that fit are scored: no GPU of theirs that counts is over-allocated or without memory.
         part = np.flatnonzero(fit & (arrays.spread[rows] == spread))
         if len(part):
-            lines = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
-            score = _fullness(arrays, shape, lines, gpus[part], free[part], spread=spread)
-            result[part] = 1000 - score if emptier else score
+            lines = positions(rows, part)
+            gpu_used, node_used = _fullness(arrays, shape, lines, gpus[part], free[part], spread=spread)
+            result[part] = _node_scores(gpu_used, node_used, arrays, lines, host, emptier=emptier)
+    return result
+
+
+def _node_scores(
+    gpu_used: Int64, node_used: Int64, arrays: NodeArrays, rows: Which, host: HostResources, *, emptier: bool
+) -> Int64:
+    """Return ``spread.node_score`` of each row, or ``binpack.node_score``: shape [rows]."""
+    if emptier:
+        emptiness: Int64 = HIGHEST_SPREAD - gpu_used - node_used
+        return emptiness
+    left = (arrays.cpu[rows] - host.cpu) * 1000 // np.maximum(arrays.all_cpu[rows], 1)
+    left = np.minimum(left, (arrays.host_mib[rows] - host.mib) * 1000 // np.maximum(arrays.all_host_mib[rows], 1))
+    lopsided = 1000 - node_used - np.clip(left, 0, 1000)
+    full = binpack.OWN_GPU * gpu_used + binpack.NODE * node_used + 1000 * binpack.STRANDED_GPU
+    stranded = binpack.STRANDED_GPU * np.maximum(lopsided, 0) + binpack.STRANDED_HOST * np.maximum(-lopsided, 0)
+    result: Int64 = (full - stranded) // binpack.GRAIN
     return result
 
 
@@ -140,16 +180,20 @@ def gpu_keys(arrays: NodeArrays, rows: Rows, free: Int64, *, spread: bool) -> In
     return key
 
 
-def _fullness(arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool, free: Int64, *, spread: bool) -> Int64:
-    """Return how full GPU and node get with the pod, for rows that choose their GPUs alike (``spread``)."""
+def _fullness(
+    arrays: NodeArrays, shape: Shape, rows: Rows, gpus: Bool, free: Int64, *, spread: bool
+) -> tuple[Int64, Int64]:
+    """Return how full the pod's fullest GPU and the node get, in thousandths: shape [rows] each.
+
+    All ``rows`` choose their GPUs alike, the less used ones where ``spread`` says so.
+    """
     total = arrays.total[rows]
     used = total - free
     first = np.where(gpus, gpu_keys(arrays, rows, free, spread=spread), _FAR).argmin(axis=1)
     line = np.arange(len(rows))
     gpu_used, gpu_total = used[line, first] + shape.mib, total[line, first]
     node_used = np.minimum(used, total).sum(axis=1) + shape.gpus * shape.mib
-    fullness: Int64 = 500 * gpu_used // gpu_total + 500 * node_used // total.sum(axis=1)
-    return fullness
+    return 1000 * gpu_used // gpu_total, 1000 * node_used // total.sum(axis=1)
 
 
 def rules(arrays: NodeArrays, shape: Shape, rows: Which) -> Int64:

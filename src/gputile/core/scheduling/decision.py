@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gputile.api.core import Binding, BindingMeta, ObjectReference, Pod
 from gputile.core.devices.allocation import Allocation, Chosen, binding_annotations
-from gputile.core.kube_predicates.pod_requests import cpu_request
+from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.ledger.booking import Booking
 
 
@@ -60,7 +60,7 @@ class Decision:
             plan=self.plan,
             plan_size=self.plan_size,
             first=self.first,
-            cpu=cpu_request(pod.spec),
+            host=host_request(pod.spec),
         )
 
     def text(self) -> str:

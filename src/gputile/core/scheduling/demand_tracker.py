@@ -8,7 +8,7 @@ import numpy as np
 from gputile.api.core import Pod
 from gputile.api.well_known import LEGACY_MODEL_LABEL, MODEL_LABEL
 from gputile.core.devices.request import Request, RequestKind
-from gputile.core.kube_predicates.pod_requests import cpu_request
+from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.placement.packing.demand import DemandEstimator, generic
@@ -45,12 +45,13 @@ class DemandTracker:
         estimator = self._learning()
         self._count += 1
         if request is None:
-            estimator.observe(0, 0, cpu_request(pod.spec), frozenset())
+            estimator.observe(0, 0, host_request(pod.spec).cpu, frozenset())
             return
         milli = WHOLE_GPU
         if request.shape.kind is RequestKind.SHARED:
             milli = self._milli(request.shape.mib, request.shape.percent)
-        estimator.observe(request.shape.gpus, milli, request.cpu, wanted_models(pod))
+        host = request.host
+        estimator.observe(request.shape.gpus, milli, host.cpu, wanted_models(pod), host.mib)
 
     def due(self) -> bool:
         """Return whether enough pods came since the last time for prices to be learnt anew."""
@@ -81,7 +82,8 @@ class DemandTracker:
             if booking.gpus and self._new(booking.uid):
                 share = booking.gpus[0]
                 milli = WHOLE_GPU if booking.whole else self._milli(share.mib, share.percent)
-                estimator.observe(len(booking.gpus), milli, booking.cpu, frozenset())
+                host = booking.host
+                estimator.observe(len(booking.gpus), milli, host.cpu, frozenset(), host.mib)
 
     def _learning(self) -> DemandEstimator:
         """Return the estimator; the first time it learns from the pods that hold GPUs already."""
@@ -95,7 +97,7 @@ class DemandTracker:
             arrays = self._ledger.node_arrays
             self._middle_mib = _middle_gpu(arrays)
             gpus = (arrays.total > 0).sum(axis=1)
-            cpu = sum(node_info.cpu for row, node_info in self._ledger.nodes() if gpus[row])
+            cpu = sum(node_info.host.cpu for row, node_info in self._ledger.nodes() if gpus[row])
             per_gpu = cpu / float(gpus.sum()) if gpus.any() else _USUAL_CPU
             self._estimator = DemandEstimator(generic(per_gpu, max(1, int(gpus.max(initial=1)))))
         return self._estimator

@@ -19,6 +19,7 @@ from gputile.api.core import Pod
 from gputile.core.devices.allocation import Chosen, allocate
 from gputile.core.devices.inventory import MOST_MIB, Gpu, advertised_units
 from gputile.core.devices.request import Request, Shape, parse_request
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import NodeInfo
@@ -27,7 +28,7 @@ from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_gpus
 from gputile.core.placement.fit import refusal
 from gputile.core.placement.fit_refusal import SUMMARY, UNRESOLVABLE, FitRefusal, FitRule
-from gputile.core.placement.packing.array_scores import PackingState, build, scores
+from gputile.core.placement.packing.array_scores import PackingState, build, scores, scores_without_gpus
 from gputile.core.placement.packing.prices import Prices, prices
 from gputile.core.scheduling.decision import Decision
 from gputile.core.scheduling.demand_tracker import DemandTracker
@@ -65,7 +66,7 @@ class PlacementEngine:
 
     def __init__(self, ledger: Ledger, *, prices_later: bool = False) -> None:
         self.ledger = ledger
-        self._scored: OrderedDict[tuple[Shape, int], _Scored] = OrderedDict()
+        self._scored: OrderedDict[tuple[Shape | None, HostResources], _Scored] = OrderedDict()
         self._emptier = ledger.configuration.placement == "spread"
         self.packing_state: PackingState | None = None
         self._prices_later = prices_later
@@ -88,7 +89,7 @@ class PlacementEngine:
             node_info = self.ledger.node_info(row)
             if node_info is not None and node_info.inventory.gpus:
                 models[row] = node_info.model
-                cpu += node_info.cpu
+                cpu += node_info.host.cpu
         return models, cpu
 
     def request(self, pod: Pod) -> Request | None:
@@ -103,7 +104,7 @@ class PlacementEngine:
     def filter(self, request: Request, names: Sequence[str]) -> Filtered:
         """Return which of ``names`` the request fits."""
         rows, known = self._rows(names)
-        feasible = (self.scores(request.shape, request.cpu)[rows] != vectorized.UNFIT) & known
+        feasible = (self.scores(request.shape, request.host)[rows] != vectorized.UNFIT) & known
         if feasible.all():
             return Filtered(list(names))
         result = Filtered(list(compress(names, feasible.tolist())))
@@ -122,26 +123,31 @@ class PlacementEngine:
         if not names:
             return []
         rows, known = self._rows(names)
-        found = np.where(known, self.scores(request.shape, request.cpu)[rows], vectorized.UNFIT)
-        # Scores are small integers from -1 (unfit) on: a table from score to rank replaces a sort.
-        distinct = np.flatnonzero(np.bincount(found + 1))
-        rank_of = np.zeros(int(distinct[-1]) + 1, np.int64)
-        best = distinct[:-TOP_SCORE:-1]
-        rank_of[best] = np.arange(TOP_SCORE - 1, TOP_SCORE - 1 - len(best), -1)
-        rank_of[0] = 0
-        ranks = rank_of[found + 1]
-        top = np.flatnonzero(found == found.max())
-        if found[top[0]] != vectorized.UNFIT:
-            ranks[top[rows[top].argmin()]] = TOP_SCORE
-        answer: list[int] = ranks.tolist()
-        return answer
+        found = np.where(known, self.scores(request.shape, request.host)[rows], vectorized.UNFIT)
+        return _ranks(found, rows)
+
+    def rank_without_gpus(self, host: HostResources, names: Sequence[str]) -> list[int]:
+        """Return a rank of 0 to 10 for each of ``names``, for a pod that asks for ``host`` and no GPU.
+
+        Nodes without GPUs have 10, if there is one, and kube-scheduler chooses among them. Else the rank is that of
+        ``rank``, by what GPUs lose the least when the pod takes CPU and memory beside them. With the policy spread all
+        nodes are equal.
+        """
+        if not names or self._emptier:
+            return [0] * len(names)
+        rows, known = self._rows(names)
+        found = np.where(known, self.scores(None, host)[rows], vectorized.UNFIT)
+        bare = known & ~(self.ledger.node_arrays.total[rows] > 0).any(axis=1)
+        if bare.any():
+            return [TOP_SCORE if each else 0 for each in bare.tolist()]
+        return _ranks(found, rows)
 
     def best_first(self, request: Request, names: Sequence[str]) -> list[str]:
         """Return those of ``names`` that the request fits, best first; of equals the one that is named first."""
         if not names:
             return []
         rows, known = self._rows(names)
-        found = np.where(known, self.scores(request.shape, request.cpu)[rows], vectorized.UNFIT)
+        found = np.where(known, self.scores(request.shape, request.host)[rows], vectorized.UNFIT)
         fitting = np.flatnonzero(found != vectorized.UNFIT)
         order = fitting[np.argsort(-found[fitting], kind="stable")]
         return [names[i] for i in order.tolist()]
@@ -198,14 +204,14 @@ class PlacementEngine:
             rows = np.fromiter((row_of.get(name, -1) for name in names), np.intp, len(names))
             return np.maximum(rows, 0), rows >= 0
 
-    def scores(self, shape: Shape, cpu: int = 0) -> npt.NDArray[np.int64]:
+    def scores(self, shape: Shape | None, host: HostResources) -> npt.NDArray[np.int64]:
         """Return the scores of all rows, computing again only those that changed.
 
-        ``cpu`` is the milli-CPU that the pod asks for; only packing weighs it.
+        ``shape`` is None for a pod without GPUs; ``host`` is what the pod asks for beside GPUs.
         """
         if self.demand is not None and self.packing_state is None and not self._prices_later:
             self.reprice(prices(self.demand.demand()))
-        packing_state, key = self.packing_state, (shape, cpu if self.demand is not None else 0)
+        packing_state, key = self.packing_state, (shape, NO_HOST_RESOURCES if self._emptier else host)
         ledger, kept = self.ledger, self._scored.get(key)
         position = ledger.changes.position
         if kept is None:
@@ -220,7 +226,7 @@ class PlacementEngine:
         whole = len(kept.scores) != ledger.node_arrays.rows or kept.packing_state is not packing_state
         changed = None if whole else ledger.changes.since(kept.position)
         rows = slice(0, ledger.node_arrays.rows) if changed is None else changed
-        fresh = self._computed(shape, cpu, rows, packing_state)
+        fresh = self._computed(shape, host, rows, packing_state)
         if changed is None:
             kept.scores = fresh
         else:
@@ -229,12 +235,17 @@ class PlacementEngine:
         return kept.scores
 
     def _computed(
-        self, shape: Shape, cpu: int, rows: vectorized.Which, packing_state: PackingState | None
+        self, shape: Shape | None, host: HostResources, rows: vectorized.Which, packing_state: PackingState | None
     ) -> npt.NDArray[np.int64]:
-        node_arrays, group = self.ledger.node_arrays, self.ledger.group_number(shape.trust_group)
+        node_arrays = self.ledger.node_arrays
+        if shape is None and packing_state is not None:
+            return scores_without_gpus(node_arrays, host, rows, packing_state)
+        if shape is None:
+            return vectorized.scores_without_gpus(node_arrays, rows, host)
+        group = self.ledger.group_number(shape.trust_group)
         if packing_state is not None:
-            return scores(node_arrays, shape, cpu, group, rows, packing_state)
-        return vectorized.scores(node_arrays, shape, group, rows, emptier=self._emptier)
+            return scores(node_arrays, shape, host, group, rows, packing_state)
+        return vectorized.scores(node_arrays, shape, group, rows, host, emptier=self._emptier)
 
     def _explain(
         self,
@@ -262,6 +273,22 @@ class PlacementEngine:
                 texts.pop(name, None)
             (result.unresolvable if why.unresolvable else result.refused)[name] = f"{name}: {why.text}"
             result.closest.append((name, why.text))
+
+
+def _ranks(found: npt.NDArray[np.int64], rows: npt.NDArray[np.intp]) -> list[int]:
+    """Return the ranks of scores: see ``PlacementEngine.rank``. Of equally good rows the first is the best."""
+    # Scores are small integers from -1 (unfit) on: a table from score to rank replaces a sort.
+    distinct = np.flatnonzero(np.bincount(found + 1))
+    rank_of = np.zeros(int(distinct[-1]) + 1, np.int64)
+    best = distinct[:-TOP_SCORE:-1]
+    rank_of[best] = np.arange(TOP_SCORE - 1, TOP_SCORE - 1 - len(best), -1)
+    rank_of[0] = 0
+    ranks = rank_of[found + 1]
+    top = np.flatnonzero(found == found.max())
+    if found[top[0]] != vectorized.UNFIT:
+        ranks[top[rows[top].argmin()]] = TOP_SCORE
+    answer: list[int] = ranks.tolist()
+    return answer
 
 
 def _closest(node_arrays: NodeArrays, rows: npt.NDArray[np.intp], broken: npt.NDArray[np.int64]) -> list[int]:

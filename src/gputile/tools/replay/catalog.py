@@ -1,24 +1,30 @@
 """The policies a replay knows, by name."""
 
 from collections.abc import Callable
+from typing import get_args
 
-from gputile.tools.replay.engine import ReplayPolicy
-from gputile.tools.replay.packing import Packing
-from gputile.tools.replay.policies import BestFit, Binpack, Fgd, Random, Spread
-from gputile.tools.replay.trace import Nodes, Workload
+from gputile.api.well_known import Placement
+from gputile.tools.replay.cluster import ReplayCluster
+from gputile.tools.replay.engine import LivePlacer, Placer, ReferencePlacer, ReferencePolicy
+from gputile.tools.replay.policies import BestFit, Fgd, Random
+from gputile.tools.replay.trace import Arrivals, Nodes, Workload
 
-_MAKERS: dict[str, Callable[[Nodes, Workload, int], ReplayPolicy]] = {
-    "random": lambda _nodes, _workload, seed: Random(seed),
-    "bestfit": lambda _nodes, _workload, _seed: BestFit(),
-    "fgd": lambda _nodes, workload, _seed: Fgd(workload),
-    "binpack": lambda _nodes, _workload, _seed: Binpack(),
-    "spread": lambda _nodes, _workload, _seed: Spread(),
-    "packing": lambda nodes, _workload, _seed: Packing(nodes),
+_REFERENCES: dict[str, Callable[[Workload, int], ReferencePolicy]] = {
+    "random": lambda _workload, seed: Random(seed),
+    "bestfit": lambda _workload, _seed: BestFit(),
+    "fgd": lambda workload, _seed: Fgd(workload),
 }
+_LIVE: dict[str, Placement] = {name: name for name in get_args(Placement)}
 
-POLICIES = tuple(_MAKERS)
+POLICIES = (*_REFERENCES, *_LIVE)
 
 
-def make_policy(name: str, nodes: Nodes, workload: Workload, seed: int) -> ReplayPolicy:
-    """Return a fresh policy; ``packing`` sees the nodes only, and learns the workload as it arrives."""
-    return _MAKERS[name](nodes, workload, seed)
+def make_placer(name: str, nodes: Nodes, workload: Workload, arrivals: Arrivals, seed: int) -> Placer:
+    """Return what places pods by a policy, on an empty cluster.
+
+    gputile's own policies see the nodes only, and ``packing`` learns the workload as it arrives; FGD knows all of it.
+    """
+    if name in _LIVE:
+        return LivePlacer(ReplayCluster(nodes, workload.shapes, arrivals.rank, _LIVE[name]))
+    cluster = ReplayCluster(nodes, workload.shapes, arrivals.rank)
+    return ReferencePlacer(cluster, _REFERENCES[name](workload, seed))

@@ -1,69 +1,138 @@
-"""The state of a cluster during a replay, as a struct of arrays."""
+"""A trace's cluster as nodes and pods, on the ledger and the placement engine that decide in a real one.
 
-from dataclasses import dataclass
+A trace has shares and whole GPUs on one node. So all nodes are in mode ``cgpu``, a GPU has a thousand memory units, and
+a pod for n whole GPUs asks for all units of n GPUs: the ledger then books what the trace means.
+"""
 
+from collections.abc import Mapping, Sequence
+
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from gputile.api.affinity import Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.core import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
+from gputile.api.well_known import (
+    GPU_COUNT_LABEL,
+    GPU_MEMORY,
+    INVENTORY_ANNOTATION,
+    MODE_LABEL,
+    MODEL_LABEL,
+    SMALLEST_UNIT_MIB,
+    Mode,
+    Placement,
+)
+from gputile.core.devices.advertised import model_label_value, model_labels
+from gputile.core.devices.inventory import Gpu, Inventory, encode_inventory
+from gputile.core.devices.request import Request
+from gputile.core.ledger.events import Assumed, NodeApplied, PodApplied, PodDeleted
+from gputile.core.ledger.ledger import Ledger
+from gputile.core.scheduling.assume import assume
+from gputile.core.scheduling.decision import Decision
+from gputile.core.scheduling.placement_engine import PlacementEngine
 from gputile.tools.replay.trace import Nodes, PodShape
 
 Int64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
+MOST_PODS_PER_GPU = 1024
 
-@dataclass(slots=True)
+
 class ReplayCluster:
-    """What is free on each node. Rows are in the order in which nodes win ties: row 0 first.
+    """The nodes of a trace, empty at first. Rows are in the order in which nodes win ties: row 0 first.
 
-    ``cpu`` and ``memory`` are milli-CPU and MiB, shape [nodes]; ``free`` is milli-GPU, shape [nodes, GPUs of the
-    largest node], 0 for GPUs that a node does not have.
+    ``gpus`` is how many GPUs each node has [nodes], ``allowed`` which nodes have a model that will do for each of
+    ``shapes`` [shapes, nodes].
     """
 
-    cpu: Int64
-    memory: Int64
-    free: Int64
-    gpus: Int64
-    models: tuple[str, ...]
+    def __init__(self, nodes: Nodes, shapes: Sequence[PodShape], rank: Int64, placement: Placement = "binpack") -> None:
+        configuration = Configuration(
+            placement=placement, gpu_memory_unit=f"{SMALLEST_UNIT_MIB}MiB", max_pods_per_gpu=MOST_PODS_PER_GPU
+        )
+        self.ledger = Ledger(configuration)
+        self.engine = PlacementEngine(self.ledger)
+        self.shapes = tuple(shapes)
+        order = np.argsort(rank, kind="stable").tolist()
+        self.gpus: Int64 = nodes.gpus[order]
+        for row, i in enumerate(order):
+            node = _node(row, int(nodes.cpu[i]), int(nodes.memory[i]), int(nodes.gpus[i]), nodes.models[i])
+            self.ledger.apply(NodeApplied(node))
+        models = [nodes.models[i] for i in order]
+        self.allowed: Bool = np.array(
+            [[not shape.models or model in shape.models for model in models] for shape in shapes], np.bool_
+        ).reshape(len(self.shapes), len(order))
+        self._specs = [_pod(shape) for shape in self.shapes]
+        self._requests = [self.engine.request(pod) for pod in self._specs]
 
-    @classmethod
-    def empty(cls, nodes: Nodes, rank: Int64) -> "ReplayCluster":
-        """Return the cluster with nothing on it."""
-        order = np.argsort(rank, kind="stable")
-        gpus = nodes.gpus[order]
-        free = np.where(np.arange(int(gpus.max(initial=0))) < gpus[:, None], 1000, 0)
-        return cls(nodes.cpu[order], nodes.memory[order], free, gpus, tuple(nodes.models[i] for i in order.tolist()))
+    @property
+    def cpu(self) -> Int64:
+        """Free milli-CPU: shape [nodes]."""
+        return self.ledger.node_arrays.cpu[: len(self.gpus)]
 
-    def of_models(self, models: frozenset[str]) -> Bool:
-        """Return which nodes have GPUs of one of ``models``; any will do when it is empty. Shape [nodes]."""
-        return np.array([not models or model in models for model in self.models], np.bool_)
+    @property
+    def memory(self) -> Int64:
+        """Free MiB of the machines' memory: shape [nodes]."""
+        return self.ledger.node_arrays.host_mib[: len(self.gpus)]
 
-    def fits(self, shape: PodShape, rows: Int64) -> Bool:
-        """Return on which of ``rows`` the pod fits, the model aside. Shape [rows]."""
-        fit: Bool = (self.cpu[rows] >= shape.cpu) & (self.memory[rows] >= shape.memory)
+    def free(self, rows: Int64 | slice = slice(None)) -> Int64:
+        """Return what is free on each GPU of ``rows``, in milli-GPU: shape [rows, GPUs], 0 where there is no GPU."""
+        arrays, count = self.ledger.node_arrays, len(self.gpus)
+        free: Int64 = (arrays.total[:count][rows] - arrays.used[:count][rows]) // SMALLEST_UNIT_MIB
+        return free
+
+    def request(self, index: int) -> Request | None:
+        """Return what a pod of ``shapes[index]`` asks of GPUs."""
+        return self._requests[index]
+
+    def pod(self, uid: str, index: int, row: int | None = None) -> Pod:
+        """Return a pod of ``shapes[index]``; with ``row`` it is bound to that node."""
+        pod = self._specs[index]
+        meta = msgspec.structs.replace(pod.metadata, name=uid, uid=uid)
+        spec = pod.spec if row is None else msgspec.structs.replace(pod.spec, node_name=_name(row))
+        return msgspec.structs.replace(pod, metadata=meta, spec=spec)
+
+    def admits(self, index: int) -> Bool:
+        """Return on which nodes kube-scheduler's own filters let a pod of ``shapes[index]``: shape [nodes].
+
+        They see models, CPU and memory; whether GPUs are free, they do not.
+        """
+        shape = self.shapes[index]
+        admits: Bool = self.allowed[index] & (self.cpu >= shape.cpu) & (self.memory >= shape.memory)
+        return admits
+
+    def fits(self, index: int, rows: Int64) -> Bool:
+        """Return on which of ``rows`` a pod of ``shapes[index]`` fits, GPUs included: shape [rows]."""
+        shape = self.shapes[index]
+        fit: Bool = self.admits(index)[rows]
         if shape.gpus:
-            fit &= (self.free[rows] >= shape.milli).sum(axis=1) >= shape.gpus
+            fit &= (self.free(rows) >= shape.milli).sum(axis=1) >= shape.gpus
         return fit
 
-    def place(self, row: int, shape: PodShape, first: int) -> tuple[int, ...]:
-        """Take what the pod asks for from a node; return the GPUs, of which a pod with one GPU gets ``first``."""
-        self.cpu[row] -= shape.cpu
-        self.memory[row] -= shape.memory
-        if shape.gpus == 0:
-            return ()
-        if shape.gpus == 1:
-            gpus: tuple[int, ...] = (first,)
-        else:
-            gpus = tuple(np.flatnonzero(self.free[row] >= shape.milli)[: shape.gpus].tolist())
-        for gpu in gpus:
-            self.free[row, gpu] -= shape.milli
-        return gpus
+    def book(self, uid: str, index: int, row: int) -> None:
+        """Put a pod on a node, on the GPUs that the placement engine chooses."""
+        request = self._requests[index]
+        if request is None:
+            self.ledger.apply(PodApplied(self.pod(uid, index, row)))
+            return
+        decision = assume(self.engine, self.pod(uid, index), request, _name(row), 0, 0.0)
+        if not isinstance(decision, Decision):
+            raise AssertionError(f"{_name(row)} fitted pod {uid} and then did not: {decision.text}")
 
-    def release(self, row: int, shape: PodShape, gpus: tuple[int, ...]) -> None:
-        """Give back what ``place`` took."""
-        self.cpu[row] += shape.cpu
-        self.memory[row] += shape.memory
-        for gpu in gpus:
-            self.free[row, gpu] += shape.milli
+    def book_on(self, uid: str, index: int, row: int, gpus: Sequence[int]) -> None:
+        """Put a pod on these GPUs of a node."""
+        request, info = self._requests[index], self.ledger.node_info(row)
+        if request is None or info is None:
+            self.ledger.apply(PodApplied(self.pod(uid, index, row)))
+            return
+        decision = self.engine.decision(request, info, [info.inventory.gpus[i] for i in gpus], 0)
+        booking = decision.booking(self.pod(uid, index), request.shape.trust_group, 0.0)
+        if booking is not None:
+            self.ledger.apply(Assumed(booking))
+
+    def release(self, uid: str) -> None:
+        """Give back what a pod has."""
+        self.ledger.apply(PodDeleted(uid))
 
 
 def after(free: Int64, shape: PodShape) -> tuple[Int64, Bool]:
@@ -81,3 +150,37 @@ def after(free: Int64, shape: PodShape) -> tuple[Int64, Bool]:
     ready = free >= shape.milli
     taken = ready & (ready.cumsum(axis=1) <= shape.gpus)
     return (free - shape.milli * taken)[:, None, :], np.ones((len(free), 1), np.bool_)
+
+
+def _name(row: int) -> str:
+    return f"node-{row}"
+
+
+def _node(row: int, cpu: int, memory: int, gpus: int, model: str) -> Node:
+    cards = tuple(Gpu(i, f"{row}-{i}", 1000 * SMALLEST_UNIT_MIB, model=model[:96]) for i in range(gpus))
+    inventory = Inventory(cards, mode=Mode.CGPU.value, unit_mib=SMALLEST_UNIT_MIB)
+    labels = {MODE_LABEL: Mode.CGPU.value} | model_labels(cards)
+    annotations = {INVENTORY_ANNOTATION: encode_inventory(inventory)} if gpus else {}
+    return Node(
+        metadata=ObjectMeta(name=_name(row), labels=labels, annotations=annotations),
+        status=NodeStatus(allocatable=_host(cpu, memory)),
+    )
+
+
+def _pod(shape: PodShape) -> Pod:
+    limits: Mapping[str, Quantity] = {GPU_MEMORY: shape.gpus * shape.milli} if shape.gpus else {}
+    affinity = None
+    if shape.models:
+        values = tuple(sorted(model_label_value(model) for model in shape.models))
+        rule = NodeSelectorRequirement(key=MODEL_LABEL, operator="In", values=values)
+        terms = (NodeSelectorTerm(match_expressions=(rule,)),)
+        affinity = Affinity(node_affinity=NodeAffinity(required=NodeSelector(node_selector_terms=terms)))
+    resources = ResourceRequirements(requests=_host(shape.cpu, shape.memory), limits=dict(limits))
+    return Pod(
+        metadata=ObjectMeta(labels={GPU_COUNT_LABEL: str(shape.gpus)} if shape.gpus > 1 else {}),
+        spec=PodSpec(containers=(Container(name="main", resources=resources),), affinity=affinity),
+    )
+
+
+def _host(cpu: int, memory: int) -> dict[str, Quantity]:
+    return {"cpu": f"{cpu}m", "memory": f"{memory}Mi"}

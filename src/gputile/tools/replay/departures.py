@@ -3,7 +3,6 @@
 The published trace holds one hundredth of the cluster at any time. To load the cluster, the trace comes several times
 over, each copy shifted around its span by a random part of it; then creation times are squeezed until the most that is
 asked for at one time, were nobody ever refused, is ``load`` times the GPUs. Pods run as long as they ran in the trace,
-import msgspec
 from when they start.
 """
 
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from gputile.api.old_keys import OldKeys
 from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.engine import Chooser, ReplayPolicy
+from gputile.tools.replay.engine import Placer
 from gputile.tools.replay.trace import Nodes, TraceError, Workload, check_arrivals
 
 Int64 = npt.NDArray[np.int64]
@@ -108,31 +107,30 @@ def _peak(created: Float64, runtime: Float64, demand: Int64) -> float:
     return float(change[np.argsort(times, kind="stable")].cumsum().max())
 
 
-def replay(nodes: Nodes, workload: Workload, plan: Schedule, policy: ReplayPolicy, rank: Int64) -> Float64:
+def replay(placer: Placer, plan: Schedule) -> Float64:
     """Return when each pod started, in seconds; infinity for those that had not when the last pod came.
 
     A pod that fits nowhere waits. When another leaves, those that wait get its node in the order in which they came.
     """
-    return _Run(ReplayCluster.empty(nodes, rank), workload, plan, policy).play()
+    return _Run(placer, plan).play()
 
 
 class _Run:
-    def __init__(self, cluster: ReplayCluster, workload: Workload, plan: Schedule, policy: ReplayPolicy) -> None:
-        self._cluster, self._shapes, self._plan, self._policy = cluster, workload.shapes, plan, policy
-        self._chooser = Chooser(cluster, workload.shapes, policy)
+    def __init__(self, placer: Placer, plan: Schedule) -> None:
+        self._placer, self._plan = placer, plan
+        shapes = placer.cluster.shapes
         self._started = np.full(len(plan.pods), np.inf)
-        self._running: list[tuple[float, int, int, tuple[int, ...]]] = []
-        self._waiting: list[deque[int]] = [deque() for _ in workload.shapes]
-        self._waits = np.zeros(len(workload.shapes), np.bool_)
-        self._room = _FittingShapes(cluster, workload)
+        self._running: list[tuple[float, int, int]] = []  # until when, the pod, the row of its node
+        self._waiting: list[deque[int]] = [deque() for _ in shapes]
+        self._waits = np.zeros(len(shapes), np.bool_)
+        self._room = _FittingShapes(placer.cluster)
 
     def play(self) -> Float64:
         for pod, now in enumerate(self._plan.created.tolist()):
             while self._running and self._running[0][0] <= now:
                 self._leave()
             index = int(self._plan.pods[pod])
-            if self._policy.arrived(self._shapes[index]):
-                self._chooser.forget()
+            self._placer.arrive(str(pod), index)
             # Nobody overtakes a pod of the same shape.
             if self._waits[index] or not self._start(pod, now):
                 self._waiting[index].append(pod)
@@ -140,21 +138,16 @@ class _Run:
         return self._started
 
     def _start(self, pod: int, now: float) -> bool:
-        index = int(self._plan.pods[pod])
-        choice = self._chooser.choose(index)
-        if choice is None:
+        row = self._placer.place(str(pod), int(self._plan.pods[pod]))
+        if row is None:
             return False
-        row, gpu = choice
-        gpus = self._cluster.place(row, self._shapes[index], gpu)
-        self._chooser.changed(row)
         self._started[pod] = now
-        heapq.heappush(self._running, (now + float(self._plan.runtime[pod]), pod, row, gpus))
+        heapq.heappush(self._running, (now + float(self._plan.runtime[pod]), pod, row))
         return True
 
     def _leave(self) -> None:
-        now, gone, row, gpus = heapq.heappop(self._running)
-        self._cluster.release(row, self._shapes[int(self._plan.pods[gone])], gpus)
-        self._chooser.changed(row)
+        now, gone, row = heapq.heappop(self._running)
+        self._placer.cluster.release(str(gone))
         # Nothing became free elsewhere: whoever waits fits this node, or none.
         while len(fitting := np.flatnonzero(self._waits & self._room.fits(row))):
             index = min(fitting.tolist(), key=lambda each: self._waiting[each][0])
@@ -163,20 +156,19 @@ class _Run:
 
 
 class _FittingShapes:
-    """Which of a workload's shapes fit one node: the question of ``Cluster.fits`` the other way round."""
+    """Which shapes fit one node: the question of ``ReplayCluster.fits`` the other way round."""
 
-    def __init__(self, cluster: ReplayCluster, workload: Workload) -> None:
+    def __init__(self, cluster: ReplayCluster) -> None:
         self._cluster = cluster
-        self._allowed = np.array([cluster.of_models(shape.models) for shape in workload.shapes])
-        asked = [(shape.cpu, shape.memory, shape.milli, shape.gpus) for shape in workload.shapes]
+        asked = [(shape.cpu, shape.memory, shape.milli, shape.gpus) for shape in cluster.shapes]
         self._cpu, self._memory, self._milli, self._gpus = np.array(asked, np.int64).T
 
     def fits(self, row: int) -> npt.NDArray[np.bool_]:
         """Return which shapes fit: shape [shapes]."""
         cluster = self._cluster
-        gpus = (cluster.free[row] >= self._milli[:, None]).sum(axis=1) >= self._gpus
+        gpus = (cluster.free(np.array([row]))[0] >= self._milli[:, None]).sum(axis=1) >= self._gpus
         room = (self._cpu <= cluster.cpu[row]) & (self._memory <= cluster.memory[row])
-        fit: npt.NDArray[np.bool_] = self._allowed[:, row] & room & gpus
+        fit: npt.NDArray[np.bool_] = cluster.allowed[:, row] & room & gpus
         return fit
 
 

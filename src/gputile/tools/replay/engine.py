@@ -7,27 +7,124 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gputile.core.kube_predicates.pod_requests import HostResources
+from gputile.core.placement.packing.prices import prices
+from gputile.core.placement.vectorized import UNFIT
 from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.trace import Arrivals, Nodes, PodShape, Workload
+from gputile.tools.replay.trace import Arrivals, PodShape, Workload
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
 
-class ReplayPolicy(Protocol):
-    """What orders the nodes that fit a pod."""
+class Placer(Protocol):
+    """What decides where the pods of a replay go."""
+
+    @property
+    def cluster(self) -> ReplayCluster:
+        """The cluster that it fills."""
+        ...
+
+    def arrive(self, uid: str, index: int) -> None:
+        """Note that a pod of ``cluster.shapes[index]`` has come, before it is placed."""
+        ...
+
+    def place(self, uid: str, index: int) -> int | None:
+        """Book a pod of ``cluster.shapes[index]``; return the row of its node, None where it fits nowhere."""
+        ...
+
+
+class LivePlacer:
+    """What happens in a cluster: kube-scheduler's filters, the extender's scores, its choice of the GPUs, its booking.
+
+    Pods without GPUs are ranked too (``PlacementEngine.rank_without_gpus``). Where the policy is packing it learns from
+    each pod before the pod is placed.
+    """
+
+    def __init__(self, cluster: ReplayCluster) -> None:
+        self.cluster = cluster
+
+    def arrive(self, uid: str, index: int) -> None:
+        """Learn from the pod."""
+        cluster, engine = self.cluster, self.cluster.engine
+        if engine.demand is not None:
+            engine.demand.observe(cluster.pod(uid, index), cluster.request(index))
+            if engine.demand.due():
+                engine.reprice(prices(engine.demand.demand()))
+
+    def place(self, uid: str, index: int) -> int | None:
+        """Book a pod on the best node; return its row."""
+        cluster, engine = self.cluster, self.cluster.engine
+        request, shape = cluster.request(index), cluster.shapes[index]
+        host = HostResources(shape.cpu, shape.memory)
+        scores = engine.scores(request.shape if request else None, host)[: len(cluster.gpus)]
+        scores = np.where(cluster.admits(index), scores, UNFIT)
+        row = int(scores.argmax())
+        if scores[row] == UNFIT:
+            return None
+        cluster.book(uid, index, row)
+        return row
+
+
+class ReferencePolicy(Protocol):
+    """A published policy: what orders the nodes that fit a pod.
+
+    ``lasting``: a score of a node holds until something on the node changes.
+    """
+
+    @property
+    def lasting(self) -> bool:
+        """Whether a score of a node holds until something on the node changes."""
+        ...
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return the score of each of ``rows``, higher is better, and the GPU for a pod with one. Shapes [rows].
+        """Return the score of each of ``rows``, which the pod fits, and the GPU for a pod with one. Shapes [rows].
 
-        The pod fits all of ``rows``. Must depend on nothing but the state of the row itself between two calls of
-        ``arrived`` that return True.
+        Higher is better.
         """
         ...
 
-    def arrived(self, shape: PodShape) -> bool:
-        """Note that a pod arrived, before it is scored; return whether scores of before no longer hold."""
-        ...
+
+class ReferencePlacer:
+    """Places by a published policy; scores only nodes that changed since a pod of the same shape last came."""
+
+    def __init__(self, cluster: ReplayCluster, policy: ReferencePolicy) -> None:
+        self.cluster = cluster
+        self._policy = policy
+        size = len(cluster.shapes), len(cluster.gpus)
+        self._scores = np.full(size, -np.inf)
+        self._gpus = np.zeros(size, np.int64)
+        self._seen = [-1] * len(cluster.shapes)
+
+    def arrive(self, uid: str, index: int) -> None:
+        """Do nothing: a published policy learns nothing from pods that come."""
+
+    def place(self, uid: str, index: int) -> int | None:
+        """Book a pod on the best node; return its row."""
+        self._look_again(index)
+        scores, shape = self._scores[index], self.cluster.shapes[index]
+        row = int(scores.argmax())
+        if scores[row] == -np.inf:
+            return None
+        gpus = [int(self._gpus[index, row])][: shape.gpus]
+        if shape.gpus > 1:
+            gpus = np.flatnonzero(self.cluster.free(np.array([row]))[0] >= shape.milli)[: shape.gpus].tolist()
+        self.cluster.book_on(uid, index, row, gpus)
+        return row
+
+    def _look_again(self, index: int) -> None:
+        cluster, changes = self.cluster, self.cluster.ledger.changes
+        count = len(cluster.gpus)
+        changed = changes.since(self._seen[index]) if self._policy.lasting and self._seen[index] >= 0 else None
+        rows = np.arange(count) if changed is None else changed.astype(np.int64)
+        fit = cluster.fits(index, rows)
+        self._scores[index, rows[~fit]] = -np.inf
+        rows = rows[fit]
+        if len(rows):
+            self._scores[index, rows], self._gpus[index, rows] = self._policy.score(
+                cluster, cluster.shapes[index], rows
+            )
+        self._seen[index] = changes.position
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,73 +142,22 @@ class Curve:
         return int((~self.placed).sum())
 
 
-class Chooser:
-    """Finds the best node for a pod, and scores only nodes that changed since a pod of its shape last came."""
-
-    def __init__(self, cluster: ReplayCluster, shapes: tuple[PodShape, ...], policy: ReplayPolicy) -> None:
-        self.cluster, self.shapes, self.policy = cluster, shapes, policy
-        count = len(cluster.cpu)
-        self._allowed = [cluster.of_models(shape.models) for shape in shapes]
-        self._scores = np.full((len(shapes), count), -np.inf)
-        self._gpus = np.zeros((len(shapes), count), np.int64)
-        self._log: list[int] = []
-        self._seen = [-1] * len(shapes)
-
-    def changed(self, row: int) -> None:
-        """Note that the state of a node is not what it was."""
-        self._log.append(row)
-
-    def forget(self) -> None:
-        """Score everything anew."""
-        self._seen = [-1] * len(self.shapes)
-        self._log.clear()
-
-    def choose(self, index: int) -> tuple[int, int] | None:
-        """Return the best node's row, and the GPU on it, for a pod of ``shapes[index]``; None where it fits nowhere."""
-        shape, scores, gpus = self.shapes[index], self._scores[index], self._gpus[index]
-        seen = self._seen[index]
-        if seen < len(self._log):
-            changed = range(len(scores)) if seen < 0 else set(self._log[seen:])
-            rows = np.fromiter(changed, np.int64, len(changed))
-            rows = rows[self._allowed[index][rows]]
-            fit = self.cluster.fits(shape, rows)
-            scores[rows[~fit]] = -np.inf
-            rows = rows[fit]
-            if len(rows):
-                scores[rows], gpus[rows] = self.policy.score(self.cluster, shape, rows)
-            self._seen[index] = len(self._log)
-        best = int(scores.argmax())
-        if scores[best] == -np.inf:
-            return None
-        return best, int(gpus[best])
+def replay(placer: Placer, workload: Workload, arrivals: Arrivals) -> Curve:
+    """Replay one order of arrival on an empty cluster of the workload's shapes."""
+    return curve(placer.cluster, workload, arrivals, (row >= 0 for row in steps(placer, workload, arrivals)))
 
 
-def replay(nodes: Nodes, workload: Workload, arrivals: Arrivals, policy: ReplayPolicy) -> Curve:
-    """Replay one order of arrival."""
-    cluster = ReplayCluster.empty(nodes, arrivals.rank)
-    return curve(nodes, workload, arrivals, (row >= 0 for row in steps(cluster, workload, arrivals, policy)))
-
-
-def steps(cluster: ReplayCluster, workload: Workload, arrivals: Arrivals, policy: ReplayPolicy) -> Iterator[int]:
+def steps(placer: Placer, workload: Workload, arrivals: Arrivals) -> Iterator[int]:
     """Place one pod after the other; yield the row of its node, or -1 where it failed."""
-    chooser = Chooser(cluster, workload.shapes, policy)
-    for index in workload.shape[arrivals.pods].tolist():
-        shape = workload.shapes[index]
-        if policy.arrived(shape):
-            chooser.forget()
-        choice = chooser.choose(index)
-        if choice is None:
-            yield -1
-            continue
-        row, gpu = choice
-        cluster.place(row, shape, gpu)
-        chooser.changed(row)
-        yield row
+    for number, index in enumerate(workload.shape[arrivals.pods].tolist()):
+        placer.arrive(str(number), index)
+        row = placer.place(str(number), index)
+        yield -1 if row is None else row
 
 
-def curve(nodes: Nodes, workload: Workload, arrivals: Arrivals, placed: Iterator[bool]) -> Curve:
+def curve(cluster: ReplayCluster, workload: Workload, arrivals: Arrivals, placed: Iterator[bool]) -> Curve:
     """Collect which pods were placed."""
     order = workload.shape[arrivals.pods]
     demand = np.array([shape.demand for shape in workload.shapes], np.int64)[order]
     ok = np.fromiter(placed, np.bool_, len(order))
-    return Curve(demand.cumsum(), (demand * ok).cumsum(), ok, nodes.milli)
+    return Curve(demand.cumsum(), (demand * ok).cumsum(), ok, int(cluster.gpus.sum()) * 1000)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.engine import Curve, ReplayPolicy, curve, steps
+from gputile.tools.replay.engine import Curve, Placer, curve, steps
 from gputile.tools.replay.policies import Fragments
-from gputile.tools.replay.trace import Arrivals, Nodes, Workload
+from gputile.tools.replay.trace import Arrivals, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,24 +20,23 @@ class Trail:
     """Free GPU that the typical pods cannot use (``Fragments``)."""
 
 
-def replay_with_trail(
-    nodes: Nodes, workload: Workload, arrivals: Arrivals, policy: ReplayPolicy
-) -> tuple[Curve, Trail]:
+def replay_with_trail(placer: Placer, workload: Workload, arrivals: Arrivals) -> tuple[Curve, Trail]:
     """Replay one order of arrival, and follow the fragments; only the node that changed is looked at again."""
-    cluster = ReplayCluster.empty(nodes, arrivals.rank)
+    cluster = placer.cluster
     fragments = Fragments(workload)
     allowed = fragments.allowed(cluster)
-    lost = fragments.of(cluster.cpu, cluster.free, allowed)
+    lost = fragments.of(cluster.cpu, cluster.free(), allowed)
     total = float(lost.sum())
     placed, followed = [], []
-    for row in steps(cluster, workload, arrivals, policy):
+    for row in steps(placer, workload, arrivals):
         if row >= 0:
-            now = float(fragments.of(cluster.cpu[[row]], cluster.free[[row]], allowed[[row]])[0])
+            one = np.array([row])
+            now = float(fragments.of(cluster.cpu[one], cluster.free(one), allowed[one])[0])
             total += now - float(lost[row])
             lost[row] = now
         placed.append(row >= 0)
         followed.append(total)
-    found = curve(nodes, workload, arrivals, iter(placed))
+    found = curve(cluster, workload, arrivals, iter(placed))
     return found, _trail(found, np.array(followed))
 
 

@@ -1,4 +1,4 @@
-"""The reference policies of the protocol, and gputile's binpack and spread in its terms."""
+"""The reference policies of the protocol."""
 
 from collections import Counter
 
@@ -16,70 +16,48 @@ TYPICAL_COVER = 0.95
 """Share of the pods that the typical pods stand for."""
 
 
-class _Stateless:
-    """A policy that learns nothing from arrivals."""
-
-    def arrived(self, _shape: PodShape) -> bool:
-        return False
-
-
 class Random:
-    """A node that fits, and a GPU that fits on it, each uniformly at random."""
+    """A node that fits, and a GPU that fits on it, each uniformly at random, drawn anew for every pod."""
+
+    lasting = False
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def arrived(self, _shape: PodShape) -> bool:
-        """Draw all scores anew for every pod."""
-        return True
-
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
         """Return random scores."""
-        ready = cluster.free[rows] >= shape.milli
+        ready = cluster.free(rows) >= shape.milli
         gpus = np.where(ready, self._rng.random(ready.shape), -1.0).argmax(axis=1)
         return self._rng.random(len(rows)), gpus
 
 
-class BestFit(_Stateless):
+class BestFit:
     """The node with the least left over: int(100 (1 - (left CPU / 128000 + left milli-GPU / 8000) / 2))."""
+
+    lasting = True
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
         """Return the published score; the GPU is the fullest that fits."""
         left_cpu = cluster.cpu[rows] - shape.cpu
-        left_gpu = cluster.free[rows].sum(axis=1) - shape.demand
-        return np.trunc(100 * (1 - (left_cpu / 128000 + left_gpu / 8000) / 2)), _tightest(cluster, shape, rows)
+        free = cluster.free(rows)
+        left_gpu = free.sum(axis=1) - shape.demand
+        return np.trunc(100 * (1 - (left_cpu / 128000 + left_gpu / 8000) / 2)), _tightest(free, shape)
 
 
-class Binpack(_Stateless):
-    """Fill one GPU before the next: half the score is how full the GPU gets, half how full the node gets."""
-
-    def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return 0 to 1000."""
-        return _fullness(cluster, shape, rows, _tightest(cluster, shape, rows))
-
-
-class Spread(_Stateless):
-    """The opposite of binpack: the emptiest GPU of the emptiest node."""
-
-    def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
-        """Return 0 to 1000."""
-        gpus = cluster.free[rows].argmax(axis=1)
-        fullness, _ = _fullness(cluster, shape, rows, gpus)
-        return 1000 - fullness, gpus
-
-
-class Fgd(_Stateless):
+class Fgd:
     """Fragmentation gradient descent: the placement after which the node's fragmentation grows least.
 
     score = int(100 sigmoid((F before - F after) / 1000)), the best GPU of the node by the same score.
     """
+
+    lasting = True
 
     def __init__(self, workload: Workload) -> None:
         self._fragments = Fragments(workload)
 
     def score(self, cluster: ReplayCluster, shape: PodShape, rows: Int64) -> tuple[Float64, Int64]:
         """Return 0 to 100."""
-        free = cluster.free[rows]
+        free = cluster.free(rows)
         allowed = self._fragments.allowed(cluster)[rows]
         before = self._fragments.of(cluster.cpu[rows], free, allowed)
         ways, possible = after(free, shape)
@@ -118,7 +96,8 @@ class Fragments:
     def allowed(self, cluster: ReplayCluster) -> Bool:
         """Return which nodes have a model that each typical pod allows: shape [nodes, typical pods]."""
         if self._cache is None or self._cache[0] is not cluster:
-            self._cache = cluster, np.stack([cluster.of_models(models) for models in self._models], axis=1)
+            like = {shape.models: row for shape, row in zip(cluster.shapes, cluster.allowed, strict=True)}
+            self._cache = cluster, np.stack([like[models] for models in self._models], axis=1)
         return self._cache[1]
 
     def of(self, cpu: Int64, free: Int64, allowed: Bool) -> Float64:
@@ -131,15 +110,6 @@ class Fragments:
         return result
 
 
-def _tightest(cluster: ReplayCluster, shape: PodShape, rows: Int64) -> Int64:
-    free = cluster.free[rows]
+def _tightest(free: Int64, shape: PodShape) -> Int64:
     tightest: Int64 = np.where(free >= shape.milli, free, np.iinfo(np.int64).max).argmin(axis=1)
     return tightest
-
-
-def _fullness(cluster: ReplayCluster, shape: PodShape, rows: Int64, gpus: Int64) -> tuple[Float64, Int64]:
-    free = cluster.free[rows]
-    total = np.maximum(cluster.gpus[rows], 1) * 1000
-    gpu = 1000 - free[np.arange(len(rows)), gpus] + shape.milli
-    node = total - free.sum(axis=1) + shape.demand
-    return (500 * gpu // 1000 + 500 * node // total).astype(np.float64), gpus

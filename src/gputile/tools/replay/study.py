@@ -13,7 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from gputile.tools.replay import departures
-from gputile.tools.replay.catalog import make_policy
+from gputile.tools.replay.catalog import make_placer
 from gputile.tools.replay.departures import Stay
 from gputile.tools.replay.engine import replay
 from gputile.tools.replay.fragmentation import Trail, replay_with_trail
@@ -44,7 +44,7 @@ def measure(task: Task) -> ReplayResult:
     """Replay arrivals without departures; seconds are CPU time, which other processes do not change."""
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
-    curve = replay(nodes, workload, arrivals, make_policy(task.policy, nodes, workload, task.seed))
+    curve = replay(make_placer(task.policy, nodes, workload, arrivals, task.seed), workload, arrivals)
     return result(task.workload, task.policy, task.seed, curve, time.process_time() - started)
 
 
@@ -52,7 +52,8 @@ def measure_with_trail(task: Task) -> tuple[ReplayResult, Trail]:
     """Replay like ``measure`` and follow the fragments, which counts into the seconds."""
     nodes, workload, arrivals = _read(task)
     started = time.process_time()
-    curve, trail = replay_with_trail(nodes, workload, arrivals, make_policy(task.policy, nodes, workload, task.seed))
+    placer = make_placer(task.policy, nodes, workload, arrivals, task.seed)
+    curve, trail = replay_with_trail(placer, workload, arrivals)
     return result(task.workload, task.policy, task.seed, curve, time.process_time() - started), trail
 
 
@@ -60,9 +61,9 @@ def measure_departures(task: Task) -> Stay:
     """Replay pods that leave again."""
     nodes, workload, arrivals = _read(task)
     plan = departures.schedule(nodes, workload, task.seed, task.load)
-    policy = make_policy(task.policy, nodes, workload, task.seed)
     started = time.process_time()
-    starts = departures.replay(nodes, workload, plan, policy, arrivals.rank)
+    placer = make_placer(task.policy, nodes, workload, arrivals, task.seed)
+    starts = departures.replay(placer, plan)
     seconds = round(time.process_time() - started, 3)
     stay = departures.summary(workload, task.policy, task.seed, task.load, plan, starts)
     return msgspec.structs.replace(stay, seconds=seconds)

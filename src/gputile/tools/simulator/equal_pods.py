@@ -64,7 +64,7 @@ class NodeStates:
         if arrays.serving_mode[row] == ServingMode.BLOCKED or info.problem:
             return b""  # what is said of it names a pod, or the node
         found = blake2b(self._kind(info).to_bytes(4, "little"), digest_size=16)
-        for array in (arrays.used, arrays.percent, arrays.pods, arrays.group):
+        for array in (arrays.used, arrays.percent, arrays.pods, arrays.group, arrays.cpu, arrays.host_mib):
             found.update(array[row].tobytes())
         return found.digest()
 
@@ -74,7 +74,7 @@ class NodeStates:
         if known is None:
             gpus = tuple((gpu.index, gpu.mib, gpu.healthy) for gpu in info.inventory.gpus)
             alike = info.mode, info.unit_mib, info.placement, info.serving_mode, info.max_pods_per_gpu, info.grouped
-            kind = (*alike, info.configured_unit_mib, info.replicas, info.inventory.bandwidth, gpus)
+            kind = (*alike, info.host, info.configured_unit_mib, info.replicas, info.inventory.bandwidth, gpus)
             known = self._kind_of[info.name] = self._kinds.setdefault(kind, len(self._kinds))
         return known
 
@@ -104,7 +104,7 @@ class EqualPods:
         self._steps: dict[bytes, _Step] = {}
         rows = engine.ledger.row_of
         open_rows = [rows[name] for name, why in predicates.alone(pod).items() if why is None and name in rows]
-        found = engine.scores(request.shape, request.cpu)[open_rows].tolist()
+        found = engine.scores(request.shape, request.host)[open_rows].tolist()
         self._score = {row: score for row, score in zip(open_rows, found, strict=True) if score != UNFIT}
         self._queue = [(-score, row) for row, score in self._score.items()]
         heapq.heapify(self._queue)
@@ -158,7 +158,7 @@ class EqualPods:
         if isinstance(decision, FitRefusal):
             raise AssertionError(f"{name} fitted {pod.key} and then did not: {decision.text}")
         bind(ledger, pod, decision)
-        score = int(self._engine.scores(self.request.shape, self.request.cpu)[row])
+        score = int(self._engine.scores(self.request.shape, self.request.host)[row])
         booking, info = ledger.booking(pod.metadata.uid), ledger.node_info(row)
         if key and booking is not None and booking.allocation is not None and info is not None:
             position = {gpu.uuid: i for i, gpu in enumerate(info.inventory.gpus)}
@@ -172,7 +172,7 @@ class EqualPods:
             return
         alone, rows = self._predicates.alone(self.pod), self._engine.ledger.row_of
         known = dict([self._own]) if list(names) == [self._own[0]] else {}
-        scores = None if known else self._engine.scores(self.request.shape, self.request.cpu)
+        scores = None if known else self._engine.scores(self.request.shape, self.request.host)
         for name in dict.fromkeys(names):
             row = rows.get(name)
             if row is None:

@@ -133,7 +133,7 @@ def test_what_is_weighed_elsewhere_is_what_is_weighed_here() -> None:
     for mem in (1, 7, 15, 20):
         request = parse_request(pod("p", mem=mem), 1024)
         assert request is not None
-        assert (here.scores(request.shape) == there.scores(request.shape)).all()
+        assert (here.scores(request.shape, request.host) == there.scores(request.shape, request.host)).all()
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gputile.api.config.v1alpha1 import AdmissionConfiguration, Configuration
 from gputile.api.core import Pod, PodSpec
 from gputile.api.well_known import GANG_NAME_LABEL, GANG_SIZE_LABEL
-from gputile.core.kube_predicates.pod_requests import cpu_request, pod_requests
+from gputile.core.kube_predicates.pod_requests import HostResources, host_allocatable, host_request, pod_requests
 from gputile.core.kube_predicates.predicates import Predicates
 from gputile.core.placement.steps import at_once
 from gputile.core.scheduling.gang_kinds import GangCandidate
@@ -64,35 +64,55 @@ def test_what_a_pod_asks_for_as_a_whole_and_its_overhead(
 ) -> None:
     """KEP-2837 and pod overhead."""
     assert pod_requests(spec_of(*containers, **fields)) == expected
-    assert cpu_request(spec_of(*containers, **fields)) == expected.get("cpu", 0)
+    mib = -(-expected.get("memory", 0) // 2**20)
+    assert host_request(spec_of(*containers, **fields)) == (expected.get("cpu", 0), mib)
 
 
 def test_overhead_comes_on_top_of_the_peak_and_a_whole_pods_request_replaces_it() -> None:
     first = {"name": "first", "resources": {"requests": {"cpu": "4"}}}
     app = {"requests": {"cpu": "1"}}
-    assert cpu_request(spec_of(app, initContainers=[first], overhead={"cpu": "1"})) == 5000
+    assert host_request(spec_of(app, initContainers=[first], overhead={"cpu": "1"})).cpu == 5000
     whole = {"requests": {"cpu": "6"}}
-    assert cpu_request(spec_of(app, initContainers=[first], resources=whole, overhead={"cpu": "1"})) == 7000
+    assert host_request(spec_of(app, initContainers=[first], resources=whole, overhead={"cpu": "1"})).cpu == 7000
 
 
 @given(
-    st.lists(st.dictionaries(st.sampled_from(["cpu", "memory", "x.io/y"]), st.integers(0, 9)), min_size=1, max_size=3),
+    st.lists(
+        st.dictionaries(st.sampled_from(["cpu", "memory", "x.io/y"]), st.sampled_from([0, 1, 9, 2**20, 3 * 2**20 + 1])),
+        min_size=1,
+        max_size=3,
+    ),
     st.sampled_from([{}, {"overhead": {"cpu": 1, "memory": 1}}, {"resources": {"limits": {"cpu": 4, "memory": 3}}}]),
     st.sampled_from([{}, {"restartPolicy": "Always"}]),
 )
-def test_the_cpu_alone_is_the_cpu_among_all_that_a_pod_takes(
+def test_cpu_and_memory_alone_are_those_among_all_that_a_pod_takes(
     containers: list[dict[str, int]], fields: dict[str, Any], policy: dict[str, Any]
 ) -> None:
     first = {"name": "first", "resources": {"limits": containers[0]}, **policy}
     spec = spec_of(*({"requests": each} for each in containers), initContainers=[first], **fields)
-    assert cpu_request(spec) == pod_requests(spec).get("cpu", 0)
+    takes = pod_requests(spec)
+    assert host_request(spec) == (min(takes.get("cpu", 0), 2**30), -(-takes.get("memory", 0) // 2**20))
 
 
-def test_the_cpu_is_read_without_the_other_resources() -> None:
+def test_cpu_and_memory_are_read_without_the_other_resources() -> None:
     """A pod may name tens of thousands of them, which cost a service as many readings."""
     spec = spec_of({"limits": {"cpu": "1"} | {f"x.io/{i}": f"{i}k" for i in range(1000)}})
-    assert calls(lambda: cpu_request(spec)) < 100
-    assert cpu_request(spec) == 1000
+    assert calls(lambda: host_request(spec)) < 100
+    assert host_request(spec).cpu == 1000
+
+
+@pytest.mark.parametrize(
+    ("allocatable", "expected"),
+    [
+        ({}, HostResources(7, 8)),
+        ({"cpu": "2"}, HostResources(2000, 8)),
+        ({"memory": "3Gi"}, HostResources(7, 3072)),
+        ({"cpu": "1.5", "memory": "1048577"}, HostResources(1500, 1)),
+        ({"cpu": "-1", "memory": "lots"}, HostResources(0, 0)),
+    ],
+)
+def test_what_a_node_says_of_cpu_and_memory(allocatable: dict[str, str], expected: HostResources) -> None:
+    assert host_allocatable(gpu_node(allocatable=allocatable), HostResources(7, 8)) == expected
 
 
 def test_nothing_of_the_length_of_names_and_amounts_is_kept() -> None:

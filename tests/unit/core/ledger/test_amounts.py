@@ -29,7 +29,7 @@ from gputile.api.well_known import (
 )
 from gputile.controlplane.extender.informer import Informer
 from gputile.core.devices.request import RequestError, parse_request
-from gputile.core.kube_predicates.pod_requests import MOST_CPU
+from gputile.core.kube_predicates.pod_requests import MOST_CPU, MOST_HOST_MIB
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.packing.prices import prices
 from gputile.core.scheduling.decision import Decision
@@ -183,6 +183,8 @@ def everything_is_counted(ledger: Ledger) -> None:
     assert (arrays.percent >= 0).all()
     assert (arrays.cpu <= MOST_CPU).all()
     assert (arrays.cpu > -16 * MOST_CPU).all()
+    assert (arrays.host_mib <= MOST_HOST_MIB).all()
+    assert (arrays.host_mib > -16 * MOST_HOST_MIB).all()
 
 
 def ask_everything(ledger: Ledger, pods: list[Pod]) -> None:

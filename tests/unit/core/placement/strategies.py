@@ -4,14 +4,18 @@ from hypothesis import strategies as st
 
 from gputile.api.core import Node
 from gputile.core.devices.request import Request, RequestKind, Shape
+from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.booking import Booking
-from gputile.core.ledger.events import Assumed
+from gputile.core.ledger.events import Assumed, PodApplied
 from gputile.core.ledger.ledger import Ledger
-from tests.corebuilders import book, gpu_node, ledger_of, share
+from tests.corebuilders import book, gpu_node, ledger_of, pod, share
 
 NAMESPACES = ("a", "b", "c")
 MODES = ("", "default", "cgpu", "core_mem", "share", "mps", "topology", "unheard-of")
 sizes = st.sampled_from([1, 1000, 1024, 4096, 15109, 15360, 2**24])
+hosts = st.sampled_from(
+    [HostResources(), HostResources(900, 70_000), HostResources(8000, 100), HostResources(2**30, 2**40)]
+)
 
 
 @st.composite
@@ -30,6 +34,9 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         placement=draw(st.sampled_from(["", "binpack", "spread", "x"])),
         unit_mib=draw(st.sampled_from([0, 0, 128, 1024])),
         replicas=draw(st.sampled_from([0, 0, 2, 3])),
+        allocatable=draw(
+            st.sampled_from([{}, {"cpu": "0"}, {"cpu": "10", "memory": "64Gi"}, {"cpu": "64", "memory": "0"}])
+        ),
     )
 
 
@@ -51,6 +58,9 @@ def ledgers(draw: st.DrawFn, names: tuple[str, ...] = ("n0", "n1", "n2")) -> Led
             for index in draw(st.sets(st.integers(0, 5), min_size=1, max_size=3))
         ]
         book(ledger, uid, name, *held, namespace=namespace, whole=draw(st.booleans()))
+    for i in range(draw(st.integers(0, 2))):
+        asks = draw(st.sampled_from([{"cpu": "3", "memory": "9Gi"}, {"cpu": "70"}, {"memory": "2Ti"}]))
+        ledger.apply(PodApplied(pod(f"plain{i}", node=draw(st.sampled_from(names)), asks=asks)))
     return ledger
 
 
@@ -62,8 +72,10 @@ def requests(draw: st.DrawFn) -> Request:
     )
     if kind is not RequestKind.SHARED:
         group = draw(st.sampled_from([*NAMESPACES, "new"])) if kind is RequestKind.WHOLE else ""
-        return Request(Shape(kind, gpus, trust_group=group), 1024, ())
+        return Request(Shape(kind, gpus, trust_group=group), 1024, (), draw(hosts))
     unit = draw(st.sampled_from([128, 1024, 1024]))
     mib = unit * draw(st.sampled_from([1, 2, 7, 14, 15, 120]))
     percent = draw(st.sampled_from([0, 0, 5, 40, 100, 105]))
-    return Request(Shape(kind, gpus, mib, percent, draw(st.sampled_from([*NAMESPACES, "new"])), unit), unit, ())
+    return Request(
+        Shape(kind, gpus, mib, percent, draw(st.sampled_from([*NAMESPACES, "new"])), unit), unit, (), draw(hosts)
+    )

@@ -1,5 +1,7 @@
 """Packing on the ledger's arrays: what fits, which GPUs, and what nodes are compared by."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
 from gputile.core.devices.request import Request, RequestKind
+from gputile.core.kube_predicates.pod_requests import NO_HOST_RESOURCES, HostResources
 from gputile.core.ledger.events import NodeApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.ledger.node_info import ServingMode
@@ -16,18 +19,18 @@ from gputile.core.placement.choose import choose_gpus
 from gputile.core.placement.packing.array_scores import PackingState, build, remnants, scores
 from gputile.core.placement.packing.demand import generic
 from gputile.core.placement.packing.prices import WHOLE_GPU, prices
-from gputile.core.placement.packing.scoring import PodDemand, score, thousandths
+from gputile.core.placement.packing.scoring import PodDemand, score, thousandths, usable_cpu
 from tests.corebuilders import gpu_node, ledger_of, pod, request_of
 from tests.unit.core.placement.strategies import ledgers, requests
 
 PACKING = Configuration(placement="packing")
 
 
-def market_of(ledger: Ledger) -> PackingState:
+def market_of(ledger: Ledger, cpu_per_mib: float = 0.0) -> PackingState:
     models = [""] * ledger.node_arrays.rows
     for row, node_info in ledger.nodes():
         models[row] = node_info.model
-    return build(ledger.node_arrays, prices(generic(16_000.0, 4)), models, 64_000)
+    return build(ledger.node_arrays, prices(replace(generic(16_000.0, 4), cpu_per_mib=cpu_per_mib)), models, 64_000)
 
 
 @st.composite
@@ -38,18 +41,22 @@ def packed(draw: st.DrawFn) -> Ledger:
     for row, _ in ledger.nodes():
         arrays.packed[row] = not arrays.spread[row] and draw(st.booleans())
         arrays.cpu[row] = draw(st.sampled_from([-500, 0, 3000, 64_000]))
+        arrays.host_mib[row] = draw(st.sampled_from([-1, 0, 9000, 500_000]))
     return ledger
 
 
 @pytest.mark.requirement("B3")
-@given(packed(), requests(), st.sampled_from([0, 1000, 8000]))
-def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(ledger: Ledger, request: Request, cpu: int) -> None:
+@given(packed(), requests(), st.sampled_from([0, 1000, 8000]), st.sampled_from([0, 4000]), st.sampled_from([0, 0.25]))
+def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(
+    ledger: Ledger, request: Request, cpu: int, mib: int, cpu_per_mib: float
+) -> None:
     """What ranks a node is what its placement really costs; and it fits where the other policies say so."""
-    shape, arrays, packing_state = request.shape, ledger.node_arrays, market_of(ledger)
+    shape, arrays, packing_state = request.shape, ledger.node_arrays, market_of(ledger, cpu_per_mib)
+    host = HostResources(cpu, mib)
     group = ledger.group_number(shape.trust_group)
-    everywhere = scores(arrays, shape, cpu, group, slice(0, arrays.rows), packing_state)
+    everywhere = scores(arrays, shape, host, group, slice(0, arrays.rows), packing_state)
     rows = np.arange(arrays.rows)
-    assert (scores(arrays, shape, cpu, group, rows, packing_state) == everywhere).all()
+    assert (scores(arrays, shape, host, group, rows, packing_state) == everywhere).all()
     for row, node_info in ledger.nodes():
         node = node_state(ledger, row, node_info)
         value = packing_state.value if arrays.packed[row] else None
@@ -76,10 +83,10 @@ def test_a_node_is_judged_by_the_gpus_that_the_pod_would_get(ledger: Ledger, req
         )
         later = np.full_like(free, -1)
         later[0, positions] = np.maximum(free - taken, 0)[0, positions]
-        left = np.maximum(arrays.cpu[line], cpu)
-        cost, _ = score(
-            packing_state.context, left, free, later, packing_state.hosts[:, line], PodDemand(shape.gpus, 0, cpu)
-        )
+        left, memory = np.maximum(arrays.cpu[line], cpu), np.maximum(arrays.host_mib[line], mib)
+        usable = usable_cpu(left, memory, cpu_per_mib)
+        demand = PodDemand(shape.gpus, 0, usable - usable_cpu(left - cpu, memory - mib, cpu_per_mib))
+        cost, _ = score(packing_state.context, usable, free, later, packing_state.hosts[:, line], demand)
         expected = round((min(max(float(cost[0]) + shape.gpus, -4.0), 4.0) + 4.0) * 2500)
         assert abs(int(everywhere[row]) - expected) <= 1
 
@@ -109,5 +116,5 @@ def test_a_node_that_comes_after_the_prices_is_scored_all_the_same() -> None:
     for i in range(1, 40):
         ledger.apply(NodeApplied(gpu_node(f"n{i}", mode="cgpu")))
     shape = request_of(pod("p", mem=4)).shape
-    found = scores(ledger.node_arrays, shape, 0, 0, slice(0, ledger.node_arrays.rows), packing_state)
+    found = scores(ledger.node_arrays, shape, NO_HOST_RESOURCES, 0, slice(0, ledger.node_arrays.rows), packing_state)
     assert (found[[ledger.row_of[f"n{i}"] for i in range(40)]] != vectorized.UNFIT).all()

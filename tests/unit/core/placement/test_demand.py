@@ -48,13 +48,13 @@ def test_what_was_seen_long_ago_counts_less(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_memory_is_learnt_from_gpu_pods_that_ask_for_it() -> None:
     estimator = DemandEstimator(generic(12000, 4))
-    assert estimator.cpu_per_mib == 0
+    assert estimator.demand().cpu_per_mib == 0
     estimator.observe(0, 0, 9000, ANY, 1)
     estimator.observe(1, 500, 7000, ANY)
-    assert estimator.cpu_per_mib == 0
+    assert estimator.demand().cpu_per_mib == 0
     for _ in range(10):
         estimator.observe(1, 500, 2000, ANY, 8000)
-    assert estimator.cpu_per_mib == pytest.approx(0.25)
+    assert estimator.demand().cpu_per_mib == pytest.approx(0.25)
 
 
 @settings(deadline=None, max_examples=examples(20))
@@ -72,7 +72,7 @@ def test_many_kinds_and_many_pods_stay_bounded(seed: int, half_life: float) -> N
     assert len(weights) <= 1024 + 1
     assert np.isfinite(list(weights.values())).all()
     assert max(weights, key=lambda kind: weights[kind]) == (1, 1000, 8000)
-    assert np.isfinite(estimator.cpu_per_mib)
+    assert np.isfinite(estimator.demand().cpu_per_mib)
 
 
 def test_a_cluster_without_gpus_has_a_start_too() -> None:

@@ -12,6 +12,7 @@ from gputile.core.placement import vectorized
 from gputile.core.placement.choose import choose_gpus, node_score
 from gputile.core.placement.fit import fits, gpu_fits, refusal
 from gputile.core.placement.fit_refusal import FitRule
+from gputile.core.placement.policies import binpack
 from tests.examples import examples
 from tests.unit.core.placement.strategies import ledgers, requests
 
@@ -25,15 +26,14 @@ def states(ledger: Ledger) -> list[tuple[int, NodeState]]:
 def test_kernels_score_every_node_as_the_scalar_rules_do(ledger: Ledger, request: Request, policy: str) -> None:
     group = ledger.group_number(request.shape.trust_group)
     emptier = policy == "spread"
-    everywhere = vectorized.scores(
-        ledger.node_arrays, request.shape, group, slice(0, ledger.node_arrays.rows), emptier=emptier
-    )
-    rows = np.arange(ledger.node_arrays.rows)
-    assert (vectorized.scores(ledger.node_arrays, request.shape, group, rows, emptier=emptier) == everywhere).all()
-    scalar = {row: node_score(node, request.shape, group, policy) for row, node in states(ledger)}
+    arrays, host = ledger.node_arrays, request.host
+    everywhere = vectorized.scores(arrays, request.shape, group, slice(0, arrays.rows), host, emptier=emptier)
+    rows = np.arange(arrays.rows)
+    assert (vectorized.scores(arrays, request.shape, group, rows, host, emptier=emptier) == everywhere).all()
+    scalar = {row: node_score(node, request.shape, group, policy, host) for row, node in states(ledger)}
     expected = [vectorized.UNFIT if (score := scalar.get(row)) is None else score for row in rows.tolist()]
     assert everywhere.tolist() == expected
-    assert all(-1 <= score <= 1000 for score in everywhere.tolist())
+    assert all(-1 <= score <= binpack.HIGHEST for score in everywhere.tolist())
 
 
 @settings(max_examples=examples(400))

@@ -84,7 +84,7 @@ def test_new_prices_score_all_nodes_anew() -> None:
     engine.reprice(prices(engine.demand.demand()))
     fresh = PlacementEngine(ledger)
     fresh.reprice(prices(engine.demand.demand()))
-    assert engine.scores(request.shape).tolist() == fresh.scores(request.shape).tolist()
+    assert engine.scores(request.shape, request.host).tolist() == fresh.scores(request.shape, request.host).tolist()
     assert sorted(first) == [9, 10]
 
 

@@ -40,7 +40,9 @@ def test_ranks_order_nodes_as_scores_do_and_use_the_whole_range(
 ) -> None:
     engine = PlacementEngine(ledger)
     ranks = dict(zip(names, engine.rank(request, names), strict=True))
-    scores = {name: int(engine.scores(request.shape)[row]) for name, row in ledger.row_of.items()} | {"gone": UNFIT}
+    scores = {name: int(engine.scores(request.shape, request.host)[row]) for name, row in ledger.row_of.items()} | {
+        "gone": UNFIT
+    }
     assert all(0 <= rank <= TOP_SCORE for rank in ranks.values())
     fitting = [name for name in names if scores[name] != UNFIT]
     assert all(ranks[name] == 0 for name in names if name not in fitting)

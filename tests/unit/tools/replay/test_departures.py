@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputile.api.well_known import Placement
+from gputile.tools.replay.cluster import ReplayCluster
 from gputile.tools.replay.departures import Schedule, replay, schedule, summary
-from gputile.tools.replay.packing import Packing
-from gputile.tools.replay.policies import Binpack
-from gputile.tools.replay.trace import TraceError, Workload, read_nodes, read_workload
+from gputile.tools.replay.engine import LivePlacer
+from gputile.tools.replay.trace import Nodes, TraceError, Workload, read_nodes, read_workload
 from tests.examples import examples
 from tests.unit.tools.replay.traces import LIST, TIMED, share, uniform, write_trace
 
@@ -28,8 +29,12 @@ def made(*pods: tuple[int, float, float]) -> tuple[Workload, Schedule]:
 
 def starts(gpus: int, *pods: tuple[int, float, float]) -> list[float]:
     workload, plan = made(*pods)
-    begun: list[float] = replay(uniform(1, gpus, 10**6), workload, plan, Binpack(), np.array([0])).tolist()
+    begun: list[float] = replay(live(uniform(1, gpus, 10**6), workload), plan).tolist()
     return begun
+
+
+def live(nodes: Nodes, workload: Workload, placement: Placement = "binpack") -> LivePlacer:
+    return LivePlacer(ReplayCluster(nodes, workload.shapes, np.arange(len(nodes.gpus)), placement))
 
 
 def test_a_pod_waits_until_one_leaves() -> None:
@@ -44,7 +49,7 @@ def test_waiting_pods_start_in_the_order_in_which_they_came() -> None:
 
 def test_who_never_starts_has_failed() -> None:
     workload, plan = made((0, 0, 7200), (0, 1800, 10), (1, 3600, 10))
-    started = replay(uniform(1, 1, 10**6), workload, plan, Binpack(), np.array([0]))
+    started = replay(live(uniform(1, 1, 10**6), workload), plan)
     assert started.tolist() == [0, np.inf, np.inf]
     found = summary(workload, "binpack", 1, 1.0, plan, started)
     assert (found.failed_pods, found.waited_pods, found.wait_seconds) == (2, 0, 600)
@@ -88,7 +93,7 @@ def test_no_gpu_is_ever_given_twice(pods: list[tuple[int, int, int]], count: int
     """Nobody starts early, the GPUs are enough at every time, and no pod waits while it would fit an empty cluster."""
     nodes = uniform(count, 2, 10**6)
     workload, plan = made(*sorted(pods, key=lambda pod: pod[1]))
-    started = replay(nodes, workload, plan, Packing(nodes) if priced else Binpack(), np.arange(count))
+    started = replay(live(nodes, workload, "packing" if priced else "binpack"), plan)
     assert (started >= plan.created).all()
     demand = np.array([1000, 500, 2000])[plan.pods]
     ends = started + plan.runtime

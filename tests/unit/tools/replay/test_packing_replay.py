@@ -3,10 +3,8 @@
 import numpy as np
 import pytest
 
-from gputile.tools.replay.cluster import ReplayCluster
-from gputile.tools.replay.engine import ReplayPolicy, replay, steps
-from gputile.tools.replay.packing import Packing
-from gputile.tools.replay.policies import BestFit, Binpack, Fgd
+from gputile.tools.replay.catalog import make_placer
+from gputile.tools.replay.engine import replay, steps
 from gputile.tools.replay.trace import Arrivals, Nodes, PodShape, Workload
 from tests.unit.tools.replay.traces import share, stream, uniform, unlike
 
@@ -18,8 +16,8 @@ T4 = frozenset({"T4"})
 BUSY = (share(1000, cpu=4000), share(500, cpu=12000), share(0, cpu=16000, gpus=0), share(1000, cpu=20000))
 
 
-def used(nodes: Nodes, workload: Workload, arrivals: Arrivals, policy: ReplayPolicy) -> float:
-    found = replay(nodes, workload, arrivals, policy)
+def used(nodes: Nodes, workload: Workload, arrivals: Arrivals, policy: str) -> float:
+    found = replay(make_placer(policy, nodes, workload, arrivals, 1), workload, arrivals)
     return float(100 * found.used[-1] / found.total)
 
 
@@ -31,8 +29,8 @@ def test_it_knows_nothing_of_pods_to_come() -> None:
     count = len(short.shape)
     assert longer.shape[:count].tolist() == short.shape.tolist()
     every = Arrivals(np.arange(len(longer.shape)), orders.rank)
-    one = list(steps(ReplayCluster.empty(nodes, orders.rank), short, orders, Packing(nodes)))
-    other = list(steps(ReplayCluster.empty(nodes, orders.rank), longer, every, Packing(nodes)))
+    one = list(steps(make_placer("packing", nodes, short, orders, 1), short, orders))
+    other = list(steps(make_placer("packing", nodes, longer, every, 1), longer, every))
     assert other[:count] == one
 
 
@@ -40,8 +38,8 @@ def test_it_knows_nothing_of_pods_to_come() -> None:
 def test_it_gets_as_much_on_as_the_better_of_fgd_and_bestfit(shapes: tuple[PodShape, ...]) -> None:
     nodes = uniform(60, 4, 48000)
     workload, arrivals = stream(nodes, (shapes, 1.3))
-    packing = used(nodes, workload, arrivals, Packing(nodes))
-    peers = used(nodes, workload, arrivals, BestFit()), used(nodes, workload, arrivals, Fgd(workload))
+    packing = used(nodes, workload, arrivals, "packing")
+    peers = used(nodes, workload, arrivals, "bestfit"), used(nodes, workload, arrivals, "fgd")
     assert packing >= max(peers) - 0.2
 
 
@@ -60,9 +58,9 @@ def test_the_same_where_nodes_differ(shapes: tuple[PodShape, ...]) -> None:
     packing, bestfit, fgd = [], [], []
     for seed in range(3):
         workload, arrivals = stream(nodes, (shapes, 1.3), seed=seed)
-        packing.append(used(nodes, workload, arrivals, Packing(nodes)))
-        bestfit.append(used(nodes, workload, arrivals, BestFit()))
-        fgd.append(used(nodes, workload, arrivals, Fgd(workload)))
+        packing.append(used(nodes, workload, arrivals, "packing"))
+        bestfit.append(used(nodes, workload, arrivals, "bestfit"))
+        fgd.append(used(nodes, workload, arrivals, "fgd"))
     assert np.mean(packing) >= max(np.mean(bestfit), np.mean(fgd))
 
 
@@ -71,27 +69,28 @@ def test_a_mix_that_flips_halfway(before: tuple[PodShape, ...], after: tuple[Pod
     """It has learnt the wrong thing, and still gets no less on than policies that learn nothing."""
     nodes = uniform(60, 4, 48000)
     workload, arrivals = stream(nodes, (before, 0.5), (after, 0.8))
-    packing = used(nodes, workload, arrivals, Packing(nodes))
-    assert packing >= used(nodes, workload, arrivals, Binpack()) - 0.5
-    assert packing >= used(nodes, workload, arrivals, BestFit()) - 0.5
+    packing = used(nodes, workload, arrivals, "packing")
+    assert packing >= used(nodes, workload, arrivals, "binpack") - 0.5
+    assert packing >= used(nodes, workload, arrivals, "bestfit") - 0.5
 
 
 def test_every_gpu_of_a_cluster_that_can_be_filled_is_filled() -> None:
     """Halves and quarters divide a GPU: nothing may be lost."""
     nodes = uniform(10, 4, 10**6)
     workload, arrivals = stream(nodes, ((share(500), share(250)), 1.3))
-    assert used(nodes, workload, arrivals, Packing(nodes)) == 100
+    assert used(nodes, workload, arrivals, "packing") == 100
 
 
 def test_replays_are_the_same_every_time() -> None:
     nodes = uniform(20, 4, 48000)
     workload, arrivals = stream(nodes, (CUT, 1.3))
-    one, two = (replay(nodes, workload, arrivals, Packing(nodes)) for _ in range(2))
+    one, two = (replay(make_placer("packing", nodes, workload, arrivals, 1), workload, arrivals) for _ in range(2))
     assert one.used.tolist() == two.used.tolist()
 
 
 def test_nodes_without_gpus_and_pods_without_gpus_alone() -> None:
     nodes = uniform(3, 0, 10000)
     workload = Workload("made", (share(0, cpu=6000, gpus=0),), np.zeros(4, np.int64), None)
-    found = replay(nodes, workload, Arrivals(np.arange(4), np.arange(3)), Packing(nodes))
+    arrivals = Arrivals(np.arange(4), np.arange(3))
+    found = replay(make_placer("packing", nodes, workload, arrivals, 1), workload, arrivals)
     assert found.placed.tolist() == [True, True, True, False]

@@ -8,19 +8,24 @@ import pytest
 from typer.testing import CliRunner
 
 from gputile.cli.app import app
-from gputile.tools.replay.engine import replay
-from gputile.tools.replay.policies import BestFit, Binpack, Fgd, Fragments, Random, Spread
+from gputile.tools.replay.catalog import POLICIES, make_placer
+from gputile.tools.replay.engine import Curve, replay
+from gputile.tools.replay.policies import Fragments
 from gputile.tools.replay.trace import TraceError, read_arrivals, read_nodes, read_workload, workloads
 from tests.unit.tools.replay.traces import write_trace
 
 pytestmark = pytest.mark.requirement("B3")
 
 
-@pytest.mark.parametrize("policy", [BestFit(), Binpack(), Spread(), Random(1)])
-def test_models_counts_and_room_decide_what_fits(tmp_path: Path, policy: BestFit) -> None:
-    trace = write_trace(tmp_path)
+def curve_of(trace: Path, policy: str) -> Curve:
     nodes, workload = read_nodes(trace), read_workload(trace, "tiny")
-    curve = replay(nodes, workload, read_arrivals(trace, nodes, workload, 42), policy)
+    arrivals = read_arrivals(trace, nodes, workload, 42)
+    return replay(make_placer(policy, nodes, workload, arrivals, 1), workload, arrivals)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_models_counts_and_room_decide_what_fits(tmp_path: Path, policy: str) -> None:
+    curve = curve_of(write_trace(tmp_path), policy)
     assert curve.total == 3000
     assert curve.arrived.tolist() == [600, 1200, 2200, 2600, 4600]
     assert not curve.placed[4], "no node has two free GPUs any more"
@@ -28,9 +33,7 @@ def test_models_counts_and_room_decide_what_fits(tmp_path: Path, policy: BestFit
 
 
 def test_binpack_keeps_the_gpu_that_a_picky_pod_needs(tmp_path: Path) -> None:
-    trace = write_trace(tmp_path, order="2 0 3 1 4")
-    nodes, workload = read_nodes(trace), read_workload(trace, "tiny")
-    curve = replay(nodes, workload, read_arrivals(trace, nodes, workload, 42), Binpack())
+    curve = curve_of(write_trace(tmp_path, order="2 0 3 1 4"), "binpack")
     assert curve.placed.tolist() == [True, True, True, True, False]
     assert curve.used.tolist() == [1000, 1600, 2000, 2600, 2600]
 
@@ -48,9 +51,7 @@ def test_fragments_by_hand(tmp_path: Path) -> None:
 def test_fgd_avoids_stranding_a_remnant(tmp_path: Path) -> None:
     """With only pods of 0.6 and 0.4 typical, 0.4 goes onto the GPU that has 0.4 left."""
     trace = write_trace(tmp_path, pods="a,1000,1,1,600,\nb,1000,1,1,400,\n", order="0 1")
-    nodes, workload = read_nodes(trace), read_workload(trace, "tiny")
-    curve = replay(nodes, workload, read_arrivals(trace, nodes, workload, 42), Fgd(workload))
-    assert curve.placed.all()
+    assert curve_of(trace, "fgd").placed.all()
 
 
 def test_what_the_trace_does_not_give_is_drawn_from_the_seed(tmp_path: Path) -> None:

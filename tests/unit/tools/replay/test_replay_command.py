@@ -8,8 +8,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from gputile.cli.app import app
-from gputile.tools.replay.catalog import POLICIES, make_policy
-from gputile.tools.replay.cluster import ReplayCluster
+from gputile.tools.replay.catalog import POLICIES, make_placer
 from gputile.tools.replay.engine import steps
 from gputile.tools.replay.fragmentation import replay_with_trail
 from gputile.tools.replay.policies import Fragments
@@ -72,12 +71,13 @@ def test_fragments_followed_node_by_node_are_those_of_the_whole_cluster(tmp_path
     trace = write_trace(tmp_path)
     nodes, workload = read_nodes(trace), read_workload(trace, "tiny")
     arrivals = read_arrivals(trace, nodes, workload, 42)
-    curve, trail = replay_with_trail(nodes, workload, arrivals, make_policy(policy, nodes, workload, 42))
-    cluster = ReplayCluster.empty(nodes, arrivals.rank)
+    curve, trail = replay_with_trail(make_placer(policy, nodes, workload, arrivals, 42), workload, arrivals)
+    placer = make_placer(policy, nodes, workload, arrivals, 42)
+    cluster = placer.cluster
     whole = []
-    for _ in steps(cluster, workload, arrivals, make_policy(policy, nodes, workload, 42)):
+    for _ in steps(placer, workload, arrivals):
         fragments = Fragments(workload)
-        lost = fragments.of(cluster.cpu, cluster.free, fragments.allowed(cluster)).sum()
+        lost = fragments.of(cluster.cpu, cluster.free(), fragments.allowed(cluster)).sum()
         whole.append(100 * lost / nodes.milli)
     assert trail.arrived == pytest.approx((100 * curve.arrived / nodes.milli).tolist())
     assert trail.fragmented == pytest.approx(whole)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputile.core.devices.request import RequestKind, Shape
+from gputile.core.kube_predicates.pod_requests import HostResources
 from gputile.core.ledger.changes import Rows
 from gputile.core.ledger.node_arrays import NodeArrays
 from gputile.core.ledger.node_info import ServingMode
@@ -24,6 +25,7 @@ from gputile.core.placement.packing.scoring import (
     score,
     scoring_context,
     thousandths,
+    usable_cpu,
 )
 
 Int64 = npt.NDArray[np.int64]
@@ -89,11 +91,16 @@ def remnants(arrays: NodeArrays, rows: Rows) -> Int64:
 
 
 def scores(
-    arrays: NodeArrays, shape: Shape, cpu: int, group: int, rows: vectorized.Which, packing_state: PackingState
+    arrays: NodeArrays,
+    shape: Shape,
+    host: HostResources,
+    group: int,
+    rows: vectorized.Which,
+    packing_state: PackingState,
 ) -> Int64:
     """Return for each of ``rows`` its score, higher is better, or -1 where the request does not fit: shape [rows].
 
-    ``cpu`` is the milli-CPU that the pod asks for.
+    ``host`` is what the pod asks for beside GPUs.
     """
     fit, gpus = vectorized.ready(arrays, shape, group, rows)
     result = np.full(len(fit), vectorized.UNFIT, np.int64)
@@ -104,7 +111,7 @@ def scores(
     part = np.flatnonzero(fit)
     if not len(part):
         return result
-    lines = part + (rows.start or 0) if isinstance(rows, slice) else rows[part]
+    lines = vectorized.positions(rows, part)
     free, ready = remnants(arrays, lines), gpus[part]
     if shape.kind is RequestKind.SHARED:
         taken = thousandths(shape.mib, shape.percent, arrays.total[lines].astype(np.int64))
@@ -115,15 +122,53 @@ def scores(
     if shape.gpus > 1:
         order = _keys(packing_state.value, free, later).argsort(axis=1, kind="stable")
         free, later = np.take_along_axis(free, order, axis=1), np.take_along_axis(later, order, axis=1)
+    change = _change(arrays, lines, host, free, later, shape.gpus, packing_state)
+    result[part] = _stepped(change + shape.gpus)
+    return result
+
+
+def scores_without_gpus(
+    arrays: NodeArrays, host: HostResources, rows: vectorized.Which, packing_state: PackingState
+) -> Int64:
+    """Return for each of ``rows`` how little a pod without GPUs spoils there, higher is better: shape [rows].
+
+    A node without GPUs has nothing to lose, and is the best.
+    """
+    with_gpus: Bool = np.any(arrays.total[rows] > 0, axis=1)
+    part = np.flatnonzero(with_gpus)
+    result = np.full(len(with_gpus), int(2 * _WIDEST * STEPS_PER_GPU), np.int64)
+    lines = vectorized.positions(rows, part)
+    free = remnants(arrays, lines)
+    result[part] = _stepped(_change(arrays, lines, host, free, free, 0, packing_state))
+    return result
+
+
+def _change(
+    arrays: NodeArrays,
+    lines: Rows,
+    host: HostResources,
+    free: Int64,
+    later: Int64,
+    gpus: int,
+    packing_state: PackingState,
+) -> Float64:
+    """Return what the worth of each of ``lines`` changes by, in GPUs, with a pod of ``gpus`` GPUs: shape [lines]."""
     hosts = np.zeros((len(packing_state.hosts), len(lines)), np.bool_)
     known = lines < packing_state.hosts.shape[1]
     hosts[:, known] = packing_state.hosts[:, lines[known]]
-    # Where CPU is short kube-scheduler refuses the node by itself.
-    left = np.maximum(arrays.cpu[lines], cpu)
-    change, _ = score(packing_state.context, left, free, later, hosts, PodDemand(shape.gpus, 0, cpu))
-    bounded = np.clip(change + shape.gpus, -_WIDEST, _WIDEST) + _WIDEST
-    result[part] = np.rint(bounded * STEPS_PER_GPU).astype(np.int64)
-    return result
+    # Where CPU or memory is short kube-scheduler refuses the node by itself.
+    cpu, mib = np.maximum(arrays.cpu[lines], host.cpu), np.maximum(arrays.host_mib[lines], host.mib)
+    cpu_per_mib = packing_state.context.prices.cpu_per_mib
+    usable = usable_cpu(cpu, mib, cpu_per_mib)
+    taken = usable - usable_cpu(cpu - host.cpu, mib - host.mib, cpu_per_mib)
+    change, _ = score(packing_state.context, usable, free, later, hosts, PodDemand(gpus, 0, taken))
+    return change
+
+
+def _stepped(change: Float64) -> Int64:
+    """Return integers by which placements are compared, 0 or more."""
+    stepped: Int64 = np.rint((np.clip(change, -_WIDEST, _WIDEST) + _WIDEST) * STEPS_PER_GPU).astype(np.int64)
+    return stepped
 
 
 def gpu_key(node: NodeState, gpu: GpuState, shape: Shape, value: Float64) -> tuple[float, int, int]:

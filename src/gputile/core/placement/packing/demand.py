@@ -56,14 +56,10 @@ class DemandEstimator:
             self._cpu, self._memory = self._cpu / self._unit, self._memory / self._unit
             self._unit = 1.0
 
-    @property
-    def cpu_per_mib(self) -> float:
-        """Milli-CPU that GPU pods ask for with each MiB of memory; 0 while none came that asked for memory."""
-        return self._cpu / self._memory if self._memory else 0.0
-
     def demand(self) -> Demand:
         """Return the demand as it stands."""
         kinds = list(self._weights)
         gpus, milli, cpu = np.array([kind[:3] for kind in kinds], np.int64).reshape(-1, 3).T
         weight = np.array(list(self._weights.values())) / self._unit
-        return Demand(gpus, milli, cpu, tuple(kind[3] for kind in kinds), weight)
+        cpu_per_mib = self._cpu / self._memory if self._memory else 0.0
+        return Demand(gpus, milli, cpu, tuple(kind[3] for kind in kinds), weight, cpu_per_mib)

@@ -47,6 +47,8 @@ class Demand:
     """The GPU models that will do; empty for any."""
     weight: Float64
     """How many such pods came, or their rate; only proportions matter."""
+    cpu_per_mib: float = 0.0
+    """Milli-CPU that GPU pods ask for with each MiB of the machine's memory; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class Prices:
     cpu_without_gpu: float
     """The part of that which pods without GPUs ask for."""
     needs: tuple[Need, ...]
+    cpu_per_mib: float
+    """``Demand.cpu_per_mib``."""
     cpu_asked: Int64
     """CPU that pods with one GPU ask for, in milli-CPU: distinct, rising."""
     unused: Float64
@@ -124,6 +128,7 @@ def prices(demand: Demand) -> Prices:
         float((demand.cpu * demand.weight).sum() / total),
         float((demand.cpu * demand.weight)[~gpu].sum() / total),
         tuple(_needs(demand, total)),
+        demand.cpu_per_mib,
         *unused_values(milli[one], cpu[one], priced[inverse][one], weight[one], value),
     )
 
