@@ -102,6 +102,17 @@ def test_the_scheduler_asks_about_every_gpu_resource_whatever_is_enabled() -> No
         assert extender["urlPrefix"] == "http://127.0.0.1:8888"
 
 
+@pytest.mark.requirement("B3")
+def test_pods_without_gpus_are_ranked_where_that_is_asked_for() -> None:
+    gpu_pods, others = scheduler_configuration(render({"scheduler.extender.ranksPodsWithoutGpus": True}))["extenders"]
+    assert gpu_pods["managedResources"]
+    assert others["urlPrefix"] == gpu_pods["urlPrefix"]
+    assert others["weight"] == gpu_pods["weight"]
+    assert others["nodeCacheCapable"] is True
+    assert others["prioritizeVerb"] == "prioritize-without-gpus"
+    assert not {"managedResources", "filterVerb", "bindVerb", "preemptVerb"} & set(others)
+
+
 def test_the_clusters_own_scheduler_reaches_the_extender_on_loopback() -> None:
     objects = render({"scheduler.mode": "own", "scheduler.nodeSelector": {"zone": "a"}})
     spec = pod_specs(objects)["gputile-scheduler"]

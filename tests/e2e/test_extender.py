@@ -66,7 +66,9 @@ def cluster(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
     specs = described_nodes(write_cluster(tmp_path_factory.mktemp("cluster"), CLUSTER))
     control_plane.nodes.create_nodes(specs)
     extender, url = start_extender(control_plane, unit="128MiB")
-    scheduler = control_plane.start_scheduler(url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT)
+    scheduler = control_plane.start_scheduler(
+        url, bind=True, preempt=True, managed_resources=MANAGED, weight=WEIGHT, pods_without_gpus=True
+    )
     with extender, scheduler:
         yield control_plane
     control_plane.nodes.delete_all_nodes()
@@ -118,6 +120,16 @@ def test_pods_of_one_workload_stay_together(cluster: ControlPlane, namespace: st
     create(cluster, namespace, *(pod_body(f"p{i}", {GPU_MEMORY: 8}, labels={"app": "one"}) for i in range(6)))
     wait_bound(cluster, namespace, 6)
     assert len(set(bound(pods_in(cluster, namespace)).values())) == 1
+
+
+@pytest.mark.requirement("B3")
+def test_pods_without_gpus_go_where_no_gpu_is_left_to_serve(cluster: ControlPlane, namespace: str) -> None:
+    """By itself kube-scheduler spreads them, and takes the CPU of nodes whose GPUs then lie idle."""
+    create(cluster, namespace, pod_body("full", {GPU_MEMORY: 120, GPU_CORE: 100}, nodeSelector=on("core")))
+    wait_bound(cluster, namespace, 1)
+    create(cluster, namespace, *(pod_body(f"plain{i}", {"cpu": 1}) for i in range(4)))
+    wait_bound(cluster, namespace, 5)
+    assert set(bound(pods_in(cluster, namespace)).values()) == {"core"}
 
 
 @pytest.mark.requirement("U4")

@@ -19,6 +19,7 @@ class SchedulerOptions(TypedDict, total=False):
 
     managed_resources: Sequence[ManagedResource]  # empty: the extender is asked about every pod
     prioritize: bool
+    pods_without_gpus: bool  # rank nodes for them too
     bind: bool
     preempt: bool
     weight: int
@@ -37,6 +38,7 @@ class SchedulerOptions(TypedDict, total=False):
 DEFAULTS: SchedulerOptions = {
     "managed_resources": (),
     "prioritize": True,
+    "pods_without_gpus": False,
     "bind": False,
     "preempt": False,
     "weight": 1,
@@ -64,7 +66,7 @@ def scheduler_configuration(kubeconfig: Path, extender_url: str | None, options:
         "leaderElection": _leader_election(chosen["lease_seconds"]),
         "percentageOfNodesToScore": chosen["percentage_of_nodes_to_score"],
         "profiles": [{"schedulerName": chosen["scheduler_name"], **chosen["profile"]}],
-        "extenders": [] if extender_url is None else [_extender(extender_url, chosen)],
+        "extenders": [] if extender_url is None else _extenders(extender_url, chosen),
         **chosen["extra"],
     }
 
@@ -82,6 +84,15 @@ def _leader_election(lease_seconds: float) -> dict[str, Any]:
         "renewDeadline": f"{round(lease_seconds * 1000 * 2 / 3)}ms",
         "retryPeriod": f"{round(lease_seconds * 1000 * 2 / 15)}ms",
     }
+
+
+def _extenders(url: str, chosen: SchedulerOptions) -> list[dict[str, Any]]:
+    extender = _extender(url, chosen)
+    if not chosen["pods_without_gpus"]:
+        return [extender]
+    gpu_pods_only = ("filterVerb", "bindVerb", "preemptVerb", "managedResources", "ignorable")
+    others = {key: value for key, value in extender.items() if key not in gpu_pods_only}
+    return [extender, others | {"prioritizeVerb": "prioritize-without-gpus"}]
 
 
 def _extender(url: str, chosen: SchedulerOptions) -> dict[str, Any]:

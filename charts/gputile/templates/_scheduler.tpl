@@ -27,6 +27,14 @@ extenders:
   - name: aliyun.com/gpu-mem
   - name: aliyun.com/gpu-core.percentage
   - name: aliyun.com/gpu
+{{- if .Values.scheduler.extender.ranksPodsWithoutGpus }}
+# All pods: those without GPUs go where their CPU and memory are not missing beside free GPUs.
+- urlPrefix: http://127.0.0.1:{{ .Values.scheduler.extender.port }}
+  prioritizeVerb: prioritize-without-gpus
+  weight: 200
+  nodeCacheCapable: true
+  httpTimeout: 1s
+{{- end }}
 {{- end }}
 
 {{- define "gputile.extenderContainer" -}}

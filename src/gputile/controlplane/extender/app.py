@@ -66,6 +66,9 @@ def create_app(
     async def prioritize(body: bytes) -> Answer:
         return handlers.prioritize(decode(body, _args)), "scored"
 
+    async def prioritize_without_gpus(body: bytes) -> Answer:
+        return handlers.prioritize_without_gpus(decode(body, _args)), "scored"
+
     async def bind(body: bytes) -> Answer:
         result = await handlers.bind(decode(body, _binding_args))
         return result, "failed" if result.error else "bound"
@@ -119,6 +122,7 @@ def create_app(
     verbs_served: dict[str, Handler] = {
         "filter": filter_,
         "prioritize": prioritize,
+        "prioritize-without-gpus": prioritize_without_gpus,
         "bind": bind,
         "preempt": preempt,
     }

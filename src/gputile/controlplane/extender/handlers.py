@@ -29,6 +29,7 @@ from gputile.controlplane.extender.binder import Binder, BindError
 from gputile.controlplane.extender.budgets import Budgets
 from gputile.core.devices.gang_membership import gang_of
 from gputile.core.devices.request import RequestError
+from gputile.core.kube_predicates.pod_requests import host_request
 from gputile.core.placement.node_reasons import grouped
 from gputile.core.scheduling.placement_engine import NAMED_NODES, PlacementEngine
 from gputile.core.scheduling.pod_filter import filter_pod
@@ -59,7 +60,7 @@ class PodEvent:
 
 
 class ExtenderHandlers:
-    """Answers ``filter``, ``prioritize``, ``bind`` and ``preempt``."""
+    """Answers ``filter``, ``prioritize``, ``bind`` and ``preempt``, and ``prioritize-without-gpus`` for other pods."""
 
     def __init__(
         self,
@@ -109,6 +110,22 @@ class ExtenderHandlers:
         except RequestError:
             request = None
         scores = self._engine.rank(request, names) if request is not None else [0] * len(names)
+        return [HostPriority(host=name, score=score) for name, score in zip(names, scores, strict=True)]
+
+    def prioritize_without_gpus(self, args: ExtenderArgs) -> list[HostPriority]:
+        """Return 0 to 10 for each of the named nodes, for a pod without GPUs; nothing for any other.
+
+        kube-scheduler asks where an extender is configured for all pods.
+        """
+        pod, names = args.pod, _names(args)
+        try:
+            if self._engine.request(pod) is not None:
+                return []
+        except RequestError:
+            return []
+        if self._engine.demand is not None:
+            self._engine.demand.observe(pod, None)
+        scores = self._engine.rank_without_gpus(host_request(pod.spec), names)
         return [HostPriority(host=name, score=score) for name, score in zip(names, scores, strict=True)]
 
     async def bind(self, args: ExtenderBindingArgs) -> ExtenderBindingResult:

@@ -157,9 +157,9 @@ def _name(row: int) -> str:
 
 
 def _node(row: int, cpu: int, memory: int, gpus: int, model: str) -> Node:
-    cards = tuple(Gpu(i, f"{row}-{i}", 1000 * SMALLEST_UNIT_MIB, model=model[:96]) for i in range(gpus))
-    inventory = Inventory(cards, mode=Mode.CGPU.value, unit_mib=SMALLEST_UNIT_MIB)
-    labels = {MODE_LABEL: Mode.CGPU.value} | model_labels(cards)
+    all_gpus = tuple(Gpu(i, f"{row}-{i}", 1000 * SMALLEST_UNIT_MIB, model=model[:96]) for i in range(gpus))
+    inventory = Inventory(all_gpus, mode=Mode.CGPU.value, unit_mib=SMALLEST_UNIT_MIB)
+    labels = {MODE_LABEL: Mode.CGPU.value} | model_labels(all_gpus)
     annotations = {INVENTORY_ANNOTATION: encode_inventory(inventory)} if gpus else {}
     return Node(
         metadata=ObjectMeta(name=_name(row), labels=labels, annotations=annotations),

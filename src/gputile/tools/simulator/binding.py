@@ -8,6 +8,11 @@ from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.decision import Decision
 
 
+def settle(ledger: Ledger, pod: Pod, node: str) -> None:
+    """Have the ledger see a pod without GPUs on its node."""
+    ledger.apply(PodApplied(msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))))
+
+
 def bind(ledger: Ledger, pod: Pod, decision: Decision) -> None:
     """Have the ledger see the pod as it is stored once its Binding is executed."""
     binding = decision.binding(pod)

@@ -172,6 +172,7 @@ class EqualPods:
             return
         alone, rows = self._predicates.alone(self.pod), self._engine.ledger.row_of
         known = dict([self._own]) if list(names) == [self._own[0]] else {}
+        self._own = "", UNFIT  # whoever is placed there next changes it
         scores = None if known else self._engine.scores(self.request.shape, self.request.host)
         for name in dict.fromkeys(names):
             row = rows.get(name)

@@ -27,7 +27,7 @@ from gputile.core.scheduling.gang_kinds import GangCandidate
 from gputile.core.scheduling.gang_plan import plan_gang
 from gputile.core.scheduling.gang_rules import gang_size, needed_members, no_room_text, together_text
 from gputile.core.scheduling.placement_engine import TOP_SCORE, PlacementEngine
-from gputile.tools.simulator.binding import bind
+from gputile.tools.simulator.binding import bind, settle
 from gputile.tools.simulator.equal_pods import EqualPods, Likeness, NodeStates, likeness
 from gputile.tools.simulator.explanation import waiting_for
 from gputile.tools.simulator.gangs import PodGroups, incomplete, started_by_gang, turns
@@ -126,6 +126,7 @@ class Simulation:
             if place is None:
                 outcomes.append(Outcome(member.pod, None, None, f"{together} without it; {plan.lacking}"))
             elif member.request is None:
+                settle(self.ledger, member.pod, place.node)
                 outcomes.append(Outcome(member.pod, place.node, None, f"{together}; asks for no GPU"))
             else:
                 outcomes.append(self._placed(member.pod, place, together))
@@ -194,6 +195,7 @@ class Simulation:
         node = max(feasible, key=lambda name: total[name])
         reason = f"fits {len(feasible)} of {len(in_tree)} node(s)"
         if request is None:
+            settle(self.ledger, pod, node)
             return Outcome(pod, node, None, f"{reason}; asks for no GPU")
         decision = self.engine.decide(request, node, now_ns)
         if isinstance(decision, FitRefusal):

@@ -19,6 +19,7 @@ from gputile.controlplane.leader_election import NotReady
 from gputile.controlplane.request_body import BodyReader
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.scheduling.placement_engine import PlacementEngine
+from tests.corebuilders import pod as plain_pod
 from tests.examples import examples
 from tests.unit.controlplane.extender.builders import gpu_node, gpu_pod, ledger_of
 from tests.unit.controlplane.extender.cluster import Fate, ModelCluster
@@ -112,6 +113,20 @@ async def test_the_way_of_a_pod_as_kube_scheduler_sends_it() -> None:
 
 
 @pytest.mark.anyio
+@pytest.mark.requirement("B3")
+async def test_pods_without_gpus_are_ranked_and_pods_with_gpus_are_left_to_prioritize() -> None:
+    served = Served()
+    plain = plain_pod("plain", cpu="1")
+    question = {"Pod": wire(plain), "Nodes": None, "NodeNames": ["a", "b", "new"]}
+    answer = await served.ask("prioritize-without-gpus", question)
+    assert [each["Host"] for each in answer] == ["a", "b", "new"]
+    assert sorted(each["Score"] for each in answer) == [0, 9, 10]
+    assert await served.ask("prioritize-without-gpus", {**question, "Pod": wire(gpu_pod("p"))}) == []
+    status, _ = await served.call("/prioritize-without-gpus", json.dumps({"Pod": wire(plain)}).encode())
+    assert status == 400
+
+
+@pytest.mark.anyio
 @pytest.mark.requirement("G2")
 async def test_a_request_that_breaks_a_rule_fits_nowhere_and_says_why() -> None:
     served = Served()
@@ -179,7 +194,7 @@ _BODIES = st.binary(max_size=200) | _json.map(lambda value: json.dumps(value).en
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "prioritize-without-gpus", "bind", "preempt"])
 @settings(max_examples=examples(150))
 @given(body=_BODIES)
 async def test_no_bytes_break_a_verb_or_book_anything(verb: str, body: bytes) -> None:

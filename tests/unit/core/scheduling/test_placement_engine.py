@@ -1,11 +1,16 @@
 """Filter, rank and decide: the answers that a scheduler gets."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
+from gputile.api.well_known import Placement
 from gputile.core.devices.request import Request
+from gputile.core.kube_predicates.pod_requests import HostResources
+from gputile.core.ledger.events import PodApplied
 from gputile.core.ledger.ledger import Ledger
 from gputile.core.placement.fit_refusal import SUMMARY, FitRefusal, FitRule
 from gputile.core.placement.vectorized import UNFIT
@@ -66,6 +71,53 @@ def test_below_the_tenth_distinct_score_ranks_are_0() -> None:
         book(ledger, f"p{i}", f"n{i:02}", share(f"GPU-n{i:02}-0", i * 1024))
     ranks = PlacementEngine(ledger).rank(request_of(pod(mem=1)), [f"n{i:02}" for i in range(13)])
     assert ranks == [0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 10]
+
+
+PLAIN = HostResources(cpu=8000, mib=1024)
+
+
+def machines(placement: Placement = "binpack", bare: Sequence[str] = ()) -> PlacementEngine:
+    """Nodes of 10 CPUs: ``full`` has no GPU free, ``half`` has half of them, ``empty`` all, ``bare`` none at all."""
+    room = {"cpu": "10", "memory": "100Gi"}
+    nodes = [gpu_node(name, mode="cgpu", sizes=[8192] * 2, allocatable=room) for name in ("empty", "half", "full")]
+    nodes += [gpu_node(name, sizes=[], allocatable=room) for name in bare]
+    ledger = ledger_of(*nodes, configuration=Configuration(placement=placement))
+    for number, name in enumerate(["half", "full", "full"]):
+        book(ledger, f"p{number}", name, share(f"GPU-{name}-{number // 2}", 8192))
+    return PlacementEngine(ledger)
+
+
+@pytest.mark.requirement("B3")
+@pytest.mark.parametrize("placement", ["binpack", "packing"])
+def test_a_pod_without_gpus_goes_where_the_fewest_gpus_are_free(placement: Placement) -> None:
+    ranks = machines(placement).rank_without_gpus(PLAIN, ["empty", "half", "full", "gone"])
+    assert ranks[2] == TOP_SCORE
+    assert ranks[3] == 0
+    assert TOP_SCORE > ranks[1] >= ranks[0] > 0
+
+
+@pytest.mark.requirement("B3")
+@pytest.mark.parametrize("placement", ["binpack", "packing"])
+def test_nodes_without_gpus_come_first_and_are_equal(placement: Placement) -> None:
+    """Which of them, kube-scheduler says; the others are no choice while there is one."""
+    engine = machines(placement, bare=["x", "y"])
+    assert engine.rank_without_gpus(PLAIN, ["empty", "x", "full", "y"]) == [0, TOP_SCORE, 0, TOP_SCORE]
+
+
+def test_spread_has_no_opinion_on_pods_without_gpus() -> None:
+    assert machines("spread").rank_without_gpus(PLAIN, ["empty", "full"]) == [0, 0]
+    assert machines().rank_without_gpus(PLAIN, []) == []
+
+
+@pytest.mark.requirement("B3")
+def test_binpack_leaves_gpus_where_the_machine_has_cpu_for_them() -> None:
+    """Two nodes with as much GPU in use: the pod goes where CPU is left in proportion."""
+    room = {"cpu": "10", "memory": "100Gi"}
+    ledger = ledger_of(*(gpu_node(name, mode="cgpu", sizes=[8192] * 2, allocatable=room) for name in ("a", "b")))
+    for name, cpu in (("a", "9"), ("b", "1")):
+        ledger.apply(PodApplied(pod(f"plain-{name}", node=name, cpu=cpu)))
+    request = request_of(pod(mem=4, cpu="1"))
+    assert PlacementEngine(ledger).best_first(request, ["a", "b"]) == ["b", "a"]
 
 
 @pytest.mark.parametrize("names", [[], ["gone"], ["n", "gone"]])

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gputile.api.config.v1alpha1 import Configuration
@@ -90,6 +90,7 @@ def one_by_one(nodes: list[Node], pods: list[Pod], configuration: Configuration)
     asked=st.lists(st.integers(0, len(ASKS) - 1), max_size=30),
     placement=st.sampled_from(["binpack", "spread"]),
 )
+@example(kinds=[1, 3], asked=[1, 0, 1, 1, 0, 0, 0, 1, 0, 1], placement="spread")
 def test_each_pod_goes_where_it_would_go_by_itself(kinds: list[int], asked: list[int], placement: Any) -> None:
     configuration = Configuration(placement=placement)
     nodes, pods = machines(kinds), copies(asked)
